@@ -1,0 +1,3 @@
+"""mpsguard: fault resilience for NVIDIA MPS."""
+
+__version__ = "0.1.0"
