@@ -1,0 +1,231 @@
+"""The configuration: TOML in, frozen types out; every mistake is one line that says file, key and what is allowed."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from mpsguard.model import LaneSettings
+
+DEFAULT_PATH: Final = Path("/etc/mpsguard/mpsguard.toml")
+DEFAULT_RUN_DIRECTORY: Final = "/run/mpsguard"
+
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
+Count = Annotated[int, Meta(ge=1, le=65536)]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
+
+_LIMIT: Final = re.compile(r"^[1-9][0-9]{0,8}[GM]$")
+_GPU: Final = re.compile(r"^(all|[0-9]{1,3}|GPU-[0-9a-fA-F-]{1,40}|MIG-[0-9a-zA-Z/-]{1,80})$")
+
+_SUN_PATH: Final = 107
+"""Bytes of a socket path (unix(7)); the longest name in a pipe directory is that of the privileged socket."""
+
+
+class ConfigError(Exception):
+    """One line: file, key, what is allowed."""
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits and deadlines of one domain; times in seconds."""
+
+    max_connections: Count = 4096
+    """Connections held at once on the public sockets; past it the longest silent one gives way."""
+    max_parked: Count = 512
+    """Clients held back at once while the lane is not ready; one more gets what stock MPS would give."""
+    park_deadline: Seconds = 60.0
+    """How long a client is held back before it gets what stock MPS would give."""
+    handshake_deadline: Seconds = 10.0
+    """How long a peer may take over its side of the handshake."""
+    command_deadline: Seconds = 5.0
+    """How long the control daemon may take to answer the guard."""
+    start_deadline: Seconds = 30.0
+    """How long the control daemon may take to come up."""
+    check_interval: Seconds = 15.0
+    """How often the lane is asked for its state when nothing else prompts it."""
+    restart_burst: Count = 5
+    """Starts of the control daemon allowed within `restart_window`; past it the lane is flapping."""
+    restart_window: Seconds = 60.0
+
+
+class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One public pipe directory, the GPUs behind it, and how they are run."""
+
+    name: Name = "default"
+    pipe_directory: str = "/run/nvidia-mps"
+    gpus: tuple[str, ...] = ("all",)
+    multiuser: bool = False
+    """Start the control daemon with -M, so that clients of different users share one server."""
+    control_binary: str = "nvidia-cuda-mps-control"
+    settings: LaneSettings = LaneSettings()
+    policy: Policy = Policy()
+
+
+class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is common to all domains."""
+
+    run_directory: str = DEFAULT_RUN_DIRECTORY
+    """The guard's own sockets and the lanes' private pipe directories."""
+    state_directory: str = "/var/lib/mpsguard"
+    log_directory: str = "/var/log/mpsguard"
+    """The lanes' control.log and server.log, a directory for each lane."""
+    group: str | None = None
+    """Members may use the control API, besides root."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+    metrics_address: str | None = None
+    """``HOST:PORT`` to serve Prometheus metrics on; unset: only `mpsguard-ctl metrics`."""
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole configuration file."""
+
+    guard: Guard = Guard()
+    domain: tuple[Domain, ...] = (Domain(),)
+
+
+def load(path: Path | None) -> Config:
+    """Read ``path``; without one, the default file if there is one, else the built-in defaults.
+
+    Raises ConfigError. Nothing is created or started.
+    """
+    if path is None:
+        if not DEFAULT_PATH.exists():
+            return validated(Config(), "built-in defaults")
+        path = DEFAULT_PATH
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse(text, str(path))
+
+
+def parse(text: bytes, source: str) -> Config:
+    """Decode TOML; ``source`` is the name used in messages. Raises ConfigError."""
+    try:
+        config = msgspec.toml.decode(text, type=Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_explain(str(error))}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: not valid TOML: {error}") from None
+    return validated(config, source)
+
+
+def validated(config: Config, source: str) -> Config:
+    """The same configuration if its values make sense together; raises ConfigError otherwise."""
+    try:
+        for key in ("run_directory", "state_directory", "log_directory"):
+            _check_absolute(f"guard.{key}", getattr(config.guard, key))
+        if config.guard.metrics_address is not None:
+            split_address(config.guard.metrics_address)
+        if not config.domain:
+            raise ConfigError("domain: at least one [[domain]] is needed")
+        for index, domain in enumerate(config.domain):
+            _check_domain(f"domain[{index}]", domain, config.guard)
+        for key in ("name", "pipe_directory"):
+            values = [os.path.normpath(getattr(domain, key)) for domain in config.domain]
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise ConfigError(f"domain.{key}: {twice!r} stands in two domains; each needs its own")
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return config
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``HOST:PORT`` as its parts; ConfigError if it is none."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"guard.metrics_address: {address!r} is not HOST:PORT with a port from 1 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def lane_directory(guard: Guard, domain: Domain, index: int = 0) -> Path:
+    """Where a lane of ``domain`` lives; its private pipe directory is ``pipe`` in it."""
+    return Path(guard.run_directory) / "lanes" / f"{domain.name}-{index}"
+
+
+def find_control_binary(domain: Domain) -> str:
+    """The absolute path of the domain's control daemon; ConfigError if there is none."""
+    found = shutil.which(domain.control_binary)
+    if found is None:
+        raise ConfigError(
+            f"domain.control_binary: {domain.control_binary!r} is no executable file"
+            f"{'' if '/' in domain.control_binary else ' on PATH'}; install the NVIDIA driver's MPS or name its path"
+        )
+    return str(Path(found).absolute())
+
+
+def _check_domain(key: str, domain: Domain, guard: Guard) -> None:
+    _check_absolute(f"{key}.pipe_directory", domain.pipe_directory)
+    for directory in (Path(domain.pipe_directory), lane_directory(guard, domain) / "pipe"):
+        longest = len(os.fsencode(directory / "control_privileged"))
+        if longest > _SUN_PATH:
+            raise ConfigError(
+                f"{key}.pipe_directory: the socket path in {str(directory)!r} would have {longest} bytes; "
+                f"at most {_SUN_PATH} are possible"
+            )
+    inside = os.path.commonpath([os.path.normpath(domain.pipe_directory), os.path.normpath(guard.run_directory)])
+    if inside == os.path.normpath(guard.run_directory):
+        raise ConfigError(f"{key}.pipe_directory: must not lie inside guard.run_directory ({guard.run_directory!r})")
+    if not domain.gpus or ("all" in domain.gpus and len(domain.gpus) > 1):
+        raise ConfigError(f'{key}.gpus: ["all"] alone, or a list of GPU numbers or UUIDs')
+    for gpu in domain.gpus:
+        if not _GPU.match(gpu):
+            raise ConfigError(f'{key}.gpus: {gpu!r} is neither "all", a GPU number, nor a UUID (GPU-..., MIG-...)')
+    _check_settings(f"{key}.settings", domain.settings)
+
+
+def _check_settings(key: str, settings: LaneSettings) -> None:
+    share = settings.active_thread_percentage
+    if share is not None and not 0 < share <= 100:
+        raise ConfigError(f"{key}.active_thread_percentage: {share} is not above 0 and at most 100")
+    if settings.client_priority not in (None, 0, 1):
+        raise ConfigError(f"{key}.client_priority: {settings.client_priority} is neither 0 (normal) nor 1 (below)")
+    for device, limit in settings.pinned_device_memory_limit.items():
+        if not _GPU.match(device) or device == "all":
+            raise ConfigError(f"{key}.pinned_device_memory_limit: {device!r} is neither a GPU number nor a UUID")
+        if not _LIMIT.match(limit):
+            raise ConfigError(
+                f'{key}.pinned_device_memory_limit.{device}: {limit!r} is no whole number with G or M, such as "8G"'
+            )
+
+
+def _check_absolute(key: str, path: str) -> None:
+    if not Path(path).is_absolute() or "\0" in path or "\n" in path:
+        raise ConfigError(f"{key}: {path!r} is not an absolute path")
+
+
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$?\.?(?P<where>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]*)`")
+_INDEX: Final = re.compile(r"\[(\d+|\.\.\.)\]")
+_SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
+    "": Config,
+    "guard": Guard,
+    "domain[]": Domain,
+    "domain[].settings": LaneSettings,
+    "domain[].policy": Policy,
+}
+
+
+def _explain(message: str) -> str:
+    """msgspec's message with the key first, and what is allowed where a key or a word is unknown."""
+    match = _AT.match(message)
+    assert match is not None
+    what, where = match["what"], match["where"] or ""
+    unknown = _UNKNOWN.match(what)
+    if unknown:
+        section = _SECTIONS.get(_INDEX.sub("[]", where))
+        allowed = f"; allowed here: {', '.join(section.__struct_fields__)}" if section else ""
+        return f"{where + '.' if where else ''}{unknown[1]}: unknown key{allowed}"
+    if what.startswith("Invalid enum value"):
+        parent, _, field = where.rpartition(".")
+        section = _SECTIONS.get(_INDEX.sub("[]", parent))
+        if section is not None:
+            words = get_args(get_type_hints(section)[field])
+            return f"{where}: {what.removeprefix('Invalid enum value ')} is none of {', '.join(words)}"
+    what = what[:1].lower() + what[1:]
+    return f"{where}: {what}" if where else what
