@@ -1,0 +1,1 @@
+"""Thin, typed wrappers of the Linux system calls the guard stands on."""

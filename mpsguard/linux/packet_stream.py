@@ -1,0 +1,109 @@
+"""A SEQPACKET connection for asyncio: `receive` and `send` that wait, on one owned socket."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from mpsguard.linux import seqpacket
+from mpsguard.linux.seqpacket import Packet
+from mpsguard.model import Credentials
+
+_BACKLOG_RETRY: Final = 0.002
+"""Seconds between two tries while a listener's backlog is full."""
+
+
+class PacketStream:
+    """Owns a non-blocking SEQPACKET socket. One task may receive while another sends."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    @classmethod
+    async def connect(cls, path: str) -> Self:
+        """Connect to ``path``; waits as long as the backlog of the listener is full."""
+        sock = seqpacket.new_socket()
+        try:
+            while True:
+                try:
+                    sock.connect(path)
+                    break
+                except BlockingIOError:
+                    # A full backlog is EAGAIN for AF_UNIX, and nothing can be polled for it (connect(2)); asyncio's
+                    # own sock_connect takes it for a connection in progress.
+                    await asyncio.sleep(_BACKLOG_RETRY)
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the socket back; safe to call twice."""
+        self._socket.close()
+
+    def peer(self) -> Credentials:
+        """Who made the connection, or listens at the other end."""
+        return seqpacket.peer(self._socket)
+
+    def peer_pidfd(self) -> int | None:
+        """A pidfd of the peer, owned by the caller, or None where the kernel gives none."""
+        return seqpacket.peer_pidfd(self._socket)
+
+    def end_sending(self) -> None:
+        """Tell the peer that no more will come, and go on listening."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            # The peer is gone already: it needs no telling.
+            return
+
+    async def readable(self) -> None:
+        """Wait until a packet or the end of the stream is there, and take nothing."""
+        loop = asyncio.get_running_loop()
+        await self._ready(loop.add_reader, loop.remove_reader)
+
+    async def receive(self, limit: int) -> Packet:
+        """The next packet; see `seqpacket.receive`. A reset connection reads as the end of the stream."""
+        while True:
+            try:
+                return seqpacket.receive(self._socket, limit)
+            except BlockingIOError:
+                await self.readable()
+            except ConnectionResetError:
+                return Packet(b"", None, (), truncated=False)
+
+    async def send(self, data: bytes, *, sender: Credentials | None = None, fds: tuple[int, ...] = ()) -> None:
+        """Send one packet, waiting while the peer's buffer is full."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                seqpacket.send(self._socket, data, sender=sender, fds=fds)
+            except BlockingIOError:
+                await self._ready(loop.add_writer, loop.remove_writer)
+            else:
+                return
+
+    async def _ready(self, add: Callable[[int, Callable[[], None]], object], remove: Callable[[int], object]) -> None:
+        fd = self._socket.fileno()
+        ready = asyncio.get_running_loop().create_future()
+        add(fd, lambda: None if ready.done() else ready.set_result(None))
+        try:
+            await ready
+        finally:
+            remove(fd)
+
+
+def close_all(fds: tuple[int, ...]) -> None:
+    """Close descriptors that came with a packet."""
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,65 @@
+"""A process held by pidfd: its end can be waited for, and a signal never hits a successor of its pid."""
+
+import os
+import select
+import signal
+from types import TracebackType
+from typing import Self
+
+from mpsguard.linux import procfs
+from mpsguard.model import ProcessKey
+
+
+class ProcessHandle:
+    """Owns one pidfd. Readable (poll, asyncio's add_reader) once the process has ended."""
+
+    def __init__(self, pidfd: int, key: ProcessKey) -> None:
+        self._pidfd = pidfd
+        self.key = key
+
+    @classmethod
+    def open(cls, pid: int) -> Self:
+        """Hold the process that has ``pid`` now; ProcessLookupError if there is none."""
+        return cls.from_pidfd(os.pidfd_open(pid), pid)
+
+    @classmethod
+    def from_pidfd(cls, pidfd: int, pid: int) -> Self:
+        """Take over ``pidfd``, which is of ``pid``; closed again if the process is gone (ProcessLookupError)."""
+        try:
+            key = procfs.process_key(pid)
+            handle = cls(pidfd, key)
+            # The start time was read by number: it is this process's only if the pidfd had not ended by then.
+            if not handle.alive():
+                raise ProcessLookupError(f"process {pid} has ended")
+        except BaseException:
+            os.close(pidfd)
+            raise
+        return handle
+
+    def fileno(self) -> int:
+        """The pidfd, for pollers."""
+        return self._pidfd
+
+    def alive(self) -> bool:
+        """True until the process has ended (a zombie has)."""
+        poller = select.poll()
+        poller.register(self._pidfd, select.POLLIN)
+        return not poller.poll(0)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this very process; ProcessLookupError if it has been reaped."""
+        signal.pidfd_send_signal(self._pidfd, number)
+
+    def close(self) -> None:
+        """Give the pidfd back; safe to call twice."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,96 @@
+"""What /proc says of a process. Everything read here was written by somebody else: it is cut and made printable."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from mpsguard.model import ProcessKey
+
+_PROC: Final = Path("/proc")
+_STARTTIME_AFTER_COMM: Final = 19
+"""Index of field 22 (starttime) counted from field 3, the first one behind the parenthesised command (proc(5))."""
+
+_CONTAINER_ID: Final = re.compile(r"(?:^|[/:._-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+"""Docker, containerd, CRI-O and Podman put the 64 hex digits of the container's id into its cgroup path."""
+
+MAX_COMMAND: Final = 256
+"""Characters kept of a command line."""
+
+_MAX_ENVIRON: Final = 1 << 20
+
+
+def process_key(pid: int) -> ProcessKey:
+    """The identity of the process that holds ``pid`` now; ProcessLookupError if there is none."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"no process {pid}") from None
+    # The command may hold spaces and parentheses: count from the last one.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return ProcessKey(pid, int(fields[_STARTTIME_AFTER_COMM]))
+
+
+def is_running(process: ProcessKey) -> bool:
+    """True while this very process exists and is not a zombie."""
+    try:
+        stat = (_PROC / str(process.pid) / "stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return int(fields[_STARTTIME_AFTER_COMM]) == process.start_ticks and fields[0] not in (b"Z", b"X")
+
+
+def command(pid: int) -> str:
+    """The command line, arguments joined by spaces, printable, at most MAX_COMMAND characters; "" if unreadable."""
+    try:
+        raw = (_PROC / str(pid) / "cmdline").read_bytes()[: MAX_COMMAND * 4]
+    except OSError:
+        return ""
+    return printable(raw.replace(b"\0", b" ").decode(errors="replace").strip())[:MAX_COMMAND]
+
+
+def printable(text: str) -> str:
+    """``text`` with every control character, newlines and terminal escapes among them, replaced by a question mark."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment the process was started with; empty if unreadable. The process may have overwritten it."""
+    try:
+        with (_PROC / str(pid) / "environ").open("rb") as file:
+            raw = file.read(_MAX_ENVIRON)
+    except OSError:
+        return {}
+    pairs = (entry.decode(errors="replace").partition("=") for entry in raw.split(b"\0") if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
+def cgroup(pid: int) -> str:
+    """The cgroup path: the unified hierarchy's, else that of systemd's named one, else the first; "" if unreadable."""
+    try:
+        lines = (_PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    paths = {
+        controllers: path for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1)
+    }
+    unified = paths.get("", "/")
+    if unified != "/":
+        return printable(unified)
+    return printable(next((paths[name] for name in ("name=systemd", "memory", "pids") if name in paths), unified))
+
+
+def container(cgroup_path: str) -> str | None:
+    """The container id in a cgroup path, or None."""
+    found = _CONTAINER_ID.findall(cgroup_path)
+    return found[-1] if found else None
+
+
+def uid(pid: int) -> tuple[int, int]:
+    """The real uid and gid of a process; ProcessLookupError if there is none."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"no process {pid}") from None
+    found = {key: value.split() for key, _, value in (line.partition(":") for line in status.splitlines())}
+    return int(found["Uid"][0]), int(found["Gid"][0])

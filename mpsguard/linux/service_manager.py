@@ -1,0 +1,52 @@
+"""The service manager's protocol: readiness, watchdog, sockets handed over, and the file-descriptor store.
+
+The contract is sd_notify(3), sd_listen_fds(3) and systemd.service(5) FileDescriptorStoreMax=. Without a service
+manager (NOTIFY_SOCKET and LISTEN_FDS unset) everything here is a no-op.
+"""
+
+import array
+import os
+import socket
+from typing import Final
+
+_FIRST_FD: Final = 3
+
+
+def notify(*assignments: str, fds: tuple[int, ...] = ()) -> bool:
+    """Send ``KEY=VALUE`` lines (and descriptors, with FDSTORE=1); False if there is no service manager to tell."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return False
+    if address[0] == "@":
+        address = "\0" + address[1:]
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.sendmsg(["\n".join(assignments).encode()], ancillary, 0, address)
+    return True
+
+
+def take_listen_fds() -> dict[int, str]:
+    """The descriptors handed to this process, with their names, each made close-on-exec.
+
+    They belong to the caller. The variables are taken out of the environment: no child shall mistake them for its own.
+    """
+    pid = os.environ.pop("LISTEN_PID", "")
+    count = os.environ.pop("LISTEN_FDS", "")
+    names = os.environ.pop("LISTEN_FDNAMES", "").split(":")
+    if not count.isdigit() or pid != str(os.getpid()):
+        return {}
+    taken: dict[int, str] = {}
+    for index in range(int(count)):
+        fd = _FIRST_FD + index
+        os.set_inheritable(fd, False)
+        taken[fd] = names[index] if index < len(names) else ""
+    return taken
+
+
+def watchdog_interval() -> float | None:
+    """Seconds between the WATCHDOG=1 messages this process owes (half the limit), or None if none are wanted."""
+    usec = os.environ.get("WATCHDOG_USEC", "")
+    pid = os.environ.get("WATCHDOG_PID", str(os.getpid()))
+    if not usec.isdigit() or int(usec) == 0 or pid != str(os.getpid()):
+        return None
+    return int(usec) / 2_000_000
