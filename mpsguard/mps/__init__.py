@@ -1,0 +1,1 @@
+"""The stock MPS daemon, driven: handshake, commands, lane."""

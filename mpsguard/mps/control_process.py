@@ -1,0 +1,144 @@
+"""The stock control daemon as a process: start one, or prove that the one that runs is ours.
+
+The proof never rests on a pid alone: the pid file is only a claim. What counts is the kernel's word on who holds the
+lock on ``control_lock`` and who listens on ``control``, that process's start time, and the environment it was
+started with.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpsguard.linux import file_lock, procfs
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import ProcessKey
+
+PID_FILE: Final = "nvidia-cuda-mps-control.pid"
+"""Written by driver 580 and later; 535 writes none."""
+
+_VENDOR_PREFIX: Final = "CUDA_MPS_"
+
+
+class StartError(Exception):
+    """The control daemon did not come up; the text says what it printed."""
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What can be seen of a control daemon in one private pipe directory."""
+
+    lock_holder: int | None
+    """Pid that holds ``control_lock``, from fcntl(F_GETLK)."""
+    listener: int | None
+    """Pid that listens on ``control``, from SO_PEERCRED of a connection."""
+    pid_file: int | None
+    environment: str | None
+    """CUDA_MPS_PIPE_DIRECTORY in the environment of the lock holder, None if unreadable."""
+    process: ProcessKey | None
+    """The lock holder with its start time, None if it is gone."""
+
+
+def verdict(evidence: Evidence, pipe_directory: Path) -> ProcessKey | str:
+    """The daemon's identity if it is proved to be this lane's, else the reason why not."""
+    holder = evidence.lock_holder
+    if holder is None or evidence.process is None:
+        return "nobody holds control_lock"
+    if evidence.listener != holder:
+        return f"process {holder} holds control_lock but {evidence.listener or 'nobody'} listens on control"
+    if evidence.pid_file not in (None, holder):
+        return f"the pid file names {evidence.pid_file}, the lock is held by {holder}"
+    if evidence.environment != str(pipe_directory):
+        return f"process {holder} was started for pipe directory {evidence.environment!r}"
+    return evidence.process
+
+
+async def look(pipe_directory: Path, deadline: float) -> Evidence:
+    """Gather the evidence; waits at most ``deadline`` seconds (a full backlog is the only thing to wait for)."""
+    holder = file_lock.holder(pipe_directory / "control_lock")
+    process = environment = None
+    if holder is not None:
+        with suppress(ProcessLookupError):
+            process = procfs.process_key(holder)
+            environment = procfs.environment(holder).get("CUDA_MPS_PIPE_DIRECTORY")
+    listener = None
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(deadline):
+            with await PacketStream.connect(str(pipe_directory / "control")) as stream:
+                listener = stream.peer().pid
+    return Evidence(holder, listener, _read_pid(pipe_directory / PID_FILE), environment, process)
+
+
+def environment_for(
+    pipe_directory: Path, log_directory: Path, gpus: tuple[str, ...], inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of a lane's control daemon: the guard's own without its MPS variables and service manager."""
+    dropped = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+    environment = {
+        name: value for name, value in inherited.items() if not name.startswith(_VENDOR_PREFIX) and name not in dropped
+    }
+    environment["CUDA_MPS_PIPE_DIRECTORY"] = str(pipe_directory)
+    environment["CUDA_MPS_LOG_DIRECTORY"] = str(log_directory)
+    if gpus != ("all",):
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return environment
+
+
+async def start(binary: str, multiuser: bool, environment: Mapping[str, str], deadline: float) -> None:
+    """Run ``binary -d``: it returns once the daemon listens, and the daemon has left for a session of its own.
+
+    Raises StartError if it fails or is not done within ``deadline`` seconds (then it is killed, by its own handle).
+    """
+    arguments = [binary, *(["-M"] if multiuser else []), "-d"]
+    # A file, not a pipe: the daemon left behind keeps whatever it inherited open for life.
+    said = os.memfd_create("control-daemon-output", os.MFD_CLOEXEC)
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *arguments,
+            env=dict(environment),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(deadline):
+                status = await child.wait()
+        except TimeoutError:
+            raise StartError(f"{binary} -d was not ready within {deadline:g} s") from None
+        finally:
+            if child.returncode is None:
+                with suppress(ProcessLookupError):
+                    child.kill()
+                await child.wait()
+        if status:
+            text = os.pread(said, 4096, 0).decode(errors="replace").strip().replace("\n", "; ")
+            words = f": {procfs.printable(text)}" if text else ""
+            raise StartError(f"{binary} -d ended with status {status}{words}")
+    except OSError as error:
+        raise StartError(f"{binary}: {error.strerror}") from None
+    finally:
+        os.close(said)
+
+
+def hold(process: ProcessKey) -> ProcessHandle:
+    """A handle on this very process; ProcessLookupError if it has ended or its pid belongs to another."""
+    handle = ProcessHandle.open(process.pid)
+    if handle.key != process:
+        handle.close()
+        raise ProcessLookupError(f"process {process.pid} is another one now")
+    return handle
+
+
+def _read_pid(path: Path) -> int | None:
+    try:
+        text = path.read_text(errors="replace").strip("\0 \n")
+    except OSError:
+        return None
+    return int(text) if text.isdigit() and len(text) < 10 else None

@@ -1,0 +1,100 @@
+"""The words of the MPS handshake, protocol v2, as pure functions on bytes.
+
+Read off drivers 535.309.01 and 580.159.04 (system calls of the control daemon, of a client and of the command line;
+docs/handshake.md). The daemon speaks first; every word ends in NUL:
+
+    daemon  OUT?HELL
+    peer    OUT?CRED  with SCM_CREDENTIALS, then int32: what the peer is
+    client:   daemon OUT?CUFD with SCM_RIGHTS (a socket to the server); client int32 0; both close
+    command:  peer (int64 length, line with newline and NUL)*, int64 0;
+              daemon (int32 0, text)* a message for each line, then (int32 1, int32 exit status)
+
+``?`` is B in both drivers; it is taken over from the lane's own greeting, so another letter would do as well.
+"""
+
+import re
+import struct
+from enum import IntEnum
+from typing import Final
+
+_GREETING: Final = re.compile(rb"OUT[A-Z]?HELL\x00")
+_INT32: Final = struct.Struct("<i")
+_INT64: Final = struct.Struct("<q")
+
+WORD_LIMIT: Final = 64
+"""Bytes accepted for a word of the handshake; the longest known has 9."""
+
+PACKET_LIMIT: Final = 64 * 1024
+"""Bytes accepted for any packet; the vendor's command line reads its input 4096 bytes at a time."""
+
+
+class ProtocolError(Exception):
+    """A peer said what protocol v2 does not know."""
+
+
+class PeerKind(IntEnum):
+    """What a peer says it is, after its credentials."""
+
+    SERVER = 1
+    CLIENT = 2
+    DEBUGGEE = 3
+    UI = 4
+
+
+def check_greeting(word: bytes) -> bytes:
+    """The greeting itself if it is one of protocol v2; ProtocolError otherwise."""
+    if not _GREETING.fullmatch(word):
+        raise ProtocolError(f"greeting {word[:WORD_LIMIT]!r} is none of MPS protocol v2")
+    return word
+
+
+def credentials_word(greeting: bytes) -> bytes:
+    """What a peer answers to ``greeting``."""
+    return greeting[:-5] + b"CRED\0"
+
+
+def handover_word(greeting: bytes) -> bytes:
+    """What announces the socket to the server, from a daemon with this ``greeting``."""
+    return greeting[:-5] + b"CUFD\0"
+
+
+def peer_kind(data: bytes) -> PeerKind:
+    """Decode the int32 that says what the peer is; ProtocolError if it is no known kind."""
+    if len(data) != _INT32.size:
+        raise ProtocolError(f"{len(data)} bytes where the 4 of a connection type belong")
+    number = _INT32.unpack(data)[0]
+    try:
+        return PeerKind(number)
+    except ValueError:
+        raise ProtocolError(f"unknown connection type {number}") from None
+
+
+def encode_kind(kind: PeerKind) -> bytes:
+    """The int32 that says what a peer is."""
+    return _INT32.pack(kind)
+
+
+def encode_command(line: str) -> tuple[bytes, bytes]:
+    """A command line as its length message and its text message."""
+    text = line.encode() + b"\n\0"
+    return _INT64.pack(len(text)), text
+
+
+END_OF_COMMANDS: Final = _INT64.pack(0)
+
+
+def decode_command(text: bytes) -> str:
+    """The command line in a text message, for the record; undecodable bytes are replaced."""
+    return text.rstrip(b"\0").decode(errors="replace").strip()
+
+
+def decode_reply(data: bytes) -> str | int:
+    """One message of a reply: a line of text, or at the end the exit status."""
+    if len(data) < _INT32.size:
+        raise ProtocolError(f"reply of {len(data)} bytes")
+    tag = _INT32.unpack_from(data)[0]
+    if tag == 0:
+        return data[_INT32.size :].rstrip(b"\0").decode(errors="replace")
+    if tag == 1 and len(data) == 2 * _INT32.size:
+        return int(_INT32.unpack_from(data, _INT32.size)[0])
+    raise ProtocolError(f"reply of unknown kind {tag}")

@@ -1,0 +1,318 @@
+"""A lane: one stock control daemon in a private pipe directory, started, adopted, watched, and left alive at the end.
+
+The lane's processes outlive the guard. `run` looks after them until it is cancelled; cancelling ends the looking,
+never the lane. Who wants the lane itself to end sends the vendor's ``quit`` (see `Lane.expect_quit`).
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from mpsguard.linux.inotify import FileWatch
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import LaneReport, LaneState, ProcessKey
+from mpsguard.mps import command, control_process, lane_state, server_log, settings
+from mpsguard.mps.burst_limit import BurstLimit
+from mpsguard.mps.command import CommandFailedError, CommandTimeoutError, CommandWorker, Reply
+from mpsguard.mps.control_process import StartError
+from mpsguard.mps.fresh import Fresh
+from mpsguard.mps.server_log import LogTail
+from mpsguard.mps.servers import Servers
+from mpsguard.mps.settings import Setting
+from mpsguard.mps.settings_store import SettingsStore
+
+_BUSY_POLL: Final = 0.05
+"""Seconds between two questions while clients wait for a lane in FAULT or INITIALIZING, which tells nobody its end."""
+
+_CONNECTING: Final = 64
+"""Connections being made at once; the vendor's backlog is 128 and its servers and debuggers need room in it."""
+
+Notice = Callable[[str, Mapping[str, Any]], None]
+"""Told of what happens to the lane: a kind, such as ``lane_state``, and its particulars."""
+
+
+class LaneSpec(msgspec.Struct, frozen=True):
+    """What a lane is made of; times in seconds."""
+
+    name: str
+    domain: str
+    pipe_directory: Path
+    log_directory: Path
+    control_binary: str
+    multiuser: bool
+    gpus: tuple[str, ...]
+    command_deadline: float
+    start_deadline: float
+    check_interval: float
+    restart_burst: int
+    restart_window: float
+
+
+class Lane:
+    """See the module. All methods belong to one event loop."""
+
+    def __init__(self, spec: LaneSpec, store: SettingsStore, notice: Notice) -> None:
+        self.spec = spec
+        self.report = LaneReport(
+            name=spec.name,
+            domain=spec.domain,
+            state=LaneState.INITIALIZING,
+            reason="not looked at yet",
+            since=time.time(),
+            pipe_directory=str(spec.pipe_directory),
+            log_directory=str(spec.log_directory),
+            settings=store.load(),
+        )
+        self.greeting: bytes | None = None
+        """How the control daemon greets its peers; None until one has been seen."""
+        self._store = store
+        self._notice = notice
+        self._changed = asyncio.Event()
+        self._worker = CommandWorker(spec.pipe_directory, lambda text: notice("command_timeout", {"detail": text}))
+        self._servers = Servers(self.ask, self._prompt)
+        self._fresh = Fresh(self._observe)
+        self._log: LogTail | None = None
+        self._control: ProcessHandle | None = None
+        self._limit = BurstLimit(spec.restart_burst, spec.restart_window)
+        self._quitting = False
+        self._connecting = asyncio.Semaphore(_CONNECTING)
+        self._prompted = asyncio.Event()
+
+    # What others ask of a lane.
+
+    async def fresh(self) -> LaneReport:
+        """The lane's report from evidence gathered after this call."""
+        return await self._fresh()
+
+    async def admitting(self) -> LaneReport:
+        """Wait until a client may be handed to the lane; see `lane_state.admits`. Has no deadline of its own."""
+        while True:
+            changed = self._changed
+            report = await self.fresh()
+            if lane_state.admits(report.state):
+                return report
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if report.state is LaneState.DOWN else _BUSY_POLL):
+                    await changed.wait()
+
+    async def ask(self, line: str, deadline: float | None = None) -> Reply:
+        """Send a command as the guard itself; raises CommandFailedError. ``deadline`` defaults to the lane's own."""
+        return await self._worker.ask(line, self.spec.command_deadline if deadline is None else deadline)
+
+    async def clients(self) -> dict[int, int]:
+        """Client pid to server pid, as the control daemon lists them now; raises CommandFailedError."""
+        return await self._servers.clients()
+
+    async def connect(self, privileged: bool) -> PacketStream:
+        """A connection to the control daemon's own socket; OSError if nobody listens there."""
+        async with self._connecting:
+            name = "control_privileged" if privileged else "control"
+            return await PacketStream.connect(str(self.spec.pipe_directory / name))
+
+    async def record(self, setting: Setting) -> None:
+        """Read a setting back that somebody may have changed, and keep it for the next start of the lane."""
+        with suppress(CommandFailedError):
+            reply = await self.ask(setting.query)
+            desired = settings.with_read_back(self.report.settings, setting, reply.lines)
+            if desired != self.report.settings:
+                self._set(settings=desired)
+                self._save(desired)
+                self._notice("lane_setting", {"setting": setting.name, "device": setting.device})
+
+    def control_alive(self) -> bool:
+        """Whether the control daemon lives."""
+        return self._control is not None and self._control.alive()
+
+    def expect_quit(self, expected: bool) -> None:
+        """Say that the control daemon was told to quit, so that its end is no failure and it is not started again."""
+        self._quitting = expected
+
+    # Looking after the lane.
+
+    async def run(self) -> None:
+        """Adopt or start the control daemon and keep one running; returns only after an expected quit."""
+        try:
+            while True:
+                process, adopted = await self._adopt(), True
+                if process is None:
+                    process, adopted = await self._start(), False
+                if process is not None:
+                    await self._look_after(process, adopted)
+                if self._quitting:
+                    self._set(state=LaneState.DOWN, reason="told to quit", control=None, servers=())
+                    return
+        finally:
+            await self._fresh.close()
+            await self._worker.close()
+            self._servers.close()
+
+    async def _adopt(self) -> ProcessKey | None:
+        evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline)
+        found = control_process.verdict(evidence, self.spec.pipe_directory)
+        if isinstance(found, ProcessKey):
+            return found
+        if evidence.lock_holder is not None:
+            self._set(state=LaneState.DOWN, reason=f"not ours: {found}")
+            self._notice("lane_foreign", {"detail": found})
+        return None
+
+    async def _start(self) -> ProcessKey | None:
+        loop = asyncio.get_running_loop()
+        wait = self._limit.wait(loop.time())
+        if wait:
+            self._set(state=LaneState.DOWN, flapping=True, control=None, servers=())
+            self._notice("lane_flapping", {"wait_seconds": round(wait, 1), "starts": self.report.starts})
+            await asyncio.sleep(wait)
+        self._limit.happened(loop.time())
+        self._set(state=LaneState.INITIALIZING, reason="the control daemon is starting", starts=self.report.starts + 1)
+        try:
+            self._make_directories()
+            environment = control_process.environment_for(
+                self.spec.pipe_directory, self.spec.log_directory, self.spec.gpus, os.environ
+            )
+            await control_process.start(
+                self.spec.control_binary, self.spec.multiuser, environment, self.spec.start_deadline
+            )
+        except (StartError, OSError) as error:
+            self._set(state=LaneState.DOWN, reason=str(error))
+            self._notice("lane_start_failed", {"detail": str(error)})
+            return None
+        evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline)
+        found = control_process.verdict(evidence, self.spec.pipe_directory)
+        if isinstance(found, str):
+            self._set(state=LaneState.DOWN, reason=found)
+            self._notice("lane_start_failed", {"detail": found})
+            return None
+        return found
+
+    async def _look_after(self, process: ProcessKey, adopted: bool) -> None:
+        """Bring the lane to its settings, then watch it until its control daemon has ended."""
+        try:
+            control = control_process.hold(process)
+        except ProcessLookupError:
+            return
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        self._log = LogTail(self.spec.log_directory / "server.log")
+        watch = self._watch_log()
+        self._control = control
+        loop.add_reader(control.fileno(), ended.set)
+        checker = asyncio.create_task(self._check(), name=f"check {self.spec.name}")
+        try:
+            self._set(control=process, adopted=adopted, flapping=False)
+            self._notice("lane_adopted" if adopted else "lane_started", {"control": process.pid})
+            await self._settle()
+            self._notice("lane_settled", {"adopted": adopted})
+            await ended.wait()
+        finally:
+            checker.cancel()
+            with suppress(asyncio.CancelledError):
+                await checker
+            loop.remove_reader(control.fileno())
+            self._control = None
+            control.close()
+            self._servers.close()
+            if watch is not None:
+                watch.close()
+        self._set(state=LaneState.DOWN, reason=f"control daemon {process.pid} ended", control=None, servers=())
+        if not self._quitting:
+            self._notice("lane_down", {"control": process.pid})
+
+    async def _settle(self) -> None:
+        """Learn the greeting and replay the settings; what fails is retried by nobody but shows in the state."""
+        try:
+            self.greeting = await command.greeting(self.spec.pipe_directory, self.spec.command_deadline)
+            for line in settings.replay_commands(self.report.settings):
+                await self.ask(line)
+        except CommandFailedError as error:
+            self._notice("lane_settings_failed", {"detail": str(error)})
+        await self.fresh()
+
+    async def _check(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.spec.check_interval):
+                    await self._prompted.wait()
+            self._prompted.clear()
+            await self.fresh()
+
+    async def _observe(self) -> LaneReport:
+        """One look at the evidence. Never raises: what cannot be known is a state."""
+        if not self.control_alive():
+            if self.report.state is not LaneState.INITIALIZING:
+                self._set(state=LaneState.DOWN)
+            return self.report
+        self._read_log()
+        try:
+            if self.greeting is None:
+                self.greeting = await command.greeting(self.spec.pipe_directory, self.spec.command_deadline)
+            servers = await self._servers.observe()
+        except CommandFailedError as error:
+            if self.control_alive():
+                unsure = "does not answer" if isinstance(error, CommandTimeoutError) else "cannot be asked"
+                self._set(state=LaneState.UNKNOWN, reason=f"the control daemon {unsure}: {error}")
+            return self.report
+        state, reason = lane_state.decide(servers)
+        self._set(state=state, reason=reason, servers=servers)
+        return self.report
+
+    def _prompt(self) -> None:
+        self._prompted.set()
+
+    def _watch_log(self) -> FileWatch | None:
+        try:
+            return FileWatch(self.spec.log_directory / "server.log", self._log_grew)
+        except OSError:
+            # The daemon runs without logs where it cannot write them; the commands still tell.
+            return None
+
+    def _log_grew(self) -> None:
+        if self._read_log():
+            self._prompt()
+
+    def _read_log(self) -> bool:
+        """Take in new lines of server.log; True if one of them says something of the state."""
+        hints = [found for found in map(server_log.hint, self._log.read() if self._log else ()) if found]
+        for pid, meaning in hints:
+            self._servers.note(pid, meaning)
+        return bool(hints)
+
+    def _make_directories(self) -> None:
+        # A server of another user must reach `control` by path; with -M, or one user only, nobody but us needs to.
+        shared = not self.spec.multiuser and os.geteuid() == 0
+        for directory, mode in (
+            (self.spec.pipe_directory.parent.parent, 0o711 if shared else 0o700),
+            (self.spec.pipe_directory.parent, 0o711 if shared else 0o700),
+            (self.spec.pipe_directory, 0o711 if shared else 0o700),
+            (self.spec.log_directory, 0o755),
+        ):
+            directory.mkdir(mode=mode, parents=True, exist_ok=True)
+            directory.chmod(mode)
+
+    def _save(self, desired: Any) -> None:
+        try:
+            self._store.save(desired)
+        except OSError as error:
+            self._notice("settings_not_saved", {"detail": str(error)})
+
+    def _set(self, **changes: Any) -> None:
+        """Change the report; a new state is stamped, told, and wakes who waits for it."""
+        before = self.report
+        if "state" in changes and changes["state"] is not before.state:
+            changes["since"] = time.time()
+        self.report = msgspec.structs.replace(before, **changes)
+        if self.report.state is not before.state:
+            self._notice(
+                "lane_state",
+                {"state": self.report.state.value, "was": before.state.value, "reason": self.report.reason},
+            )
+        if self.report != before:
+            self._changed.set()
+            self._changed = asyncio.Event()

@@ -1,0 +1,40 @@
+"""The desired settings of a lane on disk, so that they outlive the guard as well as the control daemon."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from mpsguard.model import LaneSettings
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    configured: LaneSettings
+    """The configuration's settings at the time: another configuration takes over from what users had set since."""
+    desired: LaneSettings
+
+
+class SettingsStore:
+    """Remembers one lane's desired settings in ``path``."""
+
+    def __init__(self, path: Path, configured: LaneSettings) -> None:
+        self._path = path
+        self._configured = configured
+
+    def load(self) -> LaneSettings:
+        """What users set last, if the configuration has not changed since; else the configuration's settings."""
+        try:
+            stored = msgspec.json.decode(self._path.read_bytes(), type=_Stored)
+        except (OSError, msgspec.DecodeError):
+            return self._configured
+        return stored.desired if stored.configured == self._configured else self._configured
+
+    def save(self, desired: LaneSettings) -> None:
+        """Replace the file atomically; OSError if it cannot be written."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._path.with_suffix(".new")
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(_Stored(self._configured, desired)))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
