@@ -1,0 +1,1 @@
+"""The guard itself: broker, API, and the wiring of everything below."""

@@ -1,0 +1,138 @@
+"""The control API: requests answered one by one, each with a deadline; no input whatever ends the guard."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from mpsguard.daemon import protocol
+from mpsguard.daemon.events import Event
+from mpsguard.daemon.protocol import Error, Reply, Request, RequestError
+
+_AT_ONCE: Final = 64
+"""Requests worked on at the same time; one more is answered "busy"."""
+
+G = TypeVar("G")
+A = TypeVar("A", bound=msgspec.Struct)
+
+
+class Handler(Generic[G, A]):
+    """The server half of one command: its name, the type of its arguments, and what carries it out."""
+
+    def __init__(self, name: str, arguments: type[A], serve: Callable[[G, A], Awaitable[msgspec.Struct]]) -> None:
+        self.name = name
+        self._arguments = arguments
+        self._serve = serve
+
+    async def __call__(self, guard: G, raw: msgspec.Raw) -> msgspec.Struct:
+        """Carry the command out; raises RequestError."""
+        try:
+            arguments = msgspec.json.decode(raw, type=self._arguments)
+        except msgspec.DecodeError as error:
+            raise RequestError("arguments", f"{self.name}: {error}") from None
+        return await self._serve(guard, arguments)
+
+
+class Api(Generic[G]):
+    """Owns the two sockets. Only root, and the members of one group if there is one, can open them."""
+
+    def __init__(self, guard: G, handlers: Mapping[str, Handler[G, Any]], run_directory: str) -> None:
+        self._guard = guard
+        self._handlers = handlers
+        self._context = zmq.asyncio.Context()
+        self._requests = self._context.socket(zmq.ROUTER)
+        self._events = self._context.socket(zmq.PUB)
+        self._run_directory = run_directory
+        self._working: set[asyncio.Task[None]] = set()
+
+    def open(self, group: str | None) -> None:
+        """Bind both sockets, 0600 for our user or 0660 with ``group``; OSError or LookupError (no such group)."""
+        for sock, path in (
+            (self._requests, protocol.api_socket(self._run_directory)),
+            (self._events, protocol.events_socket(self._run_directory)),
+        ):
+            sock.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_MESSAGE)
+            sock.setsockopt(zmq.LINGER, 0)
+            # A listener that stops reading loses events, and costs nobody else anything.
+            sock.setsockopt(zmq.SNDHWM, 1000)
+            # The name must never be there with wider rights than it ends up with.
+            before = os.umask(0o177)
+            try:
+                sock.bind(f"ipc://{path}")
+            except zmq.ZMQError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from None
+            finally:
+                os.umask(before)
+            if group is not None:
+                shutil.chown(path, group=group)
+                path.chmod(0o660)
+
+    def publish(self, event: Event) -> None:
+        """Send an event to whoever listens; never waits."""
+        topic = f"{event.domain}.{event.kind}".encode()
+        with suppress(zmq.Again):
+            # Not a coroutine: with NOBLOCK a PUB socket sends, or drops, at once.
+            zmq.Socket.shadow(self._events).send_multipart([topic, msgspec.json.encode(event)], zmq.NOBLOCK)
+
+    async def run(self) -> None:
+        """Answer requests until cancelled."""
+        while True:
+            frames = await self._requests.recv_multipart()
+            task = asyncio.create_task(self._answer(frames))
+            self._working.add(task)
+            task.add_done_callback(self._working.discard)
+
+    async def close(self) -> None:
+        """End what is being worked on and give the sockets back."""
+        for task in list(self._working):
+            task.cancel()
+        if self._working:
+            await asyncio.wait(set(self._working))
+        self._context.destroy(linger=0)
+        for path in (protocol.api_socket(self._run_directory), protocol.events_socket(self._run_directory)):
+            path.unlink(missing_ok=True)  # one system call on a tmpfs
+
+    async def _answer(self, frames: list[bytes]) -> None:
+        # ROUTER puts the peer's routing id first; a REQ peer adds an empty frame. The payload is the last one.
+        *envelope, payload = frames
+        reply = await self._reply(payload)
+        with suppress(zmq.ZMQError):
+            await self._requests.send_multipart([*envelope, msgspec.json.encode(reply)])
+
+    async def _reply(self, payload: bytes) -> Reply:
+        request_id = ""
+        try:
+            request = _decode(payload)
+            request_id = request.id
+            handler = self._handlers.get(request.command)
+            if handler is None:
+                raise RequestError("unknown_command", f"{request.command[:64]!r} is no command of this guard")
+            if len(self._working) > _AT_ONCE:
+                raise RequestError("busy", f"{_AT_ONCE} requests are being worked on")
+            async with asyncio.timeout(min(max(request.deadline, 0.0), protocol.MAX_DEADLINE)):
+                result = await handler(self._guard, request.args)
+        except RequestError as error:
+            return Reply(protocol.VERSION, request_id, error=Error(error.code, str(error)))
+        except TimeoutError:
+            return Reply(
+                protocol.VERSION, request_id, error=Error("deadline", "not done within the request's deadline")
+            )
+        except Exception as error:  # a fault of ours in one command must not end the guard
+            return Reply(protocol.VERSION, request_id, error=Error("failed", f"{type(error).__name__}: {error}"))
+        return Reply(protocol.VERSION, request_id, result=msgspec.to_builtins(result))
+
+
+def _decode(payload: bytes) -> Request:
+    try:
+        request = msgspec.json.decode(payload, type=Request)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError("malformed", f"no request: {error}") from None
+    if request.v != protocol.VERSION:
+        raise RequestError("version", f"version {request.v} is not spoken here; {protocol.VERSION} is")
+    return request

@@ -1,0 +1,233 @@
+"""The broker of one domain: accepts who comes to the public sockets, parks clients, and relays them to the lane."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+from mpsguard.config import Policy
+from mpsguard.daemon import clients
+from mpsguard.daemon.clients import Clients
+from mpsguard.daemon.connections import Connections
+from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.metrics import Metrics
+from mpsguard.daemon.opening import Opening, RefusedError, open_connection
+from mpsguard.daemon.parking import Parking
+from mpsguard.daemon.relay import LaneGoneError, Relay
+from mpsguard.linux import seqpacket
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import Credentials
+from mpsguard.mps import handshake, settings
+from mpsguard.mps.burst_limit import BurstLimit
+from mpsguard.mps.handshake import PeerKind
+from mpsguard.mps.lane import Lane
+
+_ACCEPT_BATCH: Final = 64
+"""Connections taken in one turn of the loop, so that those being served have theirs."""
+
+_OUT_OF_DESCRIPTORS_PAUSE: Final = 0.1
+"""Seconds without accepting after the kernel had no descriptor for us; the backlog holds who comes."""
+
+_TOLD_REFUSALS: Final = (20, 1.0)
+"""Refusals published as events, so many in so many seconds; all are counted."""
+
+_DRAIN: Final = 5.0
+"""Seconds an orderly end leaves to handshakes under way."""
+
+
+class Broker:
+    """Owns the connections on a domain's public sockets; the sockets themselves are the public directory's."""
+
+    def __init__(
+        self, name: str, policy: Policy, lane: Lane, known: Clients, *, metrics: Metrics, events: EventStream
+    ) -> None:
+        self._name = name
+        self._policy = policy
+        self._lane = lane
+        self._clients = known
+        self._metrics = metrics
+        self._events = events
+        self._connections = Connections(policy.max_connections)
+        self._refusals = BurstLimit(*_TOLD_REFUSALS)
+        self.parking = Parking(name, policy, lane, metrics=metrics, events=events)
+        self._listening: list[socket.socket] = []
+        self.impersonates = seqpacket.may_impersonate()
+        """Whether peers are introduced to the lane as themselves; without the privileges, as the guard."""
+
+    def listen(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Accept from ``control`` and ``control_privileged``."""
+        for name, sock in sockets.items():
+            asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, name == "control_privileged")
+            self._listening.append(sock)
+
+    async def close(self) -> None:
+        """Stop accepting, let handshakes under way finish for a few seconds, end the rest."""
+        for sock in self._listening:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+        self._listening.clear()
+        await self._connections.close(_DRAIN)
+
+    def _accept(self, listener: socket.socket, privileged: bool) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPT_BATCH):
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._events.publish("accept_failed", self._name, detail=str(error))
+                loop.remove_reader(listener.fileno())
+                loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
+                return
+            self._admit(sock, privileged)
+
+    def _accept_again(self, listener: socket.socket, privileged: bool) -> None:
+        if listener in self._listening:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener, privileged)
+
+    def _admit(self, sock: socket.socket, privileged: bool) -> None:
+        self._metrics.connections.labels(self._name).inc()
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        peer = seqpacket.peer(sock)
+        try:
+            victim = self._connections.make_room(peer.uid)
+        except LookupError as error:
+            sock.close()
+            self._refuse("evicted", peer, str(error))
+            return
+        if victim is not None:
+            self._connections.evict(victim)
+            self._refuse("evicted", peer, "a silent connection made room for this peer's")
+        self._connections.add(asyncio.create_task(self._serve(PacketStream(sock), peer, privileged)), peer.uid)
+
+    async def _serve(self, front: PacketStream, peer: Credentials, privileged: bool) -> None:
+        """One connection from greeting to end. Whatever happens to it stays here."""
+        gauge = self._metrics.open_connections.labels(self._name)
+        gauge.inc()
+        try:
+            with front:
+                await self._converse(front, privileged)
+        except RefusedError as error:
+            self._refuse(error.reason, peer, str(error))
+        except Exception as error:  # one peer's trouble must not become the guard's
+            self._refuse("failed", peer, f"{type(error).__name__}: {error}")
+        finally:
+            gauge.dec()
+
+    async def _converse(self, front: PacketStream, privileged: bool) -> None:
+        deadline = self._policy.handshake_deadline
+        began = asyncio.get_running_loop().time()
+        greeting = self._lane.greeting
+        if greeting is None:
+            # A lane that never came up: there is no greeting yet that would be the right one.
+            async with asyncio.timeout(self._policy.park_deadline):
+                await self._lane.admitting()
+            greeting = self._lane.greeting
+            if greeting is None:
+                raise RefusedError("failed", "the lane's control daemon has yet to be seen")
+        opening = await open_connection(front, greeting, deadline)
+        if opening is None:
+            self._metrics.handshakes.labels(self._name, "probe").inc()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.has_spoken(task)
+        if not self.impersonates and opening.sender.uid != os.geteuid():
+            raise RefusedError("foreign_user", f"uid {opening.sender.uid} needs a guard with privileges")
+        if opening.kind is PeerKind.CLIENT:
+            await self._serve_client(front, opening, privileged, began)
+        else:
+            await self._serve_ui(front, opening, privileged)
+        self._metrics.handshakes.labels(self._name, opening.kind.name.lower()).inc()
+
+    async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
+        handle = self._hold(front, opening)
+        kept = False
+
+        def handed_over() -> None:
+            nonlocal kept
+            kept = True
+            owner = (opening.sender.uid, opening.sender.gid)
+            client = clients.identify(handle, owner, domain=self._name, lane=self._lane.spec.name, adopted=False)
+            self._clients.add(client, handle)
+            waited = asyncio.get_running_loop().time() - began
+            self._metrics.relay_seconds.labels(self._name).observe(waited)
+
+        due = began + self._policy.park_deadline
+        try:
+            while True:
+                await self.parking.wait(front, opening.sender.pid, due)
+                try:
+                    with await self._lane.connect(privileged) as back:
+                        relay = Relay(front, back, opening, impersonate=self.impersonates)
+                        await relay.run(self._greeted, _nothing, handed_over)
+                        return
+                except (LaneGoneError, OSError) as error:
+                    # The lane's own "no" (it could not start a server, say) is the client's answer; a control daemon
+                    # that died under us is not.
+                    if self._lane.control_alive() or asyncio.get_running_loop().time() >= due:
+                        self._events.publish(
+                            "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
+                        )
+                        return
+        finally:
+            if not kept:
+                handle.close()
+
+    async def _serve_ui(self, front: PacketStream, opening: Opening, privileged: bool) -> None:
+        touched: set[settings.Setting] = set()
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def said(data: bytes) -> None:
+            line = handshake.decode_command(data)
+            setting = settings.setting_touched_by(line)
+            if setting is not None:
+                touched.add(setting)
+                tasks.add(asyncio.create_task(self._lane.record(setting)))
+            if line.split()[:1] == ["quit"] and opening.sender.uid in (0, os.geteuid()):
+                self._lane.expect_quit(True)
+                self._events.publish("lane_told_to_quit", self._name, pid=opening.sender.pid)
+
+        try:
+            with await self._lane.connect(privileged) as back:
+                await Relay(front, back, opening, impersonate=self.impersonates).run(self._greeted, said, _no_handover)
+        except (LaneGoneError, OSError) as error:
+            raise RefusedError("failed", f"no control daemon to talk to: {error}") from None
+        finally:
+            # The daemon may have taken a setting after the first look at it: look again now that it has answered.
+            for setting in touched:
+                tasks.add(asyncio.create_task(self._lane.record(setting)))
+            if tasks:
+                await asyncio.wait(tasks)
+
+    def _hold(self, front: PacketStream, opening: Opening) -> ProcessHandle:
+        pid = opening.sender.pid
+        try:
+            pidfd = front.peer_pidfd()
+            return ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)
+        except ProcessLookupError:
+            raise RefusedError("hung_up", "ended after its credentials") from None
+
+    def _greeted(self, word: bytes) -> None:
+        # The lane may have come back with another driver version.
+        self._lane.greeting = handshake.check_greeting(word)
+
+    def _refuse(self, reason: str, peer: Credentials, detail: str) -> None:
+        self._metrics.refused.labels(self._name, reason).inc()
+        now = asyncio.get_running_loop().time()
+        if not self._refusals.wait(now):
+            self._refusals.happened(now)
+            self._events.publish(
+                "connection_refused", self._name, reason=reason, detail=detail, pid=peer.pid, uid=peer.uid
+            )
+
+
+async def _nothing(_: bytes) -> None:
+    return
+
+
+def _no_handover() -> None:
+    return

@@ -1,0 +1,81 @@
+"""The clients that are alive: who they are, and when they end."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mpsguard.linux import procfs
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import Client, ProcessKey
+
+_GPUS: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane: str, adopted: bool) -> Client:
+    """All that /proc says of a client at this moment; ``owner`` is its uid and gid."""
+    pid = handle.key.pid
+    cgroup = procfs.cgroup(pid)
+    gpus = procfs.environment(pid).get(_GPUS)
+    return Client(
+        process=handle.key,
+        uid=owner[0],
+        gid=owner[1],
+        command=procfs.command(pid),
+        cgroup=cgroup,
+        container=procfs.container(cgroup),
+        gpus=procfs.printable(gpus)[: procfs.MAX_COMMAND] if gpus is not None else None,
+        domain=domain,
+        lane=lane,
+        connected_at=time.time(),
+        adopted=adopted,
+    )
+
+
+class Clients:
+    """Owns a handle on every client of a domain from its first handover to its end."""
+
+    def __init__(self, came: Callable[[Client], None], ended: Callable[[Client], None]) -> None:
+        self._came = came
+        self._ended = ended
+        self._alive: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
+
+    def add(self, client: Client, handle: ProcessHandle) -> None:
+        """Take over ``handle``; a client that is known already (its second connection) keeps its first entry."""
+        if client.process in self._alive:
+            handle.close()
+            return
+        self._alive[client.process] = (client, handle)
+        asyncio.get_running_loop().add_reader(handle.fileno(), self._gone, client.process)
+        self._came(client)
+
+    def find(self, pid: int) -> Client | None:
+        """The client that has ``pid``, if one is alive."""
+        return next((client for key, (client, _) in self._alive.items() if key.pid == pid), None)
+
+    def all(self) -> list[Client]:
+        """The clients, oldest first."""
+        return [client for client, _ in self._alive.values()]
+
+    def moved(self, lane: str) -> None:
+        """Note that all clients are on ``lane`` now."""
+        for key, (client, handle) in list(self._alive.items()):
+            self._alive[key] = (msgspec.structs.replace(client, lane=lane), handle)
+
+    def close(self) -> None:
+        """Give all handles back; nobody is told that the clients ended, for they have not."""
+        for _, handle in self._alive.values():
+            asyncio.get_running_loop().remove_reader(handle.fileno())
+            handle.close()
+        self._alive.clear()
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def _gone(self, key: ProcessKey) -> None:
+        client, handle = self._alive.pop(key)
+        asyncio.get_running_loop().remove_reader(handle.fileno())
+        handle.close()
+        self._ended(client)

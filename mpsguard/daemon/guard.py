@@ -1,0 +1,146 @@
+"""The guard: all domains, the API, and what the service manager wants, from start to orderly end."""
+
+import asyncio
+import resource
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import start_http_server
+
+import mpsguard
+from mpsguard import config
+from mpsguard.config import Config
+from mpsguard.daemon import public_directory
+from mpsguard.daemon.api import Api, Handler
+from mpsguard.daemon.domain import Domain
+from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.metrics import Metrics
+from mpsguard.daemon.protocol import RequestError
+from mpsguard.daemon.public_directory import PublicDirectoryError
+from mpsguard.linux import service_manager
+
+
+class StartError(Exception):
+    """The guard cannot start; one line says why."""
+
+
+class Guard:
+    """Owns everything the process owns. Its lanes and clients outlive it."""
+
+    def __init__(self, settings: Config, handlers: Mapping[str, Handler["Guard", Any]]) -> None:
+        """Check what can be checked before anything is touched; ConfigError."""
+        self.config = settings
+        self.metrics = Metrics()
+        self.events = EventStream()
+        self.started_at = time.time()
+        self.domains = {
+            domain.name: Domain(
+                settings.guard,
+                domain,
+                config.find_control_binary(domain),
+                metrics=self.metrics,
+                events=self.events,
+            )
+            for domain in settings.domain
+        }
+        self._handlers = handlers
+
+    def domain(self, name: str | None) -> Domain:
+        """The domain of that name, or the only one; RequestError if there is none such or more than one."""
+        if name is not None:
+            if name not in self.domains:
+                raise RequestError("arguments", f"no domain {name!r}; there are: {', '.join(self.domains)}")
+            return self.domains[name]
+        if len(self.domains) > 1:
+            raise RequestError("arguments", f"which domain? there are: {', '.join(self.domains)}")
+        return next(iter(self.domains.values()))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set, or until every domain was told to quit. Raises StartError."""
+        _raise_descriptor_limit()
+        given = public_directory.adopt_sockets(service_manager.take_listen_fds())
+        api: Api[Guard] = Api(self, self._handlers, self.config.guard.run_directory)
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            self._open(api, given)
+            domains = [asyncio.create_task(domain.run(), name=domain.name) for domain in self.domains.values()]
+            ends = [
+                asyncio.create_task(stop.wait()),
+                asyncio.create_task(_all_done(domains)),
+                asyncio.create_task(api.run()),
+                asyncio.create_task(_watchdog()),
+            ]
+            tasks = [*domains, *ends, asyncio.create_task(self._tell_ready())]
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            service_manager.notify("STOPPING=1")
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+            await api.close()
+            for domain in self.domains.values():
+                domain.directory.close()
+            for sock in given.values():
+                sock.close()
+
+    def _open(self, api: Api["Guard"], given: dict[str, socket.socket]) -> None:
+        run_directory = Path(self.config.guard.run_directory)
+        try:
+            run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            for domain in self.domains.values():
+                domain.open(given)
+                if not domain.directory.held:
+                    _store(domain)
+            api.open(self.config.guard.group)
+            if self.config.guard.metrics_address is not None:
+                host, port = config.split_address(self.config.guard.metrics_address)
+                start_http_server(port, addr=host, registry=self.metrics.registry)
+        except PublicDirectoryError as error:
+            raise StartError(str(error)) from None
+        except LookupError:
+            raise StartError(f"guard.group: no group {self.config.guard.group!r} on this machine") from None
+        except OSError as error:
+            raise StartError(f"{error.filename or run_directory}: {error.strerror}") from None
+        self.events.listen(api.publish)
+        self.events.publish("guard_started", "", version=mpsguard.__version__)
+
+    async def _tell_ready(self) -> None:
+        """Ready is when every lane was adopted or started, or could not be: the guard serves in either case."""
+        for domain in self.domains.values():
+            await domain.settled.wait()
+        service_manager.notify("READY=1", f"STATUS=serving {len(self.domains)} domain(s)")
+        self.events.publish("guard_ready", "")
+
+
+async def _all_done(domains: list[asyncio.Task[None]]) -> None:
+    """Return when all domains were told to quit; raise as soon as one of them fails."""
+    await asyncio.gather(*domains)
+
+
+async def _watchdog() -> None:
+    """Prove to the service manager that this loop still turns."""
+    interval = service_manager.watchdog_interval()
+    if interval is None:
+        await asyncio.Event().wait()
+    while True:
+        service_manager.notify("WATCHDOG=1")
+        await asyncio.sleep(interval or 0)
+
+
+def _store(domain: Domain) -> None:
+    """Give the service manager a copy of our listening sockets, so that they outlive us even without a socket unit."""
+    fds = tuple(sock.fileno() for sock in domain.directory.sockets.values())
+    with suppress(OSError):
+        service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME=listen-{domain.name}", fds=fds)
+
+
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,94 @@
+"""Counters and gauges of the guard, in Prometheus' own library and exposition format."""
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from mpsguard.model import LaneState
+
+REFUSALS: Final = (
+    "silent",
+    "garbage",
+    "truncated",
+    "credentials",
+    "descriptors",
+    "kind",
+    "hung_up",
+    "evicted",
+    "foreign_user",
+    "failed",
+)
+"""Why the broker closed a connection: it said nothing in time; it spoke another protocol; its message was too long;
+its credentials were not the peer's; it brought file descriptors; its connection type is unknown or forbidden; it left
+in mid-handshake; it made room for others; an unprivileged guard cannot speak for its user; the guard itself failed."""
+
+
+class Metrics:
+    """All metrics of one guard, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.connections = Counter(
+            "mpsguard_connections", "Connections accepted on public sockets", ["domain"], registry=self.registry
+        )
+        self.open_connections = Gauge(
+            "mpsguard_open_connections", "Connections held now", ["domain"], registry=self.registry
+        )
+        self.handshakes = Counter(
+            "mpsguard_handshakes",
+            "Connections relayed to their end, by what the peer was",
+            ["domain", "kind"],
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "mpsguard_refused_connections",
+            "Connections closed by the broker, by reason",
+            ["domain", "reason"],
+            registry=self.registry,
+        )
+        self.parked = Counter(
+            "mpsguard_parked_clients",
+            "Clients held back because the lane was not ready, by how it ended",
+            ["domain", "outcome"],
+            registry=self.registry,
+        )
+        self.parking = Gauge("mpsguard_clients_parking", "Clients held back now", ["domain"], registry=self.registry)
+        self.clients = Gauge("mpsguard_clients", "Clients alive now", ["domain"], registry=self.registry)
+        self.relay_seconds = Histogram(
+            "mpsguard_client_handshake_seconds",
+            "From a client's connection to its handover, parking included",
+            ["domain"],
+            buckets=(0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 30, 60),
+            registry=self.registry,
+        )
+        self.lane_state = Gauge(
+            "mpsguard_lane_state", "1 for the state a lane is in", ["domain", "lane", "state"], registry=self.registry
+        )
+        self.lane_starts = Gauge(
+            "mpsguard_lane_starts",
+            "Starts of the lane's control daemon by this guard",
+            ["domain", "lane"],
+            registry=self.registry,
+        )
+        self.command_timeouts = Counter(
+            "mpsguard_command_timeouts",
+            "Commands the control daemon did not answer in time",
+            ["domain", "lane"],
+            registry=self.registry,
+        )
+
+    def domain(self, name: str) -> None:
+        """Make every series of a domain exist, so that a counter that never counted reads 0."""
+        for reason in REFUSALS:
+            self.refused.labels(name, reason)
+        for counter in (self.connections, self.open_connections, self.parking, self.clients):
+            counter.labels(name)
+
+    def set_lane_state(self, domain: str, lane: str, state: LaneState) -> None:
+        """Show one state as 1 and the others as 0."""
+        for each in LaneState:
+            self.lane_state.labels(domain, lane, each.value).set(each is state)
+
+    def exposition(self) -> str:
+        """The text Prometheus scrapes."""
+        return generate_latest(self.registry).decode()
