@@ -1,0 +1,1 @@
+"""The command lines `mpsguard` and `mpsguard-ctl`, one file a command."""

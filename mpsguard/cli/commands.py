@@ -1,0 +1,34 @@
+"""The list of commands: the only place that knows them all."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from mpsguard.cli import clients, doctor, events, lanes, metrics, mps, status, terminate
+from mpsguard.daemon.api import Handler
+from mpsguard.daemon.guard import Guard
+
+COMMANDS: Final[tuple[click.Command, ...]] = (
+    status.status,
+    clients.clients,
+    lanes.lanes,
+    events.events,
+    terminate.terminate,
+    mps.mps,
+    metrics.metrics,
+    doctor.doctor,
+)
+
+HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
+    handler.name: handler
+    for handler in (
+        status.HANDLER,
+        clients.HANDLER,
+        lanes.HANDLER,
+        events.HANDLER,
+        terminate.HANDLER,
+        mps.HANDLER,
+        metrics.HANDLER,
+    )
+}

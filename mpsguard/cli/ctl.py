@@ -1,0 +1,40 @@
+"""The command line `mpsguard-ctl`."""
+
+import click
+
+import mpsguard
+from mpsguard.cli.commands import COMMANDS
+from mpsguard.cli.session import Session
+from mpsguard.config import DEFAULT_RUN_DIRECTORY
+
+
+@click.group(
+    epilog="Exit codes: 0 healthy or done, 1 failed, 2 usage, 3 degraded, 4 a lane in FAULT, 5 guard unreachable."
+)
+@click.option(
+    "--run-directory",
+    envvar="MPSGUARD_RUN_DIRECTORY",
+    default=DEFAULT_RUN_DIRECTORY,
+    show_default=True,
+    help="Where the guard's sockets are.",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of tables.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(0.1, 600),
+    default=10.0,
+    show_default=True,
+    help="Seconds for an answer.",
+)
+@click.version_option(mpsguard.__version__, package_name="mpsguard")
+@click.pass_context
+def main(context: click.Context, run_directory: str, as_json: bool, deadline: float) -> None:
+    """Look at a running mpsguard and tell it what to do."""
+    context.obj = Session(run_directory, as_json, deadline)
+
+
+for _command in COMMANDS:
+    main.add_command(_command)
+
+if __name__ == "__main__":
+    main()

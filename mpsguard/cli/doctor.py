@@ -1,0 +1,133 @@
+"""`mpsguard-ctl doctor`: what is, or may become, wrong with this machine's set-up, found without the guard's help."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import click
+import msgspec
+
+from mpsguard import config
+from mpsguard.cli.session import Exit, Session, pass_session
+from mpsguard.cli.tables import table
+from mpsguard.config import Config, ConfigError
+from mpsguard.daemon import protocol
+from mpsguard.linux import file_lock, seqpacket
+
+_STOCK_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108  # the vendor's own default pipe directory
+
+
+class Grade(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing looked at."""
+
+    subject: str
+    grade: Grade
+    text: str
+
+
+def examine(settings: Config) -> Iterator[Finding]:
+    """Look at the machine; reads only."""
+    yield _privileges()
+    for domain in settings.domain:
+        yield _control_binary(domain)
+        yield from _public_directory(domain)
+    yield _api(settings)
+    yield _stock_daemon()
+
+
+def _privileges() -> Finding:
+    if seqpacket.may_impersonate():
+        return Finding("privileges", Grade.OK, "a guard of this user can introduce clients as themselves")
+    return Finding(
+        "privileges",
+        Grade.NOTE,
+        "a guard of this user serves only its own user's clients (CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID are missing)",
+    )
+
+
+def _control_binary(domain: config.Domain) -> Finding:
+    subject = f"{domain.name}: control daemon"
+    try:
+        return Finding(subject, Grade.OK, config.find_control_binary(domain))
+    except ConfigError as error:
+        return Finding(subject, Grade.PROBLEM, str(error))
+
+
+def _public_directory(domain: config.Domain) -> Iterator[Finding]:
+    subject = f"{domain.name}: {domain.pipe_directory}"
+    directory = Path(domain.pipe_directory)
+    if not directory.is_dir():
+        yield Finding(subject, Grade.NOTE, "does not exist yet; the guard makes it")
+        return
+    if directory.stat().st_uid not in (0, os.geteuid()):
+        yield Finding(subject, Grade.PROBLEM, "belongs to another user, who could take the guard's place")
+    pid = file_lock.holder(directory / "control_lock")
+    if pid is None:
+        yield Finding(subject, Grade.PROBLEM, "nobody serves it: clients that connect now run without MPS, or wait")
+    else:
+        yield Finding(subject, Grade.OK, f"served by process {pid}")
+    yield _held(domain, subject)
+
+
+def _held(domain: config.Domain, subject: str) -> Finding:
+    """Whether the service manager listens on the public socket: its entry is then in the socket unit's list."""
+    systemctl = shutil.which("systemctl")
+    listed = ""
+    if systemctl is not None and Path("/run/systemd/system").is_dir():
+        with os.popen(f"{systemctl} list-sockets --no-legend --plain") as output:  # noqa: S605  # no input of anybody
+            listed = output.read()
+    if str(Path(domain.pipe_directory) / "control") in listed:
+        return Finding(subject, Grade.OK, "systemd holds the sockets: clients wait while no guard runs")
+    return Finding(
+        subject,
+        Grade.NOTE,
+        "no mpsguard.socket holds the sockets: a client that connects while no guard runs silently gets no MPS",
+    )
+
+
+def _api(settings: Config) -> Finding:
+    path = protocol.api_socket(settings.guard.run_directory)
+    if path.is_socket():
+        return Finding("control API", Grade.OK, str(path))
+    return Finding("control API", Grade.PROBLEM, f"{path} is not there: no guard runs")
+
+
+def _stock_daemon() -> Finding:
+    pid = file_lock.holder(_STOCK_DEFAULT / "control_lock")
+    if pid is None:
+        return Finding("stock daemon", Grade.OK, f"none at {_STOCK_DEFAULT}")
+    return Finding(
+        "stock daemon",
+        Grade.NOTE,
+        f"process {pid} serves {_STOCK_DEFAULT}: programs without CUDA_MPS_PIPE_DIRECTORY go there, past the guard",
+    )
+
+
+@click.command()
+@click.option("--config", "path", type=click.Path(path_type=Path), help="The guard's configuration file.")
+@pass_session
+def doctor(session: Session, path: Path | None) -> None:
+    """Look over this machine's set-up; exit 0 if nothing is wrong, 3 if something is."""
+    try:
+        settings = config.load(path)
+    except ConfigError as error:
+        session.fail(Exit.USAGE, str(error))
+    findings = list(examine(settings))
+    if session.as_json:
+        session.print_json(findings)
+    else:
+        session.console.print(
+            table(("GRADE", "SUBJECT", "FINDING"), [(f.grade.value, f.subject, f.text) for f in findings])
+        )
+    sys.exit(Exit.DEGRADED if any(f.grade is Grade.PROBLEM for f in findings) else Exit.OK)

@@ -1,0 +1,58 @@
+"""`mpsguard-ctl lanes`: the stock daemons behind the guard, and the evidence for their state."""
+
+import click
+import msgspec
+
+from mpsguard.cli.session import Session, pass_session
+from mpsguard.cli.tables import age, table
+from mpsguard.daemon.api import Handler
+from mpsguard.daemon.guard import Guard
+from mpsguard.model import LaneReport
+from mpsguard.mps.settings import replay_commands
+
+
+class Arguments(msgspec.Struct):
+    """None."""
+
+
+class LaneList(msgspec.Struct, frozen=True):
+    """The lanes, looked at now."""
+
+    lanes: tuple[LaneReport, ...]
+
+
+async def serve(guard: Guard, _: Arguments) -> LaneList:
+    """The server half."""
+    return LaneList(tuple([await domain.lane.fresh() for domain in guard.domains.values()]))
+
+
+HANDLER = Handler("lanes", Arguments, serve)
+
+
+@click.command()
+@pass_session
+def lanes(session: Session) -> None:
+    """List the lanes with their state, the reason for it, and the settings kept for them."""
+    result = session.ask("lanes", Arguments(), LaneList)
+    if session.as_json:
+        session.print_json(result)
+        return
+    session.console.print(
+        table(
+            ("LANE", "STATE", "SINCE", "CONTROL", "STARTS", "ADOPTED", "SETTINGS", "PIPE DIRECTORY", "REASON"),
+            [
+                (
+                    lane.name,
+                    lane.state.value,
+                    age(lane.since),
+                    lane.control.pid if lane.control else "-",
+                    lane.starts,
+                    "yes" if lane.adopted else "no",
+                    "; ".join(replay_commands(lane.settings)) or "-",
+                    lane.pipe_directory,
+                    lane.reason,
+                )
+                for lane in result.lanes
+            ],
+        )
+    )

@@ -1,0 +1,58 @@
+"""`mpsguard-ctl mps`: any command of the vendor's control daemon, through the guard's worker and its deadline."""
+
+import os
+import sys
+
+import click
+import msgspec
+
+from mpsguard.cli.session import Exit, Session, pass_session
+from mpsguard.daemon.api import Handler
+from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.protocol import RequestError
+from mpsguard.mps.command import CommandFailedError, Reply
+from mpsguard.mps.settings import setting_touched_by
+
+
+class Arguments(msgspec.Struct):
+    """One command line."""
+
+    line: str
+    domain: str | None = None
+
+
+async def serve(guard: Guard, arguments: Arguments) -> Reply:
+    """The server half."""
+    if not arguments.line.strip() or "\n" in arguments.line or "\0" in arguments.line or len(arguments.line) > 1024:
+        raise RequestError("arguments", "one command line of 1 to 1024 characters is needed")
+    domain = guard.domain(arguments.domain)
+    quits = arguments.line.split()[0] == "quit"
+    if quits:
+        domain.lane.expect_quit(True)
+        guard.events.publish("lane_told_to_quit", domain.name, pid=os.getpid())
+    try:
+        reply = await domain.lane.ask(arguments.line)
+    except CommandFailedError as error:
+        raise RequestError("failed", str(error)) from None
+    setting = setting_touched_by(arguments.line)
+    if setting is not None:
+        await domain.lane.record(setting)
+    return reply
+
+
+HANDLER = Handler("mps", Arguments, serve)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--domain", help="Which domain, if there is more than one.")
+@click.argument("command", nargs=-1, required=True)
+@pass_session
+def mps(session: Session, domain: str | None, command: tuple[str, ...]) -> None:
+    """Send COMMAND to the control daemon, as `echo COMMAND | nvidia-cuda-mps-control` would."""
+    reply = session.ask("mps", Arguments(" ".join(command), domain), Reply)
+    if session.as_json:
+        session.print_json(reply)
+    else:
+        for line in reply.lines:
+            click.echo(line)
+    sys.exit(Exit.OK if reply.exit_status == 0 else Exit.FAILED)

@@ -1,0 +1,90 @@
+"""What every `mpsguard-ctl` command needs: one question to the guard, and an exit code that means something."""
+
+import json
+import socket
+import sys
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import msgspec
+import zmq
+from rich.console import Console
+
+from mpsguard.daemon import protocol
+from mpsguard.daemon.protocol import Reply, Request
+
+T = TypeVar("T")
+
+_PIPE_WIDTH = 1000
+
+
+class Exit(IntEnum):
+    """Exit codes of `mpsguard-ctl`, fit for Slurm prologues and Kubernetes probes."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    DEGRADED = 3
+    FAULT = 4
+    UNREACHABLE = 5
+
+
+class Session:
+    """One invocation: where the guard is, how long to wait (seconds), and how to print."""
+
+    def __init__(self, run_directory: str, as_json: bool, deadline: float) -> None:
+        self.run_directory = run_directory
+        self.as_json = as_json
+        self.deadline = deadline
+        # In a pipe nothing is cut or folded: other programs read it.
+        self.console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+
+    def ask(self, command: str, arguments: msgspec.Struct, result: type[T]) -> T:
+        """Send one request and return its result; exits with UNREACHABLE or FAILED if there is none."""
+        self.check_reachable(protocol.api_socket(self.run_directory))
+        request = Request(
+            protocol.VERSION, command, msgspec.Raw(msgspec.json.encode(arguments)), deadline=self.deadline
+        )
+        context = zmq.Context()
+        sock = context.socket(zmq.REQ)
+        sock.setsockopt(zmq.LINGER, 0)
+        try:
+            sock.connect(f"ipc://{protocol.api_socket(self.run_directory)}")
+            sock.send(msgspec.json.encode(request))
+            # The guard answers in time even if the work is not done; a second more is for the way.
+            if not sock.poll(int((self.deadline + 1) * 1000)):
+                self.fail(Exit.UNREACHABLE, f"the guard did not answer within {self.deadline + 1:g} s")
+            reply = msgspec.json.decode(sock.recv(), type=Reply)
+        finally:
+            context.destroy(linger=0)
+        if reply.error is not None:
+            self.fail(
+                Exit.USAGE if reply.error.code == "arguments" else Exit.FAILED,
+                f"{command}: {reply.error.message}",
+            )
+        return msgspec.convert(reply.result, type=result)
+
+    def check_reachable(self, path: Path) -> None:
+        """Exit with UNREACHABLE and the reason unless somebody listens at ``path``."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(self.deadline)
+            try:
+                probe.connect(str(path))
+            except PermissionError:
+                self.fail(Exit.UNREACHABLE, f"{path}: only root and the group set in the configuration may use it")
+            except OSError as error:
+                self.fail(Exit.UNREACHABLE, f"no guard at {path}: {error.strerror or error}")
+
+    def print_json(self, value: Any) -> None:
+        """One JSON document on one line, for machines."""
+        print(json.dumps(msgspec.to_builtins(value)))  # noqa: T201
+
+    def fail(self, code: Exit, message: str) -> NoReturn:
+        """One line to standard error, and out."""
+        click.echo(f"mpsguard-ctl: {message}", err=True)
+        sys.exit(code)
+
+
+pass_session = click.make_pass_decorator(Session)

@@ -1,0 +1,118 @@
+"""`mpsguard-ctl status`: is everything well, at one glance and as an exit code."""
+
+import sys
+
+import click
+import msgspec
+
+import mpsguard
+from mpsguard.cli.session import Exit, Session, pass_session
+from mpsguard.cli.tables import age, coloured, table
+from mpsguard.daemon.api import Handler
+from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.health import Health, judge
+from mpsguard.model import LaneReport
+
+_EXITS = {Health.HEALTHY: Exit.OK, Health.DEGRADED: Exit.DEGRADED, Health.FAULT: Exit.FAULT}
+
+
+class Arguments(msgspec.Struct):
+    """None."""
+
+
+class DomainStatus(msgspec.Struct, frozen=True):
+    """One domain at one moment."""
+
+    name: str
+    pipe_directory: str
+    gpus: tuple[str, ...]
+    multiuser: bool
+    lane: LaneReport
+    clients: int
+    parked: int
+    sockets_held: bool
+    """Whether the service manager holds the public sockets, so that clients wait while no guard runs."""
+    impersonates: bool
+    """Whether clients are introduced to the lane as themselves."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The guard at one moment."""
+
+    version: str
+    started_at: float
+    health: Health
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    domains: tuple[DomainStatus, ...]
+
+
+async def serve(guard: Guard, _: Arguments) -> Status:
+    """The server half."""
+    domains = tuple(
+        [
+            DomainStatus(
+                name=domain.name,
+                pipe_directory=domain.settings.pipe_directory,
+                gpus=domain.settings.gpus,
+                multiuser=domain.settings.multiuser,
+                lane=await domain.lane.fresh(),
+                clients=len(domain.clients),
+                parked=domain.broker.parking.count,
+                sockets_held=domain.directory.held,
+                impersonates=domain.broker.impersonates,
+            )
+            for domain in guard.domains.values()
+        ]
+    )
+    judgement = judge([domain.lane for domain in domains])
+    notes = [
+        f"{domain.name}: clients that connect while no guard runs get no MPS (no mpsguard.socket holds the sockets)"
+        for domain in domains
+        if not domain.sockets_held
+    ]
+    notes += [
+        f"{domain.name}: the guard has no privileges: only its own user's clients are served, under the guard's pid"
+        for domain in domains
+        if not domain.impersonates
+    ]
+    return Status(mpsguard.__version__, guard.started_at, judgement.health, judgement.problems, tuple(notes), domains)
+
+
+HANDLER = Handler("status", Arguments, serve)
+
+
+@click.command()
+@pass_session
+def status(session: Session) -> None:
+    """Show the guard's health; exit 0 healthy, 3 degraded, 4 a lane in FAULT, 5 no guard."""
+    result = session.ask("status", Arguments(), Status)
+    if session.as_json:
+        session.print_json(result)
+    else:
+        out = session.console
+        out.print("mpsguard", result.version, coloured(result.health), f"for {age(result.started_at)}")
+        for problem in result.problems:
+            out.print(f"  ! {problem}", markup=False)
+        for note in result.notes:
+            out.print(f"  · {note}", markup=False)
+        out.print(
+            table(
+                ("DOMAIN", "STATE", "CLIENTS", "PARKED", "LANE", "CONTROL", "SERVERS", "SOCKETS", "PIPE DIRECTORY"),
+                [
+                    (
+                        domain.name,
+                        domain.lane.state.value,
+                        domain.clients,
+                        domain.parked,
+                        domain.lane.name,
+                        domain.lane.control.pid if domain.lane.control else "-",
+                        ",".join(str(server.process.pid) for server in domain.lane.servers) or "-",
+                        "held" if domain.sockets_held else "own",
+                        domain.pipe_directory,
+                    )
+                    for domain in result.domains
+                ],
+            )
+        )
+    sys.exit(_EXITS[result.health])
