@@ -42,6 +42,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a peer may take over its side of the handshake."""
     command_deadline: Seconds = 5.0
     """How long the control daemon may take to answer the guard."""
+    user_command_deadline: Seconds = 60.0
+    """How long it may take to answer a user's command; `quit` alone may take as long as its clients do."""
     start_deadline: Seconds = 30.0
     """How long the control daemon may take to come up."""
     check_interval: Seconds = 15.0

@@ -67,7 +67,9 @@ async def _serve(settings: config.Config) -> None:
 def _set_up_logging(guard: config.Guard) -> None:
     """Structured lines to standard error: for people on a terminal, JSON for journals."""
     console = guard.log_format == "console" or (guard.log_format == "auto" and sys.stderr.isatty())
-    renderer: Any = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

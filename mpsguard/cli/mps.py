@@ -1,6 +1,5 @@
 """`mpsguard-ctl mps`: any command of the vendor's control daemon, through the guard's worker and its deadline."""
 
-import os
 import sys
 
 import click
@@ -10,8 +9,8 @@ from mpsguard.cli.session import Exit, Session, pass_session
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.protocol import RequestError
-from mpsguard.mps.command import CommandFailedError, Reply
-from mpsguard.mps.settings import setting_touched_by
+from mpsguard.linux import procfs
+from mpsguard.mps.command import Command, CommandFailedError, Reply
 
 
 class Arguments(msgspec.Struct):
@@ -26,18 +25,11 @@ async def serve(guard: Guard, arguments: Arguments) -> Reply:
     if not arguments.line.strip() or "\n" in arguments.line or "\0" in arguments.line or len(arguments.line) > 1024:
         raise RequestError("arguments", "one command line of 1 to 1024 characters is needed")
     domain = guard.domain(arguments.domain)
-    quits = arguments.line.split()[0] == "quit"
-    if quits:
-        domain.lane.expect_quit(True)
-        guard.events.publish("lane_told_to_quit", domain.name, pid=os.getpid())
     try:
-        reply = await domain.lane.ask(arguments.line)
+        reply = await domain.broker.command_lines.run(Command(arguments.line))
     except CommandFailedError as error:
         raise RequestError("failed", str(error)) from None
-    setting = setting_touched_by(arguments.line)
-    if setting is not None:
-        await domain.lane.record(setting)
-    return reply
+    return Reply(tuple(procfs.printable(line) for line in reply.lines), reply.exit_status)
 
 
 HANDLER = Handler("mps", Arguments, serve)

@@ -10,6 +10,7 @@ from mpsguard.cli.session import Exit, Session, pass_session
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.protocol import RequestError
+from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.mps.command import CommandFailedError
 
@@ -54,12 +55,13 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
                     domain.name,
                     pid=arguments.pid,
                     server=server,
-                    answer=" / ".join(reply.lines),
+                    answer=procfs.printable(" / ".join(reply.lines)),
                 )
                 signalled = terminated and arguments.signal is not None and client.alive()
                 if signalled:
                     client.signal(signal.Signals[f"SIG{arguments.signal}"])
-                return Outcome(arguments.pid, server, " / ".join(reply.lines), terminated, signalled)
+                answer = procfs.printable(" / ".join(reply.lines))
+                return Outcome(arguments.pid, server, answer, terminated, signalled)
     except (CommandFailedError, ProcessLookupError) as error:
         raise RequestError("failed", str(error)) from None
     raise RequestError("failed", f"process {arguments.pid} is no client of any lane")

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -50,6 +51,7 @@ class Api(Generic[G]):
         self._events = self._context.socket(zmq.PUB)
         self._run_directory = run_directory
         self._working: set[asyncio.Task[None]] = set()
+        self._bound: list[Path] = []
 
     def open(self, group: str | None) -> None:
         """Bind both sockets, 0600 for our user or 0660 with ``group``; OSError or LookupError (no such group)."""
@@ -69,6 +71,7 @@ class Api(Generic[G]):
                 raise OSError(error.errno, error.strerror, str(path)) from None
             finally:
                 os.umask(before)
+            self._bound.append(path)
             if group is not None:
                 shutil.chown(path, group=group)
                 path.chmod(0o660)
@@ -84,7 +87,7 @@ class Api(Generic[G]):
         """Answer requests until cancelled."""
         while True:
             frames = await self._requests.recv_multipart()
-            task = asyncio.create_task(self._answer(frames))
+            task = asyncio.create_task(self._answer(frames, busy=len(self._working) >= _AT_ONCE))
             self._working.add(task)
             task.add_done_callback(self._working.discard)
 
@@ -95,17 +98,18 @@ class Api(Generic[G]):
         if self._working:
             await asyncio.wait(set(self._working))
         self._context.destroy(linger=0)
-        for path in (protocol.api_socket(self._run_directory), protocol.events_socket(self._run_directory)):
-            path.unlink(missing_ok=True)  # one system call on a tmpfs
+        # Only what we bound: the names may be another guard's, which is why we end.
+        for path in self._bound:
+            path.unlink(missing_ok=True)
 
-    async def _answer(self, frames: list[bytes]) -> None:
+    async def _answer(self, frames: list[bytes], *, busy: bool) -> None:
         # ROUTER puts the peer's routing id first; a REQ peer adds an empty frame. The payload is the last one.
         *envelope, payload = frames
-        reply = await self._reply(payload)
+        reply = await self._reply(payload, busy=busy)
         with suppress(zmq.ZMQError):
             await self._requests.send_multipart([*envelope, msgspec.json.encode(reply)])
 
-    async def _reply(self, payload: bytes) -> Reply:
+    async def _reply(self, payload: bytes, *, busy: bool) -> Reply:
         request_id = ""
         try:
             request = _decode(payload)
@@ -113,7 +117,7 @@ class Api(Generic[G]):
             handler = self._handlers.get(request.command)
             if handler is None:
                 raise RequestError("unknown_command", f"{request.command[:64]!r} is no command of this guard")
-            if len(self._working) > _AT_ONCE:
+            if busy:
                 raise RequestError("busy", f"{_AT_ONCE} requests are being worked on")
             async with asyncio.timeout(min(max(request.deadline, 0.0), protocol.MAX_DEADLINE)):
                 result = await handler(self._guard, request.args)

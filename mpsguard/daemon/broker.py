@@ -9,6 +9,7 @@ from typing import Final
 from mpsguard.config import Policy
 from mpsguard.daemon import clients
 from mpsguard.daemon.clients import Clients
+from mpsguard.daemon.command_lines import CommandLines
 from mpsguard.daemon.connections import Connections
 from mpsguard.daemon.events import EventStream
 from mpsguard.daemon.metrics import Metrics
@@ -19,7 +20,7 @@ from mpsguard.linux import seqpacket
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Credentials
-from mpsguard.mps import handshake, settings
+from mpsguard.mps import handshake
 from mpsguard.mps.burst_limit import BurstLimit
 from mpsguard.mps.handshake import PeerKind
 from mpsguard.mps.lane import Lane
@@ -52,6 +53,7 @@ class Broker:
         self._connections = Connections(policy.max_connections)
         self._refusals = BurstLimit(*_TOLD_REFUSALS)
         self.parking = Parking(name, policy, lane, metrics=metrics, events=events)
+        self.command_lines = CommandLines(name, policy, lane, events=events)
         self._listening: list[socket.socket] = []
         self.impersonates = seqpacket.may_impersonate()
         """Whether peers are introduced to the lane as themselves; without the privileges, as the guard."""
@@ -137,15 +139,17 @@ class Broker:
         self._connections.has_spoken(task)
         if not self.impersonates and opening.sender.uid != os.geteuid():
             raise RefusedError("foreign_user", f"uid {opening.sender.uid} needs a guard with privileges")
-        if opening.kind is PeerKind.CLIENT:
-            await self._serve_client(front, opening, privileged, began)
+        if opening.kind is PeerKind.UI:
+            await self.command_lines.serve(front, opening, privileged=privileged, impersonate=self.impersonates)
         else:
-            await self._serve_ui(front, opening, privileged)
+            await self._serve_client(front, opening, privileged, began)
         self._metrics.handshakes.labels(self._name, opening.kind.name.lower()).inc()
 
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
         kept = False
+        task = asyncio.current_task()
+        assert task is not None
 
         def handed_over() -> None:
             nonlocal kept
@@ -153,6 +157,7 @@ class Broker:
             owner = (opening.sender.uid, opening.sender.gid)
             client = clients.identify(handle, owner, domain=self._name, lane=self._lane.spec.name, adopted=False)
             self._clients.add(client, handle)
+            self._connections.has_finished(task)
             waited = asyncio.get_running_loop().time() - began
             self._metrics.relay_seconds.labels(self._name).observe(waited)
 
@@ -163,12 +168,12 @@ class Broker:
                 try:
                     with await self._lane.connect(privileged) as back:
                         relay = Relay(front, back, opening, impersonate=self.impersonates)
-                        await relay.run(self._greeted, _nothing, handed_over)
+                        await relay.run(self._greeted, handed_over)
                         return
                 except (LaneGoneError, OSError) as error:
                     # The lane's own "no" (it could not start a server, say) is the client's answer; a control daemon
                     # that died under us is not.
-                    if self._lane.control_alive() or asyncio.get_running_loop().time() >= due:
+                    if asyncio.get_running_loop().time() >= due or not await self._lane.has_died():
                         self._events.publish(
                             "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
                         )
@@ -176,32 +181,6 @@ class Broker:
         finally:
             if not kept:
                 handle.close()
-
-    async def _serve_ui(self, front: PacketStream, opening: Opening, privileged: bool) -> None:
-        touched: set[settings.Setting] = set()
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def said(data: bytes) -> None:
-            line = handshake.decode_command(data)
-            setting = settings.setting_touched_by(line)
-            if setting is not None:
-                touched.add(setting)
-                tasks.add(asyncio.create_task(self._lane.record(setting)))
-            if line.split()[:1] == ["quit"] and opening.sender.uid in (0, os.geteuid()):
-                self._lane.expect_quit(True)
-                self._events.publish("lane_told_to_quit", self._name, pid=opening.sender.pid)
-
-        try:
-            with await self._lane.connect(privileged) as back:
-                await Relay(front, back, opening, impersonate=self.impersonates).run(self._greeted, said, _no_handover)
-        except (LaneGoneError, OSError) as error:
-            raise RefusedError("failed", f"no control daemon to talk to: {error}") from None
-        finally:
-            # The daemon may have taken a setting after the first look at it: look again now that it has answered.
-            for setting in touched:
-                tasks.add(asyncio.create_task(self._lane.record(setting)))
-            if tasks:
-                await asyncio.wait(tasks)
 
     def _hold(self, front: PacketStream, opening: Opening) -> ProcessHandle:
         pid = opening.sender.pid
@@ -223,11 +202,3 @@ class Broker:
             self._events.publish(
                 "connection_refused", self._name, reason=reason, detail=detail, pid=peer.pid, uid=peer.uid
             )
-
-
-async def _nothing(_: bytes) -> None:
-    return
-
-
-def _no_handover() -> None:
-    return

@@ -50,6 +50,11 @@ class Connections:
         """The peer of ``task`` has said who it is: it is not ended to make room any more."""
         self._silent.pop(task, None)
 
+    def has_finished(self, task: asyncio.Task[None]) -> None:
+        """The peer of ``task`` has what it came for and need only close: it may give way again, after the others."""
+        if task in self._tasks:
+            self._silent[task] = self._tasks[task]
+
     def evict(self, task: asyncio.Task[None]) -> None:
         """End a connection now and count it out, before its task has had its turn."""
         task.cancel()

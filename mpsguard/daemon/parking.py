@@ -32,6 +32,8 @@ class Parking:
         That is when the loop's clock says ``due``, or at once if too many are parked. Raises RefusedError if the
         client leaves meanwhile.
         """
+        if self._lane.admits_now():
+            return
         ready = asyncio.create_task(self._lane.admitting())
         left = asyncio.create_task(gone(front))
         try:

@@ -1,11 +1,15 @@
 """The second half of a connection: what a peer and the lane's control daemon say to each other, passed on unchanged.
 
 After the handshake no byte passes through here: the client has a socket to its server.
+
+The vendor's daemon has one thread and waits in it for a client's last word, the acknowledgement that it has its
+socket (seen on 580.159.04): a client that is stopped at that point, or never means to answer, holds up everybody. So
+the daemon is told at once that the socket has arrived, and the client's own word is taken here, whenever it comes.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from mpsguard.daemon.opening import Opening, RefusedError, checked, gone
 from mpsguard.linux.packet_stream import PacketStream, close_all
@@ -30,60 +34,49 @@ class Relay:
         self._back = back
         self._opening = opening
         self._sender: Credentials | None = opening.sender if impersonate else None
-        self.answered = False
-        """Whether the control daemon has said anything after its greeting."""
-        self.handed_over = False
-        """Whether descriptors went to the peer: from then on it talks to its server."""
+        self._answered = False
+        self._acknowledged = False
 
-    async def run(
-        self,
-        greeted: Callable[[bytes], None],
-        said: Callable[[bytes], Awaitable[None]],
-        handed_over: Callable[[], None],
-    ) -> None:
+    async def run(self, greeted: Callable[[bytes], None], handed_over: Callable[[], None]) -> None:
         """Relay until both sides are done.
 
-        ``greeted`` gets the control daemon's greeting, ``said`` every message of the peer before it is passed on,
-        ``handed_over`` is called once descriptors have reached the peer. Raises LaneGoneError, or RefusedError if
-        the peer breaks the protocol.
+        ``greeted`` gets the control daemon's greeting, ``handed_over`` is called once descriptors have reached the
+        peer. Raises LaneGoneError, or RefusedError if the peer breaks the protocol.
         """
         await self._introduce(greeted)
-        forth = asyncio.create_task(self._pass_on(said))
+        forth = asyncio.create_task(self._pass_on())
         back = asyncio.create_task(self._pass_back(handed_over))
         try:
             await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
-            lane_gone = back.done() and not self.answered
-            refused = forth.done() and forth.exception() is not None
-            if not lane_gone and not refused:
-                await asyncio.wait({forth, back}, timeout=_LINGER)
+            if self._acknowledged:
+                # Only the client's last word is missing. Closed before it, the client would die of SIGPIPE.
+                await asyncio.wait({forth, back})
+            elif self._answered or not back.done():
+                await asyncio.wait({forth, back}, timeout=0 if _failed(forth) else _LINGER)
         finally:
             for task in (forth, back):
                 task.cancel()
             await asyncio.wait({forth, back})
         for task in (forth, back):
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
-        if not self.answered and not back.cancelled():
+            if _failed(task):
+                task.result()
+        if not self._answered and not back.cancelled():
             raise LaneGoneError
 
     async def _introduce(self, greeted: Callable[[bytes], None]) -> None:
+        # A peer waits in silence for its socket, so all that can come from it is its end. It waits for a daemon that
+        # hangs as long as it would without us.
         greeting = asyncio.create_task(self._back.receive(handshake.WORD_LIMIT))
-        waiting: set[asyncio.Task[Any]] = {greeting}
-        patience: float | None = _LINGER
-        if self._opening.kind is PeerKind.CLIENT:
-            # A client waits in silence for its socket, so all that can come is its end; it waits for a daemon that
-            # hangs as it would without us. A command line has sent its first commands already.
-            waiting.add(asyncio.create_task(gone(self._front)))
-            patience = None
+        left = asyncio.create_task(gone(self._front))
         try:
-            await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({greeting, left}, return_when=asyncio.FIRST_COMPLETED)
             if not greeting.done():
-                raise RefusedError("hung_up", "left, or gave up, before the control daemon spoke")
+                raise RefusedError("hung_up", "left before the control daemon spoke")
             packet = greeting.result()
         finally:
-            for task in waiting:
+            for task in (greeting, left):
                 task.cancel()
-            await asyncio.wait(waiting)
+            await asyncio.wait({greeting, left})
         close_all(packet.fds)
         if packet.end:
             raise LaneGoneError
@@ -96,33 +89,42 @@ class Relay:
         except (BrokenPipeError, ConnectionResetError):
             raise LaneGoneError from None
 
-    async def _pass_on(self, said: Callable[[bytes], Awaitable[None]]) -> None:
+    async def _pass_on(self) -> None:
+        deaf = False
         while True:
             packet = await self._front.receive(handshake.PACKET_LIMIT)
             if packet.end:
                 self._back.end_sending()
                 return
             checked(packet, self._opening.sender)
-            await said(packet.data)
+            if deaf or self._acknowledged:
+                continue
             try:
                 await self._back.send(packet.data, sender=self._sender)
             except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
-                return
+                # Go on reading: closed with words unread, the front would be reset, and the daemon's last words to
+                # the peer be lost.
+                deaf = True
 
     async def _pass_back(self, handed_over: Callable[[], None]) -> None:
         while True:
             packet = await self._back.receive(handshake.PACKET_LIMIT)
             try:
                 if packet.end:
-                    if self.answered:
+                    if self._answered and not self._acknowledged:
                         self._front.end_sending()
                     return
-                self.answered = True
+                self._answered = True
                 await self._front.send(packet.data, fds=packet.fds)
-                if packet.fds and not self.handed_over:
-                    self.handed_over = True
+                if packet.fds and not self._acknowledged and self._opening.kind is PeerKind.CLIENT:
+                    self._acknowledged = True
                     handed_over()
-            except (BrokenPipeError, ConnectionResetError):
+                    await self._back.send(handshake.ACKNOWLEDGEMENT, sender=self._sender)
+            except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
                 return
             finally:
                 close_all(packet.fds)
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None

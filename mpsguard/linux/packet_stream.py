@@ -73,14 +73,19 @@ class PacketStream:
         await self._ready(loop.add_reader, loop.remove_reader)
 
     async def receive(self, limit: int) -> Packet:
-        """The next packet; see `seqpacket.receive`. A reset connection reads as the end of the stream."""
+        """The next packet; see `seqpacket.receive`. A reset connection ends after what was sent on it."""
+        reset = False
         while True:
             try:
                 return seqpacket.receive(self._socket, limit)
             except BlockingIOError:
                 await self.readable()
             except ConnectionResetError:
-                return Packet(b"", None, (), truncated=False)
+                # The peer closed without reading all we sent. That error comes once, before what the peer itself
+                # had sent (__skb_try_recv_datagram looks at sk_err first): its last words are still to be had.
+                if reset:
+                    return Packet(b"", None, (), truncated=False)
+                reset = True
 
     async def send(self, data: bytes, *, sender: Credentials | None = None, fds: tuple[int, ...] = ()) -> None:
         """Send one packet, waiting while the peer's buffer is full."""

@@ -13,7 +13,7 @@ _FIRST_FD: Final = 3
 
 
 def notify(*assignments: str, fds: tuple[int, ...] = ()) -> bool:
-    """Send ``KEY=VALUE`` lines (and descriptors, with FDSTORE=1); False if there is no service manager to tell."""
+    """Send ``KEY=VALUE`` lines (and descriptors, with FDSTORE=1); False if no service manager could be told."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):
         return False
@@ -21,7 +21,11 @@ def notify(*assignments: str, fds: tuple[int, ...] = ()) -> bool:
         address = "\0" + address[1:]
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        sock.sendmsg(["\n".join(assignments).encode()], ancillary, 0, address)
+        try:
+            sock.sendmsg(["\n".join(assignments).encode()], ancillary, 0, address)
+        except OSError:
+            # Nobody there (any more): what it would have been told is of no use to anybody else.
+            return False
     return True
 
 

@@ -1,4 +1,8 @@
-"""Commands to one stock control daemon: one worker, one at a time, each with a deadline that counts from the asking."""
+"""Commands to one stock control daemon: one worker, one at a time, each with a deadline that counts from the asking.
+
+One at a time is not only order: while one command line is connected, the vendor's daemon drops every other one (seen
+on 535, 550 and 580). So users' commands go through the same worker as the guard's own.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -10,11 +14,14 @@ import msgspec
 
 from mpsguard.linux.packet_stream import PacketStream, close_all
 from mpsguard.linux.seqpacket import Packet
+from mpsguard.model import Credentials
 from mpsguard.mps import handshake
 from mpsguard.mps.handshake import PeerKind, ProtocolError
 
 MAX_QUEUED: Final = 256
 _MAX_LINES: Final = 4096
+_DROPPED_RETRY: Final = 0.01
+"""Seconds until the next try after the daemon dropped us: somebody else is connected, past the guard."""
 
 
 class CommandFailedError(Exception):
@@ -32,18 +39,36 @@ class Reply(msgspec.Struct, frozen=True):
     exit_status: int
 
 
-async def ask(pipe_directory: Path, command: str, deadline: float) -> Reply:
-    """Send one command line as the vendor's own front end does, and collect the reply.
+class Command(msgspec.Struct, frozen=True):
+    """One command line, and whose it is."""
+
+    line: str
+    sender: Credentials | None = None
+    """The user's process to introduce; None for the guard itself."""
+    privileged: bool = True
+    """Whether it goes to ``control_privileged``, as a root user's front end does, or to ``control``."""
+
+
+class _DroppedError(Exception):
+    """The daemon closed the connection before it answered anything."""
+
+
+async def ask(pipe_directory: Path, command: Command, deadline: float | None) -> Reply:
+    """Send one command as the vendor's own front end does, and collect the reply.
 
     Raises CommandTimeoutError after ``deadline`` seconds, CommandFailedError if there is no daemon to ask.
     """
     try:
         async with asyncio.timeout(deadline):
-            return await _exchange(pipe_directory, command)
+            while True:
+                try:
+                    return await _exchange(pipe_directory, command)
+                except _DroppedError:
+                    await asyncio.sleep(_DROPPED_RETRY)
     except TimeoutError:
-        raise CommandTimeoutError(f"no answer to {command!r} within {deadline:g} s") from None
+        raise CommandTimeoutError(f"no answer to {command.line!r} within {deadline:g} s") from None
     except (OSError, ProtocolError) as error:
-        raise CommandFailedError(f"{command!r}: {error}") from None
+        raise CommandFailedError(f"{command.line!r}: {error}") from None
 
 
 async def greeting(pipe_directory: Path, deadline: float) -> bytes:
@@ -54,20 +79,32 @@ async def greeting(pipe_directory: Path, deadline: float) -> bytes:
                 return handshake.check_greeting((await _receive(stream)).data)
     except TimeoutError:
         raise CommandTimeoutError(f"no greeting within {deadline:g} s") from None
-    except (OSError, ProtocolError) as error:
+    except (OSError, ProtocolError, _DroppedError) as error:
         raise CommandFailedError(f"greeting: {error}") from None
 
 
-async def _exchange(pipe_directory: Path, command: str) -> Reply:
-    with await PacketStream.connect(str(pipe_directory / "control_privileged")) as stream:
+async def _exchange(pipe_directory: Path, command: Command) -> Reply:
+    name = "control_privileged" if command.privileged else "control"
+    with await PacketStream.connect(str(pipe_directory / name)) as stream:
         word = handshake.check_greeting((await _receive(stream)).data)
-        await stream.send(handshake.credentials_word(word))
-        await stream.send(handshake.encode_kind(PeerKind.UI))
-        for message in (*handshake.encode_command(command), handshake.END_OF_COMMANDS):
-            await stream.send(message)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            # Closed at once: what it has to say about that, if anything, is still to be read.
+            for message in (
+                handshake.credentials_word(word),
+                handshake.encode_kind(PeerKind.UI),
+                *handshake.encode_command(command.line),
+                handshake.END_OF_COMMANDS,
+            ):
+                await stream.send(message, sender=command.sender)
         lines: list[str] = []
         while len(lines) < _MAX_LINES:
-            said = handshake.decode_reply((await _receive(stream)).data)
+            packet = await stream.receive(handshake.PACKET_LIMIT)
+            close_all(packet.fds)
+            if packet.end:
+                if lines:
+                    raise ProtocolError("the control daemon broke off its answer")
+                raise _DroppedError("the control daemon closed the connection")
+            said = handshake.decode_reply(packet.data)
             if isinstance(said, int):
                 return Reply(tuple(lines), said)
             lines.append(said)
@@ -78,28 +115,32 @@ async def _receive(stream: PacketStream) -> Packet:
     packet = await stream.receive(handshake.PACKET_LIMIT)
     close_all(packet.fds)
     if packet.end:
-        raise ProtocolError("the control daemon closed the connection")
+        raise _DroppedError("the control daemon closed the connection")
     return packet
 
 
 class CommandWorker:
-    """Runs the guard's commands to one lane in order. Owns one task; a hang costs only the asker its deadline."""
+    """Runs the commands to one lane in order. Owns one task; a hang costs only the asker its deadline."""
 
     def __init__(self, pipe_directory: Path, timed_out: Callable[[str], None]) -> None:
         """``timed_out`` is told of every command that got no answer in time."""
         self._pipe_directory = pipe_directory
         self._timed_out = timed_out
-        self._queue: asyncio.Queue[tuple[str, float, asyncio.Future[Reply]]] = asyncio.Queue(MAX_QUEUED)
+        self._queue: asyncio.Queue[tuple[Command, float | None, asyncio.Future[Reply]]] = asyncio.Queue(MAX_QUEUED)
         self._task = asyncio.create_task(self._run(), name=f"commands {pipe_directory}")
 
-    async def ask(self, command: str, deadline: float) -> Reply:
-        """Queue ``command`` and await its reply; raises as the function `ask`, or at once when too many wait."""
+    async def ask(self, command: Command, deadline: float | None) -> Reply:
+        """Queue a command and await its reply; raises as the function `ask`, or at once when too many wait.
+
+        Cancelling the wait takes the command back if it has not begun, and breaks it off if it has.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Reply] = loop.create_future()
+        due = None if deadline is None else loop.time() + deadline
         try:
-            self._queue.put_nowait((command, loop.time() + deadline, answer))
+            self._queue.put_nowait((command, due, answer))
         except asyncio.QueueFull:
-            raise CommandFailedError(f"{command!r}: {MAX_QUEUED} commands wait already") from None
+            raise CommandFailedError(f"{command.line!r}: {MAX_QUEUED} commands wait already") from None
         return await answer
 
     async def close(self) -> None:
@@ -110,25 +151,34 @@ class CommandWorker:
         while not self._queue.empty():
             command, _, answer = self._queue.get_nowait()
             if not answer.done():
-                answer.set_exception(CommandFailedError(f"{command!r}: the lane is being given up"))
+                answer.set_exception(CommandFailedError(f"{command.line!r}: the lane is being given up"))
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             command, due, answer = await self._queue.get()
-            if answer.cancelled():
+            if answer.done():
                 continue
+            exchange = asyncio.create_task(self._ask(command, due))
             try:
-                reply = await ask(self._pipe_directory, command, max(due - loop.time(), 0.0))
-            except CommandFailedError as error:
-                if isinstance(error, CommandTimeoutError):
-                    self._timed_out(str(error))
-                if not answer.done():
-                    answer.set_exception(error)
-            except asyncio.CancelledError:
-                if not answer.done():
-                    answer.set_exception(CommandFailedError(f"{command!r}: the lane is being given up"))
-                raise
+                await asyncio.wait({exchange, answer}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not exchange.done():
+                    exchange.cancel()
+                    await asyncio.wait({exchange})
+                    if not answer.done():
+                        answer.set_exception(CommandFailedError(f"{command.line!r}: the lane is being given up"))
+            if answer.done():
+                continue
+            error = exchange.exception()
+            if error is not None:
+                answer.set_exception(error)
             else:
-                if not answer.done():
-                    answer.set_result(reply)
+                answer.set_result(exchange.result())
+
+    async def _ask(self, command: Command, due: float | None) -> Reply:
+        left = None if due is None else max(due - asyncio.get_running_loop().time(), 0.0)
+        try:
+            return await ask(self._pipe_directory, command, left)
+        except CommandTimeoutError as error:
+            self._timed_out(str(error))
+            raise

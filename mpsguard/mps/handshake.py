@@ -5,9 +5,11 @@ docs/handshake.md). The daemon speaks first; every word ends in NUL:
 
     daemon  OUT?HELL
     peer    OUT?CRED  with SCM_CREDENTIALS, then int32: what the peer is
-    client:   daemon OUT?CUFD with SCM_RIGHTS (a socket to the server); client int32 0; both close
+    client:   daemon OUT?CUFD with SCM_RIGHTS (a socket to the server); client int32 0; both close.
+              The daemon waits for that int32 in its only thread.
     command:  peer (int64 length, line with newline and NUL)*, int64 0;
               daemon (int32 0, text)* a message for each line, then (int32 1, int32 exit status)
+              One command line at a time: while one is connected, the daemon drops every other (535, 550, 580).
 
 ``?`` is B in both drivers; it is taken over from the lane's own greeting, so another letter would do as well.
 """
@@ -76,16 +78,29 @@ def encode_kind(kind: PeerKind) -> bytes:
 
 def encode_command(line: str) -> tuple[bytes, bytes]:
     """A command line as its length message and its text message."""
-    text = line.encode() + b"\n\0"
+    text = line.encode(errors="surrogateescape") + b"\n\0"
     return _INT64.pack(len(text)), text
 
+
+def command_length(data: bytes) -> int:
+    """The length of the command that follows, 0 for the end of commands; ProtocolError if it is none."""
+    if len(data) != _INT64.size:
+        raise ProtocolError(f"{len(data)} bytes where the 8 of a command's length belong")
+    length = int(_INT64.unpack(data)[0])
+    if not 0 <= length <= PACKET_LIMIT:
+        raise ProtocolError(f"a command of {length} bytes")
+    return length
+
+
+ACKNOWLEDGEMENT: Final = _INT32.pack(0)
+"""A client's last word to the control daemon: it has its socket."""
 
 END_OF_COMMANDS: Final = _INT64.pack(0)
 
 
 def decode_command(text: bytes) -> str:
-    """The command line in a text message, for the record; undecodable bytes are replaced."""
-    return text.rstrip(b"\0").decode(errors="replace").strip()
+    """The command line in a text message; `encode_command` brings undecodable bytes back as they were."""
+    return text.rstrip(b"\0").decode(errors="surrogateescape").rstrip("\n")
 
 
 def decode_reply(data: bytes) -> str | int:
@@ -94,7 +109,14 @@ def decode_reply(data: bytes) -> str | int:
         raise ProtocolError(f"reply of {len(data)} bytes")
     tag = _INT32.unpack_from(data)[0]
     if tag == 0:
-        return data[_INT32.size :].rstrip(b"\0").decode(errors="replace")
+        return data[_INT32.size :].rstrip(b"\0").decode(errors="surrogateescape")
     if tag == 1 and len(data) == 2 * _INT32.size:
         return int(_INT32.unpack_from(data, _INT32.size)[0])
     raise ProtocolError(f"reply of unknown kind {tag}")
+
+
+def encode_reply(said: str | int) -> bytes:
+    """A line of text, or the exit status, as a message of a reply."""
+    if isinstance(said, int):
+        return _INT32.pack(1) + _INT32.pack(said)
+    return _INT32.pack(0) + said.encode(errors="surrogateescape")

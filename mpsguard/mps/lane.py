@@ -14,22 +14,29 @@ from typing import Any, Final
 
 import msgspec
 
-from mpsguard.linux.inotify import FileWatch
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import LaneReport, LaneState, ProcessKey
-from mpsguard.mps import command, control_process, lane_state, server_log, settings
+from mpsguard.mps import command, control_process, lane_state, settings
 from mpsguard.mps.burst_limit import BurstLimit
-from mpsguard.mps.command import CommandFailedError, CommandTimeoutError, CommandWorker, Reply
+from mpsguard.mps.command import Command, CommandFailedError, CommandTimeoutError, CommandWorker, Reply
 from mpsguard.mps.control_process import StartError
 from mpsguard.mps.fresh import Fresh
-from mpsguard.mps.server_log import LogTail
-from mpsguard.mps.servers import Servers
+from mpsguard.mps.server_watch import ServerWatch
 from mpsguard.mps.settings import Setting
 from mpsguard.mps.settings_store import SettingsStore
 
 _BUSY_POLL: Final = 0.05
 """Seconds between two questions while clients wait for a lane in FAULT or INITIALIZING, which tells nobody its end."""
+
+_FOREIGN_POLL: Final = 1.0
+"""Seconds between two looks at a lane in which somebody else's daemon runs; nothing tells when that ends."""
+
+_FIRST_BACKOFF: Final = 0.25
+"""Seconds, doubled with every start that fails in a row."""
+
+_DYING: Final = 0.5
+"""Seconds between the end of a process' sockets and the end of the process, at most."""
 
 _CONNECTING: Final = 64
 """Connections being made at once; the vendor's backlog is 128 and its servers and debuggers need room in it."""
@@ -76,20 +83,23 @@ class Lane:
         self._notice = notice
         self._changed = asyncio.Event()
         self._worker = CommandWorker(spec.pipe_directory, lambda text: notice("command_timeout", {"detail": text}))
-        self._servers = Servers(self.ask, self._prompt)
+        self._prompted = asyncio.Event()
+        self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set)
         self._fresh = Fresh(self._observe)
-        self._log: LogTail | None = None
         self._control: ProcessHandle | None = None
         self._limit = BurstLimit(spec.restart_burst, spec.restart_window)
         self._quitting = False
         self._connecting = asyncio.Semaphore(_CONNECTING)
-        self._prompted = asyncio.Event()
 
     # What others ask of a lane.
 
     async def fresh(self) -> LaneReport:
         """The lane's report from evidence gathered after this call."""
         return await self._fresh()
+
+    def admits_now(self) -> bool:
+        """Whether a client may be handed over at once, on the strength of an answer given a moment ago."""
+        return self.report.state is LaneState.ACTIVE and self._watch.undisturbed()
 
     async def admitting(self) -> LaneReport:
         """Wait until a client may be handed to the lane; see `lane_state.admits`. Has no deadline of its own."""
@@ -102,13 +112,22 @@ class Lane:
                 async with asyncio.timeout(None if report.state is LaneState.DOWN else _BUSY_POLL):
                     await changed.wait()
 
-    async def ask(self, line: str, deadline: float | None = None) -> Reply:
-        """Send a command as the guard itself; raises CommandFailedError. ``deadline`` defaults to the lane's own."""
-        return await self._worker.ask(line, self.spec.command_deadline if deadline is None else deadline)
+    async def reachable(self) -> None:
+        """Wait until there is a control daemon. Has no deadline of its own."""
+        while not self.control_alive():
+            await self._changed.wait()
+
+    async def ask(self, line: str) -> Reply:
+        """Send a command as the guard itself, with the lane's own deadline; raises CommandFailedError."""
+        return await self._worker.ask(Command(line), self.spec.command_deadline)
+
+    async def ask_for(self, user: Command, deadline: float | None) -> Reply:
+        """Send a user's command; raises CommandFailedError, after ``deadline`` seconds if there is one."""
+        return await self._worker.ask(user, deadline)
 
     async def clients(self) -> dict[int, int]:
         """Client pid to server pid, as the control daemon lists them now; raises CommandFailedError."""
-        return await self._servers.clients()
+        return await self._watch.clients()
 
     async def connect(self, privileged: bool) -> PacketStream:
         """A connection to the control daemon's own socket; OSError if nobody listens there."""
@@ -130,6 +149,14 @@ class Lane:
         """Whether the control daemon lives."""
         return self._control is not None and self._control.alive()
 
+    async def has_died(self) -> bool:
+        """Whether the control daemon is dead, or dies now: its sockets close a moment before its pidfd says so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DYING):
+                while self.control_alive():
+                    await self._changed.wait()
+        return not self.control_alive()
+
     def expect_quit(self, expected: bool) -> None:
         """Say that the control daemon was told to quit, so that its end is no failure and it is not started again."""
         self._quitting = expected
@@ -139,29 +166,41 @@ class Lane:
     async def run(self) -> None:
         """Adopt or start the control daemon and keep one running; returns only after an expected quit."""
         try:
+            failures = 0
             while True:
-                process, adopted = await self._adopt(), True
+                found = await self._look()
+                if isinstance(found, str):
+                    await asyncio.sleep(_FOREIGN_POLL)
+                    continue
+                adopted = found is not None
+                process = found or await self._start()
                 if process is None:
-                    process, adopted = await self._start(), False
-                if process is not None:
-                    await self._look_after(process, adopted)
+                    failures += 1
+                    await asyncio.sleep(min(_FIRST_BACKOFF * 2**failures, self.spec.restart_window))
+                    continue
+                failures = 0
+                await self._look_after(process, adopted)
                 if self._quitting:
                     self._set(state=LaneState.DOWN, reason="told to quit", control=None, servers=())
                     return
         finally:
             await self._fresh.close()
             await self._worker.close()
-            self._servers.close()
+            self._watch.end()
 
-    async def _adopt(self) -> ProcessKey | None:
+    async def _look(self) -> ProcessKey | str | None:
+        """The control daemon that runs in the lane if it is ours, None if none does, or why it is not ours."""
         evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline)
         found = control_process.verdict(evidence, self.spec.pipe_directory)
         if isinstance(found, ProcessKey):
             return found
-        if evidence.lock_holder is not None:
-            self._set(state=LaneState.DOWN, reason=f"not ours: {found}")
+        if evidence.lock_holder is None:
+            return None
+        reason = f"not ours: {found}"
+        if self.report.reason != reason:
+            self._set(state=LaneState.DOWN, reason=reason)
             self._notice("lane_foreign", {"detail": found})
-        return None
+        return reason
 
     async def _start(self) -> ProcessKey | None:
         loop = asyncio.get_running_loop()
@@ -200,8 +239,7 @@ class Lane:
             return
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        self._log = LogTail(self.spec.log_directory / "server.log")
-        watch = self._watch_log()
+        self._watch.begin()
         self._control = control
         loop.add_reader(control.fileno(), ended.set)
         checker = asyncio.create_task(self._check(), name=f"check {self.spec.name}")
@@ -218,9 +256,7 @@ class Lane:
             loop.remove_reader(control.fileno())
             self._control = None
             control.close()
-            self._servers.close()
-            if watch is not None:
-                watch.close()
+            self._watch.end()
         self._set(state=LaneState.DOWN, reason=f"control daemon {process.pid} ended", control=None, servers=())
         if not self._quitting:
             self._notice("lane_down", {"control": process.pid})
@@ -249,11 +285,12 @@ class Lane:
             if self.report.state is not LaneState.INITIALIZING:
                 self._set(state=LaneState.DOWN)
             return self.report
-        self._read_log()
+        if self._quitting:
+            return self.report
         try:
             if self.greeting is None:
                 self.greeting = await command.greeting(self.spec.pipe_directory, self.spec.command_deadline)
-            servers = await self._servers.observe()
+            servers = await self._watch.observe()
         except CommandFailedError as error:
             if self.control_alive():
                 unsure = "does not answer" if isinstance(error, CommandTimeoutError) else "cannot be asked"
@@ -262,27 +299,6 @@ class Lane:
         state, reason = lane_state.decide(servers)
         self._set(state=state, reason=reason, servers=servers)
         return self.report
-
-    def _prompt(self) -> None:
-        self._prompted.set()
-
-    def _watch_log(self) -> FileWatch | None:
-        try:
-            return FileWatch(self.spec.log_directory / "server.log", self._log_grew)
-        except OSError:
-            # The daemon runs without logs where it cannot write them; the commands still tell.
-            return None
-
-    def _log_grew(self) -> None:
-        if self._read_log():
-            self._prompt()
-
-    def _read_log(self) -> bool:
-        """Take in new lines of server.log; True if one of them says something of the state."""
-        hints = [found for found in map(server_log.hint, self._log.read() if self._log else ()) if found]
-        for pid, meaning in hints:
-            self._servers.note(pid, meaning)
-        return bool(hints)
 
     def _make_directories(self) -> None:
         # A server of another user must reach `control` by path; with -M, or one user only, nobody but us needs to.

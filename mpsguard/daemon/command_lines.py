@@ -1,0 +1,93 @@
+"""Command lines (`nvidia-cuda-mps-control`) at the public sockets: their commands, one by one, under their own names.
+
+The vendor's daemon serves one command line at a time and drops the others; an interactive one would keep the guard
+out for as long as somebody sits at it. So a session ends here, and each of its commands takes its turn among all.
+"""
+
+import asyncio
+import os
+from contextlib import suppress
+
+from mpsguard.config import Policy
+from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.opening import Opening, RefusedError, checked
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.mps import handshake, settings
+from mpsguard.mps.command import Command, CommandFailedError, Reply
+from mpsguard.mps.handshake import ProtocolError
+from mpsguard.mps.lane import Lane
+
+
+class CommandLines:
+    """Serves the command lines of one domain."""
+
+    def __init__(self, name: str, policy: Policy, lane: Lane, *, events: EventStream) -> None:
+        self._name = name
+        self._policy = policy
+        self._lane = lane
+        self._events = events
+
+    async def serve(self, front: PacketStream, opening: Opening, *, privileged: bool, impersonate: bool) -> None:
+        """One session until its user ends it. Raises RefusedError if it breaks the protocol or no daemon answers."""
+        sender = opening.sender if impersonate else None
+        status = 0
+        try:
+            while (line := await self._next(front, opening)) is not None:
+                reply = await self.run(Command(line, sender, privileged))
+                for said in reply.lines:
+                    await front.send(handshake.encode_reply(said))
+                status = reply.exit_status
+                if _is_quit(line) and not self._lane.control_alive():
+                    break
+            await front.send(handshake.encode_reply(status))
+            # Closed with words unread, the front would be reset and our last ones lost: let the user close first.
+            front.end_sending()
+            async with asyncio.timeout(self._policy.handshake_deadline):
+                while not (await front.receive(handshake.PACKET_LIMIT)).end:
+                    pass
+        except CommandFailedError as error:
+            raise RefusedError("failed", str(error)) from None
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            return
+
+    async def run(self, command: Command) -> Reply:
+        """Carry out one command, and keep what it changed; raises CommandFailedError."""
+        with suppress(TimeoutError):
+            # A daemon that is being restarted is worth a wait; one that does not come is for the asking to find out.
+            async with asyncio.timeout(self._policy.start_deadline):
+                await self._lane.reachable()
+        quits = _is_quit(command.line) and (command.sender is None or command.sender.uid in (0, os.geteuid()))
+        if quits:
+            self._lane.expect_quit(True)
+            self._events.publish(
+                "lane_told_to_quit", self._name, pid=command.sender.pid if command.sender else os.getpid()
+            )
+        reply = await self._lane.ask_for(command, None if quits else self._policy.user_command_deadline)
+        setting = settings.setting_touched_by(command.line)
+        if setting is not None:
+            await self._lane.record(setting)
+        return reply
+
+    async def _next(self, front: PacketStream, opening: Opening) -> str | None:
+        """The session's next command; None at its end. A user may think for as long as it likes between two."""
+        try:
+            packet = await front.receive(handshake.WORD_LIMIT)
+            if packet.end:
+                return None
+            checked(packet, opening.sender)
+            if not handshake.command_length(packet.data):
+                return None
+            async with asyncio.timeout(self._policy.handshake_deadline):
+                packet = await front.receive(handshake.PACKET_LIMIT)
+            if packet.end:
+                return None
+            checked(packet, opening.sender)
+            return handshake.decode_command(packet.data)
+        except ProtocolError as error:
+            raise RefusedError("garbage", str(error)) from None
+        except TimeoutError:
+            raise RefusedError("silent", "a command's length without its text") from None
+
+
+def _is_quit(line: str) -> bool:
+    return line.split()[:1] == ["quit"]

@@ -1,0 +1,80 @@
+"""The servers of a lane under watch: asked when somebody wants to know, and overheard in their log in between."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from mpsguard.linux.inotify import FileWatch
+from mpsguard.model import Server
+from mpsguard.mps import server_log
+from mpsguard.mps.server_log import LogTail
+from mpsguard.mps.servers import Ask, Servers
+
+_TRUSTED: Final = 1.0
+"""Seconds for which the daemon's word is believed, as long as the server's log does not object."""
+
+
+class ServerWatch:
+    """Owns what is held of a lane's servers and their log, from `begin` to `end` of one control daemon."""
+
+    def __init__(self, log: Path, ask: Ask, prompted: Callable[[], None]) -> None:
+        """``prompted`` is called when something happened that is worth asking about."""
+        self._path = log
+        self._prompted = prompted
+        self._servers = Servers(ask, prompted)
+        self._tail: LogTail | None = None
+        self._watch: FileWatch | None = None
+        self._verified = -_TRUSTED
+        """When the last question began that the daemon answered, on the monotonic clock."""
+
+    def begin(self) -> None:
+        """Watch the log of a control daemon that has just been found or started."""
+        self._tail = LogTail(self._path)
+        try:
+            self._watch = FileWatch(self._path, self._log_grew)
+        except OSError:
+            # The daemon runs without logs where it cannot write them; asking it still tells.
+            self._watch = None
+
+    def end(self) -> None:
+        """Give everything back; safe to call twice."""
+        self._servers.close()
+        self._verified = -_TRUSTED
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    async def observe(self) -> tuple[Server, ...]:
+        """The servers and their states, asked now. Raises what asking raises."""
+        began = time.monotonic()
+        self._overhear()
+        servers = await self._servers.observe()
+        self._verified = began
+        return servers
+
+    async def clients(self) -> dict[int, int]:
+        """Client pid to server pid, as the control daemon lists them now; raises what asking raises."""
+        return await self._servers.clients()
+
+    def undisturbed(self) -> bool:
+        """Whether the last answer still holds: it is a moment old, and the log says nothing since.
+
+        A server writes its log line about a fault before it refuses the first client with 807 (580.159.04). Asking
+        the daemon for every connection would cost each program's start a millisecond, and the daemon's log two lines.
+        """
+        recent = time.monotonic() - self._verified < _TRUSTED
+        return recent and self._watch is not None and not self._overhear()
+
+    def _log_grew(self) -> None:
+        if self._overhear():
+            self._prompted()
+
+    def _overhear(self) -> bool:
+        """Take in new lines of the log; True if one of them says something of the state."""
+        hints = [found for found in map(server_log.hint, self._tail.read() if self._tail else ()) if found]
+        for pid, meaning in hints:
+            self._servers.note(pid, meaning)
+        if hints:
+            self._verified = -_TRUSTED
+        return bool(hints)
