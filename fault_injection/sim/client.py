@@ -1,0 +1,121 @@
+"""A simulated CUDA process: `python -m fault_injection.sim.client [--seconds S] [--fault KIND --after S]`.
+
+Prints one JSON line per phase (`connected` or `bare`, `started`, then `died` or `finished`), always with
+`"simulated": true`. Exit status 0 when all went well, 3 when it died of a CUDA error.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fault_injection.sim.cuda import CudaFailureError, CudaProcess
+from fault_injection.sim.gpu import FAULTS
+
+DIED = 3
+_DEATHS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV}
+_ENDINGS = ("killidle", "exit")
+KINDS = (*FAULTS, *_DEATHS, *_ENDINGS)
+_LONG_KERNEL_S = 60.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the process is to do."""
+
+    iterations: int | None = None
+    seconds: float | None = None
+    step_ms: float = 1.0
+    memory_mib: int = 1
+    fault: str | None = None
+    after: float = 0.0
+
+
+class Client:
+    """One run of a simulated CUDA process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._cuda = CudaProcess()
+        self._iterations = 0
+        self._stop = False
+
+    def run(self) -> int:
+        """Connect, compute, leave; the exit status."""
+        signal.signal(signal.SIGTERM, self._end)
+        try:
+            self._cuda.init()
+            self._cuda.create_context(self._plan.memory_mib)
+            self._say("connected" if self._cuda.mps else "bare", mps=self._cuda.mps)
+            self._say("started")
+            self._compute()
+        except CudaFailureError as failure:
+            self._cuda.close()
+            self._say("died", error=failure.code)
+            return DIED
+        self._cuda.close()
+        self._say("finished")
+        return 0
+
+    def _compute(self) -> None:
+        start = time.monotonic()
+        plan = self._plan
+        while not self._stop:
+            elapsed = time.monotonic() - start
+            if plan.fault is not None and elapsed >= plan.after:
+                self._misbehave(plan.fault)
+            if plan.seconds is not None and elapsed >= plan.seconds:
+                return
+            if plan.iterations is not None and self._iterations >= plan.iterations:
+                return
+            self._step()
+
+    def _step(self) -> None:
+        if not self._cuda.mps:
+            time.sleep(self._plan.step_ms / 1000)
+        self._cuda.launch(self._plan.step_ms / 1000)
+        self._cuda.synchronize()
+        self._iterations += 1
+
+    def _misbehave(self, kind: str) -> None:
+        if kind in _DEATHS:
+            self._cuda.launch(_LONG_KERNEL_S)
+            os.kill(os.getpid(), _DEATHS[kind])
+        elif kind == "killidle":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif kind == "exit":
+            os._exit(0)
+        else:
+            self._cuda.launch(0.0, kind)
+            self._cuda.synchronize()
+            self._iterations += 1
+
+    def _end(self, _signal: int, _frame: object) -> None:
+        self._stop = True
+
+    def _say(self, event: str, **more: object) -> None:
+        line = {
+            "simulated": True, "event": event, "pid": os.getpid(), "t": time.time(), "iterations": self._iterations,
+        }  # fmt: skip
+        sys.stdout.write(json.dumps({**line, **more}) + "\n")
+        sys.stdout.flush()
+
+
+def parse(arguments: Sequence[str]) -> Plan:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m fault_injection.sim.client", description=__doc__)
+    parser.add_argument("--iterations", type=int, help="end after this many kernels")
+    parser.add_argument("--seconds", type=float, help="end after this long (default: run until SIGTERM)")
+    parser.add_argument("--step-ms", type=float, default=Plan.step_ms, help="duration of a kernel")
+    parser.add_argument("--memory-mib", type=int, default=Plan.memory_mib, help="simulated GPU memory")
+    parser.add_argument("--fault", choices=KINDS, help="what to do wrong")
+    parser.add_argument("--after", type=float, default=Plan.after, help="when to do it, in seconds")
+    return Plan(**vars(parser.parse_args(arguments)))
+
+
+if __name__ == "__main__":
+    sys.exit(Client(parse(sys.argv[1:])).run())

@@ -1,0 +1,206 @@
+"""The simulated control daemon: one thread, one poll loop, blocking handshakes.
+
+Like the vendor's (driver 580.159.04) it reads a new connection's credentials, a client's last acknowledgement, a
+starting server's registration and a server's answers with blocking calls: whoever is silent at such a point holds up
+everybody. The guard exists to keep strangers away from these points, so the simulation keeps them.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fault_injection.sim.directory import PipeDirectory
+from fault_injection.sim.fleet import Fleet, Server
+from fault_injection.sim.link import PERCENTAGE, REGISTRATION, Link
+from fault_injection.sim.recorder import Log, Origin
+from fault_injection.sim.script import Script
+from fault_injection.sim.session import Session
+from fault_injection.sim.settings import Defaults, limit_in_bytes
+from fault_injection.sim.wire import CREDENTIALS, DESCRIPTOR, HELLO, Channel, Identity, Peer
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A client that was held back because no server serves its user yet."""
+
+    channel: Channel
+    who: Identity
+
+
+class ControlDaemon:
+    """What stands behind the sockets of one pipe directory."""
+
+    def __init__(self, directory: PipeDirectory, log: Log, *, multiuser: bool) -> None:
+        self.script = Script(directory.root)
+        self.legacy535 = self.script.read("legacy535") is not None
+        self.defaults = Defaults()
+        self.log = log
+        self.fleet = Fleet(log, multiuser)
+        self.pending: list[Waiting] = []
+        self._selector = selectors.DefaultSelector()
+        self._quitter: Session | None = None
+        self._force_at: float | None = None
+        public, privileged = directory.listen()
+        self._watch(public.fileno(), lambda: self._accept(public, privileged=False))
+        self._watch(privileged.fileno(), lambda: self._accept(privileged, privileged=True))
+
+    def say(self, text: str) -> None:
+        """One line in control.log."""
+        self.log.say(Origin.CONTROL, text)
+
+    def run(self) -> Session:
+        """Serve until somebody said `quit` and the servers are gone; whoever said it still waits for the answer."""
+        while True:
+            if self._quitter is not None and self._quitter.settled and not self.fleet.servers:
+                return self._quitter
+            for key, _events in self._selector.select(self._timeout()):
+                act: Callable[[], None] = key.data
+                if self._selector.get_map().get(key.fd) is key:
+                    act()
+            self.fleet.tick()
+            if self._force_at is not None and time.monotonic() >= self._force_at:
+                self._force_at = None
+                for server in self.fleet.servers:
+                    self.fleet.kill(server)
+
+    def quit(self, session: Session, timeout: int | None) -> None:
+        """Shut down: at once where idle, else when the clients are gone or the time is up."""
+        self._quitter = session
+        if timeout is not None:
+            self.say(f"quit command issued with timeout of {timeout}")
+            self._force_at = time.monotonic() + timeout
+        for waiting in self.pending:
+            waiting.channel.close()
+        self.pending.clear()
+        for server in self.fleet.servers:
+            self.fleet.retire(server)
+
+    def quitting(self) -> bool:
+        """Whether `quit` was said."""
+        return self._quitter is not None
+
+    def schedule(self) -> None:
+        """Serve who can be served; the user of the first who cannot decides which server comes next."""
+        waiting, self.pending = self.pending, []
+        for one in waiting:
+            server = self.fleet.serving(one.who.uid)
+            if server is not None and server.link is not None:
+                self._introduce(one.channel, server.link)
+            else:
+                self.pending.append(one)
+        uid = self.pending[0].who.uid if self.pending else self.fleet.next_wanted()
+        if uid is not None and not self.quitting():
+            self.fleet.make_way(uid)
+        for server in self.fleet.servers:
+            if server.pidfd not in self._selector.get_map():
+                self._watch(server.pidfd, lambda server=server: self._bury(server))  # type: ignore[misc]
+
+    def crash(self, victim: str) -> None:
+        """Die, or let the servers die, because the script says so."""
+        if victim == "daemon":
+            os.kill(os.getpid(), signal.SIGKILL)
+        for server in self.fleet.servers:
+            server.process.send_signal(signal.SIGKILL)
+
+    def forget(self, fd: int) -> None:
+        """Stop watching a descriptor."""
+        self._selector.unregister(fd)
+
+    def _watch(self, fd: int, act: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, act)
+
+    def _timeout(self) -> float | None:
+        due = [moment for moment in (self.fleet.deadline(), self._force_at) if moment is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _accept(self, listener: socket.socket, *, privileged: bool) -> None:
+        self.script.wait("accept")
+        self.say("Accepting connection...")
+        connection, _address = listener.accept()
+        channel = Channel(connection)
+        who = self._identify(channel)
+        if who is None or (privileged and who.uid not in (0, os.geteuid())):
+            self.say(
+                "User did not send valid credentials"
+                if who is None
+                else "Unable to accept priviliged connection from other user"
+            )
+            channel.close()
+            return
+        match channel.receive_int():
+            case None:
+                self.say("Unable to read new connection type information")
+                channel.close()
+            case Peer.SERVER:
+                self._register(channel, who)
+            case Peer.CLIENT:
+                self._client(channel, who)
+            case Peer.UI:
+                self.say("NEW UI")
+                session = Session(self, channel, who)
+                self._watch(channel.fileno(), session.serve)
+            case _:
+                self.say("Unknown type of connection")
+                channel.close()
+
+    def _identify(self, channel: Channel) -> Identity | None:
+        channel.send(HELLO)
+        if self.script.read("handshake") is not None:
+            return None
+        message = channel.receive()
+        for fd in message.fds:
+            os.close(fd)
+        return message.sender if message.data == CREDENTIALS else None
+
+    def _client(self, channel: Channel, who: Identity) -> None:
+        greeting = f"NEW CLIENT {who.pid} from user {who.uid}: "
+        if self._quitter is not None:
+            self.say("The MPS control daemon is shutting down")
+            channel.close()
+        elif (server := self.fleet.serving(who.uid)) is not None and server.link is not None:
+            self.say(greeting + "Server already exists")
+            self._introduce(channel, server.link)
+        else:
+            self.say(greeting + "Server is not ready, push client to pending list")
+            self.pending.append(Waiting(channel, who))
+            self.schedule()
+
+    def _introduce(self, channel: Channel, link: Link) -> None:
+        client_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with client_end, server_end:
+            for end in (client_end, server_end):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            reached = link.introduce(server_end.fileno()) and channel.send(DESCRIPTOR, fd=client_end.fileno())
+        if reached:
+            channel.receive_int()
+        channel.close()
+
+    def _register(self, channel: Channel, who: Identity) -> None:
+        server = self.fleet.find(who.pid)
+        status, _shared_memory = REGISTRATION.unpack(channel.receive().data.ljust(REGISTRATION.size, b"\xff"))
+        if server is None or status != 0:
+            self.say(f"NEW SERVER {who.pid}: Ignoring connection from user")
+            channel.close()
+            return
+        channel.send(PERCENTAGE.pack(self.defaults.percentage))
+        channel.send_int64(0)
+        channel.send_int(self.defaults.priority)
+        self.say(f"NEW SERVER {who.pid}: Ready")
+        link = Link(channel)
+        for device, limit in self.defaults.pinned_limits.items():
+            link.set_pinned_limit(device, limit_in_bytes(limit) or 0)
+        self.fleet.registered(server, link)
+        self.schedule()
+        if self._quitter is not None:
+            self.fleet.retire(server)
+
+    def _bury(self, server: Server) -> None:
+        if not self.fleet.bury(server, self.forget):
+            for waiting in [one for one in self.pending if self.fleet.multiuser or one.who.uid == server.uid]:
+                waiting.channel.close()
+                self.pending.remove(waiting)
+        self.schedule()

@@ -1,0 +1,104 @@
+"""A stand-in for libcuda: how a CUDA process reaches an MPS server, and what it hears from it.
+
+Connections and their order as seen on driver 580.159.04: a probe that says nothing, one for `cuInit`, one for each
+context. Where `control` cannot be connected, the process runs without MPS and nobody is told.
+"""
+
+import os
+from pathlib import Path
+
+from fault_injection.sim import gpu
+from fault_injection.sim.directory import pipe_directory
+from fault_injection.sim.gpu import CudaError
+from fault_injection.sim.kernel import KERNEL
+from fault_injection.sim.wire import DESCRIPTOR, HELLO, Channel, Peer
+
+_FIRST_FLAGS = 0xFF
+
+
+class CudaFailureError(Exception):
+    """A CUDA call returned an error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"CUDA error {code}")
+        self.code = code
+
+
+class CudaProcess:
+    """The CUDA side of this process."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._control = str((directory or pipe_directory()) / "control")
+        self._process: Channel | None = None
+        self._context: Channel | None = None
+        self.memory: int | None = None
+        self.mps = False
+
+    def init(self) -> None:
+        """Do what `cuInit` does: probe, then the process's own connection."""
+        try:
+            probe = Channel.connect(self._control)
+        except OSError:
+            return
+        probe.receive()
+        probe.close()
+        self._process = self._attach(0, _FIRST_FLAGS)
+        self.mps = True
+
+    def create_context(self, memory_mib: int) -> None:
+        """Create context 1, allocate its memory."""
+        self.memory = gpu.allocate(memory_mib)
+        if self.mps:
+            self._context = self._attach(1, 0)
+            self._context.send(DESCRIPTOR, fd=self.memory)
+
+    def launch(self, seconds: float, fault: str = "") -> None:
+        """Start a kernel and do not wait for it."""
+        if self._context is not None and not self._context.send(KERNEL.pack(seconds, fault.encode())):
+            raise CudaFailureError(CudaError.MPS_RPC_FAILURE)
+
+    def synchronize(self) -> None:
+        """Wait for the kernel; raises what became of it."""
+        if self._context is None:
+            return
+        result = self._context.receive_int()
+        if result is None:
+            raise CudaFailureError(CudaError.MPS_RPC_FAILURE)
+        if result:
+            raise CudaFailureError(result)
+
+    def close(self) -> None:
+        """Leave in order: context, then process."""
+        for channel in (self._context, self._process):
+            if channel is not None:
+                channel.close()
+        if self.memory is not None:
+            os.close(self.memory)
+            self.memory = None
+
+    def _attach(self, context: int, flags: int) -> Channel:
+        """Shake hands with the daemon, then with the server it hands over; the daemon waits for the outcome."""
+        try:
+            daemon = Channel.connect(self._control)
+        except OSError as error:
+            raise CudaFailureError(CudaError.MPS_RPC_FAILURE) from error
+        try:
+            if daemon.receive().data != HELLO or not daemon.send_credentials() or not daemon.send_int(Peer.CLIENT):
+                raise CudaFailureError(CudaError.MPS_RPC_FAILURE)
+            message = daemon.receive()
+            if message.data != DESCRIPTOR or not message.fds:
+                raise CudaFailureError(CudaError.MPS_RPC_FAILURE)
+            server = Channel.adopt(message.fds[0])
+            server.receive()
+            server.send_credentials()
+            server.send_int(context)
+            server.send_int(flags)
+            status = server.receive_int()
+            code = CudaError.MPS_RPC_FAILURE if status is None else status
+            daemon.send_int(code)
+            if code:
+                server.close()
+                raise CudaFailureError(code)
+            return server
+        finally:
+            daemon.close()

@@ -1,0 +1,104 @@
+"""Scripted misbehaviour: what a test asks the simulated stack to do wrong.
+
+One small JSON file per point at which the daemon or the server looks, in `sim/` inside the pipe directory. A file is
+read each time its point is passed, so a test can set and clear it while the stack runs. The vendor's contract is not
+touched: nothing of this is on a socket.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+Victim = Literal["daemon", "server"]
+
+_TICK_S = 0.01
+
+
+class Script:
+    """The script of one pipe directory: tests write it, the simulated processes read it."""
+
+    def __init__(self, pipe_directory: str | Path) -> None:
+        self._directory = Path(pipe_directory) / "sim"
+
+    def hang(self, command: str, *, seconds: float | None = None) -> None:
+        """Let the daemon hang in a command; for ever (until cleared) without a duration."""
+        self._set(f"command.{command}", until=_until(seconds))
+
+    def hang_accept(self, *, seconds: float | None = None) -> None:
+        """Let the daemon hang before it accepts the next connection."""
+        self._set("accept", until=_until(seconds))
+
+    def delay_server_start(self, seconds: float) -> None:
+        """Let every new server take that long; like the vendor's, the daemon blocks for the while."""
+        self._set("server-start", delay=seconds)
+
+    def fail_server_start(self) -> None:
+        """Let every new server exit with status 1, as on a machine without a GPU."""
+        self._set("server-start", fail=True)
+
+    def crash(self, victim: Victim, *, on: str) -> None:
+        """Let the daemon or its servers die of SIGKILL when a command arrives, before it is answered."""
+        self._set(f"command.{on}", crash=victim)
+
+    def force_fault(self, *, seconds: float | None = None) -> None:
+        """Let every server report FAULT and refuse new clients (807), with no fault behind it."""
+        self._set("fault", until=_until(seconds))
+
+    def drop_handshakes(self) -> None:
+        """Let the daemon close every new connection after its hello."""
+        self._set("handshake", drop=True)
+
+    def legacy535(self) -> None:
+        """Let a daemon started after this behave as driver 535 does: no get_server_status, no pid file."""
+        self._set("legacy535")
+
+    def clear(self, point: str | None = None) -> None:
+        """Take back one point, or all of them; whoever hangs there goes on."""
+        if point is None:
+            for path in self._directory.glob("*.json"):
+                path.unlink(missing_ok=True)
+        else:
+            (self._directory / f"{point}.json").unlink(missing_ok=True)
+
+    def read(self, point: str) -> dict[str, Any] | None:
+        """What is asked for at a point, if anything."""
+        try:
+            text = (self._directory / f"{point}.json").read_bytes()
+        except OSError:
+            return None
+        asked: dict[str, Any] = json.loads(text)
+        return asked
+
+    def start_server(self) -> bool:
+        """Take the time a server start is to take; false when it is to fail."""
+        asked = self.read("server-start") or {}
+        time.sleep(asked.get("delay", 0.0))
+        return not asked.get("fail", False)
+
+    def wait(self, point: str) -> None:
+        """Hang here for as long as the script says."""
+        while (asked := self.read(point)) is not None and _pending(asked):
+            time.sleep(_TICK_S)
+
+    def holds(self, point: str) -> bool:
+        """Whether a point is set, and its time is not over."""
+        asked = self.read(point)
+        return asked is not None and _pending(asked)
+
+    def _set(self, point: str, **asked: Any) -> None:
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fresh = self._directory / f".{point}.{os.getpid()}"
+        fresh.write_text(json.dumps(asked))
+        fresh.replace(self._directory / f"{point}.json")
+
+
+def _until(seconds: float | None) -> float | None:
+    return None if seconds is None else time.time() + seconds
+
+
+def _pending(asked: dict[str, Any]) -> bool:
+    if "until" not in asked:
+        return False
+    return asked["until"] is None or time.time() < asked["until"]

@@ -1,0 +1,26 @@
+"""What the control daemon remembers for servers to come."""
+
+import re
+from dataclasses import dataclass, field
+
+_LIMIT = re.compile(r"(\d+)([GM])$")
+
+
+@dataclass
+class Defaults:
+    """Settings handed to each new server."""
+
+    percentage: float = 100.0
+    priority: int = 0
+    pinned_limits: dict[str, str] = field(default_factory=dict)
+
+
+def limit_in_bytes(text: str) -> int | None:
+    """`2G` or `512M` in bytes; nothing for anything else."""
+    found = _LIMIT.match(text)
+    return None if found is None else int(found[1]) << (30 if found[2] == "G" else 20)
+
+
+def limit_as_text(limit: int) -> str:
+    """Bytes as the daemon prints them."""
+    return f"{limit >> 30}G" if limit and limit % (1 << 30) == 0 else f"{limit >> 20}M"
