@@ -1,0 +1,41 @@
+"""The command line: `scripts/results [--markdown | --write-readme]`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from results.origin import REPOSITORY
+from results.schema import DIRECTORY, ResultError, load_all, newest
+from results.table import markdown, show, with_block
+
+README: Final = REPOSITORY / "README.md"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Show the newest result of each suite. Exit status: 0 all rows hold, 1 one does not, 2 a file is not in order."""
+    options = _parser().parse_args(arguments)
+    try:
+        results = newest(load_all(options.directory))
+        if options.write_readme:
+            README.write_text(with_block(README.read_text(encoding="utf-8"), markdown(results)), encoding="utf-8")
+            return 0
+    except ResultError as error:
+        sys.stderr.write(f"results: {error}\n")
+        return 2
+    if options.markdown:
+        sys.stdout.write(markdown(results) + "\n")
+    else:
+        show(results, Console())
+    return 0 if all(result.holds for result in results) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="results", description="Show the newest measured result of each suite.")
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="where the result files are")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print the README's table")
+    form.add_argument("--write-readme", action="store_true", help="put that table into README.md")
+    return parser

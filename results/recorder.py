@@ -1,0 +1,99 @@
+"""What a measuring script uses: `Recorder(suite=..., script=...).row(...).measured(...).write()`."""
+
+import datetime
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from results import origin
+from results.schema import DIRECTORY, Number, Peer, Result, ResultError, Row, encode
+
+
+class Recorder:
+    """Collects the rows of one run and writes them as one file.
+
+    Commit and machine are looked up at the start: a run that could not say them would be worth nothing at its end.
+    """
+
+    def __init__(self, *, suite: str, script: str, date: datetime.date | None = None) -> None:
+        self._suite, self._script = suite, script
+        self._date = date or datetime.datetime.now(tz=datetime.UTC).date()
+        self._commit = origin.commit()
+        self._gpu = origin.gpu()
+        self._rows: list[Row] = []
+
+    def row(
+        self,
+        name: str,
+        value: Number,
+        *,
+        unit: str,
+        bar: str,
+        holds: bool,
+        runs: int = 1,
+        count: int | None = None,
+        peer: Peer | None = None,
+    ) -> Self:
+        """Add one value: `row("clients that died", 0, count=4, ...)` is "0 of 4"."""
+        self._rows.append(
+            Row(name=name, value=value, unit=unit, bar=bar, holds=holds, runs=runs, count=count, peer=peer)
+        )
+        return self
+
+    def measured(
+        self, name: str, samples: Sequence[float], *, unit: str, bar: str, holds: bool, peer: Peer | None = None
+    ) -> Self:
+        """Add what was measured several times: the median stands for it, the spread and the count go with it."""
+        low, middle, high = summary(samples)
+        self._rows.append(
+            Row(
+                name=name,
+                value=middle,
+                min=low,
+                median=middle,
+                max=high,
+                count=len(samples),
+                unit=unit,
+                bar=bar,
+                holds=holds,
+                runs=len(samples),
+                peer=peer,
+            )
+        )
+        return self
+
+    def write(self, directory: Path = DIRECTORY) -> Path:
+        """Write the file, over one of the same suite and day; return its path. Raises ResultError."""
+        result = Result(
+            suite=self._suite,
+            date=self._date,
+            commit=self._commit,
+            gpu=self._gpu.name,
+            driver=self._gpu.driver,
+            cuda=self._gpu.cuda,
+            script=self._script,
+            rows=tuple(self._rows),
+        )
+        text = encode(result)
+        try:
+            # Decoding is what checks patterns and bounds: nothing is written that could not be read again.
+            msgspec.json.decode(text, type=Result)
+        except msgspec.MsgspecError as error:
+            raise ResultError(f"{result.file_name}: {error}") from None
+        path = directory / result.file_name
+        path.write_bytes(text)
+        return path
+
+
+def peer(name: str, samples: Sequence[float]) -> Peer:
+    """The other side of a `measured` row."""
+    low, middle, high = summary(samples)
+    return Peer(name=name, value=middle, min=low, median=middle, max=high, count=len(samples))
+
+
+def summary(samples: Sequence[float]) -> tuple[float, float, float]:
+    """Least, median, greatest."""
+    return min(samples), statistics.median(samples), max(samples)
