@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from mpsguard.cli.session import Session, pass_session
+from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import age, table
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
@@ -33,7 +33,7 @@ HANDLER = Handler("clients", Arguments, serve)
 
 @click.command()
 @click.option("--domain", help="Only this domain's.")
-@pass_session
+@with_session
 def clients(session: Session, domain: str | None) -> None:
     """List the clients: processes that came through a public pipe directory and are alive."""
     result = session.ask("clients", Arguments(domain), ClientList)

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from mpsguard import config
-from mpsguard.cli.session import Exit, Session, pass_session
+from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.cli.tables import table
 from mpsguard.config import Config, ConfigError
 from mpsguard.daemon import protocol
@@ -116,7 +116,7 @@ def _stock_daemon() -> Finding:
 
 @click.command()
 @click.option("--config", "path", type=click.Path(path_type=Path), help="The guard's configuration file.")
-@pass_session
+@with_session
 def doctor(session: Session, path: Path | None) -> None:
     """Look over this machine's set-up; exit 0 if nothing is wrong, 3 if something is."""
     try:

@@ -6,7 +6,7 @@ import click
 import msgspec
 import zmq
 
-from mpsguard.cli.session import Session, pass_session
+from mpsguard.cli.session import Session, with_session
 from mpsguard.daemon import protocol
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.events import Event
@@ -34,7 +34,7 @@ HANDLER = Handler("events", Arguments, serve)
 @click.command()
 @click.option("--follow", "-f", is_flag=True, help="Go on with new events until interrupted.")
 @click.option("--lines", "-n", type=click.IntRange(0, 1000), default=50, show_default=True, help="How many past ones.")
-@pass_session
+@with_session
 def events(session: Session, follow: bool, lines: int) -> None:
     """Show past events, and new ones as they happen. With --json, one JSON document a line."""
     context = zmq.Context()

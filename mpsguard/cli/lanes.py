@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from mpsguard.cli.session import Session, pass_session
+from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import age, table
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
@@ -30,7 +30,7 @@ HANDLER = Handler("lanes", Arguments, serve)
 
 
 @click.command()
-@pass_session
+@with_session
 def lanes(session: Session) -> None:
     """List the lanes with their state, the reason for it, and the settings kept for them."""
     result = session.ask("lanes", Arguments(), LaneList)

@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from mpsguard.cli.session import Session, pass_session
+from mpsguard.cli.session import Session, with_session
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 
@@ -27,7 +27,7 @@ HANDLER = Handler("metrics", Arguments, serve)
 
 
 @click.command()
-@pass_session
+@with_session
 def metrics(session: Session) -> None:
     """Print the guard's metrics in Prometheus' text format."""
     result = session.ask("metrics", Arguments(), Exposition)

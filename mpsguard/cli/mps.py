@@ -5,7 +5,7 @@ import sys
 import click
 import msgspec
 
-from mpsguard.cli.session import Exit, Session, pass_session
+from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.protocol import RequestError
@@ -38,7 +38,7 @@ HANDLER = Handler("mps", Arguments, serve)
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--domain", help="Which domain, if there is more than one.")
 @click.argument("command", nargs=-1, required=True)
-@pass_session
+@with_session
 def mps(session: Session, domain: str | None, command: tuple[str, ...]) -> None:
     """Send COMMAND to the control daemon, as `echo COMMAND | nvidia-cuda-mps-control` would."""
     reply = session.ask("mps", Arguments(" ".join(command), domain), Reply)

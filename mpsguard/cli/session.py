@@ -3,9 +3,10 @@
 import json
 import socket
 import sys
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import click
 import msgspec
@@ -87,4 +88,16 @@ class Session:
         sys.exit(code)
 
 
-pass_session = click.make_pass_decorator(Session)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_session(command: F) -> F:
+    """Give a command its Session, and let it take --json behind its name as well as before."""
+    option = click.option(
+        "--json", is_flag=True, expose_value=False, callback=_as_json, help="JSON instead of tables and sentences."
+    )
+    return cast(F, option(click.make_pass_decorator(Session)(command)))
+
+
+def _as_json(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    context.ensure_object(Session).as_json |= wanted

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 import mpsguard
-from mpsguard.cli.session import Exit, Session, pass_session
+from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.cli.tables import age, coloured, table
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
@@ -83,7 +83,7 @@ HANDLER = Handler("status", Arguments, serve)
 
 
 @click.command()
-@pass_session
+@with_session
 def status(session: Session) -> None:
     """Show the guard's health; exit 0 healthy, 3 degraded, 4 a lane in FAULT, 5 no guard."""
     result = session.ask("status", Arguments(), Status)

@@ -6,7 +6,7 @@ import sys
 import click
 import msgspec
 
-from mpsguard.cli.session import Exit, Session, pass_session
+from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.protocol import RequestError
@@ -74,7 +74,7 @@ HANDLER = Handler("terminate", Arguments, serve)
 @click.argument("pid", type=click.IntRange(1))
 @click.option("--signal", "name", type=click.Choice(_SIGNALS), help="Sent once the control daemon has answered 0.")
 @click.option("--domain", help="Look only there.")
-@pass_session
+@with_session
 def terminate(session: Session, pid: int, name: str | None, domain: str | None) -> None:
     """End the GPU work of client PID by the vendor's terminate_client, without harm to the others."""
     result = session.ask("terminate", Arguments(pid, name, domain), Outcome)
