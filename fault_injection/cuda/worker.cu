@@ -1,0 +1,220 @@
+// A CUDA client like any other: runtime API, a loop of kernels. It knows nothing of mpsguard; it only reports.
+//
+//   worker [--seconds S] [--work N] [--controlled] [--fault KIND [--fault-at S]]
+//
+//   --seconds S      loop for S seconds (default 1; 0: end after the first kernel)
+//   --work N         length of the dependent chain in each kernel (default 200: about 20 us; 4000: about 0.1 ms)
+//   --controlled     wait for a line on standard input before the loop, and end the loop early when it closes
+//   --fault KIND     commit this fault (faults.cuh) ...
+//   --fault-at S     ... S seconds into the loop (default 0)
+//
+// Events (json_line.h), in order: start, init_begin, init_end, context (mps: what the device attribute says),
+// first_kernel, begin, second (one each second: iterations, max_gap), fault, and last one of
+//   finished  iterations, seconds, max_gap
+//   died      code, name: the CUDA error that ended the loop
+//   failed    code, name, call: no context or no first kernel, e.g. 807 from cuInit while an MPS server recovers
+// Exit status: 0 finished, 2 usage, 3 died, 4 failed.
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <semaphore>
+#include <thread>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <unistd.h>
+
+#include "faults.cuh"
+#include "json_line.h"
+
+namespace {
+
+using json_line::emit;
+using json_line::monotonic;
+
+constexpr int kUsage = 2, kDied = 3, kFailed = 4;
+constexpr int kThreads = 256, kBlocks = 4096;
+
+struct Options {
+    double seconds = 1.0;
+    int work = 200;
+    bool controlled = false;
+    const faults::Fault* fault = nullptr;
+    double fault_at = 0.0;
+};
+
+// One multiply-add chain an element: arithmetic only, so that its time does not depend on what others do to the memory.
+__global__ void work_kernel(float* data, int steps) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float x = data[i];
+    for (int step = 0; step < steps; ++step) x = x * 1.0001f + 0.5f;
+    data[i] = x;
+}
+
+// Leaves without destructors or atexit handlers: after a fatal error any CUDA call may block for good.
+[[noreturn]] void leave(int status) {
+    std::fflush(stdout);
+    _exit(status);
+}
+
+[[noreturn]] void usage(const char* complaint) {
+    std::fprintf(stderr, "worker: %s\nfaults:\n", complaint);
+    for (const faults::Fault& fault : faults::table) std::fprintf(stderr, "  %-8s %s\n", fault.name, fault.what);
+    leave(kUsage);
+}
+
+double number(const char* text) {
+    char* end = nullptr;
+    const double value = std::strtod(text, &end);
+    if (end == text || *end != '\0' || value < 0) usage("a number that is not negative is expected");
+    return value;
+}
+
+Options parse(int argc, char** argv) {
+    Options options;
+    for (int i = 1; i < argc; ++i) {
+        const char* name = argv[i];
+        if (std::strcmp(name, "--controlled") == 0) {
+            options.controlled = true;
+            continue;
+        }
+        if (i + 1 == argc) usage("an unknown option, or one without its value");
+        const char* value = argv[++i];
+        if (std::strcmp(name, "--seconds") == 0) options.seconds = number(value);
+        else if (std::strcmp(name, "--work") == 0) options.work = static_cast<int>(number(value));
+        else if (std::strcmp(name, "--fault-at") == 0) options.fault_at = number(value);
+        else if (std::strcmp(name, "--fault") == 0) {
+            options.fault = faults::find(value);
+            if (options.fault == nullptr) usage("no such fault");
+        } else usage("an unknown option");
+    }
+    return options;
+}
+
+// Standard input as two signals: the first line (or the end) releases the loop, the end asks it to stop.
+struct Control {
+    std::binary_semaphore go{0};
+    std::atomic<bool> stop{false};
+
+    void listen() {
+        std::thread([this] {
+            char byte;
+            bool released = false;
+            while (read(STDIN_FILENO, &byte, 1) == 1) {  // not stdio: its lock would be held when main returns
+                if (byte == '\n' && !released) {
+                    released = true;
+                    go.release();
+                }
+            }
+            stop = true;
+            if (!released) go.release();
+        }).detach();
+    }
+};
+
+// Driver and runtime error codes are the same numbers where both exist.
+void starting(const char* call, cudaError_t error) {
+    if (error == cudaSuccess) return;
+    emit("failed", "\"code\":%d,\"name\":\"%s\",\"call\":\"%s\"", static_cast<int>(error), cudaGetErrorName(error), call);
+    leave(kFailed);
+}
+
+void initialise_driver() {
+    emit("init_begin");
+    const CUresult result = cuInit(0);
+    if (result != CUDA_SUCCESS) {
+        const char* name = nullptr;
+        cuGetErrorName(result, &name);
+        emit("failed", "\"code\":%d,\"name\":\"%s\",\"call\":\"cuInit\"", static_cast<int>(result), name ? name : "?");
+        leave(kFailed);
+    }
+    emit("init_end");
+}
+
+struct Progress {
+    double begin = 0, last = 0;             // monotonic seconds: loop start, last kernel that came back
+    double max_gap = 0, max_gap_began = 0;  // longest time between two kernels coming back
+    long iterations = 0;
+
+    void kernel_done(double now) {
+        ++iterations;
+        if (now - last > max_gap) {
+            max_gap = now - last;
+            max_gap_began = last;
+        }
+        last = now;
+    }
+};
+
+void report(const char* event, const Progress& p) {
+    emit(event, "\"iterations\":%ld,\"seconds\":%.6f,\"max_gap\":%.6f,\"max_gap_began\":%.6f", p.iterations,
+         monotonic() - p.begin, p.max_gap, p.max_gap_began);
+}
+
+[[noreturn]] void die(cudaError_t error, const Progress& p) {
+    emit("died", "\"code\":%d,\"name\":\"%s\",\"iterations\":%ld,\"last_success\":%.6f,\"max_gap\":%.6f",
+         static_cast<int>(error), cudaGetErrorName(error), p.iterations, p.last, p.max_gap);
+    leave(kDied);
+}
+
+void commit_fault(const faults::Fault& fault, const Progress& progress) {
+    emit("fault", "\"kind\":\"%s\"", fault.name);
+    fault.launch();
+    const cudaError_t error = cudaDeviceSynchronize();
+    if (error != cudaSuccess) die(error, progress);
+    // Some SM faults report success to the culprit: the loop goes on until the server's death reaches it.
+}
+
+void loop(const Options& options, float* data, const Control& control) {
+    Progress progress;
+    progress.begin = progress.last = monotonic();
+    Progress second = progress;
+    bool fault_due = options.fault != nullptr;
+    emit("begin");
+    while (monotonic() - progress.begin < options.seconds && !control.stop) {
+        work_kernel<<<kBlocks, kThreads>>>(data, options.work);
+        const cudaError_t error = cudaDeviceSynchronize();
+        if (error != cudaSuccess) die(error, progress);
+        const double now = monotonic();
+        progress.kernel_done(now);
+        second.kernel_done(now);
+        if (now - second.begin >= 1.0) {
+            report("second", second);
+            second = Progress{now, now};
+        }
+        if (fault_due && now - progress.begin >= options.fault_at) {
+            fault_due = false;
+            commit_fault(*options.fault, progress);
+        }
+    }
+    report("finished", progress);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const Options options = parse(argc, argv);
+    static Control control;  // outlives main's frame: the listening thread is never joined
+    emit("start");
+    initialise_driver();
+    starting("cudaFree", cudaFree(nullptr));  // creates the primary context, as a program's first runtime call does
+    int mps = -1;
+    starting("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, 0));
+    emit("context", "\"mps\":%d", mps);
+
+    float* data = nullptr;
+    const size_t size = sizeof(float) * kBlocks * kThreads;
+    starting("cudaMalloc", cudaMalloc(&data, size));
+    starting("cudaMemset", cudaMemset(data, 0, size));
+    work_kernel<<<kBlocks, kThreads>>>(data, options.work);
+    starting("first kernel", cudaDeviceSynchronize());
+    emit("first_kernel");
+
+    if (options.controlled) {
+        control.listen();
+        control.go.acquire();
+    }
+    loop(options, data, control);
+    return 0;  // the normal way out, with CUDA's own teardown
+}

@@ -1,0 +1,67 @@
+"""What the guard costs clients that run: kernels finished by four clients at once, against stock in the same run."""
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Final
+
+from gpu_suite.core.bench import Bench, Measurement, Target
+from gpu_suite.core.client import Clients
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.finding import Finding, sampled
+from gpu_suite.core.programs import Work
+from gpu_suite.core.statistics import alternating, ratios
+
+BAR: Final = 0.995
+CLIENTS: Final = 4
+PAIRS, QUICK_PAIRS = 8, 2
+SECONDS: Final = 3.0
+KERNEL_STEPS: Final = 4000
+"""About 0.1 ms of arithmetic a kernel: four clients keep the GPU full, and their launches still follow closely."""
+
+
+def measure(bench: Bench) -> Iterator[Finding]:
+    """Rates in kernels per second, pairs in alternating order, so that clocks and heat weigh on both sides alike."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    with bench.stock() as stock, bench.guard() as guard:
+        _one(bench, stock, 0.5)  # warm: servers, clocks
+        _one(bench, guard, 0.5)
+        for order in alternating(bench.runs(PAIRS, QUICK_PAIRS)):
+            for through_guard in order:
+                (ours if through_guard else theirs).append(_one(bench, guard if through_guard else stock, SECONDS))
+    each = ratios(ours, theirs)
+    yield sampled(
+        "throughput of four clients, guard over stock (paired ratios)",
+        each,
+        unit="",
+        bar=f"median >= {BAR}",
+        holds=median(each) >= BAR,
+        note="pairs: " + " ".join(f"{value:.4f}" for value in each),
+    )
+    yield sampled(
+        "throughput of four clients",
+        ours,
+        unit="kernels/s",
+        bar=f">= {BAR} of stock",
+        holds=median(ours) >= BAR * median(theirs),
+        peer=theirs,
+    )
+
+
+def _one(bench: Bench, target: Target, seconds: float) -> float:
+    """Kernels per second of all clients together, released at the same moment."""
+    with Clients() as clients:
+        started = bench.workers(clients, target, CLIENTS, Work(seconds=seconds, work=KERNEL_STEPS, controlled=True))
+        for client in started:
+            client.go()
+        outcomes = [client.finish() for client in started]
+    total = 0.0
+    for outcome in outcomes:
+        finished = outcome.find("finished")
+        if finished is None or not outcome.ok:
+            raise SuiteError(outcome.describe())
+        total += finished.number("iterations") / finished.number("seconds")
+    return total
+
+
+MEASUREMENT: Final = Measurement("throughput", "a kernel loop in four clients at once against stock, paired", measure)

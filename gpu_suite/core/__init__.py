@@ -1,0 +1,1 @@
+"""What every suite needs: daemons, clients, statistics. Standard library and `mpsguard.linux` only."""

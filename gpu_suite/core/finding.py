@@ -1,0 +1,98 @@
+"""What a measurement yields: a row of the result file, and what the file cannot say beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from results import recorder
+from results.recorder import Recorder
+from results.schema import Peer, Row
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row; `samples` are what its spread was made of, `note` is printed below it in the table."""
+
+    row: Row
+    note: str = ""
+    samples: tuple[float, ...] = ()
+
+    def record(self, into: Recorder) -> None:
+        """Put the row into a result file."""
+        row = self.row
+        if self.samples:
+            into.measured(row.name, self.samples, unit=row.unit, bar=row.bar, holds=row.holds, peer=row.peer)
+        else:
+            into.row(
+                row.name,
+                row.value,
+                unit=row.unit,
+                bar=row.bar,
+                holds=row.holds,
+                runs=row.runs,
+                count=row.count,
+                peer=row.peer,
+            )
+
+
+def all_of(name: str, got: int, wanted: int, unit: str, *, note: str = "") -> Finding:
+    """A finding that holds if everything wanted was got."""
+    bar = f"{wanted} of {wanted}"
+    return Finding(Row(name=name, value=got, count=wanted, unit=unit, bar=bar, holds=got == wanted, runs=1), note)
+
+
+def none_of(
+    name: str, failed: int, total: int, unit: str, *, runs: int = 1, note: str = "", peer: Peer | None = None
+) -> Finding:
+    """A finding that holds if nothing failed, and if there was something that could have."""
+    return Finding(
+        Row(
+            name=name,
+            value=failed,
+            count=total or None,
+            unit=unit,
+            bar=f"0 of {total}",
+            holds=failed == 0 and total > 0,
+            runs=runs,
+            peer=peer,
+        ),
+        note,
+    )
+
+
+def sampled(
+    name: str,
+    samples: Sequence[float],
+    *,
+    unit: str,
+    bar: str,
+    holds: bool,
+    peer: Sequence[float] | None = None,
+    note: str = "",
+) -> Finding:
+    """A finding made of several values: the median stands for them, stock's beside it."""
+    kept = _rounded(samples)
+    low, middle, high = recorder.summary(kept)
+    row = Row(
+        name=name,
+        value=middle,
+        min=low,
+        median=middle,
+        max=high,
+        count=len(kept),
+        unit=unit,
+        bar=bar,
+        holds=holds,
+        runs=len(kept),
+        peer=recorder.peer("stock", _rounded(peer)) if peer else None,
+    )
+    return Finding(row, note, kept)
+
+
+def not_measured(name: str, why: str) -> Finding:
+    """A measurement that could not be made, as a row that does not hold."""
+    return Finding(Row(name=f"{name}: not measured", value=0, unit="", bar="measured", holds=False, runs=1), why)
+
+
+def _rounded(samples: Sequence[float]) -> tuple[float, ...]:
+    """Six significant digits: more would be noise in a file that people compare."""
+    return tuple(float(f"{value:.6g}") for value in samples)

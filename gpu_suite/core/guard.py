@@ -1,0 +1,190 @@
+"""The guard under test: `mpsguard serve` with a configuration of this run's own, in private directories."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from gpu_suite.core.control_ui import ControlUi
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.leftovers import end_all
+from gpu_suite.core.ready_socket import ReadySocket
+from gpu_suite.core.stock import quit_daemon
+from mpsguard.model import Client, LaneReport
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+START: Final = 60.0
+"""Seconds the guard may take until READY=1, its lane included."""
+PUBLIC_SOCKETS: Final = {"control": 0o666, "control_privileged": 0o755}
+"""The public sockets and their modes, as a stock daemon has them."""
+
+_CONFIG: Final = """\
+[guard]
+run_directory = "{root}/run"
+state_directory = "{root}/state"
+log_directory = "{root}/log"
+log_format = "json"
+
+[[domain]]
+name = "suite"
+pipe_directory = "{root}/pub"
+control_binary = "{control}"
+"""
+
+T = TypeVar("T")
+
+
+class Guard:
+    """One guard: its process comes and goes (`start`, `kill`), its lane stays until the block ends."""
+
+    name = "guard"
+
+    def __init__(self, control: str, root: Path) -> None:
+        self.pipe_directory = root / "pub"
+        self.ui = ControlUi(control, self.pipe_directory)
+        self._root = root
+        self._control = control
+        self._process: subprocess.Popen[bytes] | None = None
+        self._held: list[socket.socket] = []
+        self.starts = 0
+        root.mkdir(parents=True)
+        self._config = root / "mpsguard.toml"
+        self._config.write_text(_CONFIG.format(root=root, control=control))
+
+    @property
+    def pid(self) -> int:
+        """The running guard's pid."""
+        assert self._process is not None
+        return self._process.pid
+
+    def hold_sockets(self) -> None:
+        """Do what `mpsguard.socket` does: listen on the public sockets from outside, so that they survive the guard."""
+        self.pipe_directory.mkdir(mode=0o755, exist_ok=True)
+        for name, mode in PUBLIC_SOCKETS.items():
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            listener.bind(str(self.pipe_directory / name))
+            (self.pipe_directory / name).chmod(mode)
+            listener.listen(1024)
+            self._held.append(listener)
+
+    def start(self) -> None:
+        """Start the process and wait until it says that it is ready; SuiteError with its last words if it is not."""
+        assert self._process is None
+        self.starts += 1
+        log = self._root / f"guard-{self.starts}.log"
+        serve = [sys.executable, "-m", "mpsguard.cli.guard", "serve", "--config", str(self._config)]
+        fds = [listener.fileno() for listener in self._held]
+        if fds:
+            wrapper = [sys.executable, "-m", "gpu_suite.core.listen_exec", ",".join(map(str, fds))]
+            serve = [*wrapper, *serve]
+        with ReadySocket(self._root / "ready") as ready, log.open("wb") as file:
+            environment = _environment() | {"NOTIFY_SOCKET": str(ready.path)}
+            if fds:
+                environment["LISTEN_FDNAMES"] = ":".join(PUBLIC_SOCKETS)
+            self._process = subprocess.Popen(
+                serve, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, pass_fds=fds
+            )
+            pidfd = os.pidfd_open(self._process.pid)
+            try:
+                is_ready = ready.wait(pidfd, START)
+            except TimeoutError as error:
+                raise SuiteError(f"guard: {error}; {_tail(log)}") from None
+            finally:
+                os.close(pidfd)
+        if not is_ready:
+            raise SuiteError(f"the guard ended with status {self._process.wait()} before it was ready; {_tail(log)}")
+
+    def kill(self) -> None:
+        """SIGKILL; returns once the process is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if it does not end; safe when none runs."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        """End the guard, then its lanes, which outlive it by design."""
+        try:
+            self.stop()
+        finally:
+            for listener in self._held:
+                listener.close()
+            for pipe in (self._root / "run" / "lanes").glob("*/pipe"):
+                quit_daemon(ControlUi(self._control, pipe), pipe)
+            end_all(self._root)
+
+    def lanes(self) -> list[LaneReport]:
+        """What `mpsguard-ctl --json lanes` says."""
+        return self._ask("lanes", LaneReport)
+
+    def clients(self) -> list[Client]:
+        """What `mpsguard-ctl --json clients` says."""
+        return self._ask("clients", Client)
+
+    def lane(self) -> tuple[LaneReport, ControlUi]:
+        """The domain's one lane and the vendor's command line on its private directory, past the guard."""
+        lanes = self.lanes()
+        if len(lanes) != 1:
+            raise SuiteError(f"one lane was expected, the guard has {[lane.name for lane in lanes]}")
+        return lanes[0], ControlUi(self._control, Path(lanes[0].pipe_directory))
+
+    def _ask(self, what: str, row: type[T]) -> list[T]:
+        command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", f"{self._root}/run", "--json", what]
+        try:
+            done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=30, check=False)
+            return rows(json.loads(done.stdout), what, row)
+        except subprocess.TimeoutExpired:
+            raise SuiteError(f"mpsguard-ctl {what} did not answer within 30 s") from None
+        except (ValueError, msgspec.ValidationError) as error:
+            raise SuiteError(
+                f"mpsguard-ctl {what}: status {done.returncode}; {error}; {done.stdout[:300]} {done.stderr[-300:]}"
+            ) from None
+
+
+@contextmanager
+def guard(control: str, root: Path, *, held_sockets: bool = False) -> Iterator[Guard]:
+    """A running guard under `root`; it and its lane are ended afterwards."""
+    with ExitStack() as stack:
+        made = Guard(control, root)
+        stack.callback(made.close)
+        if held_sockets:
+            made.hold_sockets()
+        made.start()
+        yield made
+
+
+def rows(answer: object, key: str, row: type[T]) -> list[T]:
+    """The rows of a `--json` answer: a list, or an object that has one under `key`. msgspec.ValidationError if not."""
+    if isinstance(answer, Mapping):
+        answer = answer.get(key)
+    return msgspec.convert(answer, list[row])  # type: ignore[valid-type]
+
+
+def _environment() -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
+    path: Sequence[str] = [str(REPOSITORY), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
+    return environment
+
+
+def _tail(log: Path) -> str:
+    return " | ".join(log.read_text(errors="replace").splitlines()[-8:])

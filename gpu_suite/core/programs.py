@@ -1,0 +1,88 @@
+"""The client programs, built from `fault_injection/cuda` or taken from the simulation."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from gpu_suite.core.errors import NotRunError, SuiteError
+
+CUDA: Final = Path(__file__).resolve().parents[2] / "fault_injection" / "cuda"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client shall do; `fault_injection/cuda/worker.cu` explains the options."""
+
+    seconds: float = 1.0
+    work: int | None = None
+    controlled: bool = False
+    fault: str | None = None
+    fault_at: float = 0.0
+
+    def arguments(self) -> list[str]:
+        """The same as command-line options."""
+        return [
+            *("--seconds", str(self.seconds)),
+            *(("--work", str(self.work)) if self.work is not None else ()),
+            *(("--controlled",) if self.controlled else ()),
+            *(("--fault", self.fault, "--fault-at", str(self.fault_at)) if self.fault else ()),
+        ]
+
+
+class Programs(Protocol):
+    """Command lines of the client programs, and the control daemon that goes with them."""
+
+    @property
+    def control(self) -> str:
+        """The absolute path of `nvidia-cuda-mps-control`."""
+
+    def worker(self, work: Work) -> list[str]:
+        """A runtime-API client."""
+
+    def torch(self, work: Work) -> list[str]:
+        """A PyTorch client."""
+
+
+@dataclass(frozen=True)
+class CudaPrograms:
+    """The real ones."""
+
+    control: str
+    binary: Path
+
+    def worker(self, work: Work) -> list[str]:
+        """The compiled `worker.cu`."""
+        return [str(self.binary), *work.arguments()]
+
+    def torch(self, work: Work) -> list[str]:
+        """`torch_client.py` under this interpreter."""
+        return [sys.executable, str(CUDA / "torch_client.py"), *work.arguments()]
+
+
+def find_control() -> str:
+    """The stock daemon on PATH; NotRunError if there is none."""
+    found = shutil.which("nvidia-cuda-mps-control")
+    if found is None:
+        raise NotRunError("nvidia-cuda-mps-control is not on PATH")
+    return found
+
+
+def build(directory: Path) -> CudaPrograms:
+    """Compile the CUDA programs into `directory`, for the GPU of this machine; SuiteError with nvcc's words.
+
+    A path from `nvcc`'s own stubs is added because a toolkit without a driver beside it has libcuda nowhere else.
+    """
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise NotRunError("nvcc is not on PATH: the CUDA programs cannot be built")
+    stubs = Path(nvcc).resolve().parents[1] / "lib64" / "stubs"
+    binary = directory / "worker"
+    command = [nvcc, "-std=c++20", "-O2", "-arch=native", "-o", str(binary), str(CUDA / "worker.cu")]
+    command += [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    if done.returncode:
+        raise SuiteError(f"nvcc failed: {(done.stderr or done.stdout).strip()}")
+    return CudaPrograms(find_control(), binary)

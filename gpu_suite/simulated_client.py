@@ -1,0 +1,122 @@
+"""`worker.cu` on the simulated CUDA: the same options, events and exit statuses, timers in the place of kernels."""
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+if not __package__:  # started by path, so that it needs no PYTHONPATH
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fault_injection.sim.cuda import CudaFailureError, CudaProcess
+
+DIED, FAILED = 3, 4
+KERNEL_S = 0.001
+
+
+@dataclass
+class Progress:
+    """Kernels that came back, since when, and the longest time between two of them."""
+
+    begin: float
+    iterations: int = 0
+    last: float = 0.0
+    max_gap: float = 0.0
+
+    def kernel_done(self, now: float) -> None:
+        """Count one."""
+        self.iterations += 1
+        self.max_gap = max(self.max_gap, now - (self.last or self.begin))
+        self.last = now
+
+
+def main() -> int:
+    """Run the client; the exit status."""
+    options = _parser().parse_args()
+    cuda = CudaProcess()
+    _emit("start")
+    try:
+        _emit("init_begin")
+        cuda.init()
+        _emit("init_end")
+        cuda.create_context(1)
+        _emit("context", mps=int(cuda.mps))
+        _kernel(cuda)
+    except CudaFailureError as failure:
+        _emit("failed", code=failure.code, name=failure.__class__.__name__, call="simulated")
+        return FAILED
+    _emit("first_kernel")
+    go, stop = threading.Event(), threading.Event()
+    if options.controlled:
+        threading.Thread(target=_listen, args=(go, stop), daemon=True).start()
+        go.wait()
+    return _loop(options, cuda, stop)
+
+
+def _loop(options: argparse.Namespace, cuda: CudaProcess, stop: threading.Event) -> int:
+    progress, second = Progress(time.monotonic()), Progress(time.monotonic())
+    fault = options.fault
+    _emit("begin")
+    try:
+        while time.monotonic() - progress.begin < options.seconds and not stop.is_set():
+            _kernel(cuda)
+            now = time.monotonic()
+            progress.kernel_done(now)
+            second.kernel_done(now)
+            if now - second.begin >= 1.0:
+                _report("second", second)
+                second = Progress(now)
+            if fault and now - progress.begin >= options.fault_at:
+                _emit("fault", kind=fault)
+                cuda.launch(0.0, fault)
+                fault = None
+                cuda.synchronize()
+    except CudaFailureError as failure:
+        _emit("died", code=failure.code, name="simulated", iterations=progress.iterations, last_success=progress.last)
+        return DIED
+    _report("finished", progress)
+    cuda.close()
+    return 0
+
+
+def _kernel(cuda: CudaProcess) -> None:
+    cuda.launch(KERNEL_S)
+    cuda.synchronize()
+    if not cuda.mps:
+        time.sleep(KERNEL_S)
+
+
+def _listen(go: threading.Event, stop: threading.Event) -> None:
+    while os.read(0, 64):  # not sys.stdin: its lock would be held when the interpreter ends
+        go.set()
+    stop.set()
+    go.set()
+
+
+def _report(event: str, progress: Progress) -> None:
+    seconds = time.monotonic() - progress.begin
+    _emit(event, iterations=progress.iterations, seconds=seconds, max_gap=progress.max_gap)
+
+
+def _emit(event: str, **members: object) -> None:
+    head = {"event": event, "pid": os.getpid(), "monotonic": time.monotonic(), "realtime": time.time()}
+    sys.stdout.write(json.dumps(head | members) + "\n")
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--work", type=int, default=200)
+    parser.add_argument("--controlled", action="store_true")
+    parser.add_argument("--fault")
+    parser.add_argument("--fault-at", type=float, default=0.0)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

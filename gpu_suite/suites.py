@@ -1,0 +1,10 @@
+"""The suites by name; a new one is a package with a tuple MEASUREMENTS and a line here."""
+
+from typing import Final
+
+from gpu_suite import broker
+from gpu_suite.core.bench import Measurement
+
+SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
+    "broker": broker.MEASUREMENTS,
+}

@@ -1,0 +1,21 @@
+"""Paired comparisons."""
+
+import pytest
+
+from gpu_suite.core.statistics import alternating, differences, ratios
+
+
+def test_pairs_cancel_a_common_drift() -> None:
+    stock = [100.0, 200.0, 400.0]
+    guard = [101.0, 201.0, 401.0]
+    assert differences(guard, stock) == [1.0, 1.0, 1.0]
+    assert ratios([50.0, 99.0], [100.0, 100.0]) == [0.5, 0.99]
+
+
+def test_pairs_must_be_pairs() -> None:
+    with pytest.raises(ValueError, match="argument"):
+        differences([1.0], [1.0, 2.0])
+
+
+def test_order_is_abba() -> None:
+    assert list(alternating(4)) == [(True, False), (False, True), (True, False), (False, True)]
