@@ -1,0 +1,123 @@
+"""The guard under a real systemd: what it starts outlives it, and nobody runs without MPS because it is away."""
+
+import pytest
+
+from tests.integration.systemd.installed import CONFIGURATION, DEADLINE, SERVICE, SOCKETS, Client, InstalledGuard
+
+pytestmark = [pytest.mark.systemd, pytest.mark.root]
+
+
+def test_start_is_reported_when_it_serves(guard: InstalledGuard) -> None:
+    assert guard.machine.property(SERVICE, "Type") == "notify"
+    assert guard.machine.property(SERVICE, "ActiveState") == "active"
+    for name in SOCKETS:
+        assert guard.machine.property(name, "ActiveState") == "active"
+    domain = guard.status()["domains"][0]
+    assert domain["sockets_held"]
+    assert domain["lane"]["state"] == "ACTIVE"
+
+
+def test_clients_of_other_users_are_served(guard: InstalledGuard) -> None:
+    client = Client(guard.machine, uid=65534)
+    client.wait_for("started")
+    assert "bare" not in client.events()
+    assert client.pid() in guard.clients()
+    client.end()
+
+
+def test_sigkill_costs_nobody_anything(guard: InstalledGuard, clients: list[Client]) -> None:
+    before = State(guard, clients)
+    guard.kill("SIGKILL")
+    guard.wait_for_another(before.guard)
+    before.must_stand(guard, clients)
+
+
+def test_hung_guard_is_replaced(guard: InstalledGuard, clients: list[Client]) -> None:
+    guard.drop_in("watchdog", "[Service]\nWatchdogSec=1\n")
+    # The limit that counts is the one the running guard was started under.
+    guard.machine.systemctl("restart", SERVICE)
+    before = State(guard, clients)
+    restarts = guard.restarts()
+    guard.kill("SIGSTOP")
+    guard.wait_for_another(before.guard)
+    assert guard.restarts() > restarts
+    before.must_stand(guard, clients)
+
+
+def test_stop_leaves_lanes_running_and_start_adopts_them(guard: InstalledGuard, clients: list[Client]) -> None:
+    before = State(guard, clients)
+    guard.machine.systemctl("stop", SERVICE)
+    assert guard.pid() == 0
+    assert guard.ctl("status")[0] == 5
+    guard.machine.run("kill", "-0", str(before.lane["control"]["pid"]))
+    guard.machine.systemctl("start", SERVICE)
+    before.must_stand(guard, clients)
+
+
+def test_client_waits_while_the_guard_is_away(guard: InstalledGuard, clients: list[Client]) -> None:
+    before = State(guard, clients)
+    with guard.kept_away():
+        late = Client(guard.machine)
+        guard.machine.wait_for(lambda: guard.waiting() == 1, DEADLINE, "a connection that nobody accepts")
+        assert late.events() == []
+    late.wait_for("started")
+    assert late.events() == ["connected", "started"]
+    before.must_stand(guard, [*clients, late])
+    late.end()
+
+
+def test_client_wakes_a_stopped_guard(guard: InstalledGuard) -> None:
+    guard.machine.systemctl("stop", SERVICE)
+    client = Client(guard.machine)
+    client.wait_for("started")
+    assert client.events() == ["connected", "started"]
+    assert guard.pid() != 0
+    client.end()
+
+
+def test_sockets_outlast_a_guard_that_cannot_start(guard: InstalledGuard) -> None:
+    guard.drop_in("often", "[Service]\nRestartSec=20ms\n")
+    good = guard.machine.run("cat", CONFIGURATION).stdout
+    restarts = guard.restarts()
+    guard.machine.write(CONFIGURATION, "[guard]\nno_such_key = 1\n")
+    guard.kill("SIGKILL")
+    client = Client(guard.machine)
+    # systemd's default start limit is five in ten seconds: this is past it.
+    guard.machine.wait_for(lambda: guard.restarts() > restarts + 7, DEADLINE, "many attempts")
+    assert guard.waiting() == 1
+    assert client.events() == []
+    guard.machine.write(CONFIGURATION, good)
+    client.wait_for("started")
+    assert client.events() == ["connected", "started"]
+    client.end()
+
+
+def test_quit_is_the_end_until_the_next_client(guard: InstalledGuard) -> None:
+    code, _ = guard.ctl("mps", "quit")
+    assert code == 0
+    # Not "activating", as it would be if systemd were about to start it again by itself.
+    guard.machine.wait_for(
+        lambda: guard.machine.property(SERVICE, "ActiveState") == "inactive", DEADLINE, "the guard's end"
+    )
+    client = Client(guard.machine)
+    client.wait_for("started")
+    assert client.events() == ["connected", "started"]
+    client.end()
+
+
+class State:
+    """Who lives at one moment: the guard, its lane, and the clients."""
+
+    def __init__(self, guard: InstalledGuard, clients: list[Client]) -> None:
+        self.guard = guard.pid()
+        self.lane = guard.lane()
+        self.clients = [client.pid() for client in clients]
+        assert 0 not in self.clients
+        assert set(self.clients) <= guard.clients()
+
+    def must_stand(self, guard: InstalledGuard, clients: list[Client]) -> None:
+        """Another guard, but the same lane and the same clients, and it knows them."""
+        assert guard.pid() not in (0, self.guard)
+        assert guard.lane() == self.lane
+        assert [client.pid() for client in clients][: len(self.clients)] == self.clients
+        assert {client.pid() for client in clients} == guard.clients()
