@@ -1,0 +1,58 @@
+# Everything runs in .venv, which is made on first use; see CONTRIBUTING.md.
+
+.DEFAULT_GOAL := help
+# What comes last on the screen shall be the tests' own summary.
+.NOTPARALLEL:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+PY := .venv/bin/python
+# Files without a name ending are told by their first line.
+PYTHON_SCRIPTS = $(shell grep -lE '^\#!.*python' scripts/* 2>/dev/null)
+SHELL_SCRIPTS = $(shell grep -lE '^\#!.*\b(ba)?sh$$' .ci/run scripts/* 2>/dev/null)
+
+.PHONY: help
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: venv ## the main job on a simulated GPU, installs what it needs; REAL=1: on this machine's GPU
+	PATH="$(CURDIR)/.venv/bin:$$PATH" scripts/demo $(if $(filter 1,$(REAL)),--real)
+
+.PHONY: test
+test: packages vendor lint ## everything this machine can check; what it cannot is named
+	$(PY) -m pytest -q -ra -o faulthandler_timeout=300
+
+.PHONY: lint
+lint: venv ## ruff, mypy, import layers, shellcheck
+	$(PY) -m ruff check . $(PYTHON_SCRIPTS)
+	$(PY) -m ruff format --check . $(PYTHON_SCRIPTS)
+	$(PY) -m mypy
+	$(PY) -m mypy --scripts-are-modules $(PYTHON_SCRIPTS)
+	.venv/bin/lint-imports
+	@if command -v shellcheck >/dev/null; then echo shellcheck $(SHELL_SCRIPTS); shellcheck $(SHELL_SCRIPTS); \
+	else echo 'not run: shellcheck (not installed)'; fi
+
+.PHONY: venv
+venv: .venv/.stamp ## .venv with the project and its development tools
+
+.venv/.stamp: pyproject.toml scripts/bootstrap
+	scripts/bootstrap venv
+	@touch $@
+
+.PHONY: packages
+packages: ## Debian packages the tests need (as root; else names them)
+	@scripts/bootstrap packages
+
+.PHONY: vendor
+vendor: venv ## the vendor's MPS daemons, unpacked into .cache for the tests, not installed
+	@$(PY) scripts/fetch-vendor-mps || [ $$? -eq 3 ]
+
+.PHONY: results
+results: venv ## the newest measured results
+	@$(PY) scripts/results
+
+.PHONY: clean
+clean: ## remove what make and the tools made
+	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,293 @@
+"""A guard as a real process, over a real lane, in a directory of its own: what the integration tests stand on."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SIMULATED = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
+DEADLINE = 30.0
+"""Seconds any single wait may take before the test fails; nothing takes near that long."""
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, look: Callable[[], T | bool | None], deadline: float = DEADLINE) -> T:
+    """Call ``look`` until it gives something true; for conditions that only /proc or the guard's API can show."""
+    due = time.monotonic() + deadline
+    while True:
+        seen = look()
+        if seen:
+            return seen  # type: ignore[return-value]  # False and None are excluded by the test above
+        if time.monotonic() > due:
+            raise TimeoutError(f"{what}: not within {deadline:g} s")
+        time.sleep(0.01)
+
+
+def descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+class Program:
+    """A child that prints a JSON document a line; ended at the latest when the test is over."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], **more: Any) -> None:
+        self.process = subprocess.Popen(
+            arguments, env=dict(environment), cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more
+        )
+        self._read = b""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def next(self, deadline: float = DEADLINE) -> dict[str, Any]:
+        """The next document; fails if the program ends or says nothing in time."""
+        assert self.process.stdout is not None
+        due = time.monotonic() + deadline
+        while b"\n" not in self._read:
+            if not select.select([self.process.stdout], [], [], max(0, due - time.monotonic()))[0]:
+                raise TimeoutError(f"process {self.pid} said nothing for {deadline:g} s")
+            added = os.read(self.process.stdout.fileno(), 4096)
+            if not added:
+                raise EOFError(f"process {self.pid} ended: {self._read!r}")
+            self._read += added
+        line, _, self._read = self._read.partition(b"\n")
+        document: dict[str, Any] = json.loads(line)
+        return document
+
+    def expect(self, *events: str) -> dict[str, Any]:
+        """The next document that tells one of ``events``; the last one."""
+        while (document := self.next())["event"] not in events:
+            pass
+        return document
+
+    def silent(self, seconds: float = 0.3) -> bool:
+        """Whether the program says nothing for a while: that it waits can be seen in no other way."""
+        assert self.process.stdout is not None
+        return not self._read and not select.select([self.process.stdout], [], [], seconds)[0]
+
+    def wait(self) -> int:
+        """The exit status."""
+        return self.process.wait(DEADLINE)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Guarded:
+    """One guard, its lane and its clients; `close` ends them all."""
+
+    def __init__(
+        self,
+        control: Path = SIMULATED,
+        *,
+        domain: str = "",
+        settings: str = "",
+        policy: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        # Short: a socket's path has at most 107 bytes.
+        self.root = Path(tempfile.mkdtemp(prefix="mg-"))
+        self.root.chmod(0o755)
+        self.run_directory = self.root / "run"
+        self.public = self.root / "mps"
+        self.pipe = self.run_directory / "lanes" / "default-0" / "pipe"
+        self.log = self.root / "log" / "default-0"
+        self.control = control
+        self.config = self.root / "mpsguard.toml"
+        self.environment = {**os.environ, **(environment or {}), "CUDA_MPS_PIPE_DIRECTORY": str(self.public)}
+        self.write_config(domain=domain, settings=settings, policy=policy)
+        self.held: list[socket.socket] = []
+        self.guard: subprocess.Popen[bytes] | None = None
+        self._programs: list[Program] = []
+        self._controls: set[int] = set()
+
+    def write_config(self, *, domain: str = "", settings: str = "", policy: str = "") -> None:
+        self.config.write_text(
+            f"""
+            [guard]
+            run_directory = "{self.run_directory}"
+            state_directory = "{self.root}/state"
+            log_directory = "{self.root}/log"
+            log_format = "json"
+            [[domain]]
+            pipe_directory = "{self.public}"
+            control_binary = "{self.control}"
+            {domain}
+            [domain.settings]
+            {settings}
+            [domain.policy]
+            {policy}
+            """
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def hold_sockets(self) -> None:
+        """Be the service manager: make the public sockets and hand them to every guard started from now on."""
+        self.public.mkdir(exist_ok=True)
+        for name, mode in (("control", 0o666), ("control_privileged", 0o755)):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sock.bind(str(self.public / name))
+            (self.public / name).chmod(mode)
+            sock.listen(4096)
+            self.held.append(sock)
+
+    def start(self, *, ready: bool = True) -> int:
+        """Start a guard and wait for its READY=1; its pid."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            address = self.root / "notify"
+            address.unlink(missing_ok=True)
+            manager.bind(str(address))
+            manager.settimeout(DEADLINE)
+            arguments = [sys.executable, "-m", "mpsguard.cli.guard", "serve", "--config", str(self.config)]
+            environment = {**self.environment, "NOTIFY_SOCKET": str(address)}
+            fds: tuple[int, ...] = ()
+            if self.held:
+                # What the service manager does between fork and exec.
+                fds = tuple(sock.fileno() for sock in self.held)
+                arguments = [sys.executable, "-c", _HAND_OVER, *map(str, fds), "--", *arguments[1:]]
+            with (self.root / "guard.log").open("ab") as log:
+                self.guard = subprocess.Popen(
+                    arguments, env=environment, cwd=REPOSITORY, stdout=log, stderr=log, pass_fds=fds
+                )
+            while ready and b"READY=1" not in manager.recv(4096):
+                pass
+        return self.guard.pid
+
+    def kill(self) -> None:
+        """SIGKILL the guard, and nothing else."""
+        assert self.guard is not None
+        self.guard.kill()
+        self.guard.wait()
+
+    def stop(self) -> int:
+        """End the guard in order; its exit status."""
+        assert self.guard is not None
+        self.guard.terminate()
+        return self.guard.wait(DEADLINE)
+
+    def ctl(self, *arguments: str, deadline: float = 10.0) -> subprocess.CompletedProcess[str]:
+        """Run mpsguard-ctl."""
+        program = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(self.run_directory)]
+        return subprocess.run(
+            [*program, "--deadline", str(deadline), *arguments],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE + deadline,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        """What a command of mpsguard-ctl answers."""
+        done = self.ctl("--json", *arguments)
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    def lane(self) -> dict[str, Any]:
+        """The lane's report."""
+        report: dict[str, Any] = self.json("lanes")["lanes"][0]
+        if report["control"]:
+            self._controls.add(report["control"]["pid"])
+        return report
+
+    def lane_in(self, *states: str) -> dict[str, Any]:
+        """The lane's report once it is in one of ``states``."""
+        return wait_for(f"lane in {states}", lambda: report if (report := self.lane())["state"] in states else None)
+
+    def clients(self) -> list[dict[str, Any]]:
+        """The clients the guard knows."""
+        found: list[dict[str, Any]] = self.json("clients")["clients"]
+        return found
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Past events of one kind, oldest first."""
+        lines = self.ctl("--json", "events", "--lines", "1000").stdout.splitlines()
+        return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The present value of one series; 0 if there is none yet."""
+        for line in self.ctl("metrics").stdout.splitlines():
+            series, _, value = line.rpartition(" ")
+            if series.split("{")[0] == name and all(f'{key}="{label}"' in series for key, label in labels.items()):
+                return float(value)
+        return 0.0
+
+    def ui(self, *lines: str, pipe_directory: Path | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Type ``lines`` into the control daemon's own command line, in the public directory unless told otherwise."""
+        environment = {**self.environment, "CUDA_MPS_PIPE_DIRECTORY": str(pipe_directory or self.public)}
+        return subprocess.run(
+            [str(self.control)],
+            input="".join(f"{line}\n" for line in lines),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+            **more,
+        )
+
+    def client(self, *arguments: str, **more: Any) -> Program:
+        """Start a simulated CUDA program against the public directory."""
+        program = Program([sys.executable, "-m", "fault_injection.sim.client", *arguments], self.environment, **more)
+        self._programs.append(program)
+        return program
+
+    def close(self) -> None:
+        """End guard, clients and lane, and check that the guard left no control daemon of ours behind."""
+        for program in self._programs:
+            program.close()
+        if self.guard is not None and self.guard.poll() is None:
+            self.guard.kill()
+            self.guard.wait()
+        for sock in self.held:
+            sock.close()
+        if (self.pipe / "control").exists():
+            self.ui("quit -t 1", pipe_directory=self.pipe)
+        for pid in self._controls:
+            self._end(pid)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _end(self, pid: int) -> None:
+        """Kill a control daemon of this test that its own quit did not end (one that hangs, say)."""
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            if os.fsencode(self.pipe) in environment:
+                os.kill(pid, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            return
+
+
+_HAND_OVER = """
+import os, sys
+split = sys.argv.index("--")
+fds = list(map(int, sys.argv[1:split]))
+for index, fd in enumerate([os.dup(fd) for fd in fds]):
+    os.dup2(fd, 100 + index)
+for index in range(len(fds)):
+    os.dup2(100 + index, 3 + index)
+    os.close(100 + index)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)))
+os.execv(sys.executable, [sys.executable, *sys.argv[split + 1:]])
+"""

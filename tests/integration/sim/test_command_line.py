@@ -1,0 +1,127 @@
+"""`mpsguard` and `mpsguard-ctl` as a user meets them: tables, JSON, exit codes, one line for every mistake."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from mpsguard.cli.commands import COMMANDS
+from tests.integration.guarded import REPOSITORY, Guarded
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    with Guarded() as running:
+        running.start()
+        running.client().expect("started")
+        yield running
+
+
+def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "mpsguard.cli.guard", *arguments]
+    return subprocess.run(program, cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("clients",), ("lanes",), ("events",), ("metrics",)])
+def test_json_before_or_behind_the_command_and_a_table_without(guarded: Guarded, arguments: tuple[str, ...]) -> None:
+    before, behind = guarded.ctl("--json", *arguments), guarded.ctl(*arguments, "--json")
+    for said in (before, behind):
+        assert said.returncode == 0
+        for line in said.stdout.splitlines():
+            json.loads(line)
+    plain = guarded.ctl(*arguments)
+    assert plain.returncode == 0
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(plain.stdout)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command.name))
+def test_every_command_explains_itself(guarded: Guarded, command: object) -> None:
+    name = command.name  # type: ignore[attr-defined]  # click's own type; the ids need object
+    said = guarded.ctl(name, "--help")
+    assert said.returncode == 0
+    assert len(said.stdout.splitlines()) > 3
+
+
+@pytest.mark.parametrize(
+    "arguments", [("no-such-command",), ("terminate",), ("terminate", "x"), ("--deadline", "0", "status")]
+)
+def test_wrong_usage_is_exit_2(guarded: Guarded, arguments: tuple[str, ...]) -> None:
+    assert guarded.ctl(*arguments).returncode == 2
+
+
+def test_an_unknown_domain_is_named_with_those_there_are(guarded: Guarded) -> None:
+    refused = guarded.ctl("clients", "--domain", "nowhere")
+    assert refused.returncode == 2
+    assert "default" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_without_a_guard_every_command_is_exit_5_in_one_line() -> None:
+    with Guarded() as nobody:
+        for command in ("status", "clients", "lanes", "events", "metrics"):
+            said = nobody.ctl(command)
+            assert said.returncode == 5
+            assert len(said.stderr.splitlines()) == 1
+
+
+def test_stock_commands_go_through_mps(guarded: Guarded) -> None:
+    assert guarded.ctl("mps", "get_default_client_priority").stdout == "0\n"
+    assert guarded.ctl("mps", "set_default_active_thread_percentage", "60").stdout == "60.0\n"
+    assert guarded.lane()["settings"]["active_thread_percentage"] == 60.0
+    assert guarded.json("mps", "get_server_list")["exit_status"] == 0
+    assert guarded.ctl("mps", "a\nb").returncode == 2
+
+
+def test_events_are_followed(guarded: Guarded) -> None:
+    program = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guarded.run_directory), "--json"]
+    with subprocess.Popen(
+        [*program, "events", "--follow", "--lines", "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+    ) as following:
+        assert following.stdout is not None
+        try:
+            json.loads(following.stdout.readline())
+            client = guarded.client("--iterations", "1")
+            seen = json.loads(following.stdout.readline())
+            assert (seen["kind"], seen["data"]["pid"]) == ("client_connected", client.pid)
+        finally:
+            following.terminate()
+
+
+def test_doctor_finds_what_is_wrong(guarded: Guarded) -> None:
+    well = guarded.ctl("doctor", "--config", str(guarded.config), "--json")
+    grades = {finding["grade"] for finding in json.loads(well.stdout)}
+    assert well.returncode == 0
+    assert "problem" not in grades
+    with Guarded() as nobody:
+        ill = nobody.ctl("doctor", "--config", str(nobody.config))
+        assert ill.returncode == 3
+
+
+@pytest.mark.parametrize("command", ["serve", "check-config"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[guard]\nfoo = 1", ("guard.foo", "allowed here")),
+        ("[[domain]]\ncontrol_binary = '/no/such/file'", ("control_binary", "/no/such/file")),
+        ("nonsense", ("not valid TOML",)),
+    ],
+)
+def test_a_wrong_configuration_starts_nothing(
+    guarded: Guarded, command: str, text: str, words: tuple[str, ...]
+) -> None:
+    path = guarded.root / "wrong.toml"
+    path.write_text(text)
+    refused = serve(command, "--config", str(path))
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert len(refused.stderr.splitlines()) == 1
+    assert all(word in refused.stderr for word in words)
+
+
+def test_a_missing_file_is_a_wrong_configuration() -> None:
+    refused = serve("serve", "--config", "/no/such/file.toml")
+    assert refused.returncode == 2
+    assert "/no/such/file.toml" in refused.stderr

@@ -1,0 +1,98 @@
+"""Clients of a lane in FAULT wait, bounded in number and time, instead of meeting error 807."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fault_injection.sim.script import Script
+from tests.integration.guarded import Guarded, Program, wait_for
+
+POLICY = "max_parked = 3\npark_deadline = 4"
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    with Guarded(policy=POLICY) as running:
+        running.start()
+        running.client().expect("started")
+        yield running
+
+
+def force_fault(guarded: Guarded) -> None:
+    """A FAULT with no fault behind it writes no log line: let the guard see it before somebody comes."""
+    Script(guarded.pipe).force_fault()
+    guarded.lane_in("FAULT")
+
+
+def parked(guarded: Guarded) -> int:
+    count: int = guarded.json("status")["domains"][0]["parked"]
+    return count
+
+
+def end(client: Program) -> tuple[str, object]:
+    said = client.expect("connected", "bare", "died")
+    return said["event"], said.get("error")
+
+
+def test_without_the_guard_a_client_meets_807_and_with_it_waits(guarded: Guarded) -> None:
+    force_fault(guarded)
+    bare = dict(guarded.environment, CUDA_MPS_PIPE_DIRECTORY=str(guarded.pipe))
+    guarded.environment, through = bare, guarded.environment
+    assert end(guarded.client("--iterations", "1")) == ("died", 807)
+    guarded.environment = through
+    waiting = guarded.client("--iterations", "1")
+    wait_for("parked", lambda: parked(guarded) == 1)
+    assert guarded.ctl("status").returncode == 4
+    Script(guarded.pipe).clear()
+    assert end(waiting) == ("connected", None)
+    assert guarded.ctl("status").returncode == 0
+    assert parked(guarded) == 0
+
+
+def test_a_real_fault_is_seen_and_the_late_clients_are_spared(guarded: Guarded) -> None:
+    culprit = guarded.client("--fault", "trap", "--after", "0.1")
+    assert culprit.expect("died")["error"] == 719
+    late = [guarded.client("--iterations", "1") for _ in range(3)]
+    assert [end(client)[0] for client in late] == ["connected"] * 3
+
+
+def test_after_its_deadline_a_client_gets_what_stock_mps_would_give(guarded: Guarded) -> None:
+    force_fault(guarded)
+    assert end(guarded.client("--iterations", "1")) == ("died", 807)
+    assert guarded.metric("mpsguard_parked_clients_total", outcome="deadline") == 1
+
+
+def test_no_more_than_the_limit_are_parked(guarded: Guarded) -> None:
+    force_fault(guarded)
+    waiting = [guarded.client("--iterations", "1") for _ in range(3)]
+    wait_for("three parked", lambda: parked(guarded) == 3)
+    assert end(guarded.client("--iterations", "1")) == ("died", 807)
+    assert guarded.metric("mpsguard_parked_clients_total", outcome="too_many") == 1
+    Script(guarded.pipe).clear()
+    assert [end(client)[0] for client in waiting] == ["connected"] * 3
+
+
+def test_a_parked_client_that_dies_gives_its_place_back(guarded: Guarded) -> None:
+    force_fault(guarded)
+    waiting = guarded.client()
+    wait_for("parked", lambda: parked(guarded) == 1)
+    waiting.process.kill()
+    wait_for("place given back", lambda: parked(guarded) == 0)
+    assert guarded.metric("mpsguard_parked_clients_total", outcome="left") == 1
+
+
+def test_driver_535_has_no_status_command_and_is_judged_by_its_log() -> None:
+    with Guarded(policy=POLICY) as guarded:
+        guarded.pipe.mkdir(parents=True)
+        Script(guarded.pipe).legacy535()
+        guarded.start()
+        innocent = guarded.client()
+        innocent.expect("started")
+        # The innocent stops: as long as its context stands, the server stays in its fault.
+        culprit = guarded.client("--fault", "trap", "--after", "0.1")
+        assert culprit.expect("died")["error"] == 719
+        assert innocent.expect("died")["error"] == 719
+        assert end(guarded.client("--iterations", "1")) == ("connected", None)
+        states = [event["data"]["state"] for event in guarded.events("lane_state")]
+        assert "FAULT" in states
+        assert states[-1] == "ACTIVE"

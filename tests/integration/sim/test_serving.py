@@ -1,0 +1,209 @@
+"""Clients and command lines at the guard's public directory, over a simulated lane."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from fault_injection.sim.script import Script
+from tests.integration.guarded import Guarded, Program, wait_for
+from tests.integration.peer import Peer
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: other users' processes")
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    with Guarded() as running:
+        running.start()
+        yield running
+
+
+def test_four_unmodified_clients_run_at_once_and_are_known(guarded: Guarded) -> None:
+    clients = [guarded.client("--memory-mib", "1") for _ in range(4)]
+    for client in clients:
+        assert client.expect("connected", "bare")["mps"] is True
+    known = {client["process"]["pid"]: client for client in guarded.clients()}
+    assert set(known) == {client.pid for client in clients}
+    for entry in known.values():
+        assert entry["uid"] == os.getuid()
+        assert "fault_injection.sim.client" in entry["command"]
+        assert not entry["adopted"]
+    server = guarded.lane()["servers"][0]["process"]["pid"]
+    listed = guarded.ui(f"get_client_list {server}").stdout.split()
+    assert {int(pid) for pid in listed} == set(known)
+    for client in clients:
+        client.process.terminate()
+    assert [client.wait() for client in clients] == [0] * 4
+    wait_for("all clients gone", lambda: not guarded.clients())
+
+
+def test_what_a_program_was_started_with_is_known(guarded: Guarded) -> None:
+    guarded.environment["CUDA_VISIBLE_DEVICES"] = "0\x1b[31m"
+    guarded.client().expect("connected")
+    assert guarded.clients()[0]["gpus"] == "0?[31m"
+
+
+def test_the_command_line_answers_as_it_does_at_the_daemon_itself(guarded: Guarded) -> None:
+    guarded.client().expect("connected")
+    server = guarded.lane()["servers"][0]["process"]["pid"]
+    for command in (
+        "get_server_list",
+        f"get_server_status {server}",
+        f"get_client_list {server}",
+        "get_device_client_list",
+        "ps",
+        "get_default_active_thread_percentage",
+        "set_default_active_thread_percentage 40",
+        f"set_active_thread_percentage {server} 30",
+        f"get_active_thread_percentage {server}",
+        "set_default_client_priority 7",
+        "no_such_command",
+        "terminate_client 1 2",
+    ):
+        through, direct = guarded.ui(command), guarded.ui(command, pipe_directory=guarded.pipe)
+        assert (through.stdout, through.returncode) == (direct.stdout, direct.returncode), command
+
+
+def test_a_command_line_that_somebody_sits_at_keeps_nobody_out(guarded: Guarded) -> None:
+    """The vendor's daemon serves one command line at a time, and drops the second."""
+    with Peer(guarded.public, "control_privileged") as sitting:
+        sitting.connect_as_command_line()
+        for _ in range(2):
+            assert sitting.command("get_default_active_thread_percentage") == "100.0"
+            assert guarded.ui("get_default_client_priority").stdout == "0\n"
+            assert guarded.ctl("status").returncode == 0
+        assert sitting.end_commands() == 0
+
+
+def test_many_command_lines_at_once_are_all_answered(guarded: Guarded) -> None:
+    at_once = [
+        subprocess.Popen(
+            [str(guarded.control)], env=guarded.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(20)
+    ]
+    for ui in at_once:
+        assert ui.communicate("get_default_active_thread_percentage\nps\n", timeout=30)[0].startswith("100.0\n")
+        assert ui.returncode == 0
+
+
+def test_many_commands_in_one_session(guarded: Guarded) -> None:
+    said = guarded.ui(*["get_default_active_thread_percentage"] * 200).stdout
+    assert said.split() == ["100.0"] * 200
+
+
+@ROOT
+@pytest.mark.root
+def test_a_user_without_the_right_is_told_so_under_its_own_uid(guarded: Guarded) -> None:
+    refused = guarded.ui("set_default_active_thread_percentage 10", user=65534, group=65534)
+    assert "65534" in refused.stdout
+    assert guarded.ui("get_default_active_thread_percentage").stdout.strip() == "100.0"
+
+
+@ROOT
+@pytest.mark.root
+def test_a_client_of_another_user_waits_for_its_turn_as_in_stock_mps(guarded: Guarded) -> None:
+    ours = guarded.client()
+    ours.expect("connected")
+    theirs = Program(
+        ["/usr/bin/python3", "-m", "fault_injection.sim.client", "--iterations", "3"],
+        guarded.environment,
+        user=65534,
+        group=65534,
+    )
+    try:
+        assert theirs.silent()
+        ours.process.terminate()
+        assert theirs.expect("connected", "bare")["event"] == "connected"
+        assert theirs.wait() == 0
+    finally:
+        theirs.close()
+
+
+@ROOT
+@pytest.mark.root
+def test_with_m_users_share_the_server_and_the_private_directory_is_closed() -> None:
+    with Guarded(domain="multiuser = true") as guarded:
+        guarded.start()
+        assert guarded.pipe.stat().st_mode & 0o777 == 0o700
+        guarded.client().expect("connected")
+        theirs = Program(
+            ["/usr/bin/python3", "-m", "fault_injection.sim.client"], guarded.environment, user=65534, group=65534
+        )
+        try:
+            theirs.expect("connected")
+            assert {client["uid"] for client in guarded.clients()} == {0, 65534}
+            assert len(guarded.lane()["servers"]) == 1
+        finally:
+            theirs.close()
+
+
+def test_terminate_ends_one_client_and_no_other(guarded: Guarded) -> None:
+    victim, other = guarded.client(), guarded.client()
+    victim.expect("started")
+    other.expect("started")
+    done = guarded.ctl("terminate", str(victim.pid))
+    assert done.returncode == 0, done.stderr
+    assert victim.expect("died", "finished")["error"] == 810
+    assert other.process.poll() is None
+    assert guarded.ctl("terminate", str(os.getpid())).returncode == 1
+    assert guarded.ctl("terminate", "0").returncode == 2
+
+
+def test_without_an_answer_nobody_is_signalled(guarded: Guarded) -> None:
+    victim = guarded.client()
+    victim.expect("started")
+    Script(guarded.pipe).hang("terminate_client")
+    assert guarded.ctl("terminate", "--signal", "KILL", str(victim.pid), deadline=1.0).returncode == 1
+    assert victim.process.poll() is None
+    # The daemon goes on with the command it had: the client dies of that, and of no signal.
+    Script(guarded.pipe).clear()
+    assert victim.expect("died", "finished")["error"] == 810
+    assert victim.wait() == 3
+
+
+def test_after_the_answer_the_signal_comes_if_asked_for(guarded: Guarded) -> None:
+    victim = guarded.client()
+    victim.expect("started")
+    victim.process.send_signal(signal.SIGSTOP)
+    outcome = guarded.json("terminate", "--signal", "KILL", str(victim.pid))
+    assert outcome["terminated"]
+    assert outcome["signalled"]
+    assert victim.wait() == -signal.SIGKILL
+
+
+def test_quit_ends_the_lane_and_then_the_guard(guarded: Guarded) -> None:
+    control = guarded.lane()["control"]["pid"]
+    assert guarded.ui("quit").returncode == 0
+    assert guarded.guard is not None
+    assert guarded.guard.wait(30) == 0
+    assert not os.path.exists(f"/proc/{control}/root")
+    assert guarded.client("--iterations", "1").expect("connected", "bare")["event"] == "bare"
+
+
+def test_a_second_guard_and_a_stock_daemon_are_kept_out(guarded: Guarded) -> None:
+    assert guarded.guard is not None
+    second = subprocess.run(
+        [sys.executable, "-m", "mpsguard.cli.guard", "serve", "--config", str(guarded.config)],
+        env=guarded.environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert str(guarded.guard.pid) in second.stderr
+    stock = subprocess.run([str(guarded.control), "-d"], env=guarded.environment, check=False, capture_output=True)
+    assert stock.returncode == 1
+    assert guarded.ctl("status").returncode == 0
+
+
+def test_the_log_fifo_swallows_what_anybody_writes(guarded: Guarded) -> None:
+    with (guarded.public / "log").open("wb", buffering=0) as fifo:
+        for _ in range(100):
+            fifo.write(b"x" * 4096)
+    assert guarded.ctl("status").returncode == 0

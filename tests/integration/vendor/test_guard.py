@@ -1,0 +1,134 @@
+"""The guard over the vendor's own control daemon: no GPU is needed for anything but the server, which ends at once."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.guarded import Guarded, wait_for
+from tests.integration.peer import Peer
+from tests.vendor import VendorMps
+
+pytestmark = pytest.mark.vendor
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: other users' processes")
+
+COMMANDS = (
+    "get_server_list",
+    "get_server_status 1",
+    "get_client_list 1",
+    "get_device_client_list",
+    "ps",
+    "ps -p 1",
+    "get_default_active_thread_percentage",
+    "set_default_active_thread_percentage 150",
+    "get_active_thread_percentage 1",
+    "set_active_thread_percentage 1 50",
+    "get_default_device_pinned_mem_limit 0",
+    "get_default_client_priority",
+    "set_default_client_priority 7",
+    "shutdown_server 1",
+    "terminate_client 1 2",
+    "no_such_command",
+    "",
+)
+"""Commands that leave the daemon as it was, so that they can be given twice."""
+
+
+@pytest.fixture
+def guarded(vendor_mps: VendorMps) -> Iterator[Guarded]:
+    # The control daemon looks its server up in PATH.
+    path = vendor_mps.environment(Path("/"), Path("/"))["PATH"]
+    with Guarded(vendor_mps.control, environment={"PATH": path}, settings="active_thread_percentage = 70") as running:
+        running.hold_sockets()
+        running.start()
+        yield running
+
+
+def test_every_command_answers_through_the_guard_as_at_the_daemon(guarded: Guarded) -> None:
+    for command in COMMANDS:
+        through, direct = guarded.ui(command), guarded.ui(command, pipe_directory=guarded.pipe)
+        assert (through.stdout, through.stderr, through.returncode) == (
+            direct.stdout,
+            direct.stderr,
+            direct.returncode,
+        ), command
+    many = guarded.ui(*COMMANDS).stdout
+    assert many == guarded.ui(*COMMANDS, pipe_directory=guarded.pipe).stdout
+
+
+@ROOT
+@pytest.mark.root
+def test_the_daemons_rules_for_users_hold_through_the_guard(guarded: Guarded) -> None:
+    for command in ("get_server_list", "set_default_active_thread_percentage 10", "terminate_client 1 2", "quit"):
+        through = guarded.ui(command, user=65534, group=65534)
+        # The private directory can be passed through, and not listed.
+        direct = guarded.ui(command, pipe_directory=guarded.pipe, user=65534, group=65534)
+        if command == "quit" and direct.returncode == 0 and not direct.stdout:
+            pytest.skip("this driver lets anybody quit: the lane is gone after the direct try")
+        assert (through.stdout, through.returncode) == (direct.stdout, direct.returncode), command
+
+
+def test_a_killed_guard_leaves_the_daemon_to_its_successor(guarded: Guarded) -> None:
+    before = guarded.lane()
+    guarded.kill()
+    guarded.start()
+    after = guarded.lane()
+    assert after["adopted"]
+    assert after["control"] == before["control"]
+
+
+def test_a_dead_daemon_is_replaced_and_has_its_settings_again(guarded: Guarded) -> None:
+    guarded.ui("set_default_active_thread_percentage 40", "set_default_device_pinned_mem_limit 0 3G")
+    guarded.ui("set_default_client_priority 1")
+    first = guarded.lane()["control"]["pid"]
+    os.kill(first, signal.SIGKILL)
+    wait_for("a new daemon", lambda: (guarded.lane()["control"] or {"pid": first})["pid"] != first)
+    guarded.lane_in("ACTIVE")
+    for query, value in (
+        ("get_default_active_thread_percentage", "40.0\n"),
+        ("get_default_device_pinned_mem_limit 0", "3G\n"),
+        ("get_default_client_priority", "1\n"),
+    ):
+        assert guarded.ui(query).stdout == value
+
+
+def test_a_client_gets_the_daemons_own_no_when_no_server_can_start(guarded: Guarded) -> None:
+    with Peer(guarded.pipe) as direct, Peer(guarded.public) as through:
+        assert direct.connect_as_client() is False
+        assert through.connect_as_client() is False
+    assert guarded.lane_in("ACTIVE")["control"]
+    assert len(guarded.events("client_turned_away")) == 1
+
+
+def test_the_vendors_daemon_keeps_out_of_a_directory_the_guard_serves(guarded: Guarded) -> None:
+    refused = subprocess.run(
+        [str(guarded.control), "-d"], env=guarded.environment, capture_output=True, check=False, timeout=30
+    )
+    assert refused.returncode != 0
+    assert guarded.ctl("status").returncode == 0
+
+
+def test_the_guard_keeps_out_of_a_directory_the_vendors_daemon_serves(vendor_mps: VendorMps) -> None:
+    path = vendor_mps.environment(Path("/"), Path("/"))["PATH"]
+    with Guarded(vendor_mps.control, environment={"PATH": path}) as guarded:
+        guarded.public.mkdir()
+        environment = {**guarded.environment, "CUDA_MPS_LOG_DIRECTORY": str(guarded.public)}
+        subprocess.run([str(guarded.control), "-d"], env=environment, check=True, timeout=30)
+        try:
+            guarded.start(ready=False)
+            assert guarded.guard is not None
+            assert guarded.guard.wait(30) == 1
+            assert guarded.ui("get_default_client_priority").stdout == "0\n"
+        finally:
+            guarded.ui("quit")
+
+
+def test_quit_ends_the_daemon_as_stock_and_the_guard_with_it(guarded: Guarded) -> None:
+    done = guarded.ui("quit")
+    assert (done.stdout, done.returncode) == ("", 0)
+    assert guarded.guard is not None
+    assert guarded.guard.wait(30) == 0

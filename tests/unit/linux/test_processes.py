@@ -1,0 +1,144 @@
+"""Processes and locks: identities that survive pid reuse, and the kernel's word on who holds what."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpsguard.linux import file_lock, procfs
+from mpsguard.linux.file_lock import FileLock, LockHeldError
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import ProcessKey
+
+
+def sleeper(name: str = "sleep") -> subprocess.Popen[bytes]:
+    return subprocess.Popen([name, "600"], executable="/bin/sleep")
+
+
+def test_a_handle_is_of_one_process_and_no_other() -> None:
+    child = sleeper()
+    with ProcessHandle.open(child.pid) as handle:
+        assert handle.key == procfs.process_key(child.pid)
+        assert handle.alive()
+        assert procfs.is_running(handle.key)
+        assert not procfs.is_running(ProcessKey(child.pid, handle.key.start_ticks + 1))
+        handle.signal(signal.SIGKILL)
+        child.wait()
+        assert not handle.alive()
+        assert not procfs.is_running(handle.key)
+        with pytest.raises(ProcessLookupError):
+            handle.signal(signal.SIGKILL)
+
+
+def test_a_zombie_is_dead() -> None:
+    child = sleeper()
+    with ProcessHandle.open(child.pid) as handle:
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not handle.alive()
+        assert not procfs.is_running(handle.key)
+        with pytest.raises(ProcessLookupError):
+            ProcessHandle.open(child.pid)
+    child.wait()
+
+
+def test_a_command_line_cannot_speak_to_the_terminal() -> None:
+    child = sleeper("evil\x1b[2J\n) 1 1\t" + "x" * 1000)
+    try:
+        shown = procfs.command(child.pid)
+        assert shown.isprintable()
+        assert len(shown) <= procfs.MAX_COMMAND
+        assert procfs.process_key(child.pid).start_ticks > 0
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_who_is_not_there_reads_as_nothing() -> None:
+    gone = subprocess.Popen(["/bin/true"])
+    gone.wait()
+    assert procfs.command(gone.pid) == ""
+    assert procfs.environment(gone.pid) == {}
+    assert procfs.cgroup(gone.pid) == ""
+    with pytest.raises(ProcessLookupError):
+        procfs.process_key(gone.pid)
+    with pytest.raises(ProcessLookupError):
+        procfs.uid(gone.pid)
+
+
+def test_the_environment_is_the_one_at_the_start() -> None:
+    child = subprocess.Popen(
+        ["/bin/cat"], env={"CUDA_VISIBLE_DEVICES": "0,1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        # The kernel publishes the environment late in execve: an echo proves that the program runs.
+        child.stdin.write(b"up")
+        assert child.stdout.read(2) == b"up"
+        assert procfs.environment(child.pid) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+        assert procfs.uid(child.pid) == (os.getuid(), os.getgid())
+    finally:
+        child.kill()
+        child.communicate()
+
+
+HEX = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "container"),
+    [
+        (f"/system.slice/docker-{HEX}.scope", HEX),
+        (f"/kubepods/burstable/pod1234/{HEX}", HEX),
+        (f"/kubepods.slice/cri-containerd-{HEX}.scope", HEX),
+        (f"/kubepods.slice/crio-{HEX}.scope/container", HEX),
+        ("/user.slice/user-1000.slice/session-2.scope", None),
+        ("/", None),
+    ],
+)
+def test_the_container_is_read_off_the_cgroup(path: str, container: str | None) -> None:
+    assert procfs.container(path) == container
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_kernel_names_who_holds_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "control_lock"
+    assert file_lock.holder(path) is None
+    path.touch()
+    assert file_lock.holder(path) is None
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    assert file_lock.holder(path) == other.pid
+    with pytest.raises(LockHeldError) as refused:
+        FileLock.take(path, 0o666)
+    assert refused.value.pid == other.pid
+    other.communicate("")
+    lock = FileLock.take(path, 0o666)
+    assert path.stat().st_mode & 0o777 == 0o666
+    lock.close()
+    lock.close()
+    assert path.exists()
+
+
+def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "control_lock").symlink_to(victim)
+    with pytest.raises(OSError, match="control_lock"):
+        FileLock.take(tmp_path / "control_lock", 0o666)
+    assert victim.stat().st_mode & 0o777 != 0o666

@@ -1,0 +1,93 @@
+"""What bounds the guard: how often something may start, and who gives way when too many connect."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsguard.daemon.connections import Connections
+from mpsguard.mps.burst_limit import BurstLimit
+
+
+@given(st.integers(1, 10), st.floats(0.5, 100), st.lists(st.floats(0, 50), max_size=60))
+def test_never_more_than_the_burst_within_any_window(burst: int, window: float, pauses: list[float]) -> None:
+    limit = BurstLimit(burst, window)
+    now, happened = 0.0, []
+    for pause in pauses:
+        now += pause
+        if limit.wait(now) == 0:
+            limit.happened(now)
+            happened.append(now)
+    for start in happened:
+        assert sum(start <= at < start + window for at in happened) <= burst
+
+
+def test_after_the_wait_it_may_happen_again() -> None:
+    limit = BurstLimit(2, 10.0)
+    limit.happened(0.0)
+    limit.happened(4.0)
+    assert limit.wait(5.0) == 5.0
+    assert limit.wait(10.0) == 0.0
+
+
+def with_connections(limit: int, owners: list[int]) -> tuple[Connections, list[asyncio.Task[None]]]:
+    table = Connections(limit)
+    tasks = []
+    for uid in owners:
+        task = asyncio.create_task(asyncio.sleep(3600))
+        table.add(task, uid)
+        tasks.append(task)
+    return table, tasks
+
+
+def run(scenario: object) -> None:
+    assert asyncio.iscoroutine(scenario)
+    asyncio.run(scenario)
+
+
+def test_the_longest_silent_of_the_heaviest_user_gives_way() -> None:
+    async def scenario() -> None:
+        table, tasks = with_connections(6, [7, 1, 2, 7, 7, 2])
+        table.has_spoken(tasks[0])
+        assert table.make_room(0) is tasks[3]
+        await table.close(0)
+
+    run(scenario())
+
+
+def test_a_user_over_its_share_makes_room_from_its_own() -> None:
+    async def scenario() -> None:
+        table, tasks = with_connections(10, [3, 5, 5, 5, 5, 5])
+        assert table.make_room(5) is tasks[1]
+        assert table.make_room(3) is None
+        await table.close(0)
+
+    run(scenario())
+
+
+def test_those_who_have_spoken_stay_and_the_newcomer_is_turned_away() -> None:
+    async def scenario() -> None:
+        table, tasks = with_connections(3, [0, 0, 0])
+        for task in tasks:
+            table.has_spoken(task)
+        with pytest.raises(LookupError):
+            table.make_room(0)
+        await table.close(0)
+        assert len(table) == 0
+        assert all(task.cancelled() for task in tasks)
+
+    run(scenario())
+
+
+def test_a_finished_connection_leaves_the_table() -> None:
+    async def scenario() -> None:
+        table, tasks = with_connections(2, [0, 0])
+        table.evict(tasks[0])
+        assert len(table) == 1
+        await asyncio.wait({tasks[0]})
+        assert len(table) == 1
+        assert table.make_room(0) is None
+        await table.close(0)
+
+    run(scenario())
