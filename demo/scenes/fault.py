@@ -1,0 +1,28 @@
+"""One client commits a fault on the GPU."""
+
+from typing import Final
+
+from demo.actor import PATIENCE
+from demo.scenes import aftermath
+from demo.stage import Place, Scene
+from gpu_suite.core.programs import Work
+
+_TRAP: Final = Work(seconds=60, controlled=True, fault="trap", fault_at=0.1)
+
+
+def _strike(place: Place) -> None:
+    culprit = place.start("culprit", place.programs.worker(_TRAP))
+    culprit.arrive()
+    culprit.go()
+    culprit.client.wait_for("fault", PATIENCE)
+    culprit.say("its kernel executes a trap")
+    culprit.finish()
+
+
+SCENE: Final = Scene(
+    "2 one client faults",
+    "A kernel of one client executes a trap. That ends its neighbours today, in both columns: isolating them is not "
+    "built yet. Look at the clients that start right after it, while neighbour 3, which is idle, has not noticed.",
+    lambda place: aftermath.stock(place, _strike),
+    lambda place: aftermath.guarded(place, _strike),
+)

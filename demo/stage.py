@@ -1,0 +1,150 @@
+"""Where a scene is played: a pipe directory, stock or the guard's, the clients on it, a column of the screen."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from demo import screen
+from demo.actor import Actor
+from demo.ctl import Ctl
+from demo.fact import Cell
+from demo.machine import DemoPrograms
+from demo.screen import Screen
+from gpu_suite.core.bench import Bench, Target
+from gpu_suite.core.client import Clients
+from gpu_suite.core.ending import ended
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.guard import Guard
+from gpu_suite.core.programs import Work
+from mpsguard.linux import file_lock
+from mpsguard.linux.process import ProcessHandle
+
+UNTIL_TOLD: Final = Work(seconds=60, controlled=True)
+"""A client that computes until it is asked to end."""
+_POLL: Final = 0.05
+_PARKS: Final = 20.0
+_DIES: Final = 10.0
+
+
+class Place:
+    """One side of a scene."""
+
+    def __init__(self, side: screen.Side, target: Target, clients: Clients, stage: "Stage") -> None:
+        self.target = target
+        self._side = side
+        self._clients = clients
+        self._stage = stage
+
+    @property
+    def programs(self) -> DemoPrograms:
+        """The client programs."""
+        return self._stage.programs
+
+    def say(self, text: str) -> None:
+        """A live line."""
+        self._stage.screen.say(self._side, text)
+
+    def start(self, name: str, argv: Sequence[str] | None = None) -> Actor:
+        """Start a client; without a command line, a worker that computes until it is told to end."""
+        argv = self.programs.worker(UNTIL_TOLD) if argv is None else argv
+        client = self._clients.start(argv, self.target.pipe_directory, name)
+        return Actor(name, client, self._stage.screen, self.say)
+
+    def crowd(self, *names: str) -> list[Actor]:
+        """Start clients one after the other, each with its context and its first kernel done, none computing yet."""
+        actors = []
+        for name in names:
+            actor = self.start(name)
+            actor.arrive()
+            actors.append(actor)
+        return actors
+
+    def under_mps(self, actors: Sequence[Actor]) -> list[Actor]:
+        """Those of them that `get_client_list` names."""
+        listed = self.target.ui.all_clients()
+        return [actor for actor in actors if actor.pid in listed]
+
+    def kill_control_daemon(self) -> None:
+        """SIGKILL the MPS control daemon that serves this place, and wait until it is gone."""
+        # Who holds the lock of its pipe directory, as the kernel says: drivers of 535 write no pid file.
+        pid = file_lock.holder(self.daemon_directory() / "control_lock")
+        if pid is None:
+            raise SuiteError("there is no MPS control daemon to kill")
+        with ProcessHandle.open(pid) as daemon:
+            daemon.signal(signal.SIGKILL)
+            ended(daemon, _DIES)
+        self.say(f"the MPS control daemon is killed{self._stage.screen.pid(pid)}")
+
+    def daemon_directory(self) -> Path:
+        """The pipe directory of the MPS control daemon itself."""
+        return self.target.pipe_directory
+
+
+class StockPlace(Place):
+    """Stock MPS."""
+
+
+class GuardedPlace(Place):
+    """The guard in the place of the MPS control daemon."""
+
+    def __init__(self, guard: Guard, clients: Clients, stage: "Stage") -> None:
+        super().__init__("guard", guard, clients, stage)
+        self.guard = guard
+        # The configuration that the suite writes puts both side by side.
+        self._root = guard.pipe_directory.parent
+        self.ctl = Ctl(self._root / "run")
+
+    def daemon_directory(self) -> Path:
+        """The lane's private pipe directory."""
+        return Path(self.guard.lane()[0].pipe_directory)
+
+    def parked(self, wanted: int) -> int:
+        """Wait until the guard says that it holds back that many clients; how many it does, at last."""
+        due = time.monotonic() + _PARKS
+        while (parked := int(self.ctl.domain()["parked"])) < wanted and time.monotonic() < due:
+            time.sleep(_POLL)  # only the guard's answer tells, and it must be asked
+        return parked
+
+    def show(self, *arguments: str) -> None:
+        """Run `mpsguard-ctl` and show what the user sees."""
+        printed = self.ctl.run(*arguments)
+        lane, _ = self.guard.lane()
+        pids = [client.process.pid for client in self.guard.clients()]
+        pids += [server.process.pid for server in lane.servers] + ([lane.control.pid] if lane.control else [])
+        self._stage.screen.command(f"mpsguard-ctl {' '.join(arguments)}", printed.text, pids, str(self._root))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a scene is given."""
+
+    bench: Bench
+    programs: DemoPrograms
+    screen: Screen
+
+    @contextmanager
+    def stock(self) -> Iterator[StockPlace]:
+        """A fresh stock daemon."""
+        with self.bench.stock() as daemon, Clients() as clients:
+            yield StockPlace("stock", daemon, clients, self)
+
+    @contextmanager
+    def guarded(self) -> Iterator[GuardedPlace]:
+        """A fresh guard with a fresh lane; its public sockets are held by us, as systemd holds them."""
+        with self.bench.guard(held_sockets=True) as guard, Clients() as clients:
+            yield GuardedPlace(guard, clients, self)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One scene: what it is called, what is about to happen, and how it is played on each side."""
+
+    name: str
+    announcement: str
+    stock: Callable[[StockPlace], Cell] | None
+    """None where stock MPS has nothing that could be looked at."""
+    guarded: Callable[[GuardedPlace], Cell]
