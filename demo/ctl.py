@@ -31,7 +31,8 @@ class Ctl:
 
     def run(self, *arguments: str) -> Printed:
         """Run it; SuiteError if there is no end to it."""
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "MPSGUARD_RUN_DIRECTORY": str(self.run_directory)}
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONPATH": path, "MPSGUARD_RUN_DIRECTORY": str(self.run_directory)}
         command = [sys.executable, "-m", "mpsguard.cli.ctl", *arguments]
         try:
             done = subprocess.run(
