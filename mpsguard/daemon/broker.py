@@ -103,15 +103,18 @@ class Broker:
         if victim is not None:
             self._connections.evict(victim)
             self._refuse("evicted", peer, "a silent connection made room for this peer's")
-        self._connections.add(asyncio.create_task(self._serve(PacketStream(sock), peer, privileged)), peer.uid)
+        front = PacketStream(sock)
+        task = asyncio.create_task(self._serve(front, peer, privileged))
+        # Not in the task itself: one that is evicted before its first turn never runs.
+        task.add_done_callback(lambda _: front.close())
+        self._connections.add(task, peer.uid)
 
     async def _serve(self, front: PacketStream, peer: Credentials, privileged: bool) -> None:
         """One connection from greeting to end. Whatever happens to it stays here."""
         gauge = self._metrics.open_connections.labels(self._name)
         gauge.inc()
         try:
-            with front:
-                await self._converse(front, privileged)
+            await self._converse(front, privileged)
         except RefusedError as error:
             self._refuse(error.reason, peer, str(error))
         except Exception as error:  # one peer's trouble must not become the guard's
