@@ -241,7 +241,13 @@ class Lane:
         ended = asyncio.Event()
         self._watch.begin()
         self._control = control
-        loop.add_reader(control.fileno(), ended.set)
+
+        def has_ended() -> None:
+            # Readable from now on for ever: once told is enough.
+            loop.remove_reader(control.fileno())
+            ended.set()
+
+        loop.add_reader(control.fileno(), has_ended)
         checker = asyncio.create_task(self._check(), name=f"check {self.spec.name}")
         try:
             self._set(control=process, adopted=adopted, flapping=False)
@@ -302,11 +308,12 @@ class Lane:
 
     def _make_directories(self) -> None:
         # A server of another user must reach `control` by path; with -M, or one user only, nobody but us needs to.
-        shared = not self.spec.multiuser and os.geteuid() == 0
+        passable = 0o711 if os.geteuid() == 0 else 0o700
+        private = 0o700 if self.spec.multiuser else passable
         for directory, mode in (
-            (self.spec.pipe_directory.parent.parent, 0o711 if shared else 0o700),
-            (self.spec.pipe_directory.parent, 0o711 if shared else 0o700),
-            (self.spec.pipe_directory, 0o711 if shared else 0o700),
+            (self.spec.pipe_directory.parent.parent, passable),
+            (self.spec.pipe_directory.parent, private),
+            (self.spec.pipe_directory, private),
             (self.spec.log_directory, 0o755),
         ):
             directory.mkdir(mode=mode, parents=True, exist_ok=True)

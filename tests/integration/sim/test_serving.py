@@ -142,6 +142,39 @@ def test_with_m_users_share_the_server_and_the_private_directory_is_closed() -> 
             theirs.close()
 
 
+@ROOT
+@pytest.mark.root
+def test_a_closed_lane_does_not_close_its_neighbour() -> None:
+    with Guarded() as guarded:
+        with guarded.config.open("a") as config:
+            config.write(
+                f"""
+                [[domain]]
+                name = "shared"
+                pipe_directory = "{guarded.root}/shared"
+                control_binary = "{guarded.control}"
+                multiuser = true
+                """
+            )
+        guarded.start()
+        lanes = guarded.run_directory / "lanes"
+        try:
+            assert {report["state"] for report in guarded.json("lanes")["lanes"]} == {"ACTIVE"}
+            assert lanes.stat().st_mode & 0o777 == 0o711
+            assert (lanes / "default-0" / "pipe").stat().st_mode & 0o777 == 0o711
+            assert (lanes / "shared-0").stat().st_mode & 0o777 == 0o700
+            theirs = Program(
+                ["/usr/bin/python3", "-m", "fault_injection.sim.client", "--iterations", "1"],
+                guarded.environment,
+                user=65534,
+                group=65534,
+            )
+            assert theirs.expect("connected", "bare", "died")["event"] == "connected"
+            theirs.close()
+        finally:
+            guarded.ui("quit", pipe_directory=lanes / "shared-0" / "pipe")
+
+
 def test_terminate_ends_one_client_and_no_other(guarded: Guarded) -> None:
     victim, other = guarded.client(), guarded.client()
     victim.expect("started")
