@@ -1,0 +1,133 @@
+"""Evidence: one observation by one sensor. What triage works on, what the journal keeps, and what replays.
+
+Clocks: ``observed_at`` and ``happened_at`` are seconds of CLOCK_MONOTONIC, the clock of the kernel log and of this
+guard; wall-clock time is only ever shown. A source with a clock of its own is brought onto it by its sensor, which says
+how far that may be off in ``uncertainty``.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from mpsguard.model import ProcessKey
+
+
+class Source(StrEnum):
+    """Where an observation comes from."""
+
+    UVM = "uvm"
+    """The UVM tools queue of one client's address space."""
+    KERNEL_LOG = "kmsg"
+    NVML = "nvml"
+    SERVER_LOG = "serverlog"
+    CONTROL_LOG = "controllog"
+    PROCESSES = "procs"
+    LANE = "lane"
+    """The guard's own watch over control daemons and servers."""
+
+
+class Trust(StrEnum):
+    """How far the process that an observation names can be trusted to be the one that did it."""
+
+    PROOF = "proof"
+    """It cannot have been another one: the observation is of this process and no other."""
+    HINT = "hint"
+    """The source says so, and has been right."""
+    NONE = "none"
+    """The source names a process for reasons of its own, or nobody."""
+
+
+class UvmFault(msgspec.Struct, frozen=True, tag="uvm_fault"):
+    """A GPU fault in one client's address space."""
+
+    address: int
+    access: str
+    """read, write, atomic, prefetch, or unknown(N)."""
+    fault_type: str
+    """The driver's fault type, or unknown(N)."""
+    fatal: bool
+
+
+class Xid(msgspec.Struct, frozen=True, tag="xid"):
+    """An NVRM Xid line of the kernel log, or an NVML event with an Xid number."""
+
+    number: int
+    pid: int | None
+    """The pid the line names; under MPS an innocent's for Xid 31 and the server's for 43."""
+    text: str
+    """The rest of the line, printable and cut."""
+    channel: int | None = None
+    gpc: int | None = None
+    tpc: int | None = None
+    sm: int | None = None
+
+
+class ServerSays(msgspec.Struct, frozen=True, tag="server_says"):
+    """A line of server.log or control.log that tells of a fault."""
+
+    what: str
+    """fault_begins, fault_ends, culprit, sticky, teardown, server_exited."""
+    server: int
+    client: int | None = None
+
+
+class ProcessEnded(msgspec.Struct, frozen=True, tag="process_ended"):
+    """A client's end."""
+
+    exit_code: int | None
+    signal: int | None
+    oom_killed: bool
+    work_in_flight: bool | None
+    """Whether kernels may have been running; None if that cannot be known."""
+
+
+class ClientCame(msgspec.Struct, frozen=True, tag="client_came"):
+    """A client is on a lane from now on: whom triage may suspect and count as a victim."""
+
+    domain: str
+    lane: str
+
+
+class LaneChanged(msgspec.Struct, frozen=True, tag="lane_changed"):
+    """A lane's control daemon or server came, faulted or ended."""
+
+    domain: str
+    lane: str
+    state: str
+    reason: str
+
+
+class DeviceHealth(msgspec.Struct, frozen=True, tag="device_health"):
+    """ECC, row-remap, retired-page or recovery-action news of a whole GPU."""
+
+    what: str
+    value: int
+    fatal: bool
+
+
+class Lost(msgspec.Struct, frozen=True, tag="lost"):
+    """A sensor knows that it missed ``count`` observations (-1: an unknown number)."""
+
+    count: int
+
+
+Observation = UvmFault | Xid | ServerSays | ProcessEnded | ClientCame | LaneChanged | DeviceHealth | Lost
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One observation: when, on which GPU, what, about whom if it says, and how far that can be trusted."""
+
+    source: Source
+    observed_at: float
+    what: Observation
+    happened_at: float | None = None
+    """When it happened, if the source says more than when it was seen."""
+    uncertainty: float = 0.0
+    """Seconds by which ``happened_at`` may be off, either way."""
+    gpu: str | None = None
+    """PCI address as the kernel log has it (``0000:18:00``), or None if the source does not say."""
+    process: ProcessKey | None = None
+    """The process the observation is about, if the source names one that lives or lived under our eyes."""
+    trust: Trust = Trust.NONE
+    serial: str = ""
+    """The source's own number for it (kernel log sequence, queue index): the same observation is never taken twice."""

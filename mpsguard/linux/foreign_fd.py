@@ -1,0 +1,123 @@
+"""Descriptors of other processes: find those of one device, and copy them (pidfd_getfd(2)).
+
+What another process has open may be a trap: a file of its own FUSE file system, on which ``stat`` or ``close`` waits
+for that process. So nothing is copied before the kernel says, without asking the file system, that it is the device.
+"""
+
+import ctypes
+import errno
+import itertools
+import os
+import platform
+import stat
+import struct
+import threading
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_SYS_PIDFD_GETFD: Final = 438
+"""Linux 5.6; the same number on every architecture."""
+_SYS_KCMP: Final = {"x86_64": 312, "aarch64": 272}
+_KCMP_FILE: Final = 0
+
+_AT_FDCWD: Final = -100
+_AT_STATX_DONT_SYNC: Final = 0x4000
+_STATX_TYPE: Final = 0x1
+_STATX_BYTES: Final = 256
+_STATX_MODE: Final = struct.Struct("=H")
+_STATX_MODE_AT: Final = 28
+_STATX_RDEV: Final = struct.Struct("=II")
+_STATX_RDEV_AT: Final = 128
+"""``struct statx`` (statx(2)): stx_mode, then stx_rdev_major and stx_rdev_minor."""
+
+MAX_LOOKED_AT: Final = 4096
+"""Descriptors of one process that are looked at: about 25 ms. A process may have a million, to keep us busy."""
+
+MAX_COPIES: Final = 32
+"""Copies made of one process's descriptors; CUDA has two of nvidia-uvm."""
+
+
+class Copies(NamedTuple):
+    """Copies of another process's descriptors; they are close-on-exec and belong to the caller."""
+
+    fds: list[int]
+    complete: bool
+    """False if the process has more descriptors than were looked at, or more of the device than were copied."""
+
+
+def copies_of_device(pidfd: int, pid: int, device: Path) -> Copies:
+    """Copy every descriptor of the character device at ``device`` that the process holds.
+
+    ``pidfd`` and ``pid`` are the same process; if it has ended, ProcessLookupError. PermissionError without
+    CAP_SYS_PTRACE over it; FileNotFoundError if there is no such device.
+    """
+    wanted = device.stat().st_rdev
+    copies: list[int] = []
+    try:
+        directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with os.scandir(directory) as entries:
+                names = [entry.name for entry in itertools.islice(entries, MAX_LOOKED_AT + 1)]
+            for name in names[:MAX_LOOKED_AT]:
+                if len(copies) == MAX_COPIES:
+                    return Copies(copies, complete=False)
+                if not _looks_like(directory, name, device, wanted) or (fd := _copy(pidfd, int(name))) is None:
+                    continue
+                # By now the process may have put another file there.
+                if _device_number(f"/proc/self/fd/{fd}") == wanted:
+                    copies.append(fd)
+                else:
+                    threading.Thread(target=os.close, args=(fd,), daemon=True).start()
+        finally:
+            os.close(directory)
+    except FileNotFoundError:
+        raise ProcessLookupError(f"process {pid} has ended") from None
+    except BaseException:
+        for fd in copies:
+            os.close(fd)
+        raise
+    return Copies(copies, complete=len(names) <= MAX_LOOKED_AT)
+
+
+def same_file(one: int, other: int) -> bool:
+    """Whether two descriptors of this process are of one open file (kcmp(2)); OSError where the kernel cannot say."""
+    number = _SYS_KCMP.get(platform.machine())
+    if number is None:
+        raise OSError(f"kcmp is not known for {platform.machine()}")
+    return _checked(_libc.syscall(number, os.getpid(), os.getpid(), _KCMP_FILE, one, other)) == 0
+
+
+def _looks_like(directory: int, name: str, device: Path, wanted: int) -> bool:
+    # The link's text is no proof, but it costs less than the question that is.
+    try:
+        text = os.readlink(name, dir_fd=directory)
+        return text.rpartition("/")[2] == device.name and _device_number(name, directory) == wanted
+    except FileNotFoundError:
+        # Closed since the list was read.
+        return False
+
+
+def _device_number(path: str, directory: int = _AT_FDCWD) -> int | None:
+    """The number of the character device at ``path``, or None if it is none. No file system is waited for."""
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    _checked(_libc.statx(directory, os.fsencode(path), _AT_STATX_DONT_SYNC, _STATX_TYPE, answer))
+    if not stat.S_ISCHR(_STATX_MODE.unpack_from(answer, _STATX_MODE_AT)[0]):
+        return None
+    return os.makedev(*_STATX_RDEV.unpack_from(answer, _STATX_RDEV_AT))
+
+
+def _copy(pidfd: int, number: int) -> int | None:
+    try:
+        return _checked(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, number, 0))
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return None
+        raise
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

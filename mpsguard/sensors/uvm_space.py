@@ -1,0 +1,172 @@
+"""One client's GPU address space under watch: its two queues, and evidence from them."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final, Self
+
+import msgspec
+
+from mpsguard.evidence import Evidence, Lost, Observation, Source, Trust, UvmFault
+from mpsguard.linux import foreign_fd
+from mpsguard.linux.uvm_events import Events, Fault
+from mpsguard.linux.uvm_tools import ToolsDriver, Tracker
+from mpsguard.model import ProcessKey
+
+PAUSE: Final = 1.0
+"""Seconds in which faults that are not fatal are left alone after some were read.
+
+A client that uses managed memory has them by the ten thousand a second, as a matter of course: read as they come they
+would keep the guard busy, and in one queue with the fatal ones they would crowd those out.
+"""
+
+_SLEW: Final = 5e-4
+"""By how much CLOCK_MONOTONIC may run off CLOCK_MONOTONIC_RAW at most: NTP steers it by 500 ppm (adjtimex(2))."""
+
+
+class Counts(msgspec.Struct):
+    """What was not turned into evidence, over all address spaces of a sensor."""
+
+    lost: int = 0
+    """Fatal faults that found their queue full; each was reported as Lost."""
+    unread: int = 0
+    """Other faults that found theirs full, which is usual (see `PAUSE`) and not reported."""
+    unknown: int = 0
+    """Entries of an unknown kind."""
+
+
+class WatchedSpace:
+    """Owns the two trackers of an address space, and a copy of its file to know it again by.
+
+    Between `start` and `stop` it emits evidence about ``owner``.
+    """
+
+    def __init__(self, owner: ProcessKey, file: int, fatal: Tracker, other: Tracker) -> None:
+        self.owner = owner
+        self._file = file
+        self._fatal = fatal
+        self._other = other
+        self._pause: asyncio.TimerHandle | None = None
+        self._taken = 0
+
+    @classmethod
+    def open(cls, driver: ToolsDriver, file: int, owner: ProcessKey) -> Self:
+        """Watch the address space behind ``file``, of which it keeps a copy; see `Tracker.attach` for the errors.
+
+        OSError, too, where the kernel cannot compare files: what cannot be told from another's proves nothing.
+        """
+        copy = os.dup(file)
+        try:
+            foreign_fd.same_file(copy, file)
+            fatal = Tracker.attach(driver, copy, Events.FATAL_FAULT)
+            try:
+                other = Tracker.attach(driver, copy, Events.GPU_FAULT)
+            except BaseException:
+                fatal.close()
+                raise
+        except BaseException:
+            os.close(copy)
+            raise
+        return cls(owner, copy, fatal, other)
+
+    def is_of(self, file: int) -> bool:
+        """Whether ``file`` is of this address space; OSError where the kernel cannot compare."""
+        return foreign_fd.same_file(self._file, file)
+
+    def start(self, emit: Callable[[Evidence], None], counts: Counts, broke: Callable[["WatchedSpace"], None]) -> None:
+        """Emit what comes; ``broke`` is called if the driver gives a queue up, and the space is of no use then."""
+        self._emit, self._counts, self._broke = emit, counts, broke
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fatal.fileno(), self._read_fatal)
+        # The driver looks into the queue before it enters the waiter (uvm_tools_poll): what came in between has not
+        # woken anybody.
+        self._take_fatal()
+        self._watch_other()
+
+    def stop(self) -> None:
+        """Emit what is left, and nothing after it."""
+        self._loop.remove_reader(self._fatal.fileno())
+        self._loop.remove_reader(self._other.fileno())
+        if self._pause is not None:
+            self._pause.cancel()
+        self._take_fatal()
+        self._take_other()
+
+    def close(self) -> None:
+        """Let go of the address space; may take long (see `Tracker.close`) and may be called from any thread."""
+        self._fatal.close()
+        self._other.close()
+        os.close(self._file)
+
+    def _read_fatal(self) -> None:
+        if not self._take_fatal() and self._fatal.broken():
+            self._give_up()
+
+    def _read_other(self) -> None:
+        if self._take_other():
+            self._rest()
+        elif self._other.broken():
+            self._give_up()
+
+    def _watch_other(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._other.fileno(), self._read_other)
+        # Here too: what came before the waiter was entered has woken nobody.
+        if self._take_other():
+            self._rest()
+
+    def _rest(self) -> None:
+        self._loop.remove_reader(self._other.fileno())
+        self._pause = self._loop.call_later(PAUSE, self._watch_other)
+
+    def _give_up(self) -> None:
+        self._emit_one(Lost(-1), None, 0.0)
+        self._broke(self)
+
+    def _take_fatal(self) -> bool:
+        drained = self._fatal.drain()
+        self._emit_all(drained.faults)
+        self._counts.unknown += drained.skipped
+        self._counts.lost += drained.dropped
+        if drained.dropped:
+            self._emit_one(Lost(drained.dropped), None, 0.0)
+        return any(drained[:2])
+
+    def _take_other(self) -> bool:
+        drained = self._other.drain()
+        self._emit_all(drained.faults)
+        self._counts.unknown += drained.skipped
+        self._counts.unread += drained.dropped
+        return any(drained[:2])
+
+    def _emit_all(self, faults: list[Fault]) -> None:
+        for fault in faults:
+            what = UvmFault(fault.address, fault.access, fault.fault_type, fault.fatal)
+            self._emit_one(what, *_monotonic(fault.raw_ns))
+
+    def _emit_one(self, what: Observation, happened_at: float | None, uncertainty: float) -> None:
+        self._taken += 1
+        now = time.monotonic()
+        self._emit(
+            Evidence(
+                source=Source.UVM,
+                observed_at=now,
+                what=what,
+                happened_at=happened_at,
+                uncertainty=uncertainty,
+                process=self.owner,
+                trust=Trust.PROOF,
+                # With the time: a guard that comes later counts from one again.
+                serial=f"uvm:{self.owner.pid}.{self.owner.start_ticks}:{now:.6f}:{self._taken}",
+            )
+        )
+
+
+def _monotonic(raw_ns: int) -> tuple[float, float]:
+    """A time of CLOCK_MONOTONIC_RAW on CLOCK_MONOTONIC, and by how much that may be off; both in seconds."""
+    before = time.monotonic_ns()
+    raw_now = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+    after = time.monotonic_ns()
+    age = raw_now - raw_ns
+    return ((before + after) / 2 - age) / 1e9, (after - before) / 2e9 + abs(age) / 1e9 * _SLEW

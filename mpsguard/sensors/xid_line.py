@@ -1,0 +1,117 @@
+"""Xid lines of the NVIDIA driver, taken apart.
+
+They are those of ``krcReportXid`` (kernel_rc.c of the open driver, tags 535 to 595): ``NVRM: Xid (PCI:0000:18:00
+GPU-I:01 GPU-CI:00): 31, pid=1, name=x, ...``, instances on MIG only, process only where a channel is to blame. The
+proprietary driver prints the same; older ones leave out ``PCI:`` or the name, and write a pid they do not know as
+``'<unknown>'``. The words after that come from the GPU's firmware.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from mpsguard.evidence import Xid
+from mpsguard.linux.procfs import printable
+
+_TEXT_LIMIT: Final = 400
+_PID_LIMIT: Final = 1 << 22
+"""PID_MAX_LIMIT of 64-bit Linux (proc(5))."""
+
+_XID: Final = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<domain>[0-9a-f]{4,8}):(?P<slot>[0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-9a-f])?"
+    r"(?: (?P<instance>[^)]*))?\): (?P<number>\d{1,5})(?:, *(?P<rest>.*))?$",
+    re.ASCII | re.IGNORECASE,
+)
+_PROCESS: Final = re.compile(r"pid='?(?P<pid>[^',]*)'?(?:, *name=[^,]*)?(?:, *|$)", re.ASCII)
+_CHANNEL: Final = re.compile(r"\b(?:Ch|ChID|channel(?: ID)?) (?:0x)?([0-9a-f]{1,8})\b", re.ASCII | re.IGNORECASE)
+_SM: Final = re.compile(r"\bGPC (\d{1,3}), TPC (\d{1,3})(?:, SM (\d{1,3}))?", re.ASCII)
+_GPC: Final = re.compile(r"\bENGINE \S+ GPC(\d{1,3})\b", re.ASCII)
+_MMU: Final = re.compile(
+    r"MMU Fault: ENGINE (?P<engine>\S+)(?: (?P<client>\S[^@]*?))? faulted @ 0x(?P<high>[0-9a-f]{1,8})_"
+    r"(?P<low>[0-9a-f]{8})\. Fault is of type (?P<type>\w+)(?: ACCESS_TYPE_(?:VIRT_|PHYS_)?(?P<access>\w+))?",
+    re.ASCII | re.IGNORECASE,
+)
+_PREVIOUS: Final = re.compile(r" caused by previous Xid (\d{1,5})$", re.ASCII)
+_RECOVERY: Final = re.compile(r"recovery action changed from .* to 0x([0-9a-f]{1,4}) \(", re.ASCII | re.IGNORECASE)
+
+
+class XidLine(msgspec.Struct, frozen=True):
+    """An Xid line: which GPU, and what happened."""
+
+    gpu: str
+    """PCI address without function: ``0000:18:00``."""
+    instance: str
+    """MIG instances as the driver has them (``GPU-I:01 GPU-CI:00``), or nothing."""
+    xid: Xid
+
+
+class MmuFault(msgspec.Struct, frozen=True):
+    """What an Xid 31 line says of the fault."""
+
+    engine: str
+    client: str
+    address: int
+    fault_type: str
+    access: str
+    """read, write, atomic, prefetch, or the driver's own word."""
+
+
+def parse_xid_line(text: str) -> XidLine | None:
+    """The text of a record as an Xid line, or None. It must begin with the driver's words: others may quote them."""
+    found = _XID.match(text)
+    if found is None:
+        return None
+    rest = found["rest"] or ""
+    process = _PROCESS.match(rest)
+    message = rest[process.end() :] if process else rest
+    # A process name with a comma in it spills into the message, but only into its beginning: the last one counts.
+    channels, places = _CHANNEL.findall(message), _SM.findall(message)
+    place = places[-1] if places else (*_GPC.findall(message)[-1:], "", "", "")[:3]
+    gpc, tpc, sm = (int(number) if number else None for number in place)
+    return XidLine(
+        gpu=f"{int(found['domain'], 16):04x}:{found['slot'].lower()}",
+        instance=found["instance"] or "",
+        xid=Xid(
+            number=int(found["number"]),
+            pid=_pid(process["pid"]) if process else None,
+            text=printable(message)[:_TEXT_LIMIT],
+            channel=int(channels[-1], 16) if channels else None,
+            gpc=gpc,
+            tpc=tpc,
+            sm=sm,
+        ),
+    )
+
+
+def parse_xid(text: str) -> Xid | None:
+    """The Xid of a line of the kernel log, or None."""
+    line = parse_xid_line(text)
+    return line.xid if line else None
+
+
+def mmu_fault(text: str) -> MmuFault | None:
+    """Engine, address, type and access out of `Xid.text` of an Xid 31, or None."""
+    found = _MMU.search(text)
+    if found is None:
+        return None
+    address = int(found["high"], 16) << 32 | int(found["low"], 16)
+    access = (found["access"] or "unknown").lower()
+    return MmuFault(found["engine"], found["client"] or "", address, found["type"], access)
+
+
+def previous_xid(text: str) -> int | None:
+    """The Xid that an Xid 45 says it follows from (`Xid.text`), or None."""
+    found = _PREVIOUS.search(text)
+    return int(found[1]) if found else None
+
+
+def recovery_action(text: str) -> int | None:
+    """What an Xid 154 says must be done from now on, as NVML numbers it: 0 none, 1 reset, 2 reboot, 3 drain peers..."""
+    found = _RECOVERY.search(text)
+    return int(found[1], 16) if found else None
+
+
+def _pid(word: str) -> int | None:
+    number = int(word) if word.isascii() and word.isdecimal() and len(word) < 10 else 0
+    return number if 0 < number < _PID_LIMIT else None

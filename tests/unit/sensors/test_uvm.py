@@ -1,0 +1,365 @@
+"""The uvm sensor with real processes, descriptors and pidfds; only the driver is a stand-in (see uvm_driver)."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mpsguard.evidence import Lost, Source, Trust, UvmFault
+from mpsguard.linux import foreign_fd, uvm_tools
+from mpsguard.sensors import uvm_space
+from mpsguard.sensors.state import Sensor
+from mpsguard.sensors.uvm import LOOKS, MAX_SPACES_OF_A_CLIENT, UvmSensor
+from tests.unit.sensors.uvm_bench import (
+    DEVICE,
+    EXEC,
+    INITIALIZE,
+    OPEN_PLAIN,
+    OPEN_SPACE,
+    Bench,
+    child_with_the_same_file,
+    scenario,
+    until,
+)
+from tests.unit.sensors.uvm_driver import FATAL_FAULT, GPU_FAULT, StandInDriver
+
+
+def test_a_fault_is_evidence_against_its_process_and_no_other() -> None:
+    async def body(bench: Bench) -> None:
+        one, two = bench.process(OPEN_PLAIN, OPEN_SPACE), bench.process(OPEN_SPACE, OPEN_PLAIN)
+        bench.sensor.client_came(one.handle)
+        bench.sensor.client_came(two.handle)
+        assert bench.attached() == [one.key, two.key]
+        _, of_two = bench.driver.live(FATAL_FAULT)
+        raw_before, before = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW), time.monotonic()
+        of_two.put(FATAL_FAULT, fault=1, access=2, at=0xDEAD0000, ns=raw_before)
+        await until(lambda: bench.evidence)
+        (evidence,) = bench.evidence
+        assert evidence.what == UvmFault(0xDEAD0000, "write", "invalid PDE", fatal=True)
+        assert (evidence.source, evidence.trust, evidence.process) == (Source.UVM, Trust.PROOF, two.key)
+        assert evidence.happened_at is not None
+        assert abs(evidence.happened_at - before) < 0.005
+        assert 0 < evidence.uncertainty < 0.005
+        assert before <= evidence.observed_at <= time.monotonic()
+        of_two.put(FATAL_FAULT, at=1)
+        await until(lambda: len(bench.evidence) == 2)
+        assert bench.evidence[0].serial != bench.evidence[1].serial
+
+    scenario(body)
+
+
+def test_an_address_space_that_comes_after_the_handshake_is_found() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process()
+        bench.sensor.client_came(process.handle)
+        assert bench.reason(process.key) == "it has not opened /dev/full"
+        process.does(OPEN_PLAIN)
+        await until(lambda: "none of its files of /dev/full is an address space" in bench.reason(process.key))
+        process.does(INITIALIZE)
+        await until(lambda: bench.attached() == [process.key])
+        assert bench.reason(process.key) == ""
+
+    scenario(body)
+
+
+def test_looking_ends_and_the_next_handshake_begins_it_again() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_PLAIN)
+        bench.sensor.client_came(process.handle)
+        await until(lambda: f"; looked {len(LOOKS) + 1} times" in bench.reason(process.key))
+        opened = len(bench.driver.queues)
+        await asyncio.sleep(0.3)
+        assert len(bench.driver.queues) == opened
+        process.does(INITIALIZE)
+        bench.sensor.client_came(process.handle)
+        assert bench.attached() == [process.key]
+
+    assert sum(LOOKS) == pytest.approx(2.0)
+    scenario(body)
+
+
+def test_a_second_handshake_attaches_nothing_twice() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE, OPEN_PLAIN)
+        for _ in range(3):
+            bench.sensor.client_came(process.handle)
+        assert len(bench.driver.live()) == 2
+
+    scenario(body)
+
+
+def test_the_end_of_a_client_lets_go_of_it_at_once_after_a_last_look() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        (queue,) = bench.driver.live(FATAL_FAULT)
+        queue.put(FATAL_FAULT, at=5)
+        process.ends()
+        bench.sensor.client_ended(process.key)
+        assert bench.faults() == [(process.key, 5)]
+        await until(lambda: not bench.driver.live())
+        assert bench.sensor.attachments() == []
+        bench.sensor.client_ended(process.key)
+
+    scenario(body)
+
+
+def test_a_client_that_dies_before_it_is_found_is_looked_for_no_more() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process()
+        bench.sensor.client_came(process.handle)
+        process.ends()
+        await until(lambda: "it ended before" in bench.reason(process.key))
+        bench.sensor.client_ended(process.key)
+
+    scenario(body)
+
+
+def test_a_client_that_calls_exec_is_let_go_of_and_found_again() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        old = bench.driver.live(FATAL_FAULT)
+        process.does(EXEC, OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        await until(lambda: len(bench.driver.live()) == 2)
+        (new,) = bench.driver.live(FATAL_FAULT)
+        assert new not in old
+        new.put(FATAL_FAULT, at=6)
+        await until(lambda: bench.faults() == [(process.key, 6)])
+
+    scenario(body)
+
+
+def test_a_program_after_exec_that_uses_no_gpu_keeps_nothing() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        process.does(EXEC)
+        bench.sensor.client_came(process.handle)
+        await until(lambda: not bench.driver.live())
+        assert bench.reason(process.key) == "it has not opened /dev/full"
+
+    scenario(body)
+
+
+@pytest.mark.parametrize("child_first", [False, True])
+def test_an_inherited_address_space_is_its_openers(child_first: bool) -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        with child_with_the_same_file(process) as child:
+            handles = [child, process.handle] if child_first else [process.handle, child]
+            for handle in handles:
+                bench.sensor.client_came(handle)
+            assert bench.attached() == [process.key]
+            assert f"is that of process {process.key.pid}" in bench.reason(child.key)
+            (queue,) = bench.driver.live(FATAL_FAULT)
+            queue.put(FATAL_FAULT, at=3)
+            await until(lambda: bench.faults() == [(process.key, 3)])
+            bench.sensor.client_ended(child.key)
+            assert bench.attached() == [process.key]
+
+    scenario(body)
+
+
+def test_lost_fatal_faults_are_evidence_and_daily_ones_are_only_counted() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        (fatal,), (other,) = bench.driver.live(FATAL_FAULT), bench.driver.live(GPU_FAULT)
+        for number in range(70):
+            fatal.put(FATAL_FAULT, at=number)
+            other.put(GPU_FAULT, at=1000 + number)
+        fatal.put_raw(FATAL_FAULT, b"")
+        await until(lambda: len(bench.evidence) == 63 + 63 + 1)
+        (lost,) = [one for one in bench.evidence if isinstance(one.what, Lost)]
+        assert (lost.what, lost.process, lost.happened_at) == (Lost(8), process.key, None)
+        detail = bench.sensor.state().detail
+        assert detail == "attached to 1 of 1 clients; 8 fatal faults lost, 7 others not read, 0 entries of unknown kind"
+
+    scenario(body)
+
+
+def test_a_flood_of_daily_faults_wakes_nobody_and_hides_no_fatal_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvm_space, "PAUSE", 0.2)
+
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        (fatal,), (other,) = bench.driver.live(FATAL_FAULT), bench.driver.live(GPU_FAULT)
+        began = time.monotonic()
+        for turn in range(100):
+            for number in range(100):
+                other.put(GPU_FAULT, at=number)
+            if turn == 50:
+                fatal.put(FATAL_FAULT, at=0xF)
+            await asyncio.sleep(0.001)
+        pauses = 1 + int((time.monotonic() - began) / 0.2)
+        read = [address for _, address in bench.faults()]
+        assert read.count(0xF) - 1 <= pauses
+        assert (process.key, 0xF) in bench.faults()
+        assert len(read) <= 63 * (pauses + 1) + 1
+        await until(lambda: other.pending() == 0)
+
+    scenario(body)
+
+
+def test_nothing_is_read_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    drains = 0
+    drain = uvm_tools.Tracker.drain
+
+    def counted(tracker: uvm_tools.Tracker) -> object:
+        nonlocal drains
+        drains += 1
+        return drain(tracker)
+
+    monkeypatch.setattr(uvm_tools.Tracker, "drain", counted)
+
+    async def body(bench: Bench) -> None:
+        for _ in range(3):
+            bench.sensor.client_came(bench.process(OPEN_SPACE).handle)
+        assert drains == 6
+        await asyncio.sleep(0.3)
+        assert drains == 6
+        for _, queue in zip(range(10), bench.driver.live(FATAL_FAULT) * 4, strict=False):
+            queue.put(FATAL_FAULT)
+            await asyncio.sleep(0.005)
+        assert len(bench.evidence) == 10
+        assert drains == 16
+
+    scenario(body)
+
+
+def test_a_queue_the_driver_gives_up_is_left_and_said() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        bench.driver.live(FATAL_FAULT)[0].fail()
+        await until(lambda: not bench.attached())
+        assert bench.reason(process.key) == "the driver gave its event queue up"
+        assert [one.what for one in bench.evidence] == [Lost(-1)]
+        await until(lambda: not bench.driver.live())
+
+    scenario(body)
+
+
+def test_there_is_a_limit_for_all_and_for_each() -> None:
+    async def body(bench: Bench) -> None:
+        greedy = bench.process(
+            f"files = [os.open('/dev/full', os.O_APPEND) for _ in range({MAX_SPACES_OF_A_CLIENT + 3})]"
+        )
+        bench.sensor.client_came(greedy.handle)
+        assert len(bench.driver.live(FATAL_FAULT)) == MAX_SPACES_OF_A_CLIENT
+        late = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(late.handle)
+        assert bench.reason(late.key) == f"{MAX_SPACES_OF_A_CLIENT} address spaces are watched already"
+        bench.sensor.client_ended(greedy.key)
+        bench.sensor.client_came(late.handle)
+        assert bench.attached() == [late.key]
+
+    scenario(body, max_spaces=MAX_SPACES_OF_A_CLIENT)
+
+
+def test_a_refusal_of_the_driver_is_the_reason() -> None:
+    async def body(bench: Bench) -> None:
+        bench.driver.refuse_with = 0x51
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        assert "answers 0x51" in bench.reason(process.key)
+
+    scenario(body)
+
+
+def test_without_the_device_the_sensor_is_absent_and_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        sensor: Sensor = UvmSensor(lambda _: None, device=tmp_path / "nvidia-uvm")
+        assert (sensor.name, sensor.state().present) == ("uvm", False)
+        assert "/dev/nvidia-uvm-tools" in sensor.state().detail
+        sensor.close()
+        driver = StandInDriver()
+        there = UvmSensor(lambda _: None, driver=driver)
+        assert there.state().present
+        there.close()
+        driver.reap()
+
+    if Path("/dev/nvidia-uvm-tools").exists():
+        pytest.skip("the driver is here")
+    asyncio.run(main())
+
+
+def test_a_file_that_only_has_the_name_is_not_touched(tmp_path: Path) -> None:
+    """A file of the client's own file system may block whoever closes a copy of it."""
+
+    async def body(bench: Bench) -> None:
+        (tmp_path / "full").touch()
+        process = bench.process(
+            f"trap = os.open({str(tmp_path / 'full')!r}, os.O_RDWR)", "zero = os.open('/dev/zero', 2)"
+        )
+        bench.sensor.client_came(process.handle)
+        assert bench.reason(process.key) == "it has not opened /dev/full"
+        assert bench.driver.queues == []
+
+    assert stat.S_ISCHR(DEVICE.stat().st_mode)
+    scenario(body)
+
+
+def test_a_kernel_that_cannot_compare_files_makes_it_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "vax")
+
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        assert "kcmp" in bench.reason(process.key)
+        assert not bench.sensor.state().present
+        assert "kcmp" in bench.sensor.state().detail
+
+    scenario(body)
+
+
+def test_a_client_with_too_many_descriptors_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        monkeypatch.setattr(foreign_fd, "MAX_LOOKED_AT", 2)
+        bench.sensor.client_came(process.handle)
+        assert bench.attached() == [process.key]
+        assert len(bench.driver.live(FATAL_FAULT)) == 1
+        other = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(other.handle)
+        assert "too many files open" in bench.reason(other.key)
+        monkeypatch.undo()
+        crowd = bench.process(f"files = [os.open('/dev/full', os.O_RDWR) for _ in range({foreign_fd.MAX_COPIES + 1})]")
+        bench.sensor.client_came(crowd.handle)
+        assert "too many files open" in bench.reason(crowd.key)
+
+    scenario(body)
+
+
+def test_a_long_teardown_in_the_kernel_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    teardown = threading.Event()
+    close = uvm_space.WatchedSpace.close
+
+    def slow(space: uvm_space.WatchedSpace) -> None:
+        teardown.wait(10)
+        close(space)
+
+    monkeypatch.setattr(uvm_space.WatchedSpace, "close", slow)
+
+    async def body(bench: Bench) -> None:
+        one, two = bench.process(OPEN_SPACE), bench.process(OPEN_SPACE)
+        bench.sensor.client_came(one.handle)
+        bench.sensor.client_ended(one.key)
+        bench.sensor.client_came(two.handle)
+        bench.driver.live(FATAL_FAULT)[-1].put(FATAL_FAULT, at=9)
+        await until(lambda: bench.faults() == [(two.key, 9)])
+        assert len(bench.driver.live()) == 4
+        teardown.set()
+        await until(lambda: len(bench.driver.live()) == 2)
+
+    scenario(body)

@@ -1,0 +1,132 @@
+"""Real processes as clients, and a sensor on a bench: what the tests of the uvm sensor share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpsguard.evidence import Evidence, UvmFault
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import ProcessKey
+from mpsguard.sensors.uvm import UvmSensor
+from tests.unit.sensors.uvm_driver import StandInDriver
+
+DEVICE = Path("/dev/full")
+OPEN_SPACE = "space = os.open('/dev/full', os.O_RDWR | os.O_APPEND)"
+OPEN_PLAIN = "plain = os.open('/dev/full', os.O_RDWR)"
+INITIALIZE = "fcntl.fcntl(plain, fcntl.F_SETFL, os.O_APPEND)"
+LOOP = "import fcntl, os, sys\nfor line in sys.stdin: exec(line); print('done', flush=True)"
+
+AGAIN = f"print('done', flush=True)\n{LOOP}"
+EXEC = f"os.execv(sys.executable, [sys.executable, '-S', '-c', {AGAIN!r}])"
+
+
+class Process:
+    """A process that does what it is told, one line of Python at a time."""
+
+    def __init__(self, *commands: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-S", "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.does(*commands)
+        self.handle = ProcessHandle.open(self.popen.pid)
+        self.key = self.handle.key
+
+    def does(self, *commands: str) -> None:
+        for command in commands:
+            self.say(command)
+            assert self.hear() == "done\n"
+
+    def say(self, command: str) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(command + "\n")
+        self.popen.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline()
+
+    def ends(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+        self.handle.close()
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        self.popen.stdin.close()
+        self.popen.stdout.close()
+
+
+class Bench:
+    """A sensor, its stand-in driver, and what it emitted."""
+
+    def __init__(self, max_spaces: int = 8) -> None:
+        self.driver = StandInDriver()
+        self.evidence: list[Evidence] = []
+        self.sensor = UvmSensor(self.evidence.append, driver=self.driver, device=DEVICE, max_spaces=max_spaces)
+        self.processes: list[Process] = []
+
+    def process(self, *commands: str) -> Process:
+        self.processes.append(Process(*commands))
+        return self.processes[-1]
+
+    def reason(self, key: ProcessKey) -> str:
+        return next(one.reason for one in self.sensor.attachments() if one.process == key)
+
+    def attached(self) -> list[ProcessKey]:
+        return [one.process for one in self.sensor.attachments() if one.attached]
+
+    def faults(self) -> list[tuple[ProcessKey | None, int]]:
+        return [(one.process, one.what.address) for one in self.evidence if isinstance(one.what, UvmFault)]
+
+    def close(self) -> None:
+        self.sensor.close()
+        self.sensor.close()
+        self.driver.reap()
+        assert self.driver.queues == []
+        for process in self.processes:
+            process.ends()
+
+
+def scenario(body: Callable[[Bench], Awaitable[None]], max_spaces: int = 8) -> None:
+    """Run ``body``; afterwards this process has the descriptors it had before."""
+
+    async def main() -> None:
+        before = sorted(os.listdir("/proc/self/fd"))
+        bench = Bench(max_spaces)
+        try:
+            await body(bench)
+        finally:
+            bench.close()
+        assert sorted(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be"
+        await asyncio.sleep(0.005)
+
+
+SLEEPER = "[sys.executable, '-c', 'import time; time.sleep(99)']"
+FORK = f"child = os.fork() or (os.close(1), os.execv(sys.executable, {SLEEPER}))"
+
+
+@contextmanager
+def child_with_the_same_file(process: Process) -> Iterator[ProcessHandle]:
+    process.does("os.set_inheritable(space, True)", FORK)
+    process.say("print(child)")
+    child = int(process.hear())
+    process.hear()
+    time.sleep(0.05)
+    with ProcessHandle.open(child) as handle:
+        yield handle
+        os.kill(child, 9)
+        process.does("os.waitpid(child, 0)")
