@@ -1,0 +1,341 @@
+"""Triage: evidence in, incidents out. A pure function, so that a recorded incident can be judged again.
+
+The rules follow what was measured under MPS on the stock driver (H200, 580.159.04):
+
+* A fatal fault in a client's own UVM event queue is of that client and no other: proof, 2 ms after the access.
+* The pid in an Xid 31 line is mostly an innocent client's, the one in an Xid 43 line the server's, and the client that
+  the server's log says "encountered a fatal GPU error" was an innocent one too: none of them names anybody here.
+* A client that ends with work in flight brings an Xid 31 upon all others, with no fatal event in any living client's
+  queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
+* An SM fault leaves no name at all: its candidates are the clients that were there.
+
+Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Final
+
+from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid
+from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.model import ProcessKey
+from mpsguard.triage import catalog
+from mpsguard.triage.catalog import Level
+from mpsguard.triage.episode import BEFORE, Episode, episodes, in_order
+from mpsguard.triage.population import Member, Population, when
+
+_SM_XIDS: Final = frozenset({13})
+_MMU_XIDS: Final = frozenset({31})
+_KERNEL_LOG_LAG: Final = 0.25
+"""Seconds by which the kernel log's line may come after the server's first word (35 ms seen)."""
+
+_AFTERMATH: Final = 60.0
+"""Seconds after a fault within which the crash of a client that it hit is its consequence."""
+
+_ECHO_XIDS: Final = frozenset({43, 45})
+
+
+def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ...]:
+    """The incidents that ``evidence`` tells of, oldest first; the order of ``evidence`` does not matter.
+
+    ``now`` is when it is judged, on the evidence's clock: what may still come is not ruled out. A record is judged
+    with all of it in, which is the default.
+    """
+    ordered = in_order(evidence)
+    population = Population(ordered)
+    found: list[Incident] = []
+    for episode in episodes(ordered, population):
+        # Who was hit before is no cause of what comes after, however it ends.
+        hit = frozenset(suspect.process for earlier in found for suspect in earlier.victims)
+        found += _judge(_Case(episode, population, now, hit))
+    found.sort(key=lambda incident: (incident.began, incident.fault_class.value))
+    return tuple(incident for index, incident in enumerate(found) if not _is_consequence(incident, found[:index]))
+
+
+def _is_consequence(incident: Incident, earlier: Sequence[Incident]) -> bool:
+    """Whether a crash is only how somebody died whom an earlier fault had hit: programs abort on their CUDA error."""
+    if incident.fault_class is not FaultClass.PROCESS or incident.culprit is None or incident.victims:
+        return False
+    return any(
+        incident.culprit in (*before.victims, *before.candidates, before.culprit)
+        and incident.began - before.began <= _AFTERMATH
+        for before in earlier
+    )
+
+
+def _judge(case: "_Case") -> list[Incident]:
+    # The first rule that applies decides what happened; a proven culprit beats every hint.
+    for rule in _RULES:
+        incidents = rule(case)
+        if incidents:
+            return incidents
+    return []
+
+
+class _Case:
+    """One episode with the questions that the rules ask of it."""
+
+    def __init__(
+        self, episode: Episode, population: Population, now: float, hit_before: frozenset[ProcessKey | None]
+    ) -> None:
+        self.episode = episode
+        self.population = population
+        self.now = now
+        self.hit_before = hit_before
+        self.xids = tuple(sorted({e.what.number for e in episode.evidence if isinstance(e.what, Xid)}))
+        self.levels = {catalog.lookup(number).level for number in self.xids}
+
+    def said(self, *words: str) -> list[Evidence]:
+        """What the daemons' logs said, of these kinds."""
+        return [e for e in self.episode.evidence if isinstance(e.what, ServerSays) and e.what.what in words]
+
+    def torn_down(self) -> set[ProcessKey]:
+        """The clients that the server says it tears down; it knows pids."""
+        said = self.said("teardown", "sticky", "culprit")
+        pids = {e.what.client for e in said if isinstance(e.what, ServerSays)}
+        members = (self.population.of_pid(pid, self.episode.began) for pid in pids if pid is not None)
+        return {member.process for member in members if member is not None}
+
+    def fatal_faults(self) -> dict[ProcessKey, Evidence]:
+        """The first fatal fault of each process that had one."""
+        first: dict[ProcessKey, Evidence] = {}
+        for each in self.episode.evidence:
+            if isinstance(each.what, UvmFault) and each.what.fatal and each.process is not None:
+                first.setdefault(each.process, each)
+        return first
+
+    def ends(self) -> list[Evidence]:
+        """How clients ended, oldest first."""
+        return [
+            e
+            for e in self.episode.evidence
+            if isinstance(e.what, ProcessEnded) and self.population.member(e.process) is not None
+        ]
+
+    def first_gpu_sign(self) -> float | None:
+        """When the GPU or a server first told of a fault, other than by somebody's end."""
+        return next((when(e) for e in self.episode.anchors if not isinstance(e.what, ProcessEnded)), None)
+
+    def involves_clients(self) -> bool:
+        """Whether anything but the kernel log tells of a fault of ours."""
+        return bool(self.said("fault_begins", "culprit", "teardown", "sticky", "server_exited") or self.ends())
+
+    def present(self, at: float | None = None) -> tuple[Member, ...]:
+        """Clients alive when it began."""
+        return self.population.present(self.episode.began if at is None else at, None)
+
+    def incident(
+        self,
+        fault_class: FaultClass,
+        confidence: Confidence,
+        reason: str,
+        *,
+        culprit: Suspect | None = None,
+        candidates: Sequence[Member] = (),
+        victims: Sequence[Member] | None = None,
+        began: float | None = None,
+        work_in_flight: bool | None = None,
+    ) -> Incident:
+        """An incident on all of this case's evidence; victims are all clients present but the culprit by default."""
+        hit = self.present() if victims is None else victims
+        return Incident(
+            fault_class=fault_class,
+            began=self.episode.began if began is None else began,
+            ended=max(e.observed_at for e in self.episode.evidence),
+            gpu=self.episode.gpu,
+            lane=next((member.lane for member in (*hit, *candidates)), None),
+            culprit=culprit,
+            candidates=tuple(self.population.suspect(member.process) for member in candidates),
+            victims=tuple(
+                self.population.suspect(member.process)
+                for member in hit
+                if culprit is None or member.process != culprit.process
+            ),
+            confidence=confidence,
+            reason=reason,
+            xids=self.xids,
+            work_in_flight=work_in_flight,
+            evidence=self.episode.evidence,
+        )
+
+
+def _device(case: _Case) -> list[Incident]:
+    """The GPU itself is in trouble: whoever runs on it is a victim, nobody a culprit."""
+    if Level.DEVICE not in case.levels and not any(
+        isinstance(e.what, DeviceHealth) and e.what.fatal for e in case.episode.evidence
+    ):
+        return []
+    return [
+        case.incident(
+            FaultClass.DEVICE, Confidence.PROVEN, "The device itself reports the fault: no process is to blame."
+        )
+    ]
+
+
+def _proven_memory_fault(case: _Case) -> list[Incident]:
+    return [
+        case.incident(
+            FaultClass.MMU,
+            Confidence.PROVEN,
+            "The fatal fault was in this process' own UVM event queue, and in no other's.",
+            culprit=case.population.suspect(process),
+            began=when(evidence),
+        )
+        for process, evidence in case.fatal_faults().items()
+    ]
+
+
+def _lane(case: _Case) -> list[Incident]:
+    """A control daemon or a server ended: its clients end with it, by nobody's doing."""
+    downs = [e for e in case.episode.anchors if isinstance(e.what, LaneChanged)]
+    exits = case.said("server_exited")
+    if not downs and not exits:
+        return []
+    if case.first_gpu_sign() is not None and case.said("fault_begins", "culprit"):
+        # The server ended because of a fault: that is what the incident is about.
+        return []
+    what = "control daemon" if downs else "server"
+    return [case.incident(FaultClass.LANE, Confidence.PROVEN, f"The lane's {what} ended; its clients end with it.")]
+
+
+def _process(case: _Case) -> list[Incident]:
+    """A client ended, and either the fault followed from its work or nothing followed at all.
+
+    Whose work it was shows in what the server does not say: it tears down every client it has, and the one whose
+    process is ending has left it already.
+    """
+    ends = case.ends()
+    sign = case.first_gpu_sign()
+    if sign is None:
+        return [_crash(case, end, False) for end in ends if isinstance(end.what, ProcessEnded) and end.what.signal]
+    if set(case.xids) & _SM_XIDS or (43 in case.xids and not set(case.xids) & _MMU_XIDS):
+        return []
+    if not case.xids and case.now < sign + _KERNEL_LOG_LAG:
+        # The kernel log will tell in a moment whether it was an SM fault: no accusation before.
+        return []
+    kept = case.torn_down()
+    gone = [end for end in ends if end.process not in case.hit_before and end.process not in kept]
+    if not kept or not gone:
+        return []
+    if len(gone) == 1:
+        return [_crash(case, gone[0], True)]
+    members = [member for end in gone if (member := case.population.member(end.process)) is not None]
+    return [
+        case.incident(
+            FaultClass.PROCESS,
+            Confidence.UNKNOWN,
+            f"{len(gone)} clients had left the server when it faulted; the work of any of them may have caused it.",
+            candidates=members,
+            victims=[member for member in case.present(sign) if member not in members],
+        )
+    ]
+
+
+def _crash(case: _Case, end: Evidence, in_flight: bool) -> Incident:
+    assert end.process is not None
+    assert isinstance(end.what, ProcessEnded)
+    how = f"by signal {end.what.signal}" if end.what.signal else f"with status {end.what.exit_code}"
+    how += " (out of memory)" if end.what.oom_killed else ""
+    if not in_flight:
+        settled = case.now >= when(end) + BEFORE
+        outcome = "no fault followed, so no work of it was in flight" if settled else "a fault may follow from its work"
+        return case.incident(
+            FaultClass.PROCESS,
+            Confidence.PROVEN,
+            f"The client ended {how}; {outcome}.",
+            culprit=case.population.suspect(end.process),
+            victims=(),
+            began=when(end),
+            work_in_flight=False if settled else None,
+        )
+    return case.incident(
+        FaultClass.PROCESS,
+        Confidence.LIKELY,
+        f"The client ended {how}; of all clients present it alone had left the server when that faulted, and no living "
+        "client's queue has a fatal fault: its work was in flight.",
+        culprit=case.population.suspect(end.process),
+        victims=case.present(case.first_gpu_sign()),
+        began=when(end),
+        work_in_flight=True,
+    )
+
+
+def _other_process(case: _Case) -> list[Incident]:
+    """The kernel log tells of a fault that no client of ours took part in."""
+    if case.involves_clients() or not case.xids:
+        return []
+    pids = {e.what.pid for e in case.episode.anchors if isinstance(e.what, Xid) and e.what.pid is not None}
+    strangers = {pid for pid in pids if case.population.of_pid(pid, case.episode.began) is None}
+    if not strangers and case.present():
+        return []
+    fault_class = _class_of(case)
+    if len(strangers) == 1 and strangers == pids:
+        return [
+            case.incident(
+                fault_class,
+                Confidence.LIKELY,
+                "The kernel log names a process that is no client, and no client was hit.",
+                culprit=Suspect(strangers.pop(), None, False),
+                victims=(),
+            )
+        ]
+    return [case.incident(fault_class, Confidence.UNKNOWN, "No client of a lane took part in it.", victims=())]
+
+
+def _memory_fault(case: _Case) -> list[Incident]:
+    """A memory fault without proof of whose it was: the UVM sensor was absent or not attached."""
+    if not _MMU_XIDS & set(case.xids):
+        return []
+    return [_unknown(case, FaultClass.MMU, "no UVM event queue was attached to the process that did it")]
+
+
+def _sm_fault(case: _Case) -> list[Incident]:
+    if not _SM_XIDS & set(case.xids) and not case.said("fault_begins", "sticky", "teardown"):
+        return []
+    present = case.present()
+    if len(present) == 1:
+        return [
+            case.incident(
+                FaultClass.SM,
+                Confidence.PROVEN,
+                "It was the only client on the lane.",
+                culprit=case.population.suspect(present[0].process),
+            )
+        ]
+    return [_unknown(case, FaultClass.SM, "the stock driver does not say which client's kernel raised an SM exception")]
+
+
+def _engine(case: _Case) -> list[Incident]:
+    if not set(case.xids) - _ECHO_XIDS:
+        return []
+    return [_unknown(case, _class_of(case), "the kernel log's line names no process that can be believed")]
+
+
+def _unknown(case: _Case, fault_class: FaultClass, why: str) -> Incident:
+    present = case.present()
+    return case.incident(
+        fault_class,
+        Confidence.UNKNOWN,
+        f"The culprit is one of {len(present)} clients: {why}.",
+        candidates=present,
+    )
+
+
+def _class_of(case: _Case) -> FaultClass:
+    for number in case.xids:
+        suggested = catalog.lookup(number).fault_class
+        if suggested is not None and number not in _ECHO_XIDS:
+            return suggested
+    return FaultClass.ENGINE
+
+
+_RULES: Final[tuple[Callable[[_Case], list[Incident]], ...]] = (
+    _device,
+    _proven_memory_fault,
+    _lane,
+    _process,
+    _other_process,
+    _memory_fault,
+    _sm_fault,
+    _engine,
+)

@@ -1,0 +1,256 @@
+"""Verdicts: from the signatures measured on an H200 (driver 580.159.04), in any order of arrival."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsguard.evidence import (
+    ClientCame,
+    DeviceHealth,
+    Evidence,
+    LaneChanged,
+    Lost,
+    Observation,
+    ProcessEnded,
+    ServerSays,
+    Source,
+    Trust,
+    UvmFault,
+    Xid,
+)
+from mpsguard.incident import Confidence, FaultClass, Incident
+from mpsguard.model import ProcessKey
+from mpsguard.triage.verdict import triage
+
+A, B, C, D, E = (ProcessKey(pid, pid * 10) for pid in (101, 102, 103, 104, 105))
+GPU, OTHER_GPU = "0000:18:00", "0000:2a:00"
+SERVER = 99
+
+
+def seen(
+    source: Source,
+    at: float,
+    what: Observation,
+    process: ProcessKey | None = None,
+    *,
+    gpu: str | None = None,
+    trust: Trust = Trust.NONE,
+    serial: str = "",
+) -> Evidence:
+    return Evidence(
+        source, observed_at=at + 0.001, what=what, happened_at=at, process=process, gpu=gpu, trust=trust, serial=serial
+    )
+
+
+def came(process: ProcessKey, at: float = 1.0, lane: str = "default-0") -> Evidence:
+    return seen(Source.PROCESSES, at, ClientCame("default", lane), process, trust=Trust.PROOF)
+
+
+def uvm(process: ProcessKey, at: float, *, fatal: bool = True) -> Evidence:
+    return seen(Source.UVM, at, UvmFault(0x7E0000000000, "write", "pde", fatal), process, trust=Trust.PROOF)
+
+
+def xid(number: int, at: float, pid: int | None = None, gpu: str = GPU) -> Evidence:
+    return seen(Source.KERNEL_LOG, at, Xid(number, pid, "..."), gpu=gpu, serial=f"kmsg:{at}:{number}:{gpu}")
+
+
+def server(what: str, at: float, client: ProcessKey | None = None) -> Evidence:
+    said = ServerSays(what, SERVER, client.pid if client else None)
+    return seen(Source.SERVER_LOG, at, said, trust=Trust.HINT)
+
+
+def ended(
+    process: ProcessKey, at: float, *, code: int | None = None, signal: int | None = None, oom: bool = False
+) -> Evidence:
+    return seen(Source.PROCESSES, at, ProcessEnded(code, signal, oom, None), process, trust=Trust.PROOF)
+
+
+CLIENTS = [came(A), came(B), came(C)]
+MMU = [uvm(A, 10.002), server("fault_begins", 10.003), xid(31, 10.130, B.pid), xid(43, 10.131, SERVER)]
+MISALIGNED = [xid(13, 20.010), xid(43, 20.012, SERVER), server("fault_begins", 20.015)]
+TRAP = [xid(43, 30.010, SERVER), server("fault_begins", 30.015), server("sticky", 30.016, A)]
+TORN = [server("teardown", 40.151, A), server("teardown", 40.151, C), server("culprit", 40.151, A)]
+KILLED = [ended(B, 40.230, signal=9), xid(31, 40.150, C.pid), server("fault_begins", 40.151), *TORN]
+
+
+def only(incidents: Sequence[Incident]) -> Incident:
+    assert len(incidents) == 1, [incident.reason for incident in incidents]
+    return incidents[0]
+
+
+def pids(suspects: Sequence[object]) -> set[int]:
+    return {suspect.pid for suspect in suspects}  # type: ignore[attr-defined]  # Suspect, kept short
+
+
+def test_a_memory_fault_is_proved_by_the_uvm_queue_and_by_it_alone_in_time() -> None:
+    early = only(triage([*CLIENTS, MMU[0]]))
+    assert (early.fault_class, early.confidence) == (FaultClass.MMU, Confidence.PROVEN)
+    assert early.culprit is not None
+    assert early.culprit.process == A
+    whole = only(triage([*CLIENTS, *MMU]))
+    assert whole.culprit == early.culprit
+    assert whole.xids == (31, 43)
+    assert pids(whole.victims) == {B.pid, C.pid}
+
+
+def test_the_kernels_own_pid_accuses_nobody() -> None:
+    incident = only(triage([*CLIENTS, xid(31, 10.130, B.pid), server("fault_begins", 10.131)]))
+    assert incident.culprit is None
+    assert incident.confidence is Confidence.UNKNOWN
+    assert pids(incident.candidates) == {A.pid, B.pid, C.pid}
+
+
+def test_the_servers_own_word_accuses_nobody_either() -> None:
+    """It named an innocent client in every fault where the UVM queue had proof."""
+    incident = only(triage([*CLIENTS, xid(31, 10.1, B.pid), server("fault_begins", 10.0), server("culprit", 10.0, C)]))
+    assert incident.culprit is None
+    assert pids(incident.candidates) == {A.pid, B.pid, C.pid}
+
+
+@pytest.mark.parametrize("fault", [MISALIGNED, TRAP])
+def test_an_sm_fault_has_candidates_and_no_culprit(fault: list[Evidence]) -> None:
+    incident = only(triage([*CLIENTS, *fault]))
+    assert incident.fault_class is FaultClass.SM
+    assert incident.culprit is None
+    assert pids(incident.candidates) == {A.pid, B.pid, C.pid}
+    assert incident.reason
+
+
+@pytest.mark.parametrize("fault", [MISALIGNED, TRAP])
+def test_who_was_alone_did_it(fault: list[Evidence]) -> None:
+    incident = only(triage([came(A), came(B), ended(B, 5.0, code=0), *fault]))
+    assert incident.culprit is not None
+    assert incident.culprit.process == A
+
+
+def test_a_crash_with_work_in_flight_is_told_from_one_without() -> None:
+    deadly = only(triage([*CLIENTS, *KILLED]))
+    assert (deadly.fault_class, deadly.confidence) == (FaultClass.PROCESS, Confidence.LIKELY)
+    assert deadly.culprit is not None
+    assert deadly.culprit.process == B
+    assert pids(deadly.victims) == {A.pid, C.pid}
+    assert deadly.work_in_flight is True
+    assert only(triage([*CLIENTS, KILLED[0]], now=40.1)).work_in_flight is None
+    idle = only(triage([*CLIENTS, KILLED[0]], now=41.0))
+    assert idle.work_in_flight is False
+    assert (idle.fault_class, idle.confidence) == (FaultClass.PROCESS, Confidence.PROVEN)
+    assert idle.victims == ()
+
+
+def test_an_orderly_end_is_no_incident_and_an_exit_with_work_in_flight_is() -> None:
+    assert triage([*CLIENTS, ended(A, 10.0, code=0)]) == ()
+    assert triage([*CLIENTS, ended(A, 10.0, code=3)]) == ()
+    torn = [server("teardown", 10.151, B), server("teardown", 10.151, C)]
+    story = [xid(31, 10.15, B.pid), server("fault_begins", 10.151), *torn, ended(A, 10.22, code=0)]
+    incident = only(triage([*CLIENTS, *story]))
+    assert incident.culprit is not None
+    assert (incident.fault_class, incident.culprit.process) == (FaultClass.PROCESS, A)
+
+
+def test_two_ends_before_a_fault_are_two_candidates() -> None:
+    torn = [server("teardown", 40.151, C)]
+    story = [xid(31, 40.150, C.pid), server("fault_begins", 40.151), *torn]
+    incident = only(triage([*CLIENTS, *story, ended(A, 40.22, signal=9), ended(B, 40.23, signal=9)]))
+    assert incident.culprit is None
+    assert pids(incident.candidates) == {A.pid, B.pid}
+
+
+def test_who_left_in_order_just_before_somebody_elses_trap_is_not_accused() -> None:
+    leaver = ended(B, 29.8, code=0)
+    torn = [server("teardown", 30.015, each) for each in (A, C)]
+    for evidence in ([*CLIENTS, leaver, *TRAP, *torn], [*CLIENTS, leaver, *TRAP[1:], *torn]):
+        for now in (30.016, 30.05, 30.2):
+            for incident in triage(evidence, now):
+                assert incident.culprit is None
+
+
+def test_a_victim_that_aborts_later_is_no_incident_of_its_own() -> None:
+    aborted = [ended(B, 12.5, signal=6), ended(C, 14.0, signal=6)]
+    assert only(triage([*CLIENTS, *MMU, *aborted])).fault_class is FaultClass.MMU
+
+
+def test_echoes_alone_are_nothing() -> None:
+    assert triage([*CLIENTS, xid(43, 10.0, SERVER), xid(45, 10.1, A.pid), xid(45, 10.2, B.pid)]) == ()
+    assert triage([*CLIENTS, uvm(A, 10.0, fatal=False)]) == ()
+    assert triage([*CLIENTS, seen(Source.KERNEL_LOG, 5.0, Lost(-1))]) == ()
+
+
+def test_two_faults_at_once_are_two_incidents() -> None:
+    incidents = triage([*CLIENTS, *MMU, uvm(C, 10.0025)])
+    assert [incident.culprit.process for incident in incidents if incident.culprit] == [A, C]
+    assert {incident.confidence for incident in incidents} == {Confidence.PROVEN}
+
+
+def test_two_faults_in_a_second_are_told_apart_once_the_first_is_over() -> None:
+    """As seen: the victims of the first leave, the server recovers, a newcomer is killed with work in flight."""
+    first = [server("fault_begins", 10.0), xid(43, 10.005, SERVER), server("fault_ends", 10.422)]
+    leaving = [ended(each, 10.46, code=3) for each in (A, B, C)]
+    second = [came(D, 10.52), came(E, 10.53), ended(D, 10.736, signal=9), server("fault_begins", 10.883)]
+    second += [server("teardown", 10.883, E), server("fault_ends", 10.884)]
+    incidents = triage([*CLIENTS, *first, *leaving, *second])
+    assert [incident.fault_class for incident in incidents] == [FaultClass.SM, FaultClass.PROCESS]
+    assert incidents[0].culprit is None
+    assert incidents[1].culprit is not None
+    assert incidents[1].culprit.process == D
+
+
+def test_two_gpus_have_two_incidents() -> None:
+    incidents = triage([*CLIENTS, xid(13, 20.010), xid(13, 20.011, gpu=OTHER_GPU), server("fault_begins", 20.015)])
+    assert {incident.gpu for incident in incidents} == {GPU, OTHER_GPU}
+
+
+def test_a_stranger_is_not_blamed_on_clients() -> None:
+    incident = only(triage([*CLIENTS, xid(31, 10.0, 4711)]))
+    assert incident.culprit is not None
+    assert (incident.culprit.pid, incident.culprit.client) == (4711, False)
+    assert incident.victims == ()
+
+
+def test_a_lane_that_dies_is_nobodys_fault() -> None:
+    down = seen(Source.LANE, 10.0, LaneChanged("default", "default-0", "DOWN", "control daemon 5 ended"))
+    incident = only(triage([*CLIENTS, down, ended(A, 10.2, code=3), ended(B, 10.3, signal=6)]))
+    assert (incident.fault_class, incident.culprit) == (FaultClass.LANE, None)
+    assert pids(incident.victims) == {A.pid, B.pid, C.pid}
+
+
+def test_a_sick_device_is_nobodys_fault() -> None:
+    for sign in (xid(79, 10.0), seen(Source.NVML, 10.0, DeviceHealth("ecc_double_bit", 1, True), gpu=GPU)):
+        incident = only(triage([*CLIENTS, sign, xid(31, 10.1, B.pid), server("fault_begins", 10.2)]))
+        assert (incident.fault_class, incident.culprit) == (FaultClass.DEVICE, None)
+
+
+STORIES: list[list[Evidence]] = [MMU, MISALIGNED, TRAP, KILLED, [ended(C, 60.0, signal=11)], [xid(79, 80.0)]]
+
+
+@given(st.data())
+def test_the_order_of_arrival_never_changes_the_verdict(data: st.DataObject) -> None:
+    stories = data.draw(st.lists(st.sampled_from(range(len(STORIES))), unique=True, min_size=1))
+    evidence = [*CLIENTS, *(each for story in stories for each in STORIES[story])]
+    shuffled = data.draw(st.permutations(evidence))
+    repeated = data.draw(st.lists(st.sampled_from(evidence), max_size=4))
+    assert triage([*shuffled, *repeated]) == triage(evidence)
+
+
+@given(st.permutations(MMU), st.floats(-0.05, 0.05))
+def test_never_an_innocent_whatever_is_missing_or_late(arrival: list[Evidence], skew: float) -> None:
+    """Every prefix of what arrives, with the kernel log's clock off by up to 50 ms: the culprit or nobody."""
+    late = [
+        msgspec.structs.replace(each, happened_at=(each.happened_at or 0) + skew)
+        if each.source is Source.KERNEL_LOG
+        else each
+        for each in arrival
+    ]
+    for length in range(len(late) + 1):
+        for incident in triage([*CLIENTS, *late[:length]]):
+            assert incident.culprit is None or incident.culprit.process == A
+
+
+@given(st.lists(st.sampled_from([each for story in STORIES for each in story]), max_size=12))
+def test_no_evidence_whatever_breaks_triage(evidence: list[Evidence]) -> None:
+    for incident in triage([*CLIENTS, *evidence]):
+        assert incident.reason
+        assert incident.culprit is None or incident.culprit not in incident.victims
+        assert msgspec.json.decode(msgspec.json.encode(incident), type=Incident) == incident
