@@ -8,6 +8,7 @@ from mpsguard.cli.tables import age, table
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 from mpsguard.model import Client
+from mpsguard.sensors.uvm import Attachment
 
 
 class Arguments(msgspec.Struct):
@@ -16,16 +17,34 @@ class Arguments(msgspec.Struct):
     domain: str | None = None
 
 
+class Watch(msgspec.Struct, frozen=True):
+    """Whether a fault of a client would be seen in its own address space."""
+
+    pid: int
+    watched: bool
+    reason: str
+    """Why it is not; "" if it is."""
+
+
 class ClientList(msgspec.Struct, frozen=True):
-    """The clients alive, oldest first."""
+    """The clients alive, oldest first, and how each is watched, in the same order."""
 
     clients: tuple[Client, ...]
+    watches: tuple[Watch, ...]
 
 
 async def serve(guard: Guard, arguments: Arguments) -> ClientList:
     """The server half."""
     domains = guard.domains.values() if arguments.domain is None else [guard.domain(arguments.domain)]
-    return ClientList(tuple(client for domain in domains for client in domain.clients.all()))
+    found = tuple(client for domain in domains for client in domain.clients.all())
+    attachments = guard.investigation.senses.attachments() if guard.investigation else {}
+    return ClientList(found, tuple(_watch(client, attachments.get(client.process)) for client in found))
+
+
+def _watch(client: Client, attachment: Attachment | None) -> Watch:
+    if attachment is None:
+        return Watch(client.process.pid, False, "unknown to the uvm sensor")
+    return Watch(client.process.pid, attachment.attached, attachment.reason)
 
 
 HANDLER = Handler("clients", Arguments, serve)
@@ -42,7 +61,7 @@ def clients(session: Session, domain: str | None) -> None:
         return
     session.console.print(
         table(
-            ("PID", "UID", "DOMAIN", "LANE", "AGE", "SEEN", "GPUS", "CONTAINER", "COMMAND"),
+            ("PID", "UID", "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "COMMAND"),
             [
                 (
                     client.process.pid,
@@ -51,11 +70,12 @@ def clients(session: Session, domain: str | None) -> None:
                     client.lane,
                     age(client.connected_at),
                     "adopted" if client.adopted else "came",
+                    "yes" if watch.watched else "no",
                     client.gpus or "-",
                     (client.container or "-")[:12],
                     client.command,
                 )
-                for client in result.clients
+                for client, watch in zip(result.clients, result.watches, strict=True)
             ],
         )
     )

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from mpsguard.cli import clients, doctor, events, lanes, metrics, mps, status, terminate
+from mpsguard.cli import clients, doctor, events, incident, incidents, lanes, metrics, mps, status, terminate
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 
@@ -14,6 +14,8 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     clients.clients,
     lanes.lanes,
     events.events,
+    incidents.incidents,
+    incident.incident,
     terminate.terminate,
     mps.mps,
     metrics.metrics,
@@ -27,6 +29,9 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
         clients.HANDLER,
         lanes.HANDLER,
         events.HANDLER,
+        incidents.HANDLER,
+        incident.HANDLER,
+        incident.EXPORT_HANDLER,
         terminate.HANDLER,
         mps.HANDLER,
         metrics.HANDLER,

@@ -11,6 +11,7 @@ from mpsguard.cli.tables import age, coloured, table
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.health import Health, judge
+from mpsguard.daemon.senses import SensorStatus
 from mpsguard.model import LaneReport
 
 _EXITS = {Health.HEALTHY: Exit.OK, Health.DEGRADED: Exit.DEGRADED, Health.FAULT: Exit.FAULT}
@@ -45,6 +46,7 @@ class Status(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     domains: tuple[DomainStatus, ...]
+    sensors: tuple[SensorStatus, ...]
 
 
 async def serve(guard: Guard, _: Arguments) -> Status:
@@ -76,7 +78,10 @@ async def serve(guard: Guard, _: Arguments) -> Status:
         for domain in domains
         if not domain.impersonates
     ]
-    return Status(mpsguard.__version__, guard.started_at, judgement.health, judgement.problems, tuple(notes), domains)
+    sensors = guard.investigation.senses.states() if guard.investigation else ()
+    return Status(
+        mpsguard.__version__, guard.started_at, judgement.health, judgement.problems, tuple(notes), domains, sensors
+    )
 
 
 HANDLER = Handler("status", Arguments, serve)
@@ -115,4 +120,6 @@ def status(session: Session) -> None:
                 ],
             )
         )
+        for sensor in result.sensors:
+            out.print(f"  {'+' if sensor.present else '-'} {sensor.name}: {sensor.detail}", markup=False)
     sys.exit(_EXITS[result.health])

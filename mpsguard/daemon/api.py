@@ -20,18 +20,21 @@ _AT_ONCE: Final = 64
 """Requests worked on at the same time; one more is answered "busy"."""
 
 G = TypeVar("G")
+Needs_contra = TypeVar("Needs_contra", contravariant=True)
 A = TypeVar("A", bound=msgspec.Struct)
 
 
-class Handler(Generic[G, A]):
+class Handler(Generic[Needs_contra, A]):
     """The server half of one command: its name, the type of its arguments, and what carries it out."""
 
-    def __init__(self, name: str, arguments: type[A], serve: Callable[[G, A], Awaitable[msgspec.Struct]]) -> None:
+    def __init__(
+        self, name: str, arguments: type[A], serve: Callable[[Needs_contra, A], Awaitable[msgspec.Struct]]
+    ) -> None:
         self.name = name
         self._arguments = arguments
         self._serve = serve
 
-    async def __call__(self, guard: G, raw: msgspec.Raw) -> msgspec.Struct:
+    async def __call__(self, guard: Needs_contra, raw: msgspec.Raw) -> msgspec.Struct:
         """Carry the command out; raises RequestError."""
         try:
             arguments = msgspec.json.decode(raw, type=self._arguments)

@@ -2,10 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final
-
-import msgspec
+from typing import Final, Protocol
 
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
@@ -34,22 +31,36 @@ def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane
     )
 
 
+class Audience(Protocol):
+    """Who is told of clients. Handles are open during the call, and the callee's for no longer."""
+
+    def client_came(self, client: Client, handle: ProcessHandle) -> None:
+        """A client was handed over to a lane for the first time, or was found on one."""
+
+    def client_came_again(self, client: Client, handle: ProcessHandle) -> None:
+        """A known client was handed over once more: each of its contexts is a connection."""
+
+    def client_ended(self, client: Client, handle: ProcessHandle) -> None:
+        """A client has ended."""
+
+
 class Clients:
     """Owns a handle on every client of a domain from its first handover to its end."""
 
-    def __init__(self, came: Callable[[Client], None], ended: Callable[[Client], None]) -> None:
-        self._came = came
-        self._ended = ended
+    def __init__(self, audience: Audience) -> None:
+        self._audience = audience
         self._alive: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
 
     def add(self, client: Client, handle: ProcessHandle) -> None:
         """Take over ``handle``; a client that is known already (its second connection) keeps its first entry."""
-        if client.process in self._alive:
+        known = self._alive.get(client.process)
+        if known is not None:
+            self._audience.client_came_again(known[0], handle)
             handle.close()
             return
         self._alive[client.process] = (client, handle)
         asyncio.get_running_loop().add_reader(handle.fileno(), self._gone, client.process)
-        self._came(client)
+        self._audience.client_came(client, handle)
 
     def find(self, pid: int) -> Client | None:
         """The client that has ``pid``, if one is alive."""
@@ -58,11 +69,6 @@ class Clients:
     def all(self) -> list[Client]:
         """The clients, oldest first."""
         return [client for client, _ in self._alive.values()]
-
-    def moved(self, lane: str) -> None:
-        """Note that all clients are on ``lane`` now."""
-        for key, (client, handle) in list(self._alive.items()):
-            self._alive[key] = (msgspec.structs.replace(client, lane=lane), handle)
 
     def close(self) -> None:
         """Give all handles back; nobody is told that the clients ended, for they have not."""
@@ -77,5 +83,5 @@ class Clients:
     def _gone(self, key: ProcessKey) -> None:
         client, handle = self._alive.pop(key)
         asyncio.get_running_loop().remove_reader(handle.fileno())
+        self._audience.client_ended(client, handle)
         handle.close()
-        self._ended(client)

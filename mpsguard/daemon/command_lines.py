@@ -82,11 +82,16 @@ class CommandLines:
             if packet.end:
                 return None
             checked(packet, opening.sender)
-            return handshake.decode_command(packet.data)
+            line = handshake.decode_command(packet.data)
         except ProtocolError as error:
             raise RefusedError("garbage", str(error)) from None
         except TimeoutError:
             raise RefusedError("silent", "a command's length without its text") from None
+        if any(character < " " and character != "\t" for character in line):
+            # The daemon writes commands into its log as they are: with a line break in one, anybody could write there
+            # what a server never said.
+            raise RefusedError("garbage", "control characters in a command")
+        return line
 
 
 def _is_quit(line: str) -> bool:

@@ -13,6 +13,7 @@ from mpsguard.daemon.clients import Clients
 from mpsguard.daemon.events import EventStream
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.public_directory import PublicDirectory
+from mpsguard.daemon.senses import Senses
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport
@@ -45,12 +46,19 @@ class Domain:
     """Owns everything of one domain but its lane's processes, which belong to nobody and outlive it."""
 
     def __init__(
-        self, guard: config.Guard, settings: config.Domain, binary: str, *, metrics: Metrics, events: EventStream
+        self,
+        guard: config.Guard,
+        settings: config.Domain,
+        binary: str,
+        *,
+        metrics: Metrics,
+        events: EventStream,
     ) -> None:
         self.name = settings.name
         self.settings = settings
         self.directory = PublicDirectory(Path(settings.pipe_directory))
-        self.clients = Clients(self._came, self._ended)
+        self.clients = Clients(self)
+        self._senses: Senses | None = None
         spec = lane_spec(guard, settings, binary)
         store = SettingsStore(Path(guard.state_directory) / "lanes" / f"{spec.name}.json", settings.settings)
         self.lane = Lane(spec, store, self._noticed)
@@ -70,8 +78,12 @@ class Domain:
         """
         self.directory.open(given)
 
-    async def run(self) -> None:
-        """Serve until cancelled, or until the lane was told to quit; then the public directory is given back."""
+    async def run(self, senses: Senses) -> None:
+        """Serve until cancelled, or until the lane was told to quit; then the public directory is given back.
+
+        ``senses`` are told of what happens here.
+        """
+        self._senses = senses
         self.broker.listen(self.directory.sockets)
         try:
             await self.lane.run()
@@ -89,6 +101,10 @@ class Domain:
         self._events.publish(kind, self.name, lane=lane, **data)
         if kind == "command_timeout":
             self._metrics.command_timeouts.labels(self.name, lane).inc()
+        if self._senses is not None and kind in ("lane_adopted", "lane_started"):
+            self._senses.lane_began(self.lane.report)
+        elif self._senses is not None and kind == "lane_state":
+            self._senses.lane_changed(self.lane.report)
         if kind == "lane_settled" and data["adopted"]:
             self._adopting = asyncio.create_task(self._adopt_clients())
         elif kind in ("lane_settled", "lane_start_failed", "lane_foreign"):
@@ -118,7 +134,10 @@ class Domain:
             return
         self.clients.add(client, handle)
 
-    def _came(self, client: Client) -> None:
+    def client_came(self, client: Client, handle: ProcessHandle) -> None:
+        """See `clients.Audience`."""
+        if self._senses is not None:
+            self._senses.client_came(client, handle)
         self._metrics.clients.labels(self.name).set(len(self.clients))
         named = procfs.environment(client.process.pid).get("CUDA_MPS_PIPE_DIRECTORY")
         self._events.publish(
@@ -133,7 +152,15 @@ class Domain:
             environment_agrees=named == self.settings.pipe_directory,
         )
 
-    def _ended(self, client: Client) -> None:
+    def client_came_again(self, _: Client, handle: ProcessHandle) -> None:
+        """See `clients.Audience`."""
+        if self._senses is not None:
+            self._senses.client_came_again(handle)
+
+    def client_ended(self, client: Client, handle: ProcessHandle) -> None:
+        """See `clients.Audience`."""
+        if self._senses is not None:
+            self._senses.client_ended(client, handle)
         self._metrics.clients.labels(self.name).set(len(self.clients))
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)
 

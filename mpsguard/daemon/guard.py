@@ -18,6 +18,9 @@ from mpsguard.daemon import public_directory
 from mpsguard.daemon.api import Api, Handler
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.investigation import Investigation
+from mpsguard.daemon.journal import Journal
+from mpsguard.daemon.journal_records import JournalError
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.daemon.public_directory import PublicDirectoryError
@@ -48,6 +51,15 @@ class Guard:
             for domain in settings.domain
         }
         self._handlers = handlers
+        self.investigation: Investigation | None = None
+        """There once the public directories are ours: no two guards write one journal."""
+
+    @property
+    def journal(self) -> Journal:
+        """Where incidents are kept; RequestError while there is none yet."""
+        if self.investigation is None:
+            raise RequestError("busy", "the guard is still starting")
+        return self.investigation.journal
 
     def domain(self, name: str | None) -> Domain:
         """The domain of that name, or the only one; RequestError if there is none such or more than one."""
@@ -67,7 +79,12 @@ class Guard:
         tasks: list[asyncio.Task[Any]] = []
         try:
             self._open(api, given)
-            domains = [asyncio.create_task(domain.run(), name=domain.name) for domain in self.domains.values()]
+            investigation = self.investigation
+            assert investigation is not None
+            domains = [
+                asyncio.create_task(domain.run(investigation.senses), name=domain.name)
+                for domain in self.domains.values()
+            ]
             ends = [
                 asyncio.create_task(stop.wait()),
                 asyncio.create_task(_all_done(domains)),
@@ -85,6 +102,8 @@ class Guard:
             if tasks:
                 await asyncio.wait(tasks)
             await api.close()
+            if self.investigation is not None:
+                self.investigation.close()
             for domain in self.domains.values():
                 domain.directory.close()
             for sock in given.values():
@@ -98,11 +117,12 @@ class Guard:
                 domain.open(given)
                 if not domain.directory.held:
                     _store(domain)
+            self.investigation = self._investigate()
             api.open(self.config.guard.group)
             if self.config.guard.metrics_address is not None:
                 host, port = config.split_address(self.config.guard.metrics_address)
                 start_http_server(port, addr=host, registry=self.metrics.registry)
-        except PublicDirectoryError as error:
+        except (PublicDirectoryError, JournalError) as error:
             raise StartError(str(error)) from None
         except LookupError:
             raise StartError(f"guard.group: no group {self.config.guard.group!r} on this machine") from None
@@ -110,6 +130,22 @@ class Guard:
             raise StartError(f"{error.filename or run_directory}: {error.strerror}") from None
         self.events.listen(api.publish)
         self.events.publish("guard_started", "", version=mpsguard.__version__)
+
+    def _investigate(self) -> Investigation:
+        path = Path(self.config.guard.state_directory) / "journal.sqlite"
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        loop = asyncio.get_running_loop()
+
+        def noticed(kind: str, data: Mapping[str, Any]) -> None:
+            # The journal speaks from its own thread.
+            loop.call_soon_threadsafe(lambda: self.events.publish(kind, "", **data))
+
+        return Investigation(
+            Journal.open(path, noticed=noticed),
+            events=self.events,
+            metrics=self.metrics,
+            clients=lambda: [client for domain in self.domains.values() for client in domain.clients.all()],
+        )
 
     async def _tell_ready(self) -> None:
         """Ready is when every lane was adopted or started, or could not be: the guard serves in either case."""

@@ -77,6 +77,9 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.evidence = Counter("mpsguard_evidence", "Observations by sensor", ["source"], registry=self.registry)
+        self.incidents = Counter("mpsguard_incidents", "Incidents by class", ["fault_class"], registry=self.registry)
+
     def domain(self, name: str) -> None:
         """Make every series of a domain exist, so that a counter that never counted reads 0."""
         for reason in REFUSALS:

@@ -66,6 +66,7 @@ BAD: list[tuple[str, Callable[[Guarded], Peer], Callable[[Peer], None]]] = [
     ("garbage", as_ui, lambda peer: peer.say(struct.pack("<q", -1))),
     ("garbage", as_ui, lambda peer: peer.say(struct.pack("<q", 1 << 62))),
     ("garbage", as_ui, lambda peer: peer.say(b"ps\n\0")),
+    ("garbage", as_ui, lambda peer: peer.say_all(struct.pack("<q", 6), b"ps\nps\n\0")),
     ("truncated", as_ui, lambda peer: peer.say_all(struct.pack("<q", 100), b"x" * 100_000)),
     ("descriptors", as_ui, lambda peer: peer.say_with_descriptors(struct.pack("<q", 4), 1)),
     ("silent", greeted, lambda _: None),

@@ -53,7 +53,7 @@ def test_misaligned_access_looks_like_success_to_the_culprit_first(stack: Simula
         ("kill", signal.SIGKILL, 700),
         ("segv", signal.SIGSEGV, 700),
         ("killidle", signal.SIGKILL, SURVIVES),
-        ("exit", 0, SURVIVES),
+        ("exitidle", 0, SURVIVES),
     ],
 )
 def test_death_and_its_victims(stack: SimulatedStack, kind: str, signal_number: int, innocent: int | None) -> None:

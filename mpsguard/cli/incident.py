@@ -1,0 +1,120 @@
+"""`mpsguard-ctl incident`: one incident, told, exported or drawn."""
+
+import os
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+
+from mpsguard.cli.incidents import KeepsJournal
+from mpsguard.cli.session import Exit, Session, with_session
+from mpsguard.daemon.api import Handler
+from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.journal_records import Bundle, JournalError, RecordedIncident
+from mpsguard.daemon.protocol import RequestError
+from mpsguard.report import page, text
+from mpsguard.report.story import Story, tell
+from mpsguard.triage import catalog
+
+T = TypeVar("T")
+
+_id = click.argument("name", metavar="ID")
+
+
+class Arguments(msgspec.Struct):
+    """Which one."""
+
+    id: str
+
+
+async def serve(guard: KeepsJournal, arguments: Arguments) -> RecordedIncident:
+    """The server half of `show` and `report`."""
+    return await _found(guard.journal.get(arguments.id), arguments.id)
+
+
+async def serve_export(guard: KeepsJournal, arguments: Arguments) -> Bundle:
+    """The server half of `export`."""
+    return await _found(guard.journal.export(arguments.id), arguments.id)
+
+
+async def _found(look: Awaitable[T], name: str) -> T:
+    try:
+        return await look
+    except KeyError:
+        raise RequestError("failed", f"no incident {name[:64]!r}; `incidents` lists those there are") from None
+    except JournalError as error:
+        raise RequestError("failed", str(error)) from None
+
+
+HANDLER: Handler[Guard, Arguments] = Handler("incident", Arguments, serve)
+EXPORT_HANDLER: Handler[Guard, Arguments] = Handler("incident_export", Arguments, serve_export)
+
+
+@click.group()
+def incident() -> None:
+    """Look at one incident: read it, take it elsewhere, or draw it.
+
+    IDs are those of `mpsguard-ctl incidents`.
+    """
+
+
+@incident.command()
+@_id
+@with_session
+def show(session: Session, name: str) -> None:
+    """Tell incident ID: the verdict, then the timeline in milliseconds, then what to do."""
+    record = session.ask("incident", Arguments(name), RecordedIncident)
+    if session.as_json:
+        session.print_json(record)
+    else:
+        click.echo(text.render(_told(record)), nl=False)
+
+
+@incident.command()
+@_id
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to; standard output without.")
+@with_session
+def export(session: Session, name: str, output: Path | None) -> None:
+    """Write incident ID as a JSON bundle: the verdict, and all evidence that triage needs to come to it again."""
+    bundle = session.ask("incident_export", Arguments(name), Bundle)
+    if output is None:
+        session.print_json(bundle)
+    else:
+        _write(session, output, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
+        _done(session, bundle.record.id, output)
+
+
+@incident.command()
+@_id
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The HTML file.")
+@with_session
+def report(session: Session, name: str, output: Path) -> None:
+    """Write incident ID as one HTML file with the timeline drawn; it needs no network and runs no script."""
+    record = session.ask("incident", Arguments(name), RecordedIncident)
+    _write(session, output, page.render(_told(record)).encode())
+    _done(session, record.id, output)
+
+
+def _told(record: RecordedIncident) -> Story:
+    return tell(record, {number: catalog.lookup(number).advice for number in record.incident.xids})
+
+
+def _write(session: Session, path: Path, content: bytes) -> None:
+    """A whole file or the one that was there before; for its owner only, as command lines are in it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(content)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        session.fail(Exit.FAILED, f"{path}: {error.strerror}")
+
+
+def _done(session: Session, name: str, path: Path) -> None:
+    if session.as_json:
+        session.print_json({"id": name, "output": str(path)})
+    else:
+        click.echo(f"incident {name} written to {path}")

@@ -1,0 +1,85 @@
+"""`mpsguard-ctl incidents`: what went wrong so far, a line each."""
+
+from typing import Protocol
+
+import click
+import msgspec
+
+from mpsguard.cli.session import Session, with_session
+from mpsguard.cli.tables import table
+from mpsguard.daemon.api import Handler
+from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.journal import Journal
+from mpsguard.daemon.journal_records import IncidentSummary, JournalError
+from mpsguard.daemon.protocol import RequestError
+from mpsguard.report.story import clock
+
+
+class KeepsJournal(Protocol):
+    """A guard, as far as these commands need one."""
+
+    @property
+    def journal(self) -> Journal:
+        """Where incidents are recorded."""
+
+
+class Arguments(msgspec.Struct):
+    """How many at most, and (UNIX seconds) since when."""
+
+    last: int = 20
+    since: float = 0.0
+
+
+class IncidentList(msgspec.Struct, frozen=True):
+    """The newest incidents, newest first."""
+
+    incidents: tuple[IncidentSummary, ...]
+
+
+async def serve(guard: KeepsJournal, arguments: Arguments) -> IncidentList:
+    """The server half."""
+    if not 1 <= arguments.last <= 1000:
+        raise RequestError("arguments", "1 to 1000 incidents can be listed")
+    try:
+        return IncidentList(tuple(await guard.journal.list(arguments.last, arguments.since)))
+    except JournalError as error:
+        raise RequestError("failed", str(error)) from None
+
+
+HANDLER: Handler[Guard, Arguments] = Handler("incidents", Arguments, serve)
+
+
+@click.command()
+@click.option("--last", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at most.")
+@with_session
+def incidents(session: Session, last: int) -> None:
+    """List the last incidents, newest first: what it was, whose doing, and how sure that is."""
+    result = session.ask("incidents", Arguments(last), IncidentList)
+    if session.as_json:
+        session.print_json(result)
+        return
+    session.console.print(
+        table(
+            ("ID", "WHEN", "CLASS", "XIDS", "GPU", "LANE", "CULPRIT", "CONFIDENCE", "VICTIMS"),
+            [
+                (
+                    incident.id,
+                    clock(incident.began),
+                    incident.fault_class.value,
+                    ",".join(map(str, incident.xids)) or "-",
+                    incident.gpu or "-",
+                    incident.lane or "-",
+                    _culprit(incident),
+                    incident.confidence.value,
+                    len(incident.victims),
+                )
+                for incident in result.incidents
+            ],
+        )
+    )
+
+
+def _culprit(incident: IncidentSummary) -> str:
+    if incident.culprit is not None:
+        return f"{incident.culprit.pid} {incident.culprit_command or ''}".strip()
+    return f"one of {len(incident.candidates)}" if incident.candidates else "-"

@@ -1,0 +1,86 @@
+"""From evidence to incidents: the senses, the desk that judges what they see, and the journal that keeps it all."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.incident_desk import IncidentDesk
+from mpsguard.daemon.journal import Journal
+from mpsguard.daemon.metrics import Metrics
+from mpsguard.daemon.senses import Senses
+from mpsguard.evidence import Evidence, Source
+from mpsguard.incident import Incident
+from mpsguard.model import Client
+from mpsguard.sensors import kernel_log
+
+_POSITION: Final = "kernel_log_position"
+
+
+class Investigation:
+    """Owns journal, desk and senses. Made in the event loop, by the guard that holds the public directories."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        events: EventStream,
+        metrics: Metrics,
+        clients: Callable[[], Iterable[Client]],
+    ) -> None:
+        """``clients`` tells who is on the lanes now."""
+        self.journal = journal
+        self._events = events
+        self._metrics = metrics
+        self._desk = IncidentDesk(journal, clients, self._told)
+        self.senses = Senses(self._take, self._kernel_log_after())
+
+    def close(self) -> None:
+        """Give everything back; what was seen is on disk then."""
+        self._remember_position()
+        self._desk.close()
+        self.senses.close()
+        self.journal.close()
+
+    def _take(self, evidence: Evidence) -> None:
+        self._metrics.evidence.labels(evidence.source.value).inc()
+        self._desk.take(evidence)
+        if evidence.source is Source.KERNEL_LOG:
+            self._remember_position()
+
+    def _told(self, incident_id: str, incident: Incident, new: bool) -> None:
+        if new:
+            self._metrics.incidents.labels(incident.fault_class.value).inc()
+        self._events.publish(
+            "incident",
+            "",
+            id=incident_id,
+            fault_class=incident.fault_class.value,
+            confidence=incident.confidence.value,
+            culprit=incident.culprit.pid if incident.culprit else None,
+            candidates=[suspect.pid for suspect in incident.candidates],
+            victims=[suspect.pid for suspect in incident.victims],
+            work_in_flight=incident.work_in_flight,
+            lane=incident.lane,
+            gpu=incident.gpu,
+            xids=list(incident.xids),
+            reason=incident.reason,
+            began=incident.began,
+            published_at=time.monotonic(),
+        )
+
+    def _kernel_log_after(self) -> int | None:
+        saved = self.journal.recall(_POSITION)
+        if saved is None:
+            return None
+        try:
+            return kernel_log.resume_after(msgspec.json.decode(saved, type=tuple[str, int]))
+        except msgspec.DecodeError:
+            return None
+
+    def _remember_position(self) -> None:
+        position = self.senses.position()
+        if position is not None:
+            self.journal.remember(_POSITION, msgspec.json.encode(position).decode())

@@ -1,0 +1,115 @@
+"""The guard's senses: every sensor, what each is to be told of, and one place to ask which of them are there."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpsguard.evidence import ClientCame, Evidence, LaneChanged, Source, Trust
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import Client, LaneReport, ProcessKey
+from mpsguard.mps.server_log import LogTail
+from mpsguard.sensors.daemon_logs import DaemonLogSensor
+from mpsguard.sensors.kernel_log import KernelLogSensor
+from mpsguard.sensors.nvml import NvmlSensor
+from mpsguard.sensors.process_ends import ProcessEndsSensor
+from mpsguard.sensors.state import SensorState
+from mpsguard.sensors.uvm import Attachment, UvmSensor
+
+_LOGS: Final = ((Source.SERVER_LOG, "server.log"), (Source.CONTROL_LOG, "control.log"))
+
+
+class SensorStatus(msgspec.Struct, frozen=True):
+    """One sensor at one moment."""
+
+    name: str
+    present: bool
+    detail: str
+
+
+class Senses:
+    """Owns the sensors. Made inside a running event loop; all evidence goes to ``take``."""
+
+    def __init__(self, take: Callable[[Evidence], None], kernel_log_after: int | None) -> None:
+        """``kernel_log_after``: see `KernelLogSensor`."""
+        self._take = take
+        self._uvm = UvmSensor(take)
+        self._kernel_log = KernelLogSensor(take, after=kernel_log_after)
+        self._nvml = NvmlSensor(take)
+        self._ends = ProcessEndsSensor()
+        self._logs: dict[tuple[str, Source], DaemonLogSensor] = {}
+
+    def client_came(self, client: Client, handle: ProcessHandle) -> None:
+        """A client is on a lane from now on."""
+        self._ends.client_came(client, handle)
+        self._take(
+            Evidence(
+                source=Source.PROCESSES,
+                observed_at=time.monotonic(),
+                what=ClientCame(client.domain, client.lane),
+                process=client.process,
+                trust=Trust.PROOF,
+                serial=f"came:{client.process.pid}.{client.process.start_ticks}",
+            )
+        )
+        self._uvm.client_came(handle)
+
+    def client_came_again(self, handle: ProcessHandle) -> None:
+        """A known client has made another connection: it may have opened its address space since."""
+        self._uvm.client_came(handle)
+
+    def client_ended(self, client: Client, handle: ProcessHandle) -> None:
+        """A client has ended; ``handle`` is still open."""
+        self._uvm.client_ended(client.process)
+        self._take(self._ends.client_ended(client, handle))
+
+    def lane_began(self, report: LaneReport) -> None:
+        """A control daemon was adopted or started: follow its logs from here on."""
+        for source, name in _LOGS:
+            self._close_log(report.name, source)
+            path = Path(report.log_directory) / name
+            self._logs[report.name, source] = DaemonLogSensor(self._take, source, path, LogTail(path))
+
+    def lane_changed(self, report: LaneReport) -> None:
+        """A lane's state is another one now."""
+        self._take(
+            Evidence(
+                source=Source.LANE,
+                observed_at=time.monotonic(),
+                what=LaneChanged(report.domain, report.name, report.state.value, report.reason),
+                trust=Trust.PROOF,
+            )
+        )
+
+    def position(self) -> tuple[str, int] | None:
+        """Boot id and sequence number up to which the kernel log has been read."""
+        return self._kernel_log.position()
+
+    def attachments(self) -> dict[ProcessKey, Attachment]:
+        """Which clients' address spaces are watched, and why the others are not."""
+        return {attachment.process: attachment for attachment in self._uvm.attachments()}
+
+    def states(self) -> tuple[SensorStatus, ...]:
+        """Every sensor, asked afresh."""
+        named: list[tuple[str, SensorState]] = [
+            (Source.UVM, self._uvm.state()),
+            (Source.KERNEL_LOG, self._kernel_log.state()),
+            (Source.NVML, self._nvml.state()),
+            (Source.PROCESSES, self._ends.state()),
+        ]
+        named += [(f"{source} {lane}", sensor.state()) for (lane, source), sensor in self._logs.items()]
+        return tuple(SensorStatus(str(name), state.present, state.detail) for name, state in named)
+
+    def close(self) -> None:
+        """Give everything back."""
+        for lane, source in list(self._logs):
+            self._close_log(lane, source)
+        for sensor in (self._uvm, self._kernel_log, self._nvml, self._ends):
+            sensor.close()
+
+    def _close_log(self, lane: str, source: Source) -> None:
+        sensor = self._logs.pop((lane, source), None)
+        if sensor is not None:
+            sensor.close()

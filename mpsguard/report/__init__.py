@@ -1,0 +1,1 @@
+"""An incident put into words and pictures: pure functions from what was recorded to text."""

@@ -1,0 +1,159 @@
+"""An incident as one HTML file that needs nothing else: no script, no font, no picture, no network.
+
+Nearly every text in it is a stranger's: command lines, log lines, names. All of it is escaped; and should one slip
+through, the content security policy lets no script run and nothing be loaded. The style sheet is allowed by its hash.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from html import escape
+from typing import Final
+
+from mpsguard.report import timeline
+from mpsguard.report.story import Moment, Story
+
+LIGHT: Final = {
+    "paper": "#ffffff",
+    "ink": "#1b1f24",
+    "quiet": "#57606a",
+    "line": "#d0d7de",
+    "even": "#ffffff",
+    "odd": "#f6f8fa",
+    "accused": "#ffebe9",
+    "culprit": "#b3121d",
+    "candidate": "#8a4600",
+    "victim": "#0a5bc4",
+    "sensor": "#57606a",
+    "guard": "#116329",
+}
+DARK: Final = {
+    "paper": "#0d1117",
+    "ink": "#e6edf3",
+    "quiet": "#9aa4af",
+    "line": "#30363d",
+    "even": "#0d1117",
+    "odd": "#151b23",
+    "accused": "#3c1418",
+    "culprit": "#ff8182",
+    "candidate": "#f0a35e",
+    "victim": "#79b8ff",
+    "sensor": "#9aa4af",
+    "guard": "#56d364",
+}
+
+
+def _variables(palette: dict[str, str]) -> str:
+    return ";".join(f"--{name}:{colour}" for name, colour in palette.items())
+
+
+STYLE: Final = (
+    f":root{{color-scheme:light dark;{_variables(LIGHT)}}}\n"
+    f"@media (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}\n"
+    """
+body{margin:0 auto;max-width:64rem;padding:1.5rem 1.25rem 3rem;background:var(--paper);color:var(--ink);
+ font:16px/1.5 system-ui,"DejaVu Sans",sans-serif}
+h1{font-size:1rem;font-weight:600;color:var(--quiet);margin:0 0 .5rem}
+h2{font-size:1.1rem;margin:2rem 0 .6rem}
+.verdict{font-size:1.35rem;line-height:1.35;font-weight:600;margin:0;border-left:.35rem solid var(--culprit);
+ padding:.2rem 0 .2rem .9rem;overflow-wrap:anywhere}
+.reason{color:var(--quiet);margin:.6rem 0 0 1.25rem;overflow-wrap:anywhere}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.2rem;margin:0}
+dt{color:var(--quiet)} dd{margin:0;overflow-wrap:anywhere}
+figure{margin:0;overflow-x:auto}
+svg{display:block;box-sizing:border-box;width:100%;min-width:44rem;border:1px solid var(--line)}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:.875rem}
+th{text-align:left;font-weight:600;color:var(--quiet);border-bottom:2px solid var(--line);padding:.3rem .7rem .3rem 0}
+td{border-bottom:1px solid var(--line);padding:.3rem .7rem .3rem 0;vertical-align:top;overflow-wrap:anywhere}
+.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+tr.culprit td{background:var(--accused)} td.role{white-space:nowrap}
+td.culprit,text.track.culprit{color:var(--culprit);fill:var(--culprit);font-weight:600}
+td.candidate{color:var(--candidate)} td.victim{color:var(--victim)} td.guard{color:var(--guard)}
+svg text{font:12px system-ui,"DejaVu Sans",sans-serif;fill:var(--ink)}
+svg text.tick{fill:var(--quiet)} svg text.track.culprit{font-weight:600;fill:var(--culprit)}
+.row.even{fill:var(--even)} .row.odd{fill:var(--odd)} .row.culprit{fill:var(--accused)}
+.grid{stroke:var(--line)} .whisker{stroke:var(--quiet);stroke-width:2}
+.mark text{font-size:10px;fill:var(--quiet)} .mark.culprit text{fill:var(--culprit);font-weight:600}
+g.culprit{fill:var(--culprit)} g.candidate{fill:var(--candidate)} g.victim{fill:var(--victim)}
+g.sensor{fill:var(--sensor)} g.guard{fill:var(--guard)}
+footer{margin-top:2.5rem;color:var(--quiet);font-size:.8rem}
+@media print{svg{min-width:0}}
+"""
+)
+
+_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+_POLICY: Final = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
+
+_FOOTER: Final = (
+    "Written by mpsguard. Times are milliseconds after the incident began; command lines and log lines are shown as "
+    "they were found, and are nobody's word but their own."
+)
+
+
+def render(story: Story) -> str:
+    """The whole file."""
+    return "\n".join(
+        (
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="referrer" content="no-referrer">',
+            f"<title>Incident {escape(story.id)}</title>",
+            f"<style>{STYLE}</style>",
+            "</head>",
+            "<body>",
+            "<main>",
+            f"<h1>Incident {escape(story.id)}</h1>",
+            f'<p class="verdict">{escape(story.verdict)}</p>',
+            f'<p class="reason">{escape(story.reason)}</p>',
+            "<h2>Timeline</h2>",
+            f"<figure>{timeline.draw(story)}</figure>",
+            "<h2>What to do</h2>",
+            *_steps(story.steps),
+            "<h2>Facts</h2>",
+            "<dl>",
+            *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in story.facts),
+            "</dl>",
+            "<h2>Evidence</h2>",
+            *_table(story),
+            "</main>",
+            f"<footer>{_FOOTER}</footer>",
+            "</body>",
+            "</html>",
+            "",
+        )
+    )
+
+
+def _steps(steps: Iterable[str]) -> Iterable[str]:
+    yield "<ol>"
+    yield from (f"<li>{escape(step)}</li>" for step in steps)
+    yield "</ol>"
+
+
+def _table(story: Story) -> Iterable[str]:
+    yield '<div class="scroll"><table>'
+    yield (
+        '<thead><tr><th scope="col" class="number">#</th><th scope="col" class="number">ms</th>'
+        '<th scope="col">Role</th><th scope="col">Who</th><th scope="col">What</th>'
+        '<th scope="col">Seen by</th><th scope="col">Trust</th></tr></thead>'
+    )
+    yield "<tbody>"
+    yield from (_row(moment) for moment in story.moments)
+    yield "</tbody></table></div>"
+    if story.left_out:
+        yield f"<p>{story.left_out} pieces of evidence in between were too many to be kept.</p>"
+
+
+def _row(moment: Moment) -> str:
+    role = moment.role.value
+    off = f" ±{moment.off:.3f}" if moment.off else ""
+    return (
+        f'<tr class="{role}"><td class="number">{moment.number}</td><td class="number">{moment.ms:.3f}{off}</td>'
+        f'<td class="role {role}">{role}</td><td>{escape(moment.track)}</td><td>{escape(moment.text)}</td>'
+        f"<td>{escape(moment.source)}</td><td>{escape(moment.trust)}</td></tr>"
+    )

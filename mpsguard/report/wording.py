@@ -1,0 +1,161 @@
+"""Sentences: for an observation, for a verdict, and for what to do. Plain text; whoever prints it escapes it."""
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mpsguard.evidence import (
+    ClientCame,
+    DeviceHealth,
+    LaneChanged,
+    Lost,
+    Observation,
+    ProcessEnded,
+    ServerSays,
+    Source,
+    UvmFault,
+    Xid,
+)
+from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.model import ProcessKey
+from mpsguard.report.case import Advice
+
+Commands = Mapping[ProcessKey, str]
+
+SENSORS: Final = {
+    Source.UVM: "UVM events",
+    Source.KERNEL_LOG: "kernel log",
+    Source.NVML: "NVML",
+    Source.SERVER_LOG: "server log",
+    Source.CONTROL_LOG: "control log",
+    Source.PROCESSES: "processes",
+    Source.LANE: "lane",
+}
+
+_FAULTS: Final = {
+    FaultClass.MMU: "a memory fault",
+    FaultClass.SM: "a fault inside a kernel",
+    FaultClass.ENGINE: "a fault of a GPU engine",
+    FaultClass.PROCESS: "a client's end",
+    FaultClass.LANE: "the end of a lane's daemon",
+    FaultClass.DEVICE: "a fault of the device itself",
+}
+
+_NO_CULPRIT: Final = frozenset({FaultClass.LANE, FaultClass.DEVICE})
+"""Classes in which no process is sought."""
+
+_DEFAULT_ADVICE: Final = {
+    FaultClass.MMU: "Look for an out-of-bounds, freed or host pointer in the culprit: run it alone under "
+    "`compute-sanitizer --tool memcheck`. Victims need no change; restart them.",
+    FaultClass.SM: "Run the suspects alone, one by one, under `compute-sanitizer`; a GPU core dump "
+    "(CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1) names the kernel. Restart the victims.",
+    FaultClass.ENGINE: "Run the suspects alone under `compute-sanitizer`. If it comes back with other programs too, "
+    "suspect the driver or the hardware.",
+    FaultClass.PROCESS: "Find out why the process ended (its own log, the kernel's OOM messages). Let programs end "
+    "with `mpsguard-ctl terminate` rather than by signals while their kernels run.",
+    FaultClass.LANE: "The guard starts the lane again by itself. If it happens again, look into control.log and "
+    "server.log of the lane.",
+    FaultClass.DEVICE: "Drain the GPU and look at `nvidia-smi -q`; a reset or a replacement may be due. No client is "
+    "to blame.",
+}
+
+
+def observation(what: Observation) -> str:
+    """One observation as a sentence without its subject."""
+    match what:
+        case UvmFault():
+            fatal = "fatal" if what.fatal else "non-fatal"
+            return f"{fatal} GPU fault: {what.access} at 0x{what.address:x}, {what.fault_type}"
+        case Xid():
+            blamed = f" (the line names pid {what.pid})" if what.pid is not None else ""
+            where = [f"{name} {value}" for name in ("gpc", "tpc", "sm") if (value := getattr(what, name)) is not None]
+            return f"Xid {what.number}{blamed}{' on ' + ' '.join(where) if where else ''}: {what.text}"
+        case ServerSays():
+            about = f" about client {what.client}" if what.client is not None else ""
+            return f"server {what.server} says {what.what.replace('_', ' ')}{about}"
+        case ProcessEnded():
+            return _ending(what)
+        case ClientCame():
+            return f"came to lane {what.lane} of domain {what.domain}"
+        case LaneChanged():
+            return f"lane {what.lane} is {what.state}: {what.reason}"
+        case DeviceHealth():
+            return f"{'fatal ' if what.fatal else ''}{what.what.replace('_', ' ')}: {what.value}"
+        case Lost():
+            return f"missed {what.count if what.count >= 0 else 'an unknown number of'} observation(s)"
+
+
+def _ending(what: ProcessEnded) -> str:
+    if what.signal is not None:
+        try:
+            how = f"ended by {signal.Signals(what.signal).name}"
+        except ValueError:
+            how = f"ended by signal {what.signal}"
+    elif what.exit_code is not None:
+        how = f"ended with exit code {what.exit_code}"
+    else:
+        how = "ended, nobody knows how"
+    killed = ", killed for want of memory" if what.oom_killed else ""
+    in_flight = {True: ", with work in flight", False: ", with no work in flight", None: ""}[what.work_in_flight]
+    return how + killed + in_flight
+
+
+def suspect(who: Suspect, commands: Commands) -> str:
+    """A process as a person knows it: its pid, and its command line if it was a known client."""
+    command = commands.get(who.process, "") if who.process else ""
+    stranger = "" if who.client else ", no client of ours"
+    return f"process {who.pid}" + (
+        f" ({command}{stranger})" if command else stranger.replace(", ", " (") + ")" * bool(stranger)
+    )
+
+
+def verdict(incident: Incident, commands: Commands) -> str:
+    """What happened, who did it, how sure that is and whom it hit, in one sentence."""
+    fault = _FAULTS[incident.fault_class]
+    if incident.xids:
+        fault += f" (Xid {', '.join(map(str, incident.xids))})"
+    if incident.gpu is not None:
+        fault += f" on GPU {incident.gpu}"
+    others = [who for who in incident.victims if who != incident.culprit]
+    hit = f"; it hit {_count(len(others), 'client')}" if others else "; no client was hit"
+    if incident.culprit is not None:
+        who = _capital(suspect(incident.culprit, commands))
+        if incident.fault_class is FaultClass.PROCESS:
+            fault = (
+                fault.replace("a client's end", "a fault by the way it ended") if others else "nothing but its own end"
+            )
+        sure = {
+            Confidence.PROVEN: f"{who} caused {fault}; this is proven",
+            Confidence.LIKELY: f"{who} most likely caused {fault}",
+            Confidence.UNKNOWN: f"{who} may have caused {fault}; it is not known",
+        }
+        return sure[incident.confidence] + hit + "."
+    if incident.fault_class in _NO_CULPRIT and not incident.candidates:
+        return f"{_capital(fault)}; no process is to blame{hit}."
+    if incident.candidates:
+        suspects = _listed([suspect(who, commands) for who in incident.candidates])
+        return f"{_capital(fault)}; the culprit is not known, but is among: {suspects}{hit}."
+    return f"{_capital(fault)}; the culprit is not known{hit}."
+
+
+def what_to_do(incident: Incident, advice: Advice) -> tuple[str, ...]:
+    """Advice on the Xids if there is any, then on the class of fault."""
+    steps = [f"Xid {number}: {advice[number]}" for number in incident.xids if number in advice]
+    steps.append(_DEFAULT_ADVICE[incident.fault_class])
+    if incident.confidence is Confidence.UNKNOWN and len(incident.candidates) > 1:
+        steps.append("The culprit is one of several: do not punish one of them on this evidence.")
+    return tuple(steps)
+
+
+def _listed(names: Sequence[str]) -> str:
+    most = 6
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {_count(rest, 'other')}" if rest > 0 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
