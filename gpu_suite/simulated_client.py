@@ -12,6 +12,7 @@ from pathlib import Path
 if not __package__:  # started by path, so that it needs no PYTHONPATH
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fault_injection.sim import misdeed
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 
 DIED, FAILED = 3, 4
@@ -71,16 +72,27 @@ def _loop(options: argparse.Namespace, cuda: CudaProcess, stop: threading.Event)
                 _report("second", second)
                 second = Progress(now)
             if fault and now - progress.begin >= options.fault_at:
-                _emit("fault", kind=fault)
-                cuda.launch(0.0, fault)
+                _commit(cuda, fault)
                 fault = None
-                cuda.synchronize()
     except CudaFailureError as failure:
         _emit("died", code=failure.code, name="simulated", iterations=progress.iterations, last_success=progress.last)
         return DIED
     _report("finished", progress)
     cuda.close()
     return 0
+
+
+def _commit(cuda: CudaProcess, fault: str) -> None:
+    _emit("fault", kind=fault)
+    commit = misdeed.prepared(cuda, fault)
+    _emit("injected", kind=fault)
+    try:
+        commit()
+        cuda.synchronize()
+    except CudaFailureError as failure:
+        _emit("error", code=failure.code, name="simulated")
+        raise
+    _emit("error", code=0, name="simulated")
 
 
 def _kernel(cuda: CudaProcess) -> None:
@@ -114,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=int, default=200)
     parser.add_argument("--controlled", action="store_true")
     parser.add_argument("--fault")
-    parser.add_argument("--fault-at", type=float, default=0.0)
+    parser.add_argument("--at", "--fault-at", dest="fault_at", type=float, default=0.0)
     return parser
 
 

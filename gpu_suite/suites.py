@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from gpu_suite import broker
+from gpu_suite import broker, triage
 from gpu_suite.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "broker": broker.MEASUREMENTS,
+    "triage": triage.MEASUREMENTS,
 }

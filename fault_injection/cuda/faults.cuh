@@ -1,28 +1,49 @@
-// The faults a client can commit, by name. One row of the table is one fault: add a kernel and a row.
+// The faults a client can commit, by name: one row is one fault.
 //
-// What stock MPS does with each (which Xid, who dies, with which error) is measured, not known from the manual; the
-// comment beside a row says what was seen on an H200, driver 580.159.04.
+// `../faults.toml` has the same names with what each does and what stock MPS makes of it; a test holds the two together.
 #pragma once
 
 #include <cstring>
 
+#include "memory_faults.cuh"
+#include "process_faults.cuh"
+#include "sm_faults.cuh"
+
 namespace faults {
-
-__global__ void trap_kernel() { asm volatile("trap;"); }
-
-__global__ void store_kernel(unsigned long long address) { *reinterpret_cast<volatile int*>(address) = 42; }
 
 struct Fault {
     const char* name;
-    const char* what;
-    void (*launch)();  // queues the faulting work and returns; the error shows at the next synchronisation
+    Commit (*prepare)();  // the error of what is committed shows at the next synchronisation
 };
 
 inline const Fault table[] = {
-    // Xid 43; every client of the server dies with 719 after 0.37..0.43 s.
-    {"trap", "a trap instruction (SM exception)", [] { trap_kernel<<<1, 1>>>(); }},
-    // Xid 31; every client of the server dies with 700 after about 0.15 s.
-    {"null", "a store to address 16 (MMU fault)", [] { store_kernel<<<1, 1>>>(16); }},
+    {"null", memory::null},
+    {"near", memory::near},
+    {"far", memory::far},
+    {"farread", memory::far_read},
+    {"huge", memory::huge},
+    {"freed", memory::freed},
+    {"reserved", memory::reserved},
+    {"readonly", memory::read_only},
+    {"hostptr", memory::host_pointer},
+    {"atomic", memory::atomic},
+    {"jump", memory::jump},
+    {"managed", memory::managed},
+    {"bulkcopy", memory::bulk_copy},
+    {"copy", memory::unmapped_copy},
+    {"misaligned", sm::misaligned},
+    {"shared", sm::shared},
+    {"stack", sm::stack},
+    {"trap", sm::trap},
+    {"illegal", sm::illegal_instruction},
+    {"assert", sm::device_assert},
+    {"endless", process::endless},
+    {"kill", process::killed_busy},
+    {"killidle", process::killed_idle},
+    {"segv", process::segv},
+    {"oom", process::out_of_memory},
+    {"exit", process::exit_busy},
+    {"exitidle", process::exit_idle},
 };
 
 // The fault of that name, or null.

@@ -1,18 +1,21 @@
 // A CUDA client like any other: runtime API, a loop of kernels. It knows nothing of mpsguard; it only reports.
 //
-//   worker [--seconds S] [--work N] [--controlled] [--fault KIND [--fault-at S]]
+//   worker [--seconds S] [--work N] [--controlled] [--fault NAME [--at S]]
 //
 //   --seconds S      loop for S seconds (default 1; 0: end after the first kernel)
 //   --work N         length of the dependent chain in each kernel (default 200: about 20 us; 4000: about 0.1 ms)
 //   --controlled     wait for a line on standard input before the loop, and end the loop early when it closes
-//   --fault KIND     commit this fault (faults.cuh) ...
-//   --fault-at S     ... S seconds into the loop (default 0)
+//   --fault NAME     commit this fault (faults.cuh) ...
+//   --at S           ... S seconds into the loop (default 0); --fault-at is the same
 //
 // Events (json_line.h), in order: start, init_begin, init_end, context (mps: what the device attribute says),
-// first_kernel, begin, second (one each second: iterations, max_gap), fault, and last one of
+// first_kernel, begin, second (one each second: iterations, max_gap); for a fault: fault (it is prepared), injected (just
+// before its launch: the clocks to measure from), error (code, name: what the synchronisation after it returned, 0 for
+// success; missing if it never did); and last one of
 //   finished  iterations, seconds, max_gap
 //   died      code, name: the CUDA error that ended the loop
-//   failed    code, name, call: no context or no first kernel, e.g. 807 from cuInit while an MPS server recovers
+//   failed    code, name, call: no context, no first kernel, e.g. 807 from cuInit while an MPS server recovers; or a
+//             fault that cannot be prepared here
 // Exit status: 0 finished, 2 usage, 3 died, 4 failed.
 
 #include <atomic>
@@ -25,15 +28,19 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
+#include "ending.h"
 #include "faults.cuh"
 #include "json_line.h"
 
 namespace {
 
+using ending::kDied;
+using ending::kUsage;
+using ending::leave;
+using ending::require;
 using json_line::emit;
 using json_line::monotonic;
 
-constexpr int kUsage = 2, kDied = 3, kFailed = 4;
 constexpr int kThreads = 256, kBlocks = 4096;
 
 struct Options {
@@ -52,15 +59,10 @@ __global__ void work_kernel(float* data, int steps) {
     data[i] = x;
 }
 
-// Leaves without destructors or atexit handlers: after a fatal error any CUDA call may block for good.
-[[noreturn]] void leave(int status) {
-    std::fflush(stdout);
-    _exit(status);
-}
-
 [[noreturn]] void usage(const char* complaint) {
-    std::fprintf(stderr, "worker: %s\nfaults:\n", complaint);
-    for (const faults::Fault& fault : faults::table) std::fprintf(stderr, "  %-8s %s\n", fault.name, fault.what);
+    std::fprintf(stderr, "worker: %s\nfaults:", complaint);
+    for (const faults::Fault& fault : faults::table) std::fprintf(stderr, " %s", fault.name);
+    std::fputc('\n', stderr);
     leave(kUsage);
 }
 
@@ -83,7 +85,7 @@ Options parse(int argc, char** argv) {
         const char* value = argv[++i];
         if (std::strcmp(name, "--seconds") == 0) options.seconds = number(value);
         else if (std::strcmp(name, "--work") == 0) options.work = static_cast<int>(number(value));
-        else if (std::strcmp(name, "--fault-at") == 0) options.fault_at = number(value);
+        else if (std::strcmp(name, "--at") == 0 || std::strcmp(name, "--fault-at") == 0) options.fault_at = number(value);
         else if (std::strcmp(name, "--fault") == 0) {
             options.fault = faults::find(value);
             if (options.fault == nullptr) usage("no such fault");
@@ -113,25 +115,6 @@ struct Control {
     }
 };
 
-// Driver and runtime error codes are the same numbers where both exist.
-void starting(const char* call, cudaError_t error) {
-    if (error == cudaSuccess) return;
-    emit("failed", "\"code\":%d,\"name\":\"%s\",\"call\":\"%s\"", static_cast<int>(error), cudaGetErrorName(error), call);
-    leave(kFailed);
-}
-
-void initialise_driver() {
-    emit("init_begin");
-    const CUresult result = cuInit(0);
-    if (result != CUDA_SUCCESS) {
-        const char* name = nullptr;
-        cuGetErrorName(result, &name);
-        emit("failed", "\"code\":%d,\"name\":\"%s\",\"call\":\"cuInit\"", static_cast<int>(result), name ? name : "?");
-        leave(kFailed);
-    }
-    emit("init_end");
-}
-
 struct Progress {
     double begin = 0, last = 0;             // monotonic seconds: loop start, last kernel that came back
     double max_gap = 0, max_gap_began = 0;  // longest time between two kernels coming back
@@ -160,8 +143,11 @@ void report(const char* event, const Progress& p) {
 
 void commit_fault(const faults::Fault& fault, const Progress& progress) {
     emit("fault", "\"kind\":\"%s\"", fault.name);
-    fault.launch();
+    const faults::Commit commit = fault.prepare();
+    emit("injected", "\"kind\":\"%s\"", fault.name);
+    commit();
     const cudaError_t error = cudaDeviceSynchronize();
+    emit("error", "\"code\":%d,\"name\":\"%s\"", static_cast<int>(error), cudaGetErrorName(error));
     if (error != cudaSuccess) die(error, progress);
     // Some SM faults report success to the culprit: the loop goes on until the server's death reaches it.
 }
@@ -197,18 +183,20 @@ int main(int argc, char** argv) {
     const Options options = parse(argc, argv);
     static Control control;  // outlives main's frame: the listening thread is never joined
     emit("start");
-    initialise_driver();
-    starting("cudaFree", cudaFree(nullptr));  // creates the primary context, as a program's first runtime call does
+    emit("init_begin");
+    require("cuInit", cuInit(0));
+    emit("init_end");
+    require("cudaFree", cudaFree(nullptr));  // creates the primary context, as a program's first runtime call does
     int mps = -1;
-    starting("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, 0));
+    require("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, 0));
     emit("context", "\"mps\":%d", mps);
 
     float* data = nullptr;
     const size_t size = sizeof(float) * kBlocks * kThreads;
-    starting("cudaMalloc", cudaMalloc(&data, size));
-    starting("cudaMemset", cudaMemset(data, 0, size));
+    require("cudaMalloc", cudaMalloc(&data, size));
+    require("cudaMemset", cudaMemset(data, 0, size));
     work_kernel<<<kBlocks, kThreads>>>(data, options.work);
-    starting("first kernel", cudaDeviceSynchronize());
+    require("first kernel", cudaDeviceSynchronize());
     emit("first_kernel");
 
     if (options.controlled) {

@@ -13,14 +13,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fault_injection.sim import misdeed
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
-from fault_injection.sim.gpu import FAULTS
 
 DIED = 3
-_DEATHS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV}
-_ENDINGS = ("killidle", "exit")
-KINDS = (*FAULTS, *_DEATHS, *_ENDINGS)
-_LONG_KERNEL_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -82,17 +78,9 @@ class Client:
         self._iterations += 1
 
     def _misbehave(self, kind: str) -> None:
-        if kind in _DEATHS:
-            self._cuda.launch(_LONG_KERNEL_S)
-            os.kill(os.getpid(), _DEATHS[kind])
-        elif kind == "killidle":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif kind == "exit":
-            os._exit(0)
-        else:
-            self._cuda.launch(0.0, kind)
-            self._cuda.synchronize()
-            self._iterations += 1
+        misdeed.prepared(self._cuda, kind)()
+        self._cuda.synchronize()
+        self._iterations += 1
 
     def _end(self, _signal: int, _frame: object) -> None:
         self._stop = True
@@ -112,7 +100,7 @@ def parse(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--seconds", type=float, help="end after this long (default: run until SIGTERM)")
     parser.add_argument("--step-ms", type=float, default=Plan.step_ms, help="duration of a kernel")
     parser.add_argument("--memory-mib", type=int, default=Plan.memory_mib, help="simulated GPU memory")
-    parser.add_argument("--fault", choices=KINDS, help="what to do wrong")
+    parser.add_argument("--fault", choices=misdeed.NAMES, help="what to do wrong")
     parser.add_argument("--after", type=float, default=Plan.after, help="when to do it, in seconds")
     return Plan(**vars(parser.parse_args(arguments)))
 

@@ -1,13 +1,15 @@
 """The simulated GPU: its name, its faults, its memory.
 
-The fault table is what one H200 with driver 580.159.04 did (FACTS, section 1): which error the culprit sees, which one
-everybody else sees, when the server says so and when the clients are told.
+What a fault does comes from the numbered faults (`fault_injection/faults.toml`): which error the culprit sees, which
+one everybody else sees, and when.
 """
 
 import os
 from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
+
+from fault_injection import catalog
 
 NAME = "Simulated GPU"
 BUS = 6
@@ -46,17 +48,27 @@ class Fault:
         return self.others is CudaError.SUCCESS
 
 
-_MMU = Fault(CudaError.ILLEGAL_ADDRESS, CudaError.ILLEGAL_ADDRESS, 0.147, 0.15, names_culprit=True)
-CRASH = _MMU
-"""A process that dies with a kernel in flight."""
+def _simulated(row: catalog.Fault) -> Fault:
+    """A row of the numbered faults; where several codes were seen, the first of them."""
+    by_mmu = 31 in row.xids
+    return Fault(
+        CudaError(row.culprit[0]),
+        CudaError(row.innocents[0]) if row.innocents else CudaError.SUCCESS,
+        _MMU_NOTICED_S if by_mmu else _SM_NOTICED_S,
+        sum(row.delay_ms) / 2000 if row.delay_ms else 0.0,
+        names_culprit=by_mmu,
+    )
+
+
+_MMU_NOTICED_S, _SM_NOTICED_S = 0.147, 0.015
 
 FAULTS: dict[str, Fault] = {
-    "null": _MMU,
-    "misaligned": Fault(CudaError.SUCCESS, CudaError.MISALIGNED_ADDRESS, 0.015, 0.1),
-    "illegal": Fault(CudaError.ILLEGAL_INSTRUCTION, CudaError.ILLEGAL_INSTRUCTION, 0.015, 0.1),
-    "trap": Fault(CudaError.LAUNCH_FAILED, CudaError.LAUNCH_FAILED, 0.015, 0.37),
-    "assert": Fault(CudaError.ASSERT, CudaError.SUCCESS),
+    row.name: _simulated(row) for row in catalog.FAULTS if row.twin and row.by_client and row.culprit
 }
+"""What a kernel can run into, by name."""
+
+CRASH = FAULTS["null"]
+"""A process that dies with a kernel in flight."""
 
 
 def printed(uuid: bytes) -> str:

@@ -1,0 +1,32 @@
+"""What a simulated client does wrong, by the name of a numbered fault: the twin of `cuda/faults.cuh`."""
+
+import os
+import signal
+from collections.abc import Callable
+
+from fault_injection import catalog
+from fault_injection.sim.cuda import CudaProcess
+from fault_injection.sim.gpu import FAULTS
+
+NAMES = tuple(row.name for row in catalog.FAULTS if row.twin and row.by_client)
+_LONG_KERNEL_S, _SHORT_KERNEL_S = 60.0, 0.05
+
+
+def prepared(cuda: CudaProcess, name: str) -> Callable[[], None]:
+    """Make ready what the fault needs; what is returned commits it. Its error shows at the next synchronisation."""
+    row = catalog.named(name)
+    if name in FAULTS:
+        return lambda: cuda.launch(0.0, name)
+    if row.never_returns:
+        return lambda: cuda.launch(_LONG_KERNEL_S)
+    if row.in_flight:
+        cuda.launch(_LONG_KERNEL_S if row.innocents else _SHORT_KERNEL_S)
+    return lambda: _end(cuda, row)
+
+
+def _end(cuda: CudaProcess, row: catalog.Fault) -> None:
+    if row.ends == "exit":
+        if row.in_flight:
+            cuda.synchronize()  # what CUDA's exit handler is taken to do
+        os._exit(0)
+    os.kill(os.getpid(), getattr(signal, row.ends))
