@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from fault_injection.catalog import Fault
@@ -11,6 +13,7 @@ from gpu_suite.core.client import Client, Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.events import FAILED, Outcome
 from gpu_suite.core.programs import Work
+from gpu_suite.triage.memory_group import spawning_into
 
 INNOCENTS: Final = 3
 AT: Final = 0.05
@@ -41,15 +44,18 @@ class Crew:
             client.go()
 
 
-def assemble(bench: Bench, target: Target, clients: Clients, fault: Fault) -> Crew:
-    """Start them side by side; again as long as the server still recovers from the fault before.
+def assemble(bench: Bench, target: Target, clients: Clients, fault: Fault, group: Path | None) -> Crew:
+    """Start them side by side, the culprit in the memory cgroup ``group`` if there is one.
+
+    They are started again as long as the server still recovers from the fault before.
 
     A client that comes too early is refused with 807, or dies with the old clients' error before its first kernel.
     """
     limit = time.monotonic() + _RECOVERY
     while True:
         started = [_start(bench, target, clients, None) for _ in range(INNOCENTS)]
-        culprit = _start(bench, target, clients, fault) if fault.by_client else None
+        with spawning_into(group) if group is not None else nullcontext():
+            culprit = _start(bench, target, clients, fault) if fault.by_client else None
         crew = Crew(started, culprit)
         try:
             for client in crew.everybody:

@@ -15,11 +15,12 @@ from gpu_suite.core.bench import Bench, Target
 from gpu_suite.core.client import Client, Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.events import DIED, FAILED, Outcome
+from gpu_suite.triage import memory_group
 from gpu_suite.triage.cells import Cell, Innocent, XidSeen
 from gpu_suite.triage.crew import Crew, assemble, outcome
 from gpu_suite.triage.incidents import Incidents, wait_until
 from gpu_suite.triage.kernel_log import KernelLog, XidLine
-from gpu_suite.triage.memory_group import NoMemoryGroupError, enter, memory_group
+from gpu_suite.triage.memory_group import NoMemoryGroupError
 from gpu_suite.triage.verdict import Verdict, judge
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
@@ -72,13 +73,13 @@ def make(bench: Bench, site: Site, log: KernelLog, fault: Fault, repetition: int
         group = None
         if fault.needs:
             try:
-                group = stack.enter_context(memory_group(f"gpu-suite-{bench.root.name}"))
+                group = stack.enter_context(memory_group.made(f"gpu-suite-{bench.root.name}"))
             except NoMemoryGroupError as error:
                 return Cell(fault.name, site.arm, repetition, skipped=f"no memory cgroup: {error}")
         clients = stack.enter_context(Clients())
-        crew = assemble(bench, site.target, clients, fault)
-        if group is not None and crew.culprit is not None:
-            enter(group, crew.culprit.pid)
+        crew = assemble(bench, site.target, clients, fault, group)
+        if group is not None:
+            memory_group.close(group)
         servers = site.target.ui.servers()
         log.lines()
         if site.incidents is not None:

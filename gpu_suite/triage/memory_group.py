@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Final
 
 LIMIT: Final = 64 << 20
-"""Bytes that a process may take after it was put in; what it had before counts elsewhere."""
+"""Bytes that a process may take once the group is closed, beside what it has by then."""
+
+_LIMITS: Final = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_in_bytes"}
+"""The file that limits a group, of cgroup v2 and v1, and the one that tells what it uses."""
 
 
 class NoMemoryGroupError(Exception):
@@ -15,19 +18,41 @@ class NoMemoryGroupError(Exception):
 
 
 @contextmanager
-def memory_group(name: str) -> Iterator[Path]:
+def made(name: str) -> Iterator[Path]:
     """A fresh group for a `with` block, cgroup v2 or v1; NoMemoryGroupError says why there is none."""
-    made = _make(name)
+    group = _make(name)
     try:
-        yield made
+        yield group
     finally:
         with suppress(OSError):  # a process that is still in it keeps it; it holds nothing else
-            made.rmdir()
+            group.rmdir()
 
 
-def enter(group: Path, pid: int) -> None:
-    """Put a process in."""
-    (group / "cgroup.procs").write_text(str(pid))
+@contextmanager
+def spawning_into(group: Path) -> Iterator[None]:
+    """Let the processes that are started in a `with` block be born in the group, as those of a container are.
+
+    A process that was moved later is looked for in the wrong group by whoever noted where it was when it came.
+    """
+    _move(group)
+    try:
+        yield
+    finally:
+        _move(group.parent)
+
+
+def close(group: Path) -> None:
+    """Let no more than LIMIT bytes be added to what the group has now."""
+    limit = next(name for name in _LIMITS if (group / name).exists())
+    used = int((group / _LIMITS[limit]).read_text())
+    (group / limit).write_text(str(used + LIMIT))
+    with suppress(OSError):  # without swap accounting there is nothing to forbid
+        (group / "memory.swap.max").write_text("0")
+
+
+def _move(group: Path) -> None:
+    """Put this process into a group."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _make(name: str) -> Path:
@@ -38,14 +63,12 @@ def _make(name: str) -> Path:
             if limit_file == "memory.max" and "memory" not in (parent / "cgroup.subtree_control").read_text().split():
                 (parent / "cgroup.subtree_control").write_text("+memory")
             group.mkdir(exist_ok=True)
-            (group / limit_file).write_text(str(LIMIT))
+            (group / limit_file).read_text()
         except OSError as error:
             reasons.append(f"{group}: {error.strerror or error}")
             with suppress(OSError):
                 group.rmdir()
             continue
-        with suppress(OSError):  # without swap accounting there is nothing to forbid
-            (group / "memory.swap.max").write_text("0")
         return group
     raise NoMemoryGroupError("; ".join(reasons) or "no cgroup file system with a memory controller is mounted")
 
