@@ -40,7 +40,7 @@ class Fault:
     others: CudaError
     noticed_s: float = 0.0
     delivered_s: float = 0.0
-    names_culprit: bool = False
+    names_client: bool = False
 
     @property
     def contained(self) -> bool:
@@ -56,7 +56,7 @@ def _simulated(row: catalog.Fault) -> Fault:
         CudaError(row.innocents[0]) if row.innocents else CudaError.SUCCESS,
         _MMU_NOTICED_S if by_mmu else _SM_NOTICED_S,
         sum(row.delay_ms) / 2000 if row.delay_ms else 0.0,
-        names_culprit=by_mmu,
+        names_client=by_mmu,
     )
 
 

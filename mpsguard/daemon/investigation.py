@@ -11,7 +11,7 @@ from mpsguard.daemon.incident_desk import IncidentDesk
 from mpsguard.daemon.journal import Journal
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.senses import Senses
-from mpsguard.evidence import Evidence, Source
+from mpsguard.evidence import Evidence, Source, UvmFault
 from mpsguard.incident import Incident
 from mpsguard.model import Client
 from mpsguard.sensors import kernel_log
@@ -46,6 +46,9 @@ class Investigation:
 
     def _take(self, evidence: Evidence) -> None:
         self._metrics.evidence.labels(evidence.source.value).inc()
+        if isinstance(evidence.what, UvmFault) and not evidence.what.fatal:
+            # A page of managed memory that comes to the GPU: daily work, of which there is a lot.
+            return
         self._desk.take(evidence)
         if evidence.source is Source.KERNEL_LOG:
             self._remember_position()

@@ -4,7 +4,7 @@ The rules follow what was measured under MPS on the stock driver (H200, 580.159.
 
 * A fatal fault in a client's own UVM event queue is of that client and no other: proof, 2 ms after the access.
 * The pid in an Xid 31 line is mostly an innocent client's, the one in an Xid 43 line the server's, and the client that
-  the server's log says "encountered a fatal GPU error" was an innocent one too: none of them names anybody here.
+  the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them names anybody here.
 * A client that ends with work in flight brings an Xid 31 upon all others, with no fatal event in any living client's
   queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
 * An SM fault leaves no name at all: its candidates are the clients that were there.
@@ -91,7 +91,7 @@ class _Case:
 
     def torn_down(self) -> set[ProcessKey]:
         """The clients that the server says it tears down; it knows pids."""
-        said = self.said("teardown", "sticky", "culprit")
+        said = self.said("teardown", "sticky")
         pids = {e.what.client for e in said if isinstance(e.what, ServerSays)}
         members = (self.population.of_pid(pid, self.episode.began) for pid in pids if pid is not None)
         return {member.process for member in members if member is not None}

@@ -38,7 +38,7 @@ def test_every_fault_of_a_client_has_its_twin() -> None:
     assert set(misdeed.NAMES) == {fault.name for fault in catalog.FAULTS if fault.by_client and fault.twin}
     assert FAULTS["misaligned"].culprit == 0, "the culprit is told of success"
     assert FAULTS["assert"].contained
-    assert FAULTS["near"].names_culprit
+    assert FAULTS["near"].names_client
     longest = max(misdeed.NAMES, key=len).encode()
     assert KERNEL.unpack(KERNEL.pack(0.0, longest))[1].rstrip(b"\0") == longest
 

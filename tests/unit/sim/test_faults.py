@@ -80,11 +80,10 @@ def test_newcomers_are_refused_until_the_last_victim_is_gone(stack: SimulatedSta
     assert stack.server_pids() == [server], "the server lives through it"
 
 
-def test_server_log_names_the_culprit_of_an_mmu_fault(stack: SimulatedStack) -> None:
-    stack.busy_client("--seconds", "1")
-    guilty = stack.client("--fault", "null")
-    guilty.finish()
-    line = f"Client {{PID: {guilty.pid}, Context: 1}} encountered a fatal GPU error."
+def test_server_log_names_some_client_in_an_mmu_fault_and_mostly_an_innocent(stack: SimulatedStack) -> None:
+    innocent = stack.busy_client("--seconds", "1")
+    stack.client("--fault", "null").finish()
+    line = f"Client {{PID: {innocent.pid}, Context: 1}} encountered a fatal GPU error."
     assert eventually(lambda: line in (stack.logs / "server.log").read_text())
 
 
