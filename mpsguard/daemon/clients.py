@@ -62,10 +62,6 @@ class Clients:
         asyncio.get_running_loop().add_reader(handle.fileno(), self._gone, client.process)
         self._audience.client_came(client, handle)
 
-    def find(self, pid: int) -> Client | None:
-        """The client that has ``pid``, if one is alive."""
-        return next((client for key, (client, _) in self._alive.items() if key.pid == pid), None)
-
     def all(self) -> list[Client]:
         """The clients, oldest first."""
         return [client for client, _ in self._alive.values()]

@@ -58,7 +58,7 @@ class CommandLines:
                 await self._lane.reachable()
         quits = _is_quit(command.line) and (command.sender is None or command.sender.uid in (0, os.geteuid()))
         if quits:
-            self._lane.expect_quit(True)
+            self._lane.expect_quit()
             self._events.publish(
                 "lane_told_to_quit", self._name, pid=command.sender.pid if command.sender else os.getpid()
             )

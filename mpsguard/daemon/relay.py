@@ -118,8 +118,11 @@ class Relay:
                 await self._front.send(packet.data, fds=packet.fds)
                 if packet.fds and not self._acknowledged and self._opening.kind is PeerKind.CLIENT:
                     self._acknowledged = True
-                    handed_over()
-                    await self._back.send(handshake.ACKNOWLEDGEMENT, sender=self._sender)
+                    try:
+                        # First of all: the daemon waits for this with everybody else behind it.
+                        await self._back.send(handshake.ACKNOWLEDGEMENT, sender=self._sender)
+                    finally:
+                        handed_over()
             except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
                 return
             finally:

@@ -157,9 +157,9 @@ class Lane:
                     await self._changed.wait()
         return not self.control_alive()
 
-    def expect_quit(self, expected: bool) -> None:
+    def expect_quit(self) -> None:
         """Say that the control daemon was told to quit, so that its end is no failure and it is not started again."""
-        self._quitting = expected
+        self._quitting = True
 
     # Looking after the lane.
 
