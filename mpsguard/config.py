@@ -62,6 +62,9 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     multiuser: bool = False
     """Start the control daemon with -M, so that clients of different users share one server."""
     control_binary: str = "nvidia-cuda-mps-control"
+    sentinel: bool = False
+    """Keep an idle process of ours on the lane while it has clients, which tells whose kernel an SM fault was in. It
+    takes a client's place and the memory of a context on each GPU (docs/sm-faults.md)."""
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
 
@@ -74,6 +77,8 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_directory: str = "/var/lib/mpsguard"
     log_directory: str = "/var/log/mpsguard"
     """The lanes' control.log and server.log, a directory for each lane."""
+    core_directory: str | None = None
+    """Where clients that opted in write their GPU core dumps, by the name ``core.PID`` (docs/sm-faults.md)."""
     group: str | None = None
     """Members may use the control API, besides root."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -121,6 +126,8 @@ def validated(config: Config, source: str) -> Config:
     try:
         for key in ("run_directory", "state_directory", "log_directory"):
             _check_absolute(f"guard.{key}", getattr(config.guard, key))
+        if config.guard.core_directory is not None:
+            _check_absolute("guard.core_directory", config.guard.core_directory)
         if config.guard.metrics_address is not None:
             split_address(config.guard.metrics_address)
         if not config.domain:

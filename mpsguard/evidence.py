@@ -22,6 +22,8 @@ class Source(StrEnum):
     SERVER_LOG = "serverlog"
     CONTROL_LOG = "controllog"
     PROCESSES = "procs"
+    GPU_CORE = "gpucore"
+    """GPU core dumps: a client's own, where it opted in, or that of the lane's sentinel."""
     LANE = "lane"
     """The guard's own watch over control daemons and servers."""
 
@@ -60,6 +62,30 @@ class Xid(msgspec.Struct, frozen=True, tag="xid"):
     gpc: int | None = None
     tpc: int | None = None
     sm: int | None = None
+
+
+class SmError(msgspec.Struct, frozen=True, tag="sm_error"):
+    """An SM stopped at an instruction, as a GPU core dump tells; whose that is, the processes' memory maps tell."""
+
+    why: str
+    """The SM's exception in words."""
+    pc: int
+    """The instruction's address in its process' address space."""
+    holders: tuple[ProcessKey, ...]
+    """The clients that had this address reserved for the GPU when the fault was seen."""
+    exact: tuple[ProcessKey, ...]
+    """Those of them where the reserved range looks like one that CUDA makes for code."""
+    unread: tuple[ProcessKey, ...]
+    """Clients whose memory maps could not be read in time."""
+
+
+class OwnDump(msgspec.Struct, frozen=True, tag="own_dump"):
+    """What a client's own GPU core dump says of its own work."""
+
+    raised: bool
+    """Whether a thread of its kernels has an exception."""
+    grids: int
+    """Kernels of it that were on the GPU."""
 
 
 class ServerSays(msgspec.Struct, frozen=True, tag="server_says"):
@@ -111,7 +137,9 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
     count: int
 
 
-Observation = UvmFault | Xid | ServerSays | ProcessEnded | ClientCame | LaneChanged | DeviceHealth | Lost
+Observation = (
+    UvmFault | Xid | ServerSays | SmError | OwnDump | ProcessEnded | ClientCame | LaneChanged | DeviceHealth | Lost
+)
 
 
 class Evidence(msgspec.Struct, frozen=True):

@@ -4,8 +4,10 @@ Connections and their order as seen on driver 580.159.04: a probe that says noth
 context. Where `control` cannot be connected, the process runs without MPS and nobody is told.
 """
 
+import mmap
 import os
 from pathlib import Path
+from typing import Final
 
 from fault_injection.sim import gpu
 from fault_injection.sim.directory import pipe_directory
@@ -14,6 +16,9 @@ from fault_injection.sim.kernel import KERNEL
 from fault_injection.sim.wire import DESCRIPTOR, HELLO, Channel, Peer
 
 _FIRST_FLAGS = 0xFF
+
+_CODE: Final = 4 << 20
+"""Bytes; CUDA reserves what it maps for the GPU in the process too, code among it."""
 
 
 class CudaFailureError(Exception):
@@ -31,6 +36,7 @@ class CudaProcess:
         self._control = str((directory or pipe_directory()) / "control")
         self._process: Channel | None = None
         self._context: Channel | None = None
+        self._code: mmap.mmap | None = None
         self.memory: int | None = None
         self.mps = False
 
@@ -48,6 +54,7 @@ class CudaProcess:
     def create_context(self, memory_mib: int) -> None:
         """Create context 1, allocate its memory."""
         self.memory = gpu.allocate(memory_mib)
+        self._code = mmap.mmap(-1, _CODE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
         if self.mps:
             self._context = self._attach(1, 0)
             self._context.send(DESCRIPTOR, fd=self.memory)
@@ -75,6 +82,9 @@ class CudaProcess:
         if self.memory is not None:
             os.close(self.memory)
             self.memory = None
+        if self._code is not None:
+            self._code.close()
+            self._code = None
 
     def _attach(self, context: int, flags: int) -> Channel:
         """Shake hands with the daemon, then with the server it hands over; the daemon waits for the outcome."""

@@ -14,6 +14,7 @@ from mpsguard.daemon.events import EventStream
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.public_directory import PublicDirectory
 from mpsguard.daemon.senses import Senses
+from mpsguard.daemon.sentinel import LaneSentinel
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport
@@ -68,6 +69,7 @@ class Domain:
         self._metrics = metrics
         self._events = events
         self._adopting: asyncio.Task[None] | None = None
+        self._sentinel: LaneSentinel | None = None
         metrics.domain(self.name)
         self._show(self.lane.report)
 
@@ -84,17 +86,37 @@ class Domain:
         ``senses`` are told of what happens here.
         """
         self._senses = senses
+        sentinel = self._post_sentinel(senses)
         self.broker.listen(self.directory.sockets)
         try:
             await self.lane.run()
             self._events.publish("domain_ended", self.name)
         finally:
             await self.broker.close()
-            if self._adopting is not None:
-                self._adopting.cancel()
-                await asyncio.wait({self._adopting})
+            for task in (self._adopting, sentinel):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait({task})
             self.clients.close()
             self.directory.close()
+
+    def _post_sentinel(self, senses: Senses) -> asyncio.Task[None] | None:
+        if not self.settings.sentinel:
+            return None
+        name = self.lane.spec.name
+        self._sentinel = LaneSentinel(
+            self.lane,
+            lambda: len(self.clients),
+            senses.sentinel_dumped,
+            lambda kind, data: self._events.publish(kind, self.name, lane=name, **data),
+        )
+        senses.sentinel_stands(name, self._sentinel.state)
+        return asyncio.create_task(self._sentinel.run(), name=f"sentinel {name}")
+
+    def _population_changed(self) -> None:
+        self._metrics.clients.labels(self.name).set(len(self.clients))
+        if self._sentinel is not None:
+            self._sentinel.look()
 
     def _noticed(self, kind: str, data: Mapping[str, Any]) -> None:
         lane = self.lane.spec.name
@@ -105,6 +127,8 @@ class Domain:
             self._senses.lane_began(self.lane.report)
         elif self._senses is not None and kind == "lane_state":
             self._senses.lane_changed(self.lane.report)
+        if self._sentinel is not None:
+            self._sentinel.look()
         if kind == "lane_settled" and data["adopted"]:
             self._adopting = asyncio.create_task(self._adopt_clients())
         elif kind in ("lane_settled", "lane_start_failed", "lane_foreign"):
@@ -138,7 +162,7 @@ class Domain:
         """See `clients.Audience`."""
         if self._senses is not None:
             self._senses.client_came(client, handle)
-        self._metrics.clients.labels(self.name).set(len(self.clients))
+        self._population_changed()
         named = procfs.environment(client.process.pid).get("CUDA_MPS_PIPE_DIRECTORY")
         self._events.publish(
             "client_adopted" if client.adopted else "client_connected",
@@ -161,7 +185,7 @@ class Domain:
         """See `clients.Audience`."""
         if self._senses is not None:
             self._senses.client_ended(client, handle)
-        self._metrics.clients.labels(self.name).set(len(self.clients))
+        self._population_changed()
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)
 
     def _show(self, report: LaneReport) -> None:

@@ -140,11 +140,13 @@ class Guard:
             # The journal speaks from its own thread.
             loop.call_soon_threadsafe(lambda: self.events.publish(kind, "", **data))
 
+        cores = self.config.guard.core_directory
         return Investigation(
             Journal.open(path, noticed=noticed),
             events=self.events,
             metrics=self.metrics,
             clients=lambda: [client for domain in self.domains.values() for client in domain.clients.all()],
+            core_directory=Path(cores) if cores is not None else None,
         )
 
     async def _tell_ready(self) -> None:

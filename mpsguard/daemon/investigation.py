@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -29,13 +30,14 @@ class Investigation:
         events: EventStream,
         metrics: Metrics,
         clients: Callable[[], Iterable[Client]],
+        core_directory: Path | None,
     ) -> None:
-        """``clients`` tells who is on the lanes now."""
+        """``clients`` tells who is on the lanes now; ``core_directory``: see `Senses`."""
         self.journal = journal
         self._events = events
         self._metrics = metrics
         self._desk = IncidentDesk(journal, clients, self._told)
-        self.senses = Senses(self._take, self._kernel_log_after())
+        self.senses = Senses(self._take, self._kernel_log_after(), core_directory)
 
     def close(self) -> None:
         """Give everything back; what was seen is on disk then."""

@@ -7,16 +7,21 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.evidence import ClientCame, Evidence, LaneChanged, Source, Trust
+from mpsguard.evidence import ClientCame, Evidence, LaneChanged, Source, Trust, Xid
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.mps.server_log import LogTail
+from mpsguard.sensors.core_directory import CoreDirectory
 from mpsguard.sensors.daemon_logs import DaemonLogSensor
 from mpsguard.sensors.kernel_log import KernelLogSensor
 from mpsguard.sensors.nvml import NvmlSensor
 from mpsguard.sensors.process_ends import ProcessEndsSensor
+from mpsguard.sensors.sm_errors import SmErrorSensor
 from mpsguard.sensors.state import SensorState
 from mpsguard.sensors.uvm import Attachment, UvmSensor
+
+_SM_XIDS: Final = frozenset({13, 43})
+"""What the kernel log says first of an SM fault (43 alone: `trap`)."""
 
 _LOGS: Final = ((Source.SERVER_LOG, "server.log"), (Source.CONTROL_LOG, "control.log"))
 
@@ -32,18 +37,32 @@ class SensorStatus(msgspec.Struct, frozen=True):
 class Senses:
     """Owns the sensors. Made inside a running event loop; all evidence goes to ``take``."""
 
-    def __init__(self, take: Callable[[Evidence], None], kernel_log_after: int | None) -> None:
-        """``kernel_log_after``: see `KernelLogSensor`."""
+    def __init__(
+        self, take: Callable[[Evidence], None], kernel_log_after: int | None, core_directory: Path | None
+    ) -> None:
+        """``kernel_log_after``: see `KernelLogSensor`. ``core_directory``: see `CoreDirectory`."""
         self._take = take
         self._uvm = UvmSensor(take)
-        self._kernel_log = KernelLogSensor(take, after=kernel_log_after)
+        self._kernel_log = KernelLogSensor(self._logged, after=kernel_log_after)
         self._nvml = NvmlSensor(take)
         self._ends = ProcessEndsSensor()
+        self._sm_errors = SmErrorSensor(take)
+        self._cores: CoreDirectory | None = None
+        self._no_cores = ""
+        if core_directory is not None:
+            try:
+                self._cores = CoreDirectory(core_directory, self._sm_errors.dumped)
+            except OSError as error:
+                self._no_cores = str(error)
         self._logs: dict[tuple[str, Source], DaemonLogSensor] = {}
+        self._sentinels: dict[str, Callable[[], SensorState]] = {}
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """A client is on a lane from now on."""
         self._ends.client_came(client, handle)
+        self._sm_errors.client_came(client.process)
+        if self._cores is not None:
+            self._cores.client_came(client)
         self._take(
             Evidence(
                 source=Source.PROCESSES,
@@ -63,7 +82,18 @@ class Senses:
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
         """A client has ended; ``handle`` is still open."""
         self._uvm.client_ended(client.process)
+        self._sm_errors.client_ended(client.process)
+        if self._cores is not None:
+            self._cores.client_ended(client)
         self._take(self._ends.client_ended(client, handle))
+
+    def sentinel_stands(self, lane: str, state: Callable[[], SensorState]) -> None:
+        """A lane has a sentinel, which says itself how it is."""
+        self._sentinels[lane] = state
+
+    def sentinel_dumped(self, dump: bytes, began: float) -> None:
+        """A lane's sentinel has written a GPU core dump."""
+        self._sm_errors.dumped(lambda: dump, began, None)
 
     def lane_began(self, report: LaneReport) -> None:
         """A control daemon was adopted or started: follow its logs from here on."""
@@ -98,7 +128,13 @@ class Senses:
             (Source.KERNEL_LOG, self._kernel_log.state()),
             (Source.NVML, self._nvml.state()),
             (Source.PROCESSES, self._ends.state()),
+            (Source.GPU_CORE, self._sm_errors.state()),
         ]
+        if self._cores is not None:
+            named.append((CoreDirectory.name, self._cores.state()))
+        elif self._no_cores:
+            named.append((CoreDirectory.name, SensorState(False, self._no_cores)))
+        named += [(f"sentinel {lane}", state()) for lane, state in self._sentinels.items()]
         named += [(f"{source} {lane}", sensor.state()) for (lane, source), sensor in self._logs.items()]
         return tuple(SensorStatus(str(name), state.present, state.detail) for name, state in named)
 
@@ -106,8 +142,15 @@ class Senses:
         """Give everything back."""
         for lane, source in list(self._logs):
             self._close_log(lane, source)
-        for sensor in (self._uvm, self._kernel_log, self._nvml, self._ends):
+        if self._cores is not None:
+            self._cores.close()
+        for sensor in (self._uvm, self._kernel_log, self._nvml, self._ends, self._sm_errors):
             sensor.close()
+
+    def _logged(self, evidence: Evidence) -> None:
+        if isinstance(evidence.what, Xid) and evidence.what.number in _SM_XIDS:
+            self._sm_errors.sm_fault_seen()
+        self._take(evidence)
 
     def _close_log(self, lane: str, source: Source) -> None:
         sensor = self._logs.pop((lane, source), None)

@@ -10,8 +10,10 @@ from mpsguard.evidence import (
     LaneChanged,
     Lost,
     Observation,
+    OwnDump,
     ProcessEnded,
     ServerSays,
+    SmError,
     Source,
     UvmFault,
     Xid,
@@ -29,6 +31,7 @@ SENSORS: Final = {
     Source.SERVER_LOG: "server log",
     Source.CONTROL_LOG: "control log",
     Source.PROCESSES: "processes",
+    Source.GPU_CORE: "GPU core dump",
     Source.LANE: "lane",
 }
 
@@ -48,7 +51,8 @@ _DEFAULT_ADVICE: Final = {
     FaultClass.MMU: "Look for an out-of-bounds, freed or host pointer in the culprit: run it alone under "
     "`compute-sanitizer --tool memcheck`. Victims need no change; restart them.",
     FaultClass.SM: "Run the suspects alone, one by one, under `compute-sanitizer`; a GPU core dump "
-    "(CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1) names the kernel. Restart the victims.",
+    "(CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1) names the kernel, and `sentinel = true` in the domain's configuration the "
+    "process. Restart the victims.",
     FaultClass.ENGINE: "Run the suspects alone under `compute-sanitizer`. If it comes back with other programs too, "
     "suspect the driver or the hardware.",
     FaultClass.PROCESS: "Find out why the process ended (its own log, the kernel's OOM messages). Let programs end "
@@ -70,6 +74,11 @@ def observation(what: Observation) -> str:
             blamed = f" (the line names pid {what.pid})" if what.pid is not None else ""
             where = [f"{name} {value}" for name in ("gpc", "tpc", "sm") if (value := getattr(what, name)) is not None]
             return f"Xid {what.number}{blamed}{' on ' + ' '.join(where) if where else ''}: {what.text}"
+        case SmError():
+            return f"an SM stopped with {what.why} at 0x{what.pc:x}: {_holders(what)}"
+        case OwnDump():
+            exception = "an exception in its own kernel" if what.raised else "no exception of its own"
+            return f"wrote a GPU core dump: {_count(what.grids, 'kernel')} on the GPU, {exception}"
         case ServerSays():
             about = f" about client {what.client}" if what.client is not None else ""
             return f"server {what.server} says {what.what.replace('_', ' ')}{about}"
@@ -83,6 +92,13 @@ def observation(what: Observation) -> str:
             return f"{'fatal ' if what.fatal else ''}{what.what.replace('_', ' ')}: {what.value}"
         case Lost():
             return f"missed {what.count if what.count >= 0 else 'an unknown number of'} observation(s)"
+
+
+def _holders(what: SmError) -> str:
+    unread = f"; {_count(len(what.unread), 'client')} could not be looked at" if what.unread else ""
+    if not what.holders:
+        return f"code of no client{unread}"
+    return f"code of process {' or '.join(str(process.pid) for process in what.holders)}{unread}"
 
 
 def _ending(what: ProcessEnded) -> str:

@@ -7,7 +7,8 @@ The rules follow what was measured under MPS on the stock driver (H200, 580.159.
   the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them names anybody here.
 * A client that ends with work in flight brings an Xid 31 upon all others, with no fatal event in any living client's
   queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
-* An SM fault leaves no name at all: its candidates are the clients that were there.
+* An SM fault leaves no name at all in the driver's log: its candidates are the clients that were there, unless a GPU
+  core dump tells where the SM stopped (`whose_code`).
 
 Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason.
 """
@@ -23,6 +24,7 @@ from mpsguard.triage import catalog
 from mpsguard.triage.catalog import Level
 from mpsguard.triage.episode import BEFORE, Episode, episodes, in_order
 from mpsguard.triage.population import Member, Population, when
+from mpsguard.triage.whose_code import whose_code
 
 _SM_XIDS: Final = frozenset({13})
 _MMU_XIDS: Final = frozenset({31})
@@ -286,7 +288,9 @@ def _memory_fault(case: _Case) -> list[Incident]:
     """A memory fault without proof of whose it was: the UVM sensor was absent or not attached."""
     if not _MMU_XIDS & set(case.xids):
         return []
-    return [_unknown(case, FaultClass.MMU, "no UVM event queue was attached to the process that did it")]
+    return _by_code(case, FaultClass.MMU) or [
+        _unknown(case, FaultClass.MMU, "no UVM event queue was attached to the process that did it")
+    ]
 
 
 def _sm_fault(case: _Case) -> list[Incident]:
@@ -302,7 +306,32 @@ def _sm_fault(case: _Case) -> list[Incident]:
                 culprit=case.population.suspect(present[0].process),
             )
         ]
-    return [_unknown(case, FaultClass.SM, "the stock driver does not say which client's kernel raised an SM exception")]
+    return _by_code(case, FaultClass.SM) or [
+        _unknown(case, FaultClass.SM, "the stock driver does not say which client's kernel raised an SM exception")
+    ]
+
+
+def _by_code(case: _Case, fault_class: FaultClass) -> list[Incident]:
+    """By the instruction that an SM stopped at, if a GPU core dump was written by anybody on the lane."""
+    present = case.present()
+    found = whose_code(case.episode.evidence, [member.process for member in present])
+    if found.culprits:
+        return [
+            case.incident(fault_class, found.confidence, found.reason, culprit=case.population.suspect(process))
+            for process in found.culprits
+        ]
+    left = [member for member in present if member.process in found.candidates]
+    if left and len(left) < len(present):
+        return [
+            case.incident(
+                fault_class,
+                Confidence.UNKNOWN,
+                f"The culprit is one of {len(left)} of {len(present)} clients: the others have nothing at the "
+                "instruction that the SM stopped at.",
+                candidates=left,
+            )
+        ]
+    return []
 
 
 def _engine(case: _Case) -> list[Incident]:

@@ -1,0 +1,55 @@
+"""Which addresses a process has reserved without access: where CUDA puts what only the GPU may touch, code among it.
+
+CUDA keeps one address space for host and GPU: it reserves every range that it maps on the GPU in the process too
+(PROT_NONE, private, no file). The process' address space layout is random, so that an address of one process's GPU
+code is hardly ever a reserved one of another process (seen on an H200, driver 580.159.04).
+"""
+
+from bisect import bisect_right
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpsguard.linux import procfs
+from mpsguard.model import ProcessKey
+
+_PROC: Final = Path("/proc")
+_MAX_MAPS: Final = 16 << 20
+"""Bytes of /proc/PID/maps that are read: some 200,000 mappings, three times the kernel's default limit."""
+_NOBODY: Final = b"---p 00000000 00:00 0"
+
+
+class ReservedRanges(msgspec.Struct, frozen=True):
+    """One process at one moment: (first, past-the-end) pairs in ascending order."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def around(self, address: int) -> tuple[int, int] | None:
+        """The reserved range that an address lies in, or None."""
+        index = bisect_right(self.ranges, address, key=lambda each: each[0]) - 1
+        return self.ranges[index] if index >= 0 and address < self.ranges[index][1] else None
+
+
+def parse_maps(text: bytes) -> ReservedRanges:
+    """The reserved ranges in the text of /proc/PID/maps, which is in ascending order (proc_pid_maps(5))."""
+    ranges = []
+    for line in text.splitlines():
+        span, _, rest = line.partition(b" ")
+        if rest.rstrip() == _NOBODY:
+            first, _, end = span.partition(b"-")
+            ranges.append((int(first, 16), int(end, 16)))
+    return ReservedRanges(tuple(ranges))
+
+
+def reserved_ranges(process: ProcessKey) -> ReservedRanges:
+    """Read them now; ProcessLookupError if the process has ended, PermissionError if it may not be looked at."""
+    try:
+        with (_PROC / str(process.pid) / "maps").open("rb") as file:
+            text = file.read(_MAX_MAPS)
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no process {process.pid}") from None
+    # Read by number: it is this process's only if the number was still its own afterwards.
+    if not text or procfs.process_key(process.pid) != process:
+        raise ProcessLookupError(f"process {process.pid} has ended")
+    return parse_maps(text)

@@ -1,0 +1,173 @@
+"""SM errors: whose kernel an SM stopped in, which the driver's own log does not say.
+
+Two things are put together. A GPU core dump (`gpu_core`) has the address of the instruction at which an SM stopped;
+any process's dump will do, for the SMs are common to all. And that address is one of the process whose kernel it was:
+CUDA reserves what it maps for the GPU in the process too (`linux.reserved_ranges`). The clients' memory maps are read
+as soon as the kernel log tells of an SM fault, before anybody ends of it.
+
+Reading is done by one thread of its own: a process' memory map can be locked while the process ends.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+
+from mpsguard.evidence import Evidence, OwnDump, SmError, Source, Trust
+from mpsguard.linux.reserved_ranges import ReservedRanges, reserved_ranges
+from mpsguard.model import ProcessKey
+from mpsguard.sensors.gpu_core import GpuCore, NotACoreError, exception_name, parse
+from mpsguard.sensors.state import SensorState
+
+FRESH: Final = 10.0
+"""Seconds for which a look at the memory maps is good: no dump takes longer to come."""
+_AGAIN: Final = 1.0
+"""Seconds within which further lines of the kernel log are taken to be of the same fault."""
+_HUGE_PAGE: Final = 2 << 20
+_MOST_CODE: Final = 64 << 20
+"""Bytes; CUDA reserves code in whole pages of 2 MiB (one was seen), heaps in 500 MiB, all else in 8 GiB."""
+_MOST_PLACES: Final = 64
+"""Different instructions taken from one dump."""
+
+
+class _Look(msgspec.Struct, frozen=True):
+    """All clients' memory maps at one time."""
+
+    at: float
+    maps: dict[ProcessKey, ReservedRanges]
+    unread: tuple[ProcessKey, ...]
+
+
+class SmErrorSensor:
+    """The `gpucore` sensor: owns one thread. Made inside a running event loop; evidence is emitted in it."""
+
+    name: Final = Source.GPU_CORE.value
+
+    def __init__(self, emit: Callable[[Evidence], None]) -> None:
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="sm-errors")
+        self._clients: set[ProcessKey] = set()
+        self._asked = 0.0
+        self._look = _Look(0.0, {}, ())
+        """Belongs to the reader's thread."""
+        self._dumps = 0
+        self._unreadable = 0
+        self._closed = False
+
+    def client_came(self, process: ProcessKey) -> None:
+        """A client may be at fault from now on."""
+        self._clients.add(process)
+
+    def client_ended(self, process: ProcessKey) -> None:
+        """And no longer."""
+        self._clients.discard(process)
+
+    def sm_fault_seen(self) -> None:
+        """The kernel log tells of an SM fault: look at the clients' memory while it is there."""
+        now = time.monotonic()
+        if now - self._asked > _AGAIN and not self._closed:
+            self._asked = now
+            self._reader.submit(self._look_at, frozenset(self._clients))
+
+    def dumped(self, read: Callable[[], bytes], began: float, process: ProcessKey | None) -> None:
+        """A dump has been written, beginning at ``began``; by a client, or by somebody else on the lane (None).
+
+        ``read`` gives its bytes, once, in the reader's thread; it may raise OSError.
+        """
+        if not self._closed:
+            self._reader.submit(self._read, read, began, process, frozenset(self._clients))
+
+    def state(self) -> SensorState:
+        """Always there; whether there are dumps is the sentinel's and the clients' choice."""
+        detail = f"{self._dumps} GPU core dumps read"
+        if self._unreadable:
+            detail += f", {self._unreadable} not readable"
+        return SensorState(True, detail)
+
+    def close(self) -> None:
+        """Give the thread back, when what it reads has been read; nothing is emitted afterwards. Safe to call twice."""
+        self._closed = True
+        self._reader.shutdown()
+
+    # In the reader's thread.
+
+    def _look_at(self, clients: Iterable[ProcessKey]) -> None:
+        maps: dict[ProcessKey, ReservedRanges] = {}
+        unread = []
+        at = time.monotonic()
+        for process in sorted(clients):
+            try:
+                maps[process] = reserved_ranges(process)
+            except OSError:
+                unread.append(process)
+        self._look = _Look(at, maps, tuple(unread))
+
+    def _read(
+        self, read: Callable[[], bytes], began: float, process: ProcessKey | None, clients: frozenset[ProcessKey]
+    ) -> None:
+        try:
+            core = parse(read())
+        except (NotACoreError, OSError):
+            self._tell(None, ())
+            return
+        if abs(began - self._look.at) > FRESH:
+            self._look_at(clients)
+        self._tell(core, tuple(observations(core, self._look.maps, self._look.unread, began, process)))
+
+    def _tell(self, core: GpuCore | None, evidence: tuple[Evidence, ...]) -> None:
+        self._loop.call_soon_threadsafe(self._told, core, evidence)
+
+    # In the loop again.
+
+    def _told(self, core: GpuCore | None, evidence: tuple[Evidence, ...]) -> None:
+        if self._closed:
+            return
+        self._dumps += core is not None
+        self._unreadable += core is None
+        for each in evidence:
+            self._emit(each)
+
+
+def observations(
+    core: GpuCore,
+    maps: dict[ProcessKey, ReservedRanges],
+    unread: tuple[ProcessKey, ...],
+    began: float,
+    process: ProcessKey | None,
+) -> Iterable[Evidence]:
+    """What a dump tells, with the memory maps of the clients; ``process`` is the client that wrote it, if one did."""
+    places = {each.pc: each.exception for each in core.sms if each.pc is not None}
+    for pc, exception in sorted(places.items())[:_MOST_PLACES]:
+        around = {holder: span for holder, ranges in maps.items() if (span := ranges.around(pc)) is not None}
+        yield Evidence(
+            source=Source.GPU_CORE,
+            observed_at=time.monotonic(),
+            happened_at=began,
+            what=SmError(
+                why=exception_name(exception),
+                pc=pc,
+                holders=tuple(sorted(around)),
+                exact=tuple(sorted(holder for holder, span in around.items() if _like_code(span))),
+                unread=unread,
+            ),
+            trust=Trust.HINT,
+        )
+    if process is not None:
+        yield Evidence(
+            source=Source.GPU_CORE,
+            observed_at=time.monotonic(),
+            happened_at=began,
+            what=OwnDump(core.raised, core.grids),
+            process=process,
+            trust=Trust.PROOF,
+            serial=f"{process.pid}.{process.start_ticks}",
+        )
+
+
+def _like_code(span: tuple[int, int]) -> bool:
+    first, end = span
+    return first % _HUGE_PAGE == 0 and end % _HUGE_PAGE == 0 and end - first <= _MOST_CODE

@@ -1,0 +1,124 @@
+"""The sentinel: put on a lane that has clients, taken off it, and what its dump adds to an SM fault's verdict.
+
+The stack is simulated, and so is libcuda: a stand-in that writes a made-up dump when it is told to by a signal.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fault_injection.sim.core_dump import core_dump, sm_row
+from mpsguard.linux import procfs
+from tests.integration.guarded import Guarded, Program, wait_for
+
+STAND_IN = Path(__file__).parent / "stand_in" / "libcuda.c"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the stand-in."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler: the stand-in for libcuda cannot be built")
+    directory = tmp_path_factory.mktemp("stand-in")
+    directory.chmod(0o755)
+    subprocess.run(
+        [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Werror",
+            "-o",
+            str(directory / "libcuda.so.1"),
+            str(STAND_IN),
+            "-ldl",
+        ],
+        check=True,
+    )
+    return directory
+
+
+@pytest.fixture
+def guarded(library: Path) -> Iterator[Guarded]:
+    for left in ("core", "refuse"):
+        (library / left).unlink(missing_ok=True)
+    with Guarded(domain="sentinel = true", environment={"LD_LIBRARY_PATH": str(library)}) as running:
+        running.start()
+        yield running
+
+
+def logged(guarded: Guarded, kind: str) -> list[dict[str, Any]]:
+    """The guard's own log, read from its file: nearly at once, where a command would take long."""
+    lines = (guarded.root / "guard.log").read_text().splitlines()
+    return [line for line in map(json.loads, filter(None, lines)) if line.get("event") == kind]
+
+
+def sentinel(guarded: Guarded, count: int = 1) -> int:
+    """The pid of the sentinel once it stands, for the ``count``-th time."""
+    found = wait_for("a sentinel", lambda: said if len(said := logged(guarded, "sentinel_ready")) >= count else None)
+    pid: int = found[count - 1]["pid"]
+    return pid
+
+
+def code_of(client: Program) -> int:
+    """An address in what the client has reserved for the GPU."""
+    spans = [line.split()[0].split("-") for line in Path(f"/proc/{client.pid}/maps").read_text().splitlines()
+             if " ---p 00000000 00:00 0" in line]  # fmt: skip
+    first, _ = max(((int(first, 16), int(end, 16)) for first, end in spans), key=lambda span: span[1] - span[0])
+    return first + 0x3840
+
+
+def test_its_dump_names_the_client_whose_code_it_was(guarded: Guarded, library: Path) -> None:
+    innocents = [guarded.client() for _ in range(2)]
+    culprit = guarded.client("--fault", "misaligned", "--after", "2.5")
+    for each in (*innocents, culprit):
+        each.expect("started")
+    pid = sentinel(guarded)
+    (library / "core").write_bytes(core_dump(sms=[sm_row(0), sm_row(9, 6, code_of(culprit))]))
+    wait_for("the fault", lambda: any(line.get("state") == "FAULT" for line in logged(guarded, "lane_state")))
+    os.kill(pid, signal.SIGUSR1)
+    told = wait_for("the name", lambda: [line for line in logged(guarded, "incident") if line["culprit"]])
+    assert (told[-1]["fault_class"], told[-1]["confidence"], told[-1]["culprit"]) == ("sm", "likely", culprit.pid)
+    assert set(told[-1]["victims"]) == {one.pid for one in innocents}
+    assert len({line["id"] for line in logged(guarded, "incident")}) == 1
+    # It is off the lane, which recovers, and no client of ours.
+    wait_for("its end", lambda: not Path(f"/proc/{pid}").exists())
+    assert pid not in {client["process"]["pid"] for client in guarded.clients()}
+
+
+def test_it_is_there_only_while_clients_are_and_ends_with_the_guard(guarded: Guarded) -> None:
+    assert not logged(guarded, "sentinel_ready")
+    first = guarded.client()
+    first.expect("started")
+    pid = sentinel(guarded)
+    environment = procfs.environment(pid)
+    assert environment["CUDA_MPS_PIPE_DIRECTORY"] == str(guarded.pipe)
+    assert "skip_abort" not in environment["CUDA_COREDUMP_GENERATION_FLAGS"]
+    first.process.terminate()
+    assert first.wait() == 0
+    wait_for("its end", lambda: not Path(f"/proc/{pid}").exists())
+    guarded.client().expect("started")
+    pid = sentinel(guarded, 2)
+    status = {entry["name"]: entry for entry in guarded.json("status")["sensors"]}
+    assert status["sentinel default-0"]["present"]
+    guarded.kill()
+    wait_for("its end", lambda: not Path(f"/proc/{pid}").exists() or not procfs.is_running(procfs.process_key(pid)))
+
+
+def test_one_that_cannot_stand_is_told_and_harms_nobody(guarded: Guarded, library: Path) -> None:
+    (library / "refuse").touch()
+    client = guarded.client()
+    client.expect("started")
+    said = wait_for("its failure", lambda: logged(guarded, "sentinel_failed"))
+    assert "807" in said[0]["detail"]
+    status = {entry["name"]: entry for entry in guarded.json("status")["sensors"]}
+    assert not status["sentinel default-0"]["present"]
+    assert client.process.poll() is None

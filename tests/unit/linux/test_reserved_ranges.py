@@ -1,0 +1,69 @@
+"""Reserved ranges, of a real process and of recorded lines."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mpsguard.linux import procfs
+from mpsguard.linux.reserved_ranges import parse_maps, reserved_ranges
+from mpsguard.model import ProcessKey
+
+MAPS = b"""\
+200000000-200600000 ---p 00000000 00:00 0 
+200600000-202a00000 rw-s 00000000 00:05 91                               /dev/nvidia0
+7f74c3600000-7f74c3800000 ---p 00000000 00:00 0 
+7f74c3800000-7f74c3900000 rw-p 00000000 00:00 0 
+7f74c3feb000-7f76c8000000 ---p 00000000 00:00 0
+7f76cf000000-7f76cf001000 ---p 00001000 fe:00 77                         /usr/lib/x86_64-linux-gnu/libc.so.6
+"""  # noqa: W291 - the kernel writes a space at the end of such lines
+PROGRAM = """
+import ctypes, mmap, sys
+reserved = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
+used = mmap.mmap(-1, 8 << 20)
+for line in open('/proc/self/maps'):
+    span, mode = line.split()[:2]
+    first, end = (int(number, 16) for number in span.split('-'))
+    if mode == '---p' and end - first >= 8 << 20:
+        print(first, end, ctypes.addressof(ctypes.c_char.from_buffer(used)), flush=True)
+        break
+sys.stdin.read()
+"""
+
+
+def test_only_private_memory_without_access_and_without_a_file_counts() -> None:
+    ranges = parse_maps(MAPS)
+    assert len(ranges.ranges) == 3
+    assert ranges.around(0x7F74C37A3840) == (0x7F74C3600000, 0x7F74C3800000)
+    assert ranges.around(0x7F74C3800000) is None
+    assert ranges.around(0x7F74C3FEB000) == (0x7F74C3FEB000, 0x7F76C8000000)
+    assert ranges.around(0x7F76CF000800) is None
+    assert ranges.around(0) is None
+    assert parse_maps(b"").ranges == ()
+
+
+def test_a_real_process_is_read_and_its_successor_is_not_taken_for_it() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first, end, used = (int(number) for number in process.stdout.readline().split())
+        key = procfs.process_key(process.pid)
+        ranges = reserved_ranges(key)
+        assert ranges.around(first) == (first, end)
+        assert ranges.around(used) is None
+        with pytest.raises(ProcessLookupError):
+            reserved_ranges(ProcessKey(key.pid, key.start_ticks + 1))
+        process.kill()
+        process.wait()
+    with pytest.raises(ProcessLookupError):
+        reserved_ranges(key)
+
+
+def test_a_zombie_has_no_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        key = procfs.process_key(process.pid)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ProcessLookupError):
+            reserved_ranges(key)

@@ -1,0 +1,101 @@
+"""Whose kernel an SM stopped in: one who is proved, one whose code it is, or fewer candidates; never a guess."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsguard.evidence import ClientCame, Evidence, Observation, OwnDump, ServerSays, SmError, Source, Trust, Xid
+from mpsguard.incident import Confidence, FaultClass
+from mpsguard.model import ProcessKey
+from mpsguard.triage.verdict import triage
+from mpsguard.triage.whose_code import Attribution, whose_code
+
+A, B, C = (ProcessKey(pid, pid * 10) for pid in (101, 102, 103))
+ALL = (A, B, C)
+
+
+def seen(what: Observation, process: ProcessKey | None = None, at: float = 20.06) -> Evidence:
+    return Evidence(Source.GPU_CORE, at + 0.001, what, happened_at=at, process=process, trust=Trust.PROOF)
+
+
+def place(
+    *holders: ProcessKey, exact: Sequence[ProcessKey] = (), unread: Sequence[ProcessKey] = (), pc: int = 0x7F00
+) -> Evidence:
+    return seen(SmError("misaligned address", pc, holders, tuple(exact), tuple(unread)))
+
+
+def own(process: ProcessKey, *, raised: bool = False, grids: int = 0) -> Evidence:
+    return seen(OwnDump(raised, grids), process)
+
+
+def test_an_exception_in_ones_own_dump_is_proof_whoever_else_holds_the_place() -> None:
+    found = whose_code([own(B, raised=True, grids=1), own(A, grids=1), place(A)], ALL)
+    assert (found.culprits, found.confidence) == ((B,), Confidence.PROVEN)
+
+
+def test_the_only_holder_of_the_place_is_named_and_likely() -> None:
+    found = whose_code([place(B)], ALL)
+    assert (found.culprits, found.confidence) == ((B,), Confidence.LIKELY)
+    assert whose_code([place(B, C, exact=[C])], ALL).culprits == (C,)
+
+
+def test_nobody_is_named_where_it_may_have_been_somebody_else() -> None:
+    assert whose_code([place(A, B)], ALL) == Attribution(candidates=(A, B))
+    assert whose_code([place(A, B, exact=[A, B])], ALL) == Attribution(candidates=(A, B))
+    assert whose_code([place(A, unread=[C])], ALL) == Attribution(candidates=(A, C))
+    assert whose_code([place()], ALL) == Attribution()
+    assert whose_code([], ALL) == Attribution()
+
+
+def test_who_was_not_there_is_not_named() -> None:
+    assert whose_code([place(C)], (A, B)) == Attribution()
+    assert whose_code([own(C, raised=True)], (A, B)) == Attribution()
+
+
+def test_two_faults_at_once_have_two_culprits() -> None:
+    assert whose_code([place(A, pc=0x10), place(C, pc=0x20)], ALL).culprits == (A, C)
+
+
+def test_without_a_place_the_only_kernel_on_the_gpu_counts_once_all_dumps_are_there() -> None:
+    """As `trap` leaves it."""
+    dumps = [own(A), own(B, grids=1), own(C)]
+    assert whose_code(dumps, ALL).culprits == (B,)
+    assert whose_code(dumps, ALL).confidence is Confidence.LIKELY
+    assert whose_code(dumps[:2], ALL) == Attribution()
+    assert whose_code([own(A, grids=1), own(B, grids=1), own(C)], ALL) == Attribution()
+
+
+FAULT = [
+    *(Evidence(Source.PROCESSES, 1.0, ClientCame("d", "d-0"), process=who, trust=Trust.PROOF) for who in ALL),
+    Evidence(Source.KERNEL_LOG, 20.011, Xid(13, None, "..."), happened_at=20.01, gpu="0000:18:00", serial="1"),
+    Evidence(Source.KERNEL_LOG, 20.1, Xid(43, 99, "..."), happened_at=20.1, gpu="0000:18:00", serial="2"),
+    Evidence(Source.SERVER_LOG, 20.02, ServerSays("fault_begins", 99)),
+]
+
+
+@given(st.permutations([*FAULT, place(B)]), st.data())
+def test_the_verdict_is_the_same_in_any_order_and_open_until_the_dump_comes(
+    evidence: list[Evidence], data: st.DataObject
+) -> None:
+    (incident,) = triage(evidence)
+    assert incident.culprit is not None
+    assert (incident.fault_class, incident.culprit.process) == (FaultClass.SM, B)
+    assert {victim.process for victim in incident.victims} == {A, C}
+    (before,) = triage(data.draw(st.permutations(FAULT)))
+    assert before.culprit is None
+    assert len(before.candidates) == 3
+
+
+def test_fewer_candidates_are_better_than_all() -> None:
+    (incident,) = triage([*FAULT, place(A, C)])
+    assert incident.culprit is None
+    assert {candidate.process for candidate in incident.candidates} == {A, C}
+    assert {victim.process for victim in incident.victims} == set(ALL)
+
+
+def test_a_memory_fault_without_a_uvm_queue_is_named_by_its_code_too() -> None:
+    xid = Evidence(Source.KERNEL_LOG, 20.15, Xid(31, A.pid, "..."), happened_at=20.15, gpu="0000:18:00", serial="3")
+    (incident,) = triage([*FAULT[:3], FAULT[-1], xid, place(B)])
+    assert incident.culprit is not None
+    assert (incident.fault_class, incident.culprit.process) == (FaultClass.MMU, B)
