@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from gpu_suite import broker, triage
+from gpu_suite import broker, sm, triage
 from gpu_suite.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "broker": broker.MEASUREMENTS,
     "triage": triage.MEASUREMENTS,
+    "sm": sm.MEASUREMENTS,
 }

@@ -10,7 +10,7 @@ from typing import Protocol
 from gpu_suite.core.client import Client, Clients
 from gpu_suite.core.control_ui import ControlUi
 from gpu_suite.core.finding import Finding
-from gpu_suite.core.guard import Guard, guard
+from gpu_suite.core.guard import Guard, Options, guard
 from gpu_suite.core.programs import Programs, Work
 from gpu_suite.core.stock import StockDaemon, stock_daemon
 
@@ -49,9 +49,9 @@ class Bench:
         """A fresh stock daemon for a `with` block."""
         return stock_daemon(self.programs.control, self._directory())
 
-    def guard(self, *, held_sockets: bool = False) -> AbstractContextManager[Guard]:
+    def guard(self, *, held_sockets: bool = False, options: Options | None = None) -> AbstractContextManager[Guard]:
         """A fresh guard with a fresh lane for a `with` block."""
-        return guard(self.programs.control, self._directory(), held_sockets=held_sockets)
+        return guard(self.programs.control, self._directory(), held_sockets=held_sockets, options=options or Options())
 
     def workers(self, clients: Clients, target: Target, count: int, work: Work) -> list[Client]:
         """Start workers one after the other, each after the last has its context: their order is the same each run."""

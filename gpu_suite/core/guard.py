@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -32,14 +33,37 @@ run_directory = "{root}/run"
 state_directory = "{root}/state"
 log_directory = "{root}/log"
 log_format = "json"
+{guard}
 
 [[domain]]
 name = "suite"
 pipe_directory = "{root}/pub"
 control_binary = "{control}"
+{domain}
 """
 
+
+@dataclass(frozen=True)
+class Options:
+    """What a measurement wants of the guard beyond its defaults."""
+
+    sentinel: bool = False
+    core_directory: Path | None = None
+
+    def fill(self, root: Path, control: str) -> str:
+        """The configuration."""
+        cores = f'core_directory = "{self.core_directory}"' if self.core_directory else ""
+        return _CONFIG.format(
+            root=root, control=control, guard=cores, domain="sentinel = true" if self.sentinel else ""
+        )
+
+
 T = TypeVar("T")
+
+
+class _Sensor(msgspec.Struct, frozen=True):
+    name: str
+    present: bool
 
 
 class Guard:
@@ -47,7 +71,7 @@ class Guard:
 
     name = "guard"
 
-    def __init__(self, control: str, root: Path) -> None:
+    def __init__(self, control: str, root: Path, options: Options) -> None:
         self.pipe_directory = root / "pub"
         self.ui = ControlUi(control, self.pipe_directory)
         self._root = root
@@ -57,7 +81,7 @@ class Guard:
         self.starts = 0
         root.mkdir(parents=True)
         self._config = root / "mpsguard.toml"
-        self._config.write_text(_CONFIG.format(root=root, control=control))
+        self._config.write_text(options.fill(root, control))
 
     @property
     def pid(self) -> int:
@@ -147,11 +171,15 @@ class Guard:
             raise SuiteError(f"one lane was expected, the guard has {[lane.name for lane in lanes]}")
         return lanes[0], ControlUi(self._control, Path(lanes[0].pipe_directory))
 
-    def _ask(self, what: str, row: type[T]) -> list[T]:
+    def sensors(self) -> dict[str, bool]:
+        """The sensors that `mpsguard-ctl --json status` lists, and whether each is there."""
+        return {each.name: each.present for each in self._ask("status", _Sensor, "sensors")}
+
+    def _ask(self, what: str, row: type[T], key: str | None = None) -> list[T]:
         command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", f"{self._root}/run", "--json", what]
         try:
             done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=30, check=False)
-            return rows(json.loads(done.stdout), what, row)
+            return rows(json.loads(done.stdout), key or what, row)
         except subprocess.TimeoutExpired:
             raise SuiteError(f"mpsguard-ctl {what} did not answer within 30 s") from None
         except (ValueError, msgspec.ValidationError) as error:
@@ -161,10 +189,16 @@ class Guard:
 
 
 @contextmanager
-def guard(control: str, root: Path, *, held_sockets: bool = False) -> Iterator[Guard]:
+def guard(
+    control: str,
+    root: Path,
+    *,
+    held_sockets: bool = False,
+    options: Options = Options(),
+) -> Iterator[Guard]:
     """A running guard under `root`; it and its lane are ended afterwards."""
     with ExitStack() as stack:
-        made = Guard(control, root)
+        made = Guard(control, root, options)
         stack.callback(made.close)
         if held_sockets:
             made.hold_sockets()

@@ -57,6 +57,11 @@ class CudaPrograms:
         """The compiled `worker.cu`."""
         return [str(self.binary), *work.arguments()]
 
+    def partitioned(self, group: int, groups: int, *, fault: bool) -> list[str]:
+        """The compiled `partitioned.cu`."""
+        arguments = [str(group), str(groups), *(["--fault"] if fault else [])]
+        return [str(self.binary.with_name("partitioned")), *arguments]
+
     def torch(self, work: Work) -> list[str]:
         """`torch_client.py` under this interpreter."""
         return [sys.executable, str(CUDA / "torch_client.py"), *work.arguments()]
@@ -79,10 +84,10 @@ def build(directory: Path) -> CudaPrograms:
     if nvcc is None:
         raise NotRunError("nvcc is not on PATH: the CUDA programs cannot be built")
     stubs = Path(nvcc).resolve().parents[1] / "lib64" / "stubs"
-    binary = directory / "worker"
-    command = [nvcc, "-std=c++20", "-O2", "-arch=native", "-o", str(binary), str(CUDA / "worker.cu")]
-    command += [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    if done.returncode:
-        raise SuiteError(f"nvcc failed: {(done.stderr or done.stdout).strip()}")
-    return CudaPrograms(find_control(), binary)
+    for name in ("worker", "partitioned"):
+        command = [nvcc, "-std=c++20", "-O2", "-arch=native", "-o", str(directory / name), str(CUDA / f"{name}.cu")]
+        command += [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        if done.returncode:
+            raise SuiteError(f"nvcc failed: {(done.stderr or done.stdout).strip()}")
+    return CudaPrograms(find_control(), directory / "worker")

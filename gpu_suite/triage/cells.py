@@ -56,6 +56,8 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why this machine cannot inject it."""
     error: str = ""
     """Why the cell could not be made."""
+    after_ms: float | None = None
+    """When the culprit's work ended by an error."""
 
     @property
     def key(self) -> Key:

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,8 @@ class Site:
     target: Target
     lane: Path
     incidents: Incidents | None
+    prepared: Callable[[], None] = lambda: None
+    """Called when the clients have come and before they are released."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def make(bench: Bench, site: Site, log: KernelLog, fault: Fault, repetition: int
         if group is not None:
             memory_group.close(group)
         servers = site.target.ui.servers()
+        site.prepared()
         log.lines()
         if site.incidents is not None:
             site.incidents.begin()
@@ -144,6 +147,7 @@ def _settle(crew: Crew, fault: Fault, known: _Known, log: KernelLog, site: Site)
         0,
         returned=_code(done, "error"),
         died=_code(done, DIED),
+        after_ms=_after(done, known.at),
         ended=done.exit_status if done and by_itself else None,
         innocents=innocents,
         xids=_seen(lines, known) if log.readable else None,
@@ -156,6 +160,11 @@ def _settle(crew: Crew, fault: Fault, known: _Known, log: KernelLog, site: Site)
 def _code(done: Outcome | None, event: str) -> int | None:
     found = done.find(event) if done else None
     return int(found.number("code")) if found else None
+
+
+def _after(done: Outcome | None, at: float) -> float | None:
+    found = done.find(DIED) if done else None
+    return _ms(found.monotonic - at) if found else None
 
 
 def _seen(lines: Sequence[XidLine], known: _Known) -> tuple[XidSeen, ...]:

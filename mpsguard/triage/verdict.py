@@ -13,6 +13,7 @@ The rules follow what was measured under MPS on the stock driver (H200, 580.159.
 Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason.
 """
 
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final
@@ -217,6 +218,9 @@ def _process(case: _Case) -> list[Incident]:
         return []
     kept = case.torn_down()
     gone = [end for end in ends if end.process not in case.hit_before and end.process not in kept]
+    if not set(case.xids) & _MMU_XIDS:
+        # Nothing says that it was a memory fault: whoever may have ended of its own CUDA error is accused of nothing.
+        gone = [end for end in gone if not _may_be_of_an_error(end)]
     if not kept or not gone:
         return []
     if len(gone) == 1:
@@ -231,6 +235,12 @@ def _process(case: _Case) -> list[Incident]:
             victims=[member for member in case.present(sign) if member not in members],
         )
     ]
+
+
+def _may_be_of_an_error(end: Evidence) -> bool:
+    """Whether a program ends like this when a CUDA call fails: it exits or aborts."""
+    assert isinstance(end.what, ProcessEnded)
+    return end.what.signal in (None, signal.SIGABRT)
 
 
 def _crash(case: _Case, end: Evidence, in_flight: bool) -> Incident:

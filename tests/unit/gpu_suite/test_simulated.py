@@ -11,3 +11,11 @@ def test_a_measurement_holds_on_the_simulated_stack(name: str, capsys: pytest.Ca
     printed = capsys.readouterr().out
     assert status == 0, printed
     assert "SIMULATED" in printed
+
+
+def test_no_way_to_attribute_an_sm_fault_accuses_an_innocent_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody can be named there: a simulated client writes no dump. The whole flow runs, and nobody is."""
+    main(["sm", "--simulated", "--quick", "--only", "accuracy", "--deadline", "120"])
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if line.startswith("false accusations")]
+    assert line.split()[-1] == "yes", printed

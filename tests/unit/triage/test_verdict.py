@@ -254,3 +254,14 @@ def test_no_evidence_whatever_breaks_triage(evidence: list[Evidence]) -> None:
         assert incident.reason
         assert incident.culprit is None or incident.culprit not in incident.victims
         assert msgspec.json.decode(msgspec.json.encode(incident), type=Incident) == incident
+
+
+def test_without_the_kernel_log_who_may_have_died_of_its_error_is_not_accused() -> None:
+    """An innocent that was quick to leave stands in no list of the server's either."""
+    torn = [server("fault_begins", 30.015), server("teardown", 30.016, A), server("teardown", 30.016, C)]
+    for end in (ended(B, 30.1, code=3), ended(B, 30.1, signal=6)):
+        (incident,) = triage([*CLIENTS, *torn, end])
+        assert incident.culprit is None
+    (killed,) = triage([*CLIENTS, *torn, ended(B, 30.1, signal=9)])
+    assert killed.culprit is not None
+    assert killed.culprit.process == B

@@ -1,0 +1,92 @@
+"""What the ways to find the culprit of an SM fault cost while nothing happens."""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from gpu_suite.core.bench import Bench, Measurement
+from gpu_suite.core.client import Client, Clients
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.finding import Finding, sampled
+from gpu_suite.core.guard import Guard
+from gpu_suite.core.programs import Work
+from gpu_suite.core.statistics import ratios
+from gpu_suite.simulated import SimulatedPrograms
+from gpu_suite.sm.methods import LIGHT_DUMPS, NOTHING, SENTINEL, Method
+from gpu_suite.triage.incidents import wait_until
+from results.schema import Row
+
+BAR: Final = 0.999
+CLIENTS: Final = 4
+ROUNDS: Final = 6
+SECONDS: Final = 1.5
+STEPS: Final = 4000
+_STAND: Final = 15.0
+
+
+def measure(bench: Bench) -> Iterator[Finding]:
+    """Rates of four clients: with nothing, with a sentinel beside them, and with dumps switched on, in turn."""
+    simulated = isinstance(bench.programs, SimulatedPrograms)
+    ways = [NOTHING, *([] if simulated else [SENTINEL]), LIGHT_DUMPS]
+    rates: dict[str, list[float]] = {way.name: [] for way in ways}
+    memory: list[float] = []
+    cores = Path(tempfile.mkdtemp(prefix="gpu-suite-cores-"))
+    try:
+        for number in range(bench.runs(ROUNDS, 1)):
+            for way in ways if number % 2 == 0 else reversed(ways):
+                with bench.guard(options=way.options(cores)) as guard, way.opted_in(cores):
+                    bench.warm_up(guard)
+                    rates[way.name].append(_rate(bench, guard, way, memory))
+    finally:
+        shutil.rmtree(cores)
+    for way in ways[1:]:
+        each = ratios(rates[way.name], rates[NOTHING.name])
+        yield sampled(
+            f"throughput of four clients, {way.name} over nothing (paired ratios)",
+            each,
+            unit="",
+            bar=f"median >= {BAR}",
+            holds=median(each) >= BAR,
+        )
+    if memory:
+        value = median(memory)
+        row = Row(
+            name="GPU memory of a sentinel", value=value, unit="MiB", bar="reported", holds=True, runs=len(memory)
+        )
+        yield Finding(row, samples=tuple(memory))
+
+
+def _rate(bench: Bench, guard: Guard, way: Method, memory: list[float]) -> float:
+    with Clients() as clients:
+        work = Work(seconds=SECONDS, work=STEPS, controlled=True)
+        started: list[Client] = bench.workers(clients, guard, CLIENTS, work)
+        if way.sentinel:
+            before = _memory_used()
+            name = f"sentinel {guard.lane()[0].name}"
+            if not wait_until(lambda: guard.sensors().get(name, False), time.monotonic() + _STAND):
+                raise SuiteError(f"no sentinel on the lane within {_STAND:g} s")
+            memory.append(_memory_used() - before)
+        for client in started:
+            client.go()
+        outcomes = [client.finish() for client in started]
+    total = 0.0
+    for outcome in outcomes:
+        finished = outcome.find("finished")
+        if finished is None or not outcome.ok:
+            raise SuiteError(outcome.describe())
+        total += finished.number("iterations") / finished.number("seconds")
+    return total
+
+
+def _memory_used() -> float:
+    """MiB on GPU 0, everybody's: nobody else begins or ends meanwhile."""
+    command = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return float(subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout)
+
+
+MEASUREMENT: Final = Measurement("cost", "throughput and memory with a sentinel, and with dumps switched on", measure)
