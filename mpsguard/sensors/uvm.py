@@ -9,34 +9,46 @@ A fault is of an address space, and that is of the process that opened it. A pro
 but not the address space; of two clients that hold one file, the earlier started is taken for its opener, whichever is
 seen first. A parent that is no client cannot be seen so; CUDA opens the file close-on-exec and does not work in a
 forked child, so that such a child does not get as far as to be a client.
+
+Looking, attaching and letting go all enter the driver, which may take its time: threads do it (`uvm_look`), the event
+loop takes what they found. A look of which the driver makes nothing holds up one thread, and is told.
 """
 
 import asyncio
 import os
+import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
 import msgspec
 
 from mpsguard.evidence import Evidence
-from mpsguard.linux import foreign_fd
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
+from mpsguard.linux.side_threads import SideThreads
+from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.model import ProcessKey
+from mpsguard.sensors import uvm_look
 from mpsguard.sensors.state import SensorState
+from mpsguard.sensors.uvm_look import Found, Order
 from mpsguard.sensors.uvm_space import Counts, WatchedSpace
 
 LOOKS: Final = (0.01, 0.02, 0.05, 0.12, 0.3, 0.5, 1.0)
 """Seconds between the looks for a client's address space after a handshake, while it has none: eight in 2 s."""
 
-MAX_SPACES_OF_A_CLIENT: Final = 4
-"""CUDA has one; a client that exchanged its program by exec has two for a moment."""
-
 MAX_SPACES: Final = 512
 """Address spaces watched at once: three descriptors and six pages each."""
 
+SLOW: Final = 2.0
+"""Seconds after which a look, which takes some milliseconds, is said to be held up."""
+
+CLOSE_WITHIN: Final = 5.0
+"""Seconds that `UvmSensor.close` gives the threads."""
+
+_LOOKERS: Final = 4
 _CLOSERS: Final = 4
 
 
@@ -53,22 +65,28 @@ class _Client:
     def __init__(self, key: ProcessKey) -> None:
         self.key = key
         self.spaces: list[WatchedSpace] = []
-        self.reason = ""
+        self.reason = "it has not been looked at yet"
         self.pidfd = -1
         self.looks = 0
+        self.looking_since: float | None = None
+        self.look_again = False
+        """It has come again while it was being looked at."""
         self.timer: asyncio.TimerHandle | None = None
 
-    def look_no_more(self) -> None:
+    def cancel_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def close(self) -> None:
+        self.cancel_timer()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
 
 
 class UvmSensor:
-    """Watches the address spaces of the clients it is told of. All calls come from its event loop."""
+    """Watches the address spaces of the clients it is told of. All calls come from its event loop; none waits."""
 
     name: ClassVar[str] = "uvm"
 
@@ -80,15 +98,23 @@ class UvmSensor:
         device: Path = Path("/dev/nvidia-uvm"),
         max_spaces: int = MAX_SPACES,
     ) -> None:
+        """Made inside a running event loop."""
         self._emit = emit
         self._driver = driver or ToolsDriver()
         self._device = device
         self._max_spaces = max_spaces
         self._clients: dict[ProcessKey, _Client] = {}
         self._counts = Counts()
+        self._loop = asyncio.get_running_loop()
+        self._found: deque[Callable[[], None]] = deque()
+        """What threads have found and the loop has yet to take."""
+        self._lookers = SideThreads("uvm-look", _LOOKERS)
         # Closing what is left of a dead client takes its address space apart in the kernel, which can take as long as
-        # the GPU recovers. The event loop cannot wait for that.
-        self._closers = ThreadPoolExecutor(_CLOSERS, thread_name_prefix="uvm-close")
+        # the GPU recovers: no look shall wait for that.
+        self._closers = SideThreads("uvm-close", _CLOSERS)
+        self._absence = "it has not been tried yet"
+        self._trying_since: float | None = None
+        self._try()
 
     def client_came(self, handle: ProcessHandle) -> None:
         """Look for the client's address space, now and for the next 2 s until it is found.
@@ -97,111 +123,161 @@ class UvmSensor:
         let go of. ``handle`` may be closed afterwards.
         """
         client = self._clients.setdefault(handle.key, _Client(handle.key))
-        client.look_no_more()
+        client.cancel_timer()
         client.looks = 0
-        try:
-            client.pidfd = os.dup(handle.fileno())
-        except OSError as error:
-            client.reason = f"it cannot be held: {error}"
-        else:
-            self._look(client)
+        if client.pidfd < 0:
+            try:
+                client.pidfd = os.dup(handle.fileno())
+            except OSError as error:
+                client.reason = f"it cannot be held: {error}"
+                return
+        self._look(client)
 
     def client_ended(self, key: ProcessKey) -> None:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
         client = self._clients.pop(key, None)
         if client is not None:
-            client.look_no_more()
+            client.close()
             for space in list(client.spaces):
                 self._drop(client, space)
 
     def attachments(self) -> list[Attachment]:
         """Every client that came and has not ended."""
-        return [Attachment(c.key, bool(c.spaces), "" if c.spaces else c.reason) for c in self._clients.values()]
+        return [Attachment(c.key, bool(c.spaces), "" if c.spaces else self._reason(c)) for c in self._clients.values()]
 
     def state(self) -> SensorState:
-        """Absent if the device cannot be opened or the kernel cannot compare files."""
-        try:
-            fd = self._driver.open()
-            try:
-                foreign_fd.same_file(fd, fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            return SensorState(present=False, detail=str(error))
+        """Absent if the device cannot be opened or the kernel cannot compare files.
+
+        That was so when it was last tried, which is done at the start, and again, for the next time, by asking.
+        """
+        absence = self._absence
+        if self._trying_since is not None and (since := time.monotonic() - self._trying_since) > SLOW:
+            absence = f"the driver has not answered for {since:.0f} s"
+        self._try()
+        if absence:
+            return SensorState(present=False, detail=absence)
         attached = sum(1 for client in self._clients.values() if client.spaces)
+        held_up = sum(1 for client in self._clients.values() if _held_up(client))
         counts = self._counts
         return SensorState(
             present=True,
             detail=f"attached to {attached} of {len(self._clients)} clients; {counts.lost} fatal faults lost, "
-            f"{counts.unread} others not read, {counts.unknown} entries of unknown kind",
+            f"{counts.unread} others not read, {counts.unknown} entries of unknown kind"
+            + (f"; {held_up} looks held up by the driver" if held_up else ""),
         )
 
     def close(self) -> None:
-        """Let go of every client; returns when that is done."""
+        """Let go of every client; waits until that is done, or CLOSE_WITHIN for what the driver holds up."""
         for key in list(self._clients):
             self.client_ended(key)
-        self._closers.shutdown()
+        self._lookers.close(CLOSE_WITHIN)
+        self._take_found()
+        self._closers.close(CLOSE_WITHIN)
 
     def _look(self, client: _Client) -> None:
         client.timer = None
+        if client.looking_since is not None:
+            client.look_again = True
+            return
         client.looks += 1
         try:
-            self._bring_up_to_date(client)
-        except ProcessLookupError:
-            client.reason = "it ended before its address space was found"
-            client.look_no_more()
-            return
+            pidfd = os.dup(client.pidfd)
         except OSError as error:
-            client.reason = f"its descriptors cannot be looked at: {error}"
-        if client.spaces or client.looks > len(LOOKS):
-            client.look_no_more()
-            if not client.spaces:
-                client.reason += f"; looked {client.looks} times"
-        else:
-            client.timer = asyncio.get_running_loop().call_later(LOOKS[client.looks - 1], self._look, client)
+            client.reason = f"it cannot be held: {error}"
+            self._look_later(client)
+            return
+        order = Order(
+            key=client.key,
+            pidfd=pidfd,
+            own=tuple(client.spaces),
+            others=tuple(space for other in self._clients.values() if other is not client for space in other.spaces),
+            max_spaces=self._max_spaces,
+        )
+        client.looking_since = time.monotonic()
+        self._lookers.run(partial(self._look_aside, client, order))
 
-    def _bring_up_to_date(self, client: _Client) -> None:
-        """Attach to what the client has opened, let go of what it has closed."""
-        client.reason = f"it has not opened {self._device}"
-        held = foreign_fd.copies_of_device(client.pidfd, client.key.pid, self._device)
-        if held.fds:
-            client.reason = f"none of its files of {self._device} is an address space"
-        if not held.complete:
-            client.reason += ", as far as was looked: it has too many files open"
-        try:
-            for space in list(client.spaces):
-                if held.complete and not any(space.is_of(file) for file in held.fds):
-                    self._drop(client, space)
-            for file in held.fds:
-                self._attach(client, file)
-        finally:
-            for file in held.fds:
+    def _look_aside(self, client: _Client, order: Order) -> None:
+        """On a thread of its own."""
+        found = uvm_look.look(order, self._driver, self._device, self._close_files)
+        self._hand_over(partial(self._looked, client, order, found))
+
+    def _close_files(self, files: list[int]) -> None:
+        def close() -> None:
+            for file in files:
                 os.close(file)
 
-    def _attach(self, client: _Client, file: int) -> None:
-        for holder in self._clients.values():
-            for space in holder.spaces:
-                if space.is_of(file):
-                    self._settle(client, holder, space)
-                    return
-        if len(client.spaces) >= MAX_SPACES_OF_A_CLIENT:
-            return
-        if sum(len(other.spaces) for other in self._clients.values()) >= self._max_spaces:
-            client.reason = f"{self._max_spaces} address spaces are watched already"
-            return
-        try:
-            space = WatchedSpace.open(self._driver, file, client.key)
-        except NotAVaSpaceError:
-            return
-        except (UvmStatusError, OSError) as error:
-            client.reason = str(error)
-        else:
-            client.spaces.append(space)
-            space.start(self._emit, self._counts, self._broke)
+        if files:
+            self._closers.run(close)
 
-    def _settle(self, client: _Client, holder: _Client, space: WatchedSpace) -> None:
+    def _try(self) -> None:
+        if self._trying_since is None:
+            self._trying_since = time.monotonic()
+            self._lookers.run(lambda: self._hand_over(partial(self._tried, uvm_look.absence(self._driver))))
+
+    def _tried(self, absence: str) -> None:
+        self._absence, self._trying_since = absence, None
+
+    def _hand_over(self, take: Callable[[], None]) -> None:
+        self._found.append(take)
+        # Without a loop, `close` takes it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take_found)
+
+    def _take_found(self) -> None:
+        while self._found:
+            self._found.popleft()()
+
+    def _looked(self, client: _Client, order: Order, found: Found) -> None:
+        client.looking_since = None
+        if self._clients.get(client.key) is not client:
+            # It has ended meanwhile; what its address space had to say of that is worth all the more.
+            for space in found.opened:
+                self._adopt(client, space)
+                self._drop(client, space)
+            return
+        client.reason = found.reason
+        if found.complete:
+            for space in order.own:
+                if space in client.spaces and space not in found.held:
+                    self._drop(client, space)
+        for space in found.held:
+            self._settle(client, space)
+        for space in found.opened:
+            self._take_new(client, order, space)
+        if client.look_again:
+            client.look_again = False
+            self._look(client)
+        elif not (found.ended or client.spaces):
+            self._look_later(client)
+
+    def _look_later(self, client: _Client) -> None:
+        if client.looks > len(LOOKS):
+            client.reason += f"; looked {client.looks} times"
+        else:
+            client.timer = self._loop.call_later(LOOKS[client.looks - 1], self._look, client)
+
+    def _take_new(self, client: _Client, order: Order, space: WatchedSpace) -> None:
+        """Watch an address space that nobody watched when the look began."""
+        watched = [one for other in self._clients.values() for one in other.spaces]
+        since = [one for one in watched if one not in order.own and one not in order.others]
+        twin = next((one for one in since if one.is_same(space)), None)
+        if twin is None and len(watched) < self._max_spaces:
+            self._adopt(client, space)
+            return
+        self._closers.run(space.close)
+        if twin is not None:
+            self._settle(client, twin)
+        else:
+            client.reason = f"{self._max_spaces} address spaces are watched already"
+
+    def _adopt(self, client: _Client, space: WatchedSpace) -> None:
+        client.spaces.append(space)
+        space.start(self._emit, self._counts, self._broke)
+
+    def _settle(self, client: _Client, space: WatchedSpace) -> None:
         """Give an address space that two clients hold to the one that started earlier: it opened it."""
-        if holder is client:
+        holder = self._clients.get(space.owner)
+        if holder is None or holder is client or space not in holder.spaces:
             return
         # Within one clock tick the lower pid is the earlier one, but for a wrap of the numbers.
         older, younger = sorted((holder, client), key=lambda one: (one.key.start_ticks, one.key.pid))
@@ -219,4 +295,18 @@ class UvmSensor:
     def _drop(self, client: _Client, space: WatchedSpace) -> None:
         client.spaces.remove(space)
         space.stop()
-        self._closers.submit(space.close)
+        self._closers.run(space.close)
+
+    @staticmethod
+    def _reason(client: _Client) -> str:
+        if (since := _held_up(client)) is not None:
+            return f"{client.reason}; the driver has held up a look at it for {since:.0f} s"
+        return client.reason
+
+
+def _held_up(client: _Client) -> float | None:
+    """For how many seconds a look at the client has been going on, if that is too long."""
+    if client.looking_since is None:
+        return None
+    since = time.monotonic() - client.looking_since
+    return since if since > SLOW else None

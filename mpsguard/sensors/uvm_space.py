@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, Self
@@ -39,12 +40,14 @@ class Counts(msgspec.Struct):
 class WatchedSpace:
     """Owns the two trackers of an address space, and a copy of its file to know it again by.
 
-    Between `start` and `stop` it emits evidence about ``owner``.
+    Between `start` and `stop`, which are the event loop's, it emits evidence about ``owner``. The rest may be called
+    from any thread.
     """
 
     def __init__(self, owner: ProcessKey, file: int, fatal: Tracker, other: Tracker) -> None:
         self.owner = owner
         self._file = file
+        self._file_lock = threading.Lock()
         self._fatal = fatal
         self._other = other
         self._pause: asyncio.TimerHandle | None = None
@@ -71,8 +74,13 @@ class WatchedSpace:
         return cls(owner, copy, fatal, other)
 
     def is_of(self, file: int) -> bool:
-        """Whether ``file`` is of this address space; OSError where the kernel cannot compare."""
-        return foreign_fd.same_file(self._file, file)
+        """Whether ``file`` is of this address space; OSError where the kernel cannot compare. Once closed, none is."""
+        with self._file_lock:
+            return self._file >= 0 and foreign_fd.same_file(self._file, file)
+
+    def is_same(self, other: "WatchedSpace") -> bool:
+        """Whether both watch one address space; ``other`` is not being closed meanwhile."""
+        return self.is_of(other._file)
 
     def start(self, emit: Callable[[Evidence], None], counts: Counts, broke: Callable[["WatchedSpace"], None]) -> None:
         """Emit what comes; ``broke`` is called if the driver gives a queue up, and the space is of no use then."""
@@ -94,10 +102,13 @@ class WatchedSpace:
         self._take_other()
 
     def close(self) -> None:
-        """Let go of the address space; may take long (see `Tracker.close`) and may be called from any thread."""
+        """Let go of the address space; may take long (see `Tracker.close`)."""
         self._fatal.close()
         self._other.close()
-        os.close(self._file)
+        # Its number may be another file's from then on.
+        with self._file_lock:
+            file, self._file = self._file, -1
+        os.close(file)
 
     def _read_fatal(self) -> None:
         if not self._take_fatal() and self._fatal.broken():

@@ -15,7 +15,8 @@ from mpsguard.evidence import Lost, Source, Trust, UvmFault
 from mpsguard.linux import foreign_fd, uvm_tools
 from mpsguard.sensors import uvm_space
 from mpsguard.sensors.state import Sensor
-from mpsguard.sensors.uvm import LOOKS, MAX_SPACES_OF_A_CLIENT, UvmSensor
+from mpsguard.sensors.uvm import LOOKS, UvmSensor
+from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT
 from tests.unit.sensors.uvm_bench import (
     DEVICE,
     EXEC,
@@ -33,8 +34,8 @@ from tests.unit.sensors.uvm_driver import FATAL_FAULT, GPU_FAULT, StandInDriver
 def test_a_fault_is_evidence_against_its_process_and_no_other() -> None:
     async def body(bench: Bench) -> None:
         one, two = bench.process(OPEN_PLAIN, OPEN_SPACE), bench.process(OPEN_SPACE, OPEN_PLAIN)
-        bench.sensor.client_came(one.handle)
-        bench.sensor.client_came(two.handle)
+        await bench.came(one.handle)
+        await bench.came(two.handle)
         assert bench.attached() == [one.key, two.key]
         _, of_two = bench.driver.live(FATAL_FAULT)
         raw_before, before = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW), time.monotonic()
@@ -57,7 +58,7 @@ def test_a_fault_is_evidence_against_its_process_and_no_other() -> None:
 def test_an_address_space_that_comes_after_the_handshake_is_found() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process()
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         assert bench.reason(process.key) == "it has not opened /dev/full"
         process.does(OPEN_PLAIN)
         await until(lambda: "none of its files of /dev/full is an address space" in bench.reason(process.key))
@@ -71,13 +72,13 @@ def test_an_address_space_that_comes_after_the_handshake_is_found() -> None:
 def test_looking_ends_and_the_next_handshake_begins_it_again() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_PLAIN)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         await until(lambda: f"; looked {len(LOOKS) + 1} times" in bench.reason(process.key))
         opened = len(bench.driver.queues)
         await asyncio.sleep(0.3)
         assert len(bench.driver.queues) == opened
         process.does(INITIALIZE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         assert bench.attached() == [process.key]
 
     assert sum(LOOKS) == pytest.approx(2.0)
@@ -88,7 +89,7 @@ def test_a_second_handshake_attaches_nothing_twice() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE, OPEN_PLAIN)
         for _ in range(3):
-            bench.sensor.client_came(process.handle)
+            await bench.came(process.handle)
         assert len(bench.driver.live()) == 2
 
     scenario(body)
@@ -97,7 +98,7 @@ def test_a_second_handshake_attaches_nothing_twice() -> None:
 def test_the_end_of_a_client_lets_go_of_it_at_once_after_a_last_look() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         (queue,) = bench.driver.live(FATAL_FAULT)
         queue.put(FATAL_FAULT, at=5)
         process.ends()
@@ -113,7 +114,7 @@ def test_the_end_of_a_client_lets_go_of_it_at_once_after_a_last_look() -> None:
 def test_a_client_that_dies_before_it_is_found_is_looked_for_no_more() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process()
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         process.ends()
         await until(lambda: "it ended before" in bench.reason(process.key))
         bench.sensor.client_ended(process.key)
@@ -124,10 +125,10 @@ def test_a_client_that_dies_before_it_is_found_is_looked_for_no_more() -> None:
 def test_a_client_that_calls_exec_is_let_go_of_and_found_again() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         old = bench.driver.live(FATAL_FAULT)
         process.does(EXEC, OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         await until(lambda: len(bench.driver.live()) == 2)
         (new,) = bench.driver.live(FATAL_FAULT)
         assert new not in old
@@ -140,9 +141,9 @@ def test_a_client_that_calls_exec_is_let_go_of_and_found_again() -> None:
 def test_a_program_after_exec_that_uses_no_gpu_keeps_nothing() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         process.does(EXEC)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         await until(lambda: not bench.driver.live())
         assert bench.reason(process.key) == "it has not opened /dev/full"
 
@@ -156,7 +157,7 @@ def test_an_inherited_address_space_is_its_openers(child_first: bool) -> None:
         with child_with_the_same_file(process) as child:
             handles = [child, process.handle] if child_first else [process.handle, child]
             for handle in handles:
-                bench.sensor.client_came(handle)
+                await bench.came(handle)
             assert bench.attached() == [process.key]
             assert f"is that of process {process.key.pid}" in bench.reason(child.key)
             (queue,) = bench.driver.live(FATAL_FAULT)
@@ -171,7 +172,7 @@ def test_an_inherited_address_space_is_its_openers(child_first: bool) -> None:
 def test_lost_fatal_faults_are_evidence_and_daily_ones_are_only_counted() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         (fatal,), (other,) = bench.driver.live(FATAL_FAULT), bench.driver.live(GPU_FAULT)
         for number in range(70):
             fatal.put(FATAL_FAULT, at=number)
@@ -191,7 +192,7 @@ def test_a_flood_of_daily_faults_wakes_nobody_and_hides_no_fatal_one(monkeypatch
 
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         (fatal,), (other,) = bench.driver.live(FATAL_FAULT), bench.driver.live(GPU_FAULT)
         began = time.monotonic()
         for turn in range(100):
@@ -223,7 +224,7 @@ def test_nothing_is_read_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
 
     async def body(bench: Bench) -> None:
         for _ in range(3):
-            bench.sensor.client_came(bench.process(OPEN_SPACE).handle)
+            await bench.came(bench.process(OPEN_SPACE).handle)
         assert drains == 6
         await asyncio.sleep(0.3)
         assert drains == 6
@@ -239,7 +240,7 @@ def test_nothing_is_read_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
 def test_a_queue_the_driver_gives_up_is_left_and_said() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         bench.driver.live(FATAL_FAULT)[0].fail()
         await until(lambda: not bench.attached())
         assert bench.reason(process.key) == "the driver gave its event queue up"
@@ -254,13 +255,13 @@ def test_there_is_a_limit_for_all_and_for_each() -> None:
         greedy = bench.process(
             f"files = [os.open('/dev/full', os.O_APPEND) for _ in range({MAX_SPACES_OF_A_CLIENT + 3})]"
         )
-        bench.sensor.client_came(greedy.handle)
+        await bench.came(greedy.handle)
         assert len(bench.driver.live(FATAL_FAULT)) == MAX_SPACES_OF_A_CLIENT
         late = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(late.handle)
+        await bench.came(late.handle)
         assert bench.reason(late.key) == f"{MAX_SPACES_OF_A_CLIENT} address spaces are watched already"
         bench.sensor.client_ended(greedy.key)
-        bench.sensor.client_came(late.handle)
+        await bench.came(late.handle)
         assert bench.attached() == [late.key]
 
     scenario(body, max_spaces=MAX_SPACES_OF_A_CLIENT)
@@ -270,7 +271,7 @@ def test_a_refusal_of_the_driver_is_the_reason() -> None:
     async def body(bench: Bench) -> None:
         bench.driver.refuse_with = 0x51
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         assert "answers 0x51" in bench.reason(process.key)
 
     scenario(body)
@@ -280,11 +281,12 @@ def test_without_the_device_the_sensor_is_absent_and_says_so(tmp_path: Path) -> 
     async def main() -> None:
         sensor: Sensor = UvmSensor(lambda _: None, device=tmp_path / "nvidia-uvm")
         assert (sensor.name, sensor.state().present) == ("uvm", False)
-        assert "/dev/nvidia-uvm-tools" in sensor.state().detail
+        await until(lambda: "/dev/nvidia-uvm-tools" in sensor.state().detail)
+        assert not sensor.state().present
         sensor.close()
         driver = StandInDriver()
         there = UvmSensor(lambda _: None, driver=driver)
-        assert there.state().present
+        await until(lambda: there.state().present)
         there.close()
         driver.reap()
 
@@ -301,9 +303,9 @@ def test_a_file_that_only_has_the_name_is_not_touched(tmp_path: Path) -> None:
         process = bench.process(
             f"trap = os.open({str(tmp_path / 'full')!r}, os.O_RDWR)", "zero = os.open('/dev/zero', 2)"
         )
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         assert bench.reason(process.key) == "it has not opened /dev/full"
-        assert bench.driver.queues == []
+        assert all(queue.file < 0 for queue in bench.driver.queues)
 
     assert stat.S_ISCHR(DEVICE.stat().st_mode)
     scenario(body)
@@ -314,10 +316,10 @@ def test_a_kernel_that_cannot_compare_files_makes_it_absent(monkeypatch: pytest.
 
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         assert "kcmp" in bench.reason(process.key)
+        await until(lambda: "kcmp" in bench.sensor.state().detail)
         assert not bench.sensor.state().present
-        assert "kcmp" in bench.sensor.state().detail
 
     scenario(body)
 
@@ -325,17 +327,17 @@ def test_a_kernel_that_cannot_compare_files_makes_it_absent(monkeypatch: pytest.
 def test_a_client_with_too_many_descriptors_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         monkeypatch.setattr(foreign_fd, "MAX_LOOKED_AT", 2)
-        bench.sensor.client_came(process.handle)
+        await bench.came(process.handle)
         assert bench.attached() == [process.key]
         assert len(bench.driver.live(FATAL_FAULT)) == 1
         other = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(other.handle)
+        await bench.came(other.handle)
         assert "too many files open" in bench.reason(other.key)
         monkeypatch.undo()
         crowd = bench.process(f"files = [os.open('/dev/full', os.O_RDWR) for _ in range({foreign_fd.MAX_COPIES + 1})]")
-        bench.sensor.client_came(crowd.handle)
+        await bench.came(crowd.handle)
         assert "too many files open" in bench.reason(crowd.key)
 
     scenario(body)
@@ -353,9 +355,9 @@ def test_a_long_teardown_in_the_kernel_holds_nobody_up(monkeypatch: pytest.Monke
 
     async def body(bench: Bench) -> None:
         one, two = bench.process(OPEN_SPACE), bench.process(OPEN_SPACE)
-        bench.sensor.client_came(one.handle)
+        await bench.came(one.handle)
         bench.sensor.client_ended(one.key)
-        bench.sensor.client_came(two.handle)
+        await bench.came(two.handle)
         bench.driver.live(FATAL_FAULT)[-1].put(FATAL_FAULT, at=9)
         await until(lambda: bench.faults() == [(two.key, 9)])
         assert len(bench.driver.live()) == 4

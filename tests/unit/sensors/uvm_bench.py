@@ -65,8 +65,8 @@ class Process:
 class Bench:
     """A sensor, its stand-in driver, and what it emitted."""
 
-    def __init__(self, max_spaces: int = 8) -> None:
-        self.driver = StandInDriver()
+    def __init__(self, max_spaces: int = 8, driver: StandInDriver | None = None) -> None:
+        self.driver = driver or StandInDriver()
         self.evidence: list[Evidence] = []
         self.sensor = UvmSensor(self.evidence.append, driver=self.driver, device=DEVICE, max_spaces=max_spaces)
         self.processes: list[Process] = []
@@ -74,6 +74,15 @@ class Bench:
     def process(self, *commands: str) -> Process:
         self.processes.append(Process(*commands))
         return self.processes[-1]
+
+    async def came(self, handle: ProcessHandle) -> None:
+        """Tell the sensor, and wait until it has looked."""
+        self.sensor.client_came(handle)
+        await until(lambda: not self.looking(handle.key))
+
+    def looking(self, key: ProcessKey) -> bool:
+        """Whether the client is being looked at now."""
+        return self.sensor._clients[key].looking_since is not None
 
     def reason(self, key: ProcessKey) -> str:
         return next(one.reason for one in self.sensor.attachments() if one.process == key)
@@ -93,12 +102,14 @@ class Bench:
             process.ends()
 
 
-def scenario(body: Callable[[Bench], Awaitable[None]], max_spaces: int = 8) -> None:
+def scenario(
+    body: Callable[[Bench], Awaitable[None]], max_spaces: int = 8, driver: Callable[[], StandInDriver] = StandInDriver
+) -> None:
     """Run ``body``; afterwards this process has the descriptors it had before."""
 
     async def main() -> None:
         before = sorted(os.listdir("/proc/self/fd"))
-        bench = Bench(max_spaces)
+        bench = Bench(max_spaces, driver())
         try:
             await body(bench)
         finally:

@@ -97,7 +97,8 @@ class Queue:
                 asyncio.get_running_loop().remove_reader(self._near)
 
     def watch(self) -> None:
-        asyncio.get_running_loop().add_reader(self._near, self.consume)
+        if self._near.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(self._near, self.consume)
 
     def fail(self) -> None:
         """The driver is in a bad state: its ``poll`` says error from now on (here: hang-up)."""
@@ -127,20 +128,27 @@ class Queue:
 
 
 class StandInDriver(ToolsDriver):
-    """See the module. ``queues`` are those that are open, in the order they were made."""
+    """See the module. ``queues`` are those that are open, in the order they were made.
+
+    Threads open, call and close; the rest is the event loop's.
+    """
 
     def __init__(self, release: Release = Release.R580) -> None:
         super().__init__()
         self.release = release
         self.queues: list[Queue] = []
         self.refuse_with = 0
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
 
     def open(self) -> int:
-        self.reap()
         queue = Queue()
-        with contextlib.suppress(RuntimeError):
-            queue.watch()
         self.queues.append(queue)
+        if self._loop is not None:
+            # Before the sensor's own reader, which is added when what was opened here is handed over.
+            self._loop.call_soon_threadsafe(queue.watch)
         return queue.fd
 
     def call(self, fd: int, request: int, parameters: bytearray) -> None:

@@ -1,0 +1,60 @@
+"""Threads beside the event loop for system calls that may take long, as a driver's do while a GPU recovers."""
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+Job = Callable[[], None]
+
+
+class SideThreads:
+    """Owns at most ``most`` threads. Every job is done, in the order of coming, unless the process ends before.
+
+    They do not keep the process from ending, as those of a ThreadPoolExecutor do: a call into a driver that hangs
+    cannot be broken off.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name: Final = name
+        self._most: Final = most
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def run(self, job: Job) -> None:
+        """Do ``job`` on one of the threads; from any thread, never waits. What is given after `close` gets its own."""
+        with self._lock:
+            if self._closed:
+                self._thread(job).start()
+                return
+            self._jobs.put(job)
+            if len(self._threads) < self._most:
+                self._threads.append(self._thread(self._work))
+                self._threads[-1].start()
+
+    def close(self, within: float) -> bool:
+        """Wait ``within`` seconds for what was given to be done; False if it is not: it goes on. Safe to call twice."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                for _ in self._threads:
+                    self._jobs.put(None)
+        deadline = time.monotonic() + within
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _thread(self, target: Job) -> threading.Thread:
+        return threading.Thread(target=target, name=self._name, daemon=True)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:  # a fault of ours in one job must not cost the others their thread
+                told = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+                threading.excepthook(told)

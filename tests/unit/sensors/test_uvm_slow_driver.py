@@ -1,0 +1,207 @@
+"""The uvm sensor with a driver that keeps its callers waiting: the event loop never is one of them.
+
+No clock says so: only the loop opens the gate at which the driver waits. Were the loop itself to wait there, nobody
+would.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mpsguard.linux.side_threads import SideThreads
+from mpsguard.sensors import uvm
+from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, child_with_the_same_file, scenario, until
+from tests.unit.sensors.uvm_driver import FATAL_FAULT, StandInDriver
+
+ENABLE_EVENTS = 58
+ABANDONED = 20.0
+
+
+class GatedDriver(StandInDriver):
+    """Holds callers that enable a queue's events, in the order of their coming, until `pass_on` lets them by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gates: list[threading.Event] = []
+        self._armed = False
+        self.waiting = 0
+        self.abandoned = False
+
+    def call(self, fd: int, request: int, parameters: bytearray) -> None:
+        if request == ENABLE_EVENTS and self._armed:
+            gate = threading.Event()
+            self._gates.append(gate)
+            self.waiting += 1
+            self.abandoned |= not gate.wait(ABANDONED)
+            self.waiting -= 1
+        super().call(fd, request, parameters)
+
+    def pass_on(self) -> None:
+        self._armed = False
+        for gate in self._gates:
+            gate.set()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        self._armed = True
+        yield
+        self.pass_on()
+        assert not self.abandoned
+
+
+def gated(bench: Bench) -> GatedDriver:
+    assert isinstance(bench.driver, GatedDriver)
+    return bench.driver
+
+
+def test_one_client_that_the_driver_holds_up_holds_up_no_other() -> None:
+    async def body(bench: Bench) -> None:
+        driver = gated(bench)
+        slow = bench.process(OPEN_SPACE)
+        with driver.closed():
+            bench.sensor.client_came(slow.handle)
+            await until(lambda: driver.waiting)
+            driver._armed = False
+            other = bench.process(OPEN_SPACE)
+            await bench.came(other.handle)
+            assert bench.attached() == [other.key]
+            driver.live(FATAL_FAULT)[-1].put(FATAL_FAULT, at=7)
+            await until(lambda: bench.faults() == [(other.key, 7)])
+        await until(lambda: bench.attached() == [slow.key, other.key])
+
+    scenario(body, driver=GatedDriver)
+
+
+def test_when_every_thread_is_held_up_the_loop_goes_on_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvm, "SLOW", 0.0)
+
+    async def body(bench: Bench) -> None:
+        driver = gated(bench)
+        processes = [bench.process(OPEN_SPACE) for _ in range(uvm._LOOKERS + 2)]
+        await until(lambda: bench.sensor.state().present)
+        with driver.closed():
+            for process in processes:
+                bench.sensor.client_came(process.handle)
+            await until(lambda: driver.waiting == uvm._LOOKERS)
+            assert bench.attached() == []
+            assert all("held up a look" in bench.reason(process.key) for process in processes)
+            assert f"{len(processes)} looks held up" in bench.sensor.state().detail
+            bench.sensor.client_ended(processes[-1].key)
+        await until(lambda: len(bench.attached()) == len(processes) - 1)
+
+    scenario(body, driver=GatedDriver)
+
+
+def test_a_client_that_ends_while_it_is_attached_to_is_heard_and_let_go_of() -> None:
+    async def body(bench: Bench) -> None:
+        driver = gated(bench)
+        process = bench.process(OPEN_SPACE)
+        with driver.closed():
+            bench.sensor.client_came(process.handle)
+            await until(lambda: driver.waiting)
+            bench.sensor.client_ended(process.key)
+            driver.queues[-1].put(FATAL_FAULT, at=11)
+        await until(lambda: bench.faults() == [(process.key, 11)])
+        await until(lambda: not driver.live())
+        assert bench.sensor.attachments() == []
+
+    scenario(body, driver=GatedDriver)
+
+
+def test_a_client_that_comes_again_while_it_is_looked_at_is_looked_at_again() -> None:
+    async def body(bench: Bench) -> None:
+        driver = gated(bench)
+        process = bench.process(OPEN_SPACE)
+        with driver.closed():
+            bench.sensor.client_came(process.handle)
+            await until(lambda: driver.waiting)
+            process.does("space2 = os.open('/dev/full', os.O_RDWR | os.O_APPEND)")
+            bench.sensor.client_came(process.handle)
+        await until(lambda: len(driver.live(FATAL_FAULT)) == 2)
+
+    scenario(body, driver=GatedDriver)
+
+
+@pytest.mark.parametrize("child_first", [False, True])
+def test_two_looks_at_one_address_space_at_once_attach_once(child_first: bool) -> None:
+    async def body(bench: Bench) -> None:
+        driver = gated(bench)
+        process = bench.process(OPEN_PLAIN, OPEN_SPACE)
+        with child_with_the_same_file(process) as child:
+            handles = [child, process.handle] if child_first else [process.handle, child]
+            with driver.closed():
+                for number, handle in enumerate(handles, start=1):
+                    bench.sensor.client_came(handle)
+                    await until(lambda number=number: driver.waiting == number)  # type: ignore[misc]
+            await until(lambda: not any(bench.looking(handle.key) for handle in handles))
+            assert bench.attached() == [process.key]
+            assert f"is that of process {process.key.pid}" in bench.reason(child.key)
+            await until(lambda: len(driver.live()) == 2)
+            (queue,) = driver.live(FATAL_FAULT)
+            queue.put(FATAL_FAULT, at=3)
+            await until(lambda: bench.faults() == [(process.key, 3)])
+
+    scenario(body, driver=GatedDriver)
+
+
+def test_closing_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvm, "CLOSE_WITHIN", 0.05)
+
+    async def body(bench: Bench) -> None:
+        driver = gated(bench)
+        process = bench.process(OPEN_SPACE)
+        with driver.closed():
+            bench.sensor.client_came(process.handle)
+            await until(lambda: driver.waiting)
+            bench.sensor.close()
+            assert driver.waiting == 1
+        # Whatever it was held up with is given back all the same.
+        await until(lambda: not driver.live() and not driver.waiting)
+
+    scenario(body, driver=GatedDriver)
+
+
+def test_a_device_that_hangs_is_absent_and_is_no_ones_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvm, "SLOW", 0.0)
+    gate = threading.Event()
+    released = []
+
+    class Hanging(StandInDriver):
+        def open(self) -> int:
+            released.append(gate.wait(ABANDONED))
+            return super().open()
+
+    async def body(bench: Bench) -> None:
+        state = bench.sensor.state()
+        assert not state.present
+        assert "has not answered" in state.detail
+        gate.set()
+        await until(lambda: bench.sensor.state().present)
+        assert all(released)
+
+    scenario(body, driver=Hanging)
+
+
+def test_side_threads_do_every_job_and_no_fault_of_one_stops_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))
+    threads = SideThreads("tried", 2)
+    done: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("of the test")
+
+    for number in range(20):
+        threads.run(lambda number=number: done.append(number))  # type: ignore[misc]
+        threads.run(fail)
+    assert threads.close(10.0)
+    assert threads.close(0.0)
+    assert sorted(done) == list(range(20))
+    late = threading.Event()
+    threads.run(late.set)
+    assert late.wait(10.0)
+    assert [str(error) for error in told] == ["of the test"] * 20
