@@ -17,6 +17,7 @@ class SimulatedPrograms:
     """`fault_injection.sim` behind the same options."""
 
     control: str = str(_CONTROL)
+    simulated: bool = True
 
     def worker(self, work: Work) -> list[str]:
         """A simulated client."""

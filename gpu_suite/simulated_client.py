@@ -51,35 +51,41 @@ def main() -> int:
         _emit("failed", code=failure.code, name=failure.__class__.__name__, call="simulated")
         return FAILED
     _emit("first_kernel")
-    go, stop = threading.Event(), threading.Event()
+    go, stop = threading.Semaphore(0), threading.Event()
     if options.controlled:
-        threading.Thread(target=_listen, args=(go, stop), daemon=True).start()
-        go.wait()
-    return _loop(options, cuda, stop)
-
-
-def _loop(options: argparse.Namespace, cuda: CudaProcess, stop: threading.Event) -> int:
-    progress, second = Progress(time.monotonic()), Progress(time.monotonic())
-    fault = options.fault
-    _emit("begin")
+        threading.Thread(target=_listen, args=(go, stop, options.rounds), daemon=True).start()
+    progress = Progress(0.0)
     try:
-        while time.monotonic() - progress.begin < options.seconds and not stop.is_set():
-            _kernel(cuda)
-            now = time.monotonic()
-            progress.kernel_done(now)
-            second.kernel_done(now)
-            if now - second.begin >= 1.0:
-                _report("second", second)
-                second = Progress(now)
-            if fault and now - progress.begin >= options.fault_at:
-                _commit(cuda, fault)
-                fault = None
+        for _ in range(options.rounds):
+            if options.controlled:
+                go.acquire()
+            progress = Progress(time.monotonic())
+            _loop(options, cuda, stop, progress)
+            if options.rounds > 1:
+                _report("round", progress)
     except CudaFailureError as failure:
         _emit("died", code=failure.code, name="simulated", iterations=progress.iterations, last_success=progress.last)
         return DIED
     _report("finished", progress)
     cuda.close()
     return 0
+
+
+def _loop(options: argparse.Namespace, cuda: CudaProcess, stop: threading.Event, progress: Progress) -> None:
+    second = Progress(progress.begin)
+    fault = options.fault
+    _emit("begin")
+    while time.monotonic() - progress.begin < options.seconds and not stop.is_set():
+        _kernel(cuda)
+        now = time.monotonic()
+        progress.kernel_done(now)
+        second.kernel_done(now)
+        if now - second.begin >= 1.0:
+            _report("second", second)
+            second = Progress(now)
+        if fault and now - progress.begin >= options.fault_at:
+            _commit(cuda, fault)
+            fault = None
 
 
 def _commit(cuda: CudaProcess, fault: str) -> None:
@@ -102,11 +108,12 @@ def _kernel(cuda: CudaProcess) -> None:
         time.sleep(KERNEL_S)
 
 
-def _listen(go: threading.Event, stop: threading.Event) -> None:
-    while os.read(0, 64):  # not sys.stdin: its lock would be held when the interpreter ends
-        go.set()
+def _listen(go: threading.Semaphore, stop: threading.Event, rounds: int) -> None:
+    while said := os.read(0, 64):  # not sys.stdin: its lock would be held when the interpreter ends
+        for _ in range(said.count(b"\n")):
+            go.release()
     stop.set()
-    go.set()
+    go.release(rounds)
 
 
 def _report(event: str, progress: Progress) -> None:
@@ -125,6 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--work", type=int, default=200)
     parser.add_argument("--controlled", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--blocking", action="store_true", help="as these clients wait anyway")
     parser.add_argument("--fault")
     parser.add_argument("--at", "--fault-at", dest="fault_at", type=float, default=0.0)
     return parser

@@ -2,11 +2,12 @@
 
 from typing import Final
 
-from gpu_suite import broker, sm, triage
+from gpu_suite import broker, sensors, sm, triage
 from gpu_suite.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "broker": broker.MEASUREMENTS,
+    "sensors": sensors.MEASUREMENTS,
     "triage": triage.MEASUREMENTS,
     "sm": sm.MEASUREMENTS,
 }

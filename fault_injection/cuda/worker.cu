@@ -1,18 +1,21 @@
 // A CUDA client like any other: runtime API, a loop of kernels. It knows nothing of mpsguard; it only reports.
 //
-//   worker [--seconds S] [--work N] [--controlled] [--fault NAME [--at S]]
+//   worker [--seconds S] [--work N] [--controlled [--rounds N]] [--blocking] [--fault NAME [--at S]]
 //
 //   --seconds S      loop for S seconds (default 1; 0: end after the first kernel)
 //   --work N         length of the dependent chain in each kernel (default 200: about 20 us; 4000: about 0.1 ms)
 //   --controlled     wait for a line on standard input before the loop, and end the loop early when it closes
+//   --rounds N       loop N times (default 1), each time after a line of its own
+//   --blocking       sleep while a kernel runs, where CUDA by itself would spin: for more clients than cores
 //   --fault NAME     commit this fault (faults.cuh) ...
 //   --at S           ... S seconds into the loop (default 0); --fault-at is the same
 //
 // Events (json_line.h), in order: start, init_begin, init_end, context (mps: what the device attribute says),
-// first_kernel, begin, second (one each second: iterations, max_gap); for a fault: fault (it is prepared), injected (just
+// first_kernel, begin, second (one each second: iterations, max_gap); with --rounds, begin again for each and behind it
+// round (iterations, seconds, max_gap); for a fault: fault (it is prepared), injected (just
 // before its launch: the clocks to measure from), error (code, name: what the synchronisation after it returned, 0 for
 // success; missing if it never did); and last one of
-//   finished  iterations, seconds, max_gap
+//   finished  iterations, seconds, max_gap, of the last round
 //   died      code, name: the CUDA error that ended the loop
 //   failed    code, name, call: no context, no first kernel, e.g. 807 from cuInit while an MPS server recovers; or a
 //             fault that cannot be prepared here
@@ -46,7 +49,8 @@ constexpr int kThreads = 256, kBlocks = 4096;
 struct Options {
     double seconds = 1.0;
     int work = 200;
-    bool controlled = false;
+    int rounds = 1;
+    bool controlled = false, blocking = false;
     const faults::Fault* fault = nullptr;
     double fault_at = 0.0;
 };
@@ -81,36 +85,38 @@ Options parse(int argc, char** argv) {
             options.controlled = true;
             continue;
         }
+        if (std::strcmp(name, "--blocking") == 0) {
+            options.blocking = true;
+            continue;
+        }
         if (i + 1 == argc) usage("an unknown option, or one without its value");
         const char* value = argv[++i];
         if (std::strcmp(name, "--seconds") == 0) options.seconds = number(value);
         else if (std::strcmp(name, "--work") == 0) options.work = static_cast<int>(number(value));
+        else if (std::strcmp(name, "--rounds") == 0) options.rounds = static_cast<int>(number(value));
         else if (std::strcmp(name, "--at") == 0 || std::strcmp(name, "--fault-at") == 0) options.fault_at = number(value);
         else if (std::strcmp(name, "--fault") == 0) {
             options.fault = faults::find(value);
             if (options.fault == nullptr) usage("no such fault");
         } else usage("an unknown option");
     }
+    if (options.rounds < 1) usage("at least one round is expected");
     return options;
 }
 
-// Standard input as two signals: the first line (or the end) releases the loop, the end asks it to stop.
+// Standard input as two signals: each line releases the loop once, the end asks it to stop and never to begin again.
 struct Control {
-    std::binary_semaphore go{0};
+    std::counting_semaphore<> go{0};
     std::atomic<bool> stop{false};
 
-    void listen() {
-        std::thread([this] {
+    void listen(int rounds) {
+        std::thread([this, rounds] {
             char byte;
-            bool released = false;
             while (read(STDIN_FILENO, &byte, 1) == 1) {  // not stdio: its lock would be held when main returns
-                if (byte == '\n' && !released) {
-                    released = true;
-                    go.release();
-                }
+                if (byte == '\n') go.release();
             }
             stop = true;
-            if (!released) go.release();
+            go.release(rounds);
         }).detach();
     }
 };
@@ -152,7 +158,7 @@ void commit_fault(const faults::Fault& fault, const Progress& progress) {
     // Some SM faults report success to the culprit: the loop goes on until the server's death reaches it.
 }
 
-void loop(const Options& options, float* data, const Control& control) {
+Progress loop(const Options& options, float* data, const Control& control) {
     Progress progress;
     progress.begin = progress.last = monotonic();
     Progress second = progress;
@@ -174,7 +180,7 @@ void loop(const Options& options, float* data, const Control& control) {
             commit_fault(*options.fault, progress);
         }
     }
-    report("finished", progress);
+    return progress;
 }
 
 }  // namespace
@@ -186,6 +192,7 @@ int main(int argc, char** argv) {
     emit("init_begin");
     require("cuInit", cuInit(0));
     emit("init_end");
+    if (options.blocking) require("cudaSetDeviceFlags", cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
     require("cudaFree", cudaFree(nullptr));  // creates the primary context, as a program's first runtime call does
     int mps = -1;
     require("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, 0));
@@ -199,10 +206,13 @@ int main(int argc, char** argv) {
     require("first kernel", cudaDeviceSynchronize());
     emit("first_kernel");
 
-    if (options.controlled) {
-        control.listen();
-        control.go.acquire();
+    if (options.controlled) control.listen(options.rounds);
+    Progress progress;
+    for (int round = 0; round < options.rounds; ++round) {
+        if (options.controlled) control.go.acquire();
+        progress = loop(options, data, control);
+        if (options.rounds > 1) report("round", progress);
     }
-    loop(options, data, control);
+    report("finished", progress);
     return 0;  // the normal way out, with CUDA's own teardown
 }

@@ -19,6 +19,8 @@ from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.leftovers import end_all
 from gpu_suite.core.ready_socket import ReadySocket
 from gpu_suite.core.stock import quit_daemon
+from mpsguard.cli.clients import Watch
+from mpsguard.daemon.senses import SensorStatus
 from mpsguard.model import Client, LaneReport
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -59,11 +61,6 @@ class Options:
 
 
 T = TypeVar("T")
-
-
-class _Sensor(msgspec.Struct, frozen=True):
-    name: str
-    present: bool
 
 
 class Guard:
@@ -164,6 +161,18 @@ class Guard:
         """What `mpsguard-ctl --json clients` says."""
         return self._ask("clients", Client)
 
+    def watches(self) -> list[Watch]:
+        """What the same says of how each is watched."""
+        return self._ask("clients", Watch, "watches")
+
+    def sensors(self) -> list[SensorStatus]:
+        """What `mpsguard-ctl --json status` says of the sensors."""
+        return self._ask("status", SensorStatus, "sensors")
+
+    def has_sentinel(self) -> bool:
+        """Whether a sentinel stands on its lane."""
+        return any(each.present for each in self.sensors() if each.name.startswith("sentinel "))
+
     def lane(self) -> tuple[LaneReport, ControlUi]:
         """The domain's one lane and the vendor's command line on its private directory, past the guard."""
         lanes = self.lanes()
@@ -171,11 +180,7 @@ class Guard:
             raise SuiteError(f"one lane was expected, the guard has {[lane.name for lane in lanes]}")
         return lanes[0], ControlUi(self._control, Path(lanes[0].pipe_directory))
 
-    def sensors(self) -> dict[str, bool]:
-        """The sensors that `mpsguard-ctl --json status` lists, and whether each is there."""
-        return {each.name: each.present for each in self._ask("status", _Sensor, "sensors")}
-
-    def _ask(self, what: str, row: type[T], key: str | None = None) -> list[T]:
+    def _ask(self, what: str, row: type[T], key: str = "") -> list[T]:
         command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", f"{self._root}/run", "--json", what]
         try:
             done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=30, check=False)

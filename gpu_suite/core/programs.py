@@ -19,6 +19,8 @@ class Work:
     seconds: float = 1.0
     work: int | None = None
     controlled: bool = False
+    rounds: int = 1
+    blocking: bool = False
     fault: str | None = None
     fault_at: float = 0.0
 
@@ -28,6 +30,8 @@ class Work:
             *("--seconds", str(self.seconds)),
             *(("--work", str(self.work)) if self.work is not None else ()),
             *(("--controlled",) if self.controlled else ()),
+            *(("--rounds", str(self.rounds)) if self.rounds > 1 else ()),
+            *(("--blocking",) if self.blocking else ()),
             *(("--fault", self.fault, "--fault-at", str(self.fault_at)) if self.fault else ()),
         ]
 
@@ -38,6 +42,10 @@ class Programs(Protocol):
     @property
     def control(self) -> str:
         """The absolute path of `nvidia-cuda-mps-control`."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether there is no GPU behind them, and nothing of a driver for a sensor to see."""
 
     def worker(self, work: Work) -> list[str]:
         """A runtime-API client."""
@@ -52,6 +60,7 @@ class CudaPrograms:
 
     control: str
     binary: Path
+    simulated: bool = False
 
     def worker(self, work: Work) -> list[str]:
         """The compiled `worker.cu`."""

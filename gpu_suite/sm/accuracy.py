@@ -97,7 +97,7 @@ class _Arm:
         incidents = stack.enter_context(Incidents(pipe.parents[2]))
 
         def stands() -> None:
-            if not wait_until(lambda: guard.sensors().get(f"sentinel {lane.name}", False), time.monotonic() + _STAND):
+            if not wait_until(guard.has_sentinel, time.monotonic() + _STAND):
                 raise SuiteError(f"no sentinel on the lane within {_STAND:g} s")
 
         return Site(self.method.name, guard, pipe, incidents, stands if self.method.sentinel else lambda: None)

@@ -67,8 +67,7 @@ def _rate(bench: Bench, guard: Guard, way: Method, memory: list[float]) -> float
         started: list[Client] = bench.workers(clients, guard, CLIENTS, work)
         if way.sentinel:
             before = _memory_used()
-            name = f"sentinel {guard.lane()[0].name}"
-            if not wait_until(lambda: guard.sensors().get(name, False), time.monotonic() + _STAND):
+            if not wait_until(guard.has_sentinel, time.monotonic() + _STAND):
                 raise SuiteError(f"no sentinel on the lane within {_STAND:g} s")
             memory.append(_memory_used() - before)
         for client in started:

@@ -5,9 +5,12 @@ import pytest
 from gpu_suite.main import main
 
 
-@pytest.mark.parametrize("name", ["clients", "guard_killed", "fault_parking"])
-def test_a_measurement_holds_on_the_simulated_stack(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["broker", "--simulated", "--quick", "--only", name, "--deadline", "120"])
+@pytest.mark.parametrize(
+    ("suite", "name"),
+    [("broker", "clients"), ("broker", "guard_killed"), ("broker", "fault_parking"), ("sensors", "steady_cost")],
+)
+def test_a_measurement_holds_on_the_simulated_stack(suite: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main([suite, "--simulated", "--quick", "--only", name, "--deadline", "120"])
     printed = capsys.readouterr().out
     assert status == 0, printed
     assert "SIMULATED" in printed
