@@ -71,6 +71,10 @@ class Client:
         with self._changed:
             return next((event for event in self._events if event.name == name), None)
 
+    def ended_with(self) -> int | None:
+        """Its exit status if it has ended by now; a signal is negative."""
+        return self._process.poll()
+
     def go(self) -> None:
         """Release a client started with --controlled."""
         assert self._process.stdin is not None

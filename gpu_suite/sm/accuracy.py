@@ -100,7 +100,8 @@ class _Arm:
             if not wait_until(guard.has_sentinel, time.monotonic() + _STAND):
                 raise SuiteError(f"no sentinel on the lane within {_STAND:g} s")
 
-        return Site(self.method.name, guard, pipe, incidents, stands if self.method.sentinel else lambda: None)
+        prepared = stands if self.method.sentinel else lambda: None
+        return Site(self.method.name, guard, pipe, incidents, prepared, aborts=self.method.environment is not None)
 
     def _trial(self, site: Site, fault: Fault, number: int) -> Trial:
         try:

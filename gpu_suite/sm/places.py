@@ -21,7 +21,7 @@ from results.schema import Row
 
 GROUPS: Final = 4
 ROUNDS: Final = 3
-_PLACE: Final = re.compile(r"NVRM: Xid [^:]*:[^:]*:[^:]*: 13, .*\(GPC (\d+), TPC (\d+), SM \d+\)")
+_PLACE: Final = re.compile(r"NVRM: Xid \([^)]*\): 13, .*\(GPC (\d+), TPC (\d+), SM \d+\)")
 _PATIENCE: Final = 20.0
 
 

@@ -49,6 +49,8 @@ class Site:
     incidents: Incidents | None
     prepared: Callable[[], None] = lambda: None
     """Called when the clients have come and before they are released."""
+    aborts: bool = False
+    """Whether a client that the fault hits is aborted by the driver, having dumped, and cannot say what hit it."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def _watch(crew: Crew, fault: Fault, at: float, incidents: Incidents | None) -> 
     limit = at + (_SURVIVAL if fault.measured and not fault.innocents else _DEATHS)
 
     def over() -> bool:
-        return all(client.seen(DIED) for client in crew.innocents)
+        return all(client.seen(DIED) or client.ended_with() is not None for client in crew.innocents)
 
     wait_until(over, limit)
     if incidents is not None and not incidents.missing and fault.fault_class != "none":
@@ -126,9 +128,10 @@ def _watch(crew: Crew, fault: Fault, at: float, incidents: Incidents | None) -> 
 
 def _settle(crew: Crew, fault: Fault, known: _Known, log: KernelLog, site: Site) -> Cell:
     """What became of everybody; all clients have ended afterwards."""
-    innocents = tuple(_innocent(client, known.at) for client in crew.innocents)
+    innocents = tuple(_innocent(client, known.at, site.aborts) for client in crew.innocents)
     lines = [line for line in log.lines() if line.at >= known.at - 0.001]
-    broken = _broken([client for client in crew.innocents if not client.seen(DIED)])
+    alive = zip(crew.innocents, innocents, strict=True)
+    broken = _broken([client for client, innocent in alive if innocent.after_ms is None and not innocent.code])
     culprit = crew.culprit
     hangs = fault.never_returns and culprit is not None and not culprit.seen("error")
     done, by_itself = outcome(culprit, 2.0) if culprit and not hangs else (None, False)
@@ -171,9 +174,11 @@ def _seen(lines: Sequence[XidLine], known: _Known) -> tuple[XidSeen, ...]:
     return tuple(XidSeen(line.number, known.whose(line.pid), _ms(line.at - known.at)) for line in lines)
 
 
-def _innocent(client: Client, at: float) -> Innocent:
+def _innocent(client: Client, at: float, aborts: bool) -> Innocent:
     died = client.seen(DIED)
-    return Innocent(int(died.number("code")), _ms(died.monotonic - at)) if died else Innocent()
+    if died:
+        return Innocent(int(died.number("code")), _ms(died.monotonic - at))
+    return Innocent(-signal.SIGABRT) if aborts and client.ended_with() == -signal.SIGABRT else Innocent()
 
 
 def _broken(survivors: Sequence[Client]) -> str:

@@ -130,13 +130,15 @@ class LaneSentinel:
                     await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
                     if self._lane.report.state is not LaneState.ACTIVE and not written.done():
                         await asyncio.wait({written}, timeout=_DUMP)
-                    by_itself = ended.done() and not leave.done()
+                    by_itself = ended.done() and not leave.done() and not written.done()
+                    if written.done():
+                        # At once: its process takes some tenths of a second to end.
+                        size = min(os.fstat(core).st_size, sentinel.LARGEST_CORE)
+                        self._dumped(os.pread(core, size, 0), written.result())
                 finally:
                     leave.cancel()
                     ended.cancel()
-            if written.done():
-                self._dumped(os.pread(core, min(os.fstat(core).st_size, sentinel.LARGEST_CORE), 0), written.result())
-            elif by_itself:
+            if by_itself:
                 raise SentinelFailedError(f"it ended by itself, with status {child.returncode}")
         except OSError as error:
             raise SentinelFailedError(f"{error.filename or 'sentinel'}: {error.strerror}") from None
