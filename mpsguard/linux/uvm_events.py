@@ -88,11 +88,13 @@ class Layout(NamedTuple):
     entry_bytes: int
     gpu_fault: _Place
     fatal_fault: _Place
+    instances: int
+    """Processor numbers that each GPU has."""
 
 
-V1: Final = Layout(56, 64, _Place(2, slice(3, 4), None), _Place(2, slice(3, 4), 4))
+V1: Final = Layout(56, 64, _Place(2, slice(3, 4), None), _Place(2, slice(3, 4), 4), 1)
 """UvmEventGpuFaultInfo and UvmEventFatalFaultInfo."""
-V2: Final = Layout(76, 72, _Place(37, slice(2, 4), None), _Place(2, slice(4, 6), 3))
+V2: Final = Layout(76, 72, _Place(37, slice(2, 4), None), _Place(2, slice(4, 6), 3), 8)
 """UvmEventGpuFaultInfo_V2 and UvmEventFatalFaultInfo_V2."""
 
 

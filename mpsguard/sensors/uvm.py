@@ -2,8 +2,8 @@
 
 It is attached from outside, to the files that a client has open; the client notices nothing. A CUDA process opens its
 address space about when it first speaks to the MPS daemon, and nothing tells of that moment. So the sensor looks at
-each handshake of the client, and a few times more in the two seconds after it. It needs CAP_SYS_PTRACE over the
-clients, and kcmp(2).
+each handshake of the client, and a few times more in the two seconds after it, and then at which GPUs the client has
+registered in it. It needs CAP_SYS_PTRACE over the clients, and kcmp(2).
 
 A fault is of an address space, and that is of the process that opened it. A process forked from it inherits the file
 but not the address space; of two clients that hold one file, the earlier started is taken for its opener, whichever is
@@ -29,15 +29,15 @@ import msgspec
 from mpsguard.evidence import Evidence
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.side_threads import SideThreads
+from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
 from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.model import ProcessKey
-from mpsguard.sensors import uvm_look
 from mpsguard.sensors.state import SensorState
-from mpsguard.sensors.uvm_look import Found, Order
+from mpsguard.sensors.uvm_look import Found, Looker, Order
 from mpsguard.sensors.uvm_space import Counts, WatchedSpace
 
 LOOKS: Final = (0.01, 0.02, 0.05, 0.12, 0.3, 0.5, 1.0)
-"""Seconds between the looks for a client's address space after a handshake, while it has none: eight in 2 s."""
+"""Seconds between the looks at a client after a handshake: eight in 2 s, for its address space, then for its GPUs."""
 
 MAX_SPACES: Final = 512
 """Address spaces watched at once: three descriptors and six pages each."""
@@ -71,6 +71,8 @@ class _Client:
         self.looking_since: float | None = None
         self.look_again = False
         """It has come again while it was being looked at."""
+        self.let_be = False
+        """There is nothing to look for until it comes again."""
         self.timer: asyncio.TimerHandle | None = None
 
     def cancel_timer(self) -> None:
@@ -96,12 +98,12 @@ class UvmSensor:
         *,
         driver: ToolsDriver | None = None,
         device: Path = Path("/dev/nvidia-uvm"),
+        gpus: Path = PROC_GPUS,
         max_spaces: int = MAX_SPACES,
     ) -> None:
         """Made inside a running event loop."""
         self._emit = emit
-        self._driver = driver or ToolsDriver()
-        self._device = device
+        self._looker = Looker(driver or ToolsDriver(), device, GpuAddresses(gpus), self._close_files)
         self._max_spaces = max_spaces
         self._clients: dict[ProcessKey, _Client] = {}
         self._counts = Counts()
@@ -125,6 +127,7 @@ class UvmSensor:
         client = self._clients.setdefault(handle.key, _Client(handle.key))
         client.cancel_timer()
         client.looks = 0
+        client.let_be = False
         if client.pidfd < 0:
             try:
                 client.pidfd = os.dup(handle.fileno())
@@ -180,6 +183,10 @@ class UvmSensor:
             client.look_again = True
             return
         client.looks += 1
+        if client.looks > 1 and client.spaces:
+            client.looking_since = time.monotonic()
+            self._lookers.run(partial(self._read_gpus_aside, client, tuple(client.spaces)))
+            return
         try:
             pidfd = os.dup(client.pidfd)
         except OSError as error:
@@ -198,8 +205,13 @@ class UvmSensor:
 
     def _look_aside(self, client: _Client, order: Order) -> None:
         """On a thread of its own."""
-        found = uvm_look.look(order, self._driver, self._device, self._close_files)
+        found = self._looker.look(order)
         self._hand_over(partial(self._looked, client, order, found))
+
+    def _read_gpus_aside(self, client: _Client, spaces: tuple[WatchedSpace, ...]) -> None:
+        """On a thread of its own."""
+        self._looker.read_gpus(spaces)
+        self._hand_over(partial(self._go_on, client))
 
     def _close_files(self, files: list[int]) -> None:
         def close() -> None:
@@ -212,7 +224,7 @@ class UvmSensor:
     def _try(self) -> None:
         if self._trying_since is None:
             self._trying_since = time.monotonic()
-            self._lookers.run(lambda: self._hand_over(partial(self._tried, uvm_look.absence(self._driver))))
+            self._lookers.run(lambda: self._hand_over(partial(self._tried, self._looker.absence())))
 
     def _tried(self, absence: str) -> None:
         self._absence, self._trying_since = absence, None
@@ -228,7 +240,6 @@ class UvmSensor:
             self._found.popleft()()
 
     def _looked(self, client: _Client, order: Order, found: Found) -> None:
-        client.looking_since = None
         if self._clients.get(client.key) is not client:
             # It has ended meanwhile; what its address space had to say of that is worth all the more.
             for space in found.opened:
@@ -244,17 +255,25 @@ class UvmSensor:
             self._settle(client, space)
         for space in found.opened:
             self._take_new(client, order, space)
+        client.let_be |= found.ended
+        self._go_on(client)
+
+    def _go_on(self, client: _Client) -> None:
+        """A look is over: on to the next one."""
+        client.looking_since = None
+        if self._clients.get(client.key) is not client:
+            return
         if client.look_again:
             client.look_again = False
             self._look(client)
-        elif not (found.ended or client.spaces):
+        elif not client.let_be:
             self._look_later(client)
 
     def _look_later(self, client: _Client) -> None:
-        if client.looks > len(LOOKS):
-            client.reason += f"; looked {client.looks} times"
-        else:
+        if client.looks <= len(LOOKS):
             client.timer = self._loop.call_later(LOOKS[client.looks - 1], self._look, client)
+        elif not client.spaces:
+            client.reason += f"; looked {client.looks} times"
 
     def _take_new(self, client: _Client, order: Order, space: WatchedSpace) -> None:
         """Watch an address space that nobody watched when the look began."""
@@ -290,6 +309,8 @@ class UvmSensor:
     def _broke(self, space: WatchedSpace) -> None:
         client = self._clients[space.owner]
         self._drop(client, space)
+        client.cancel_timer()
+        client.let_be = True
         client.reason = "the driver gave its event queue up"
 
     def _drop(self, client: _Client, space: WatchedSpace) -> None:

@@ -12,7 +12,8 @@ import msgspec
 from mpsguard.evidence import Evidence, Lost, Observation, Source, Trust, UvmFault
 from mpsguard.linux import foreign_fd
 from mpsguard.linux.uvm_events import Events, Fault
-from mpsguard.linux.uvm_tools import ToolsDriver, Tracker
+from mpsguard.linux.uvm_processors import GpuAddresses, gpu_uuids, whole_gpu
+from mpsguard.linux.uvm_tools import ToolsDriver, Tracker, UvmStatusError
 from mpsguard.model import ProcessKey
 
 PAUSE: Final = 1.0
@@ -50,6 +51,7 @@ class WatchedSpace:
         self._file_lock = threading.Lock()
         self._fatal = fatal
         self._other = other
+        self._gpus: dict[int, str] = {}
         self._pause: asyncio.TimerHandle | None = None
         self._taken = 0
 
@@ -81,6 +83,25 @@ class WatchedSpace:
     def is_same(self, other: "WatchedSpace") -> bool:
         """Whether both watch one address space; ``other`` is not being closed meanwhile."""
         return self.is_of(other._file)
+
+    def read_gpus(self, driver: ToolsDriver, addresses: GpuAddresses, close_all: Callable[[list[int]], None]) -> None:
+        """Learn which GPUs the client has registered by now; those of later events are unknown until the next time.
+
+        ``close_all`` gets a copy of the file, for closing the last one may take long.
+        """
+        with self._file_lock:
+            if self._file < 0:
+                return
+            file = os.dup(self._file)
+        try:
+            uuids = gpu_uuids(driver, file, self._fatal.layout)
+            found = {number: addresses.of(uuid) for number, uuid in uuids.items()}
+            self._gpus = {number: address for number, address in found.items() if address is not None}
+        except (UvmStatusError, OSError):
+            # An event without a GPU is as good a proof of whose it is.
+            self._gpus = {}
+        finally:
+            close_all([file])
 
     def start(self, emit: Callable[[Evidence], None], counts: Counts, broke: Callable[["WatchedSpace"], None]) -> None:
         """Emit what comes; ``broke`` is called if the driver gives a queue up, and the space is of no use then."""
@@ -132,7 +153,7 @@ class WatchedSpace:
         self._pause = self._loop.call_later(PAUSE, self._watch_other)
 
     def _give_up(self) -> None:
-        self._emit_one(Lost(-1), None, 0.0)
+        self._emit_one(Lost(-1))
         self._broke(self)
 
     def _take_fatal(self) -> bool:
@@ -141,7 +162,7 @@ class WatchedSpace:
         self._counts.unknown += drained.skipped
         self._counts.lost += drained.dropped
         if drained.dropped:
-            self._emit_one(Lost(drained.dropped), None, 0.0)
+            self._emit_one(Lost(drained.dropped))
         return any(drained[:2])
 
     def _take_other(self) -> bool:
@@ -154,9 +175,12 @@ class WatchedSpace:
     def _emit_all(self, faults: list[Fault]) -> None:
         for fault in faults:
             what = UvmFault(fault.address, fault.access, fault.fault_type, fault.fatal)
-            self._emit_one(what, *_monotonic(fault.raw_ns))
+            gpu = self._gpus.get(whole_gpu(fault.processor, self._fatal.layout))
+            self._emit_one(what, *_monotonic(fault.raw_ns), gpu)
 
-    def _emit_one(self, what: Observation, happened_at: float | None, uncertainty: float) -> None:
+    def _emit_one(
+        self, what: Observation, happened_at: float | None = None, uncertainty: float = 0.0, gpu: str | None = None
+    ) -> None:
         self._taken += 1
         now = time.monotonic()
         self._emit(
@@ -166,6 +190,7 @@ class WatchedSpace:
                 what=what,
                 happened_at=happened_at,
                 uncertainty=uncertainty,
+                gpu=gpu,
                 process=self.owner,
                 trust=Trust.PROOF,
                 # With the time: a guard that comes later counts from one again.

@@ -65,10 +65,12 @@ class Process:
 class Bench:
     """A sensor, its stand-in driver, and what it emitted."""
 
-    def __init__(self, max_spaces: int = 8, driver: StandInDriver | None = None) -> None:
-        self.driver = driver or StandInDriver()
+    def __init__(self, max_spaces: int, driver: StandInDriver, gpus: Path) -> None:
+        self.driver = driver
         self.evidence: list[Evidence] = []
-        self.sensor = UvmSensor(self.evidence.append, driver=self.driver, device=DEVICE, max_spaces=max_spaces)
+        self.sensor = UvmSensor(
+            self.evidence.append, driver=self.driver, device=DEVICE, gpus=gpus, max_spaces=max_spaces
+        )
         self.processes: list[Process] = []
 
     def process(self, *commands: str) -> Process:
@@ -103,13 +105,16 @@ class Bench:
 
 
 def scenario(
-    body: Callable[[Bench], Awaitable[None]], max_spaces: int = 8, driver: Callable[[], StandInDriver] = StandInDriver
+    body: Callable[[Bench], Awaitable[None]],
+    max_spaces: int = 8,
+    driver: Callable[[], StandInDriver] = StandInDriver,
+    gpus: Path = Path("/nonexistent"),
 ) -> None:
     """Run ``body``; afterwards this process has the descriptors it had before."""
 
     async def main() -> None:
         before = sorted(os.listdir("/proc/self/fd"))
-        bench = Bench(max_spaces, driver())
+        bench = Bench(max_spaces, driver(), gpus)
         try:
             await body(bench)
         finally:

@@ -138,6 +138,9 @@ class StandInDriver(ToolsDriver):
         self.release = release
         self.queues: list[Queue] = []
         self.refuse_with = 0
+        self.uuids: dict[int, bytes] = {}
+        """Of the GPUs that every address space has registered, by the number of the whole GPU."""
+        self.asked_for_uuids = 0
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -152,6 +155,10 @@ class StandInDriver(ToolsDriver):
         return queue.fd
 
     def call(self, fd: int, request: int, parameters: bytearray) -> None:
+        if request == 64:
+            self._tell_uuids(fd, parameters)
+            self.asked_for_uuids += 1
+            return
         queue = next(queue for queue in reversed(self.queues) if queue.fd == fd)
         if request == 57:
             queue.threshold = struct.unpack_from("<I", parameters)[0]
@@ -177,6 +184,27 @@ class StandInDriver(ToolsDriver):
         else:
             queue.create(at, entries, control, file, wide)
         struct.pack_into("<I", parameters, 52 if self.release is Release.R560 else 48, status)
+
+    def _tell_uuids(self, file: int, parameters: bytearray) -> None:
+        assert len(parameters) >= 24, "550 writes 24 bytes back"
+        table, word = struct.unpack_from("<QI", parameters)
+        status_at = 8 if self.release is Release.R580 else 12
+        if not fcntl.fcntl(file, fcntl.F_GETFL) & os.O_APPEND:
+            struct.pack_into("<I", parameters, status_at, 0x16)
+            return
+        if self.release is Release.R560 and word not in (1, 2):
+            struct.pack_into("<I", parameters, status_at, 0x1F)
+            return
+        assert word == 0 or self.release is Release.R560, "550 would give the table of the second layout"
+        count = max(self.uuids, default=0) + 1
+        written = count if self.release is Release.R535 else 33
+        entries = [b"\xff" * 16, *(self.uuids.get(number, bytes(16)) for number in range(1, written))]
+        ctypes.memmove(table, b"".join(entries), 16 * written)
+        if self.release in (Release.R535, Release.R550):
+            struct.pack_into("<I", parameters, 8, count)
+        if self.release is Release.R550:
+            struct.pack_into("<I", parameters, 16, 1)
+        struct.pack_into("<I", parameters, status_at, 0)
 
     def reap(self) -> None:
         """Notice which trackers are closed, and let go of their files, as ``uvm_tools_release`` does."""

@@ -49,8 +49,8 @@ def came(process: ProcessKey, at: float = 1.0, lane: str = "default-0") -> Evide
     return seen(Source.PROCESSES, at, ClientCame("default", lane), process, trust=Trust.PROOF)
 
 
-def uvm(process: ProcessKey, at: float, *, fatal: bool = True) -> Evidence:
-    return seen(Source.UVM, at, UvmFault(0x7E0000000000, "write", "pde", fatal), process, trust=Trust.PROOF)
+def uvm(process: ProcessKey, at: float, *, fatal: bool = True, gpu: str | None = None) -> Evidence:
+    return seen(Source.UVM, at, UvmFault(0x7E0000000000, "write", "pde", fatal), process, gpu=gpu, trust=Trust.PROOF)
 
 
 def xid(number: int, at: float, pid: int | None = None, gpu: str = GPU) -> Evidence:
@@ -200,6 +200,17 @@ def test_two_faults_in_a_second_are_told_apart_once_the_first_is_over() -> None:
 def test_two_gpus_have_two_incidents() -> None:
     incidents = triage([*CLIENTS, xid(13, 20.010), xid(13, 20.011, gpu=OTHER_GPU), server("fault_begins", 20.015)])
     assert {incident.gpu for incident in incidents} == {GPU, OTHER_GPU}
+
+
+def test_two_memory_faults_at_once_on_two_gpus_keep_their_gpus_and_their_lines() -> None:
+    one = [uvm(A, 10.0020, gpu=GPU), xid(31, 10.130, C.pid, GPU), xid(43, 10.131, SERVER, GPU)]
+    other = [uvm(B, 10.0021, gpu=OTHER_GPU), xid(31, 10.128, C.pid, OTHER_GPU)]
+    found = triage([*CLIENTS, *one, *other, server("fault_begins", 10.003)])
+    assert [(incident.culprit and incident.culprit.process, incident.gpu, incident.xids) for incident in found] == [
+        (A, GPU, (31, 43)),
+        (B, OTHER_GPU, (31,)),
+    ]
+    assert {incident.fault_class for incident in found} == {FaultClass.MMU}
 
 
 def test_a_stranger_is_not_blamed_on_clients() -> None:
