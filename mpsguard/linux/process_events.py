@@ -1,4 +1,4 @@
-"""The kernel's process events connector: told of the end of chosen processes, whoever's children they are.
+"""The kernel's process events connector: told when chosen processes end or exec, whoever's children they are.
 
 drivers/connector/cn_proc.c and include/uapi/linux/{cn_proc,connector,netlink,filter}.h. It takes CAP_NET_ADMIN and the
 initial pid, user and network namespaces; in others the kernel does not even answer.
@@ -11,19 +11,21 @@ import select
 import socket
 import struct
 import time
+from enum import IntEnum
 from typing import Final
 
 _NETLINK_CONNECTOR: Final = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1
 _NLMSG_DONE: Final = 3
 _LISTEN, _IGNORE = 1, 2
-_NONE, _EXIT = 0, 0x80000000
+_NONE: Final = 0
 _HEADERS: Final = struct.Struct("=IHHIIIIIIHH")
 """``struct nlmsghdr`` (length, type, flags, sequence, port), ``struct cn_msg`` (idx, val, seq, ack, length, flags)."""
 _ACK: Final = 8
 """Index of cn_msg's ack."""
 _EVENT: Final = struct.Struct("=IIQIII")
-"""``struct proc_event``: what, cpu, nanoseconds; of an exit: pid, tgid, status; of an acknowledgement: errno first."""
+"""``struct proc_event``: what, cpu, nanoseconds; of an exit: pid, tgid, status; of an exec: pid, tgid; of an
+acknowledgement: errno first."""
 _PID_AT: Final = _HEADERS.size + 16
 
 _SO_ATTACH_FILTER: Final = 26
@@ -43,17 +45,26 @@ _EVENT_WITHIN: Final = 0.02
 """Seconds. The kernel sends the event some microseconds after the pidfd became readable (do_exit, kernel/exit.c)."""
 
 
+class Kind(IntEnum):
+    """What the kernel is to tell of (``enum proc_cn_event``)."""
+
+    EXEC = 0x2
+    """Sent when the new program is in place and what is close-on-exec is closed, under the pid of the process."""
+    EXIT = 0x80000000
+
+
 class ProcessEvents:
-    """Owns a connector socket that the kernel tells of exits, filtered there: other processes' ends cost nothing.
+    """Owns a connector socket that the kernel tells of one kind of events, filtered there: others' cost nothing.
 
     pyroute2 has such a socket; it hears of every fork on the machine, and a command name that is no UTF-8 breaks it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = Kind.EXIT) -> None:
         """Start to listen; OSError with the reason if the kernel refuses or does not answer."""
-        self._ended: dict[int, int | None] = {}
-        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        self._socket = socket.socket(socket.AF_NETLINK, kind, _NETLINK_CONNECTOR)
+        self._kind = kind
+        self._told: dict[int, int | None] = {}
+        of_socket = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._socket = socket.socket(socket.AF_NETLINK, of_socket, _NETLINK_CONNECTOR)
         try:
             self._socket.bind((0, _CN_IDX_PROC))
             try:
@@ -68,25 +79,36 @@ class ProcessEvents:
             raise
 
     def watch(self, pid: int) -> None:
-        """Keep what the kernel will say of the end of ``pid``'s main thread; not of more than MAX_WATCHED at once."""
-        if len(self._ended) < MAX_WATCHED:
-            self._ended[pid] = None
+        """Keep what the kernel will say of ``pid``'s main thread; not of more than MAX_WATCHED at once."""
+        if len(self._told) < MAX_WATCHED:
+            self._told[pid] = None
             self._filter()
 
     def forget(self, pid: int) -> None:
         """Stop watching ``pid``, if it is watched."""
-        if pid in self._ended:
-            del self._ended[pid]
+        if pid in self._told:
+            del self._told[pid]
             self._filter()
 
     def take(self, pid: int) -> int | None:
         """The wait status of ``pid``, which has ended; None if the kernel says nothing for _EVENT_WITHIN seconds."""
-        if pid not in self._ended:
+        if pid not in self._told:
             return None
         deadline = time.monotonic() + _EVENT_WITHIN
-        while self._drain() and self._ended[pid] is None and self._readable(deadline):
+        while self._drain() and self._told[pid] is None and self._readable(deadline):
             pass
-        return self._ended[pid]
+        return self._told[pid]
+
+    def fileno(self) -> int:
+        """The socket, for pollers; readable when there is something to take."""
+        return self._socket.fileno()
+
+    def happened(self) -> list[int]:
+        """The watched pids that were told of since the last time; all, if events were lost. Never waits."""
+        complete = self._drain()
+        pids = [pid for pid, told in self._told.items() if told is not None or not complete]
+        self._told.update(dict.fromkeys(pids))
+        return pids
 
     def close(self) -> None:
         """Stop listening; safe to call twice."""
@@ -118,8 +140,13 @@ class ProcessEvents:
         raise TimeoutError("the kernel does not answer (it must be the first pid and user namespace)")
 
     def _filter(self) -> None:
-        program = [(_LOAD, 0, 0, _HEADERS.size), (_JUMP_IF, 1, 0, socket.htonl(_EXIT)), _REFUSE, (_LOAD, 0, 0, _PID_AT)]
-        pids = list(self._ended)
+        program = [
+            (_LOAD, 0, 0, _HEADERS.size),
+            (_JUMP_IF, 1, 0, socket.htonl(self._kind)),
+            _REFUSE,
+            (_LOAD, 0, 0, _PID_AT),
+        ]
+        pids = list(self._told)
         for start in range(0, len(pids), _FARTHEST):
             some = pids[start : start + _FARTHEST]
             # Every match jumps to the one _ACCEPT behind the group; who matches nothing jumps over it.
@@ -152,5 +179,5 @@ class ProcessEvents:
             if sender[0] != 0 or len(message) < _HEADERS.size + _EVENT.size:
                 continue
             what, _, _, pid, _, status = _EVENT.unpack_from(message, _HEADERS.size)
-            if what == _EXIT and pid in self._ended:
-                self._ended[pid] = status
+            if what == self._kind and pid in self._told:
+                self._told[pid] = status

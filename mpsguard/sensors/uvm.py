@@ -3,7 +3,8 @@
 It is attached from outside, to the files that a client has open; the client notices nothing. A CUDA process opens its
 address space about when it first speaks to the MPS daemon, and nothing tells of that moment. So the sensor looks at
 each handshake of the client, and a few times more in the two seconds after it, and then at which GPUs the client has
-registered in it. It needs CAP_SYS_PTRACE over the clients, and kcmp(2).
+registered in it. It needs CAP_SYS_PTRACE over the clients, and kcmp(2). A client that calls exec is looked at anew
+where the kernel tells of it (`mpsguard.linux.process_events`), elsewhere at its next handshake.
 
 A fault is of an address space, and that is of the process that opened it. A process forked from it inherits the file
 but not the address space; of two clients that hold one file, the earlier started is taken for its opener, whichever is
@@ -28,6 +29,7 @@ import msgspec
 
 from mpsguard.evidence import Evidence
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.process_events import Kind, ProcessEvents
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
 from mpsguard.linux.uvm_tools import ToolsDriver
@@ -110,6 +112,14 @@ class UvmSensor:
         self._loop = asyncio.get_running_loop()
         self._found: deque[Callable[[], None]] = deque()
         """What threads have found and the loop has yet to take."""
+        self._execs: ProcessEvents | None = None
+        self._execs_unseen = ""
+        """Why nobody tells of them."""
+        try:
+            self._execs = ProcessEvents(Kind.EXEC)
+            self._loop.add_reader(self._execs.fileno(), self._executed)
+        except OSError as error:
+            self._execs_unseen = str(error)
         self._lookers = SideThreads("uvm-look", _LOOKERS)
         # Closing what is left of a dead client takes its address space apart in the kernel, which can take as long as
         # the GPU recovers: no look shall wait for that.
@@ -121,26 +131,27 @@ class UvmSensor:
     def client_came(self, handle: ProcessHandle) -> None:
         """Look for the client's address space, now and for the next 2 s until it is found.
 
-        To be called at each handshake of a client, and if it is known to have called exec: what it no longer holds is
-        let go of. ``handle`` may be closed afterwards.
+        To be called at each handshake of a client: what it no longer holds is let go of. ``handle`` may be closed
+        afterwards.
         """
         client = self._clients.setdefault(handle.key, _Client(handle.key))
-        client.cancel_timer()
-        client.looks = 0
-        client.let_be = False
         if client.pidfd < 0:
             try:
                 client.pidfd = os.dup(handle.fileno())
             except OSError as error:
                 client.reason = f"it cannot be held: {error}"
                 return
-        self._look(client)
+            if self._execs is not None:
+                self._execs.watch(handle.key.pid)
+        self._look_anew(client)
 
     def client_ended(self, key: ProcessKey) -> None:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
         client = self._clients.pop(key, None)
         if client is not None:
             client.close()
+            if self._execs is not None:
+                self._execs.forget(key.pid)
             for space in list(client.spaces):
                 self._drop(client, space)
 
@@ -166,16 +177,33 @@ class UvmSensor:
             present=True,
             detail=f"attached to {attached} of {len(self._clients)} clients; {counts.lost} fatal faults lost, "
             f"{counts.unread} others not read, {counts.unknown} entries of unknown kind"
-            + (f"; {held_up} looks held up by the driver" if held_up else ""),
+            + (f"; {held_up} looks held up by the driver" if held_up else "")
+            + (f"; an exec is seen at the next handshake only: {self._execs_unseen}" if self._execs_unseen else ""),
         )
 
     def close(self) -> None:
         """Let go of every client; waits until that is done, or CLOSE_WITHIN for what the driver holds up."""
         for key in list(self._clients):
             self.client_ended(key)
+        if self._execs is not None:
+            self._loop.remove_reader(self._execs.fileno())
+            self._execs.close()
+            self._execs = None
         self._lookers.close(CLOSE_WITHIN)
         self._take_found()
         self._closers.close(CLOSE_WITHIN)
+
+    def _executed(self) -> None:
+        assert self._execs is not None
+        pids = set(self._execs.happened())
+        for client in [client for client in self._clients.values() if client.key.pid in pids]:
+            self._look_anew(client)
+
+    def _look_anew(self, client: _Client) -> None:
+        client.cancel_timer()
+        client.looks = 0
+        client.let_be = False
+        self._look(client)
 
     def _look(self, client: _Client) -> None:
         client.timer = None

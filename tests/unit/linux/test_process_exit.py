@@ -327,6 +327,31 @@ def test_the_kernel_sends_only_what_is_watched(events: process_events.ProcessEve
     stranger.handle.close()
 
 
+def test_an_exec_is_told_of_and_no_exit_and_no_stranger() -> None:
+    try:
+        execs = process_events.ProcessEvents(process_events.Kind.EXEC)
+    except OSError as error:
+        pytest.skip(f"process events: {error}")
+    true = [sys.executable, "-S", "-c", ""]
+    watched, stranger = Doomed(lambda: os.execv(true[0], true)), Doomed(lambda: os.execv(true[0], true))
+    execs.watch(watched.pid)
+    stranger.end()
+    assert execs.happened() == []
+    watched.end()
+    assert execs.happened() == [watched.pid]
+    assert execs.happened() == []
+    for doomed in (watched, stranger):
+        doomed.reap()
+        doomed.handle.close()
+    execs.close()
+
+
+def test_lost_events_may_be_anybodys(events: process_events.ProcessEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_socket", Overrun(events._socket))
+    events.watch(1 << 22)
+    assert events.happened() == [1 << 22]
+
+
 def test_more_than_a_filter_holds_are_not_watched(events: process_events.ProcessEvents) -> None:
     for pid in range(1 << 22, (1 << 22) + process_events.MAX_WATCHED):
         events.watch(pid)
@@ -334,7 +359,7 @@ def test_more_than_a_filter_holds_are_not_watched(events: process_events.Process
     assert events.take(1) is None
     events.forget(1 << 22)
     events.watch(1)
-    assert 1 in events._ended
+    assert 1 in events._told
 
 
 class Overrun:
