@@ -37,7 +37,7 @@ _BACKOFF: Final = 60.0
 """Seconds before the next try when one could not be started."""
 _DUMP_SWITCHES: Final = {
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1",
-    # With skip_abort among them, 5 of 11 faults left a server that never took clients again (H200, 580.159.04).
+    # Not skip_abort: in trials with it, some faults left a server that took no client again (H200, 580.159.04).
     "CUDA_COREDUMP_GENERATION_FLAGS": "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,"
     "skip_local_memory,skip_constbank_memory",
     # What makes a context smaller: one hardware queue, no cache of compiled kernels.
