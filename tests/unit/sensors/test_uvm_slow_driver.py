@@ -48,8 +48,10 @@ class GatedDriver(StandInDriver):
     @contextmanager
     def closed(self) -> Iterator[None]:
         self._armed = True
-        yield
-        self.pass_on()
+        try:
+            yield
+        finally:
+            self.pass_on()
         assert not self.abandoned
 
 
@@ -77,12 +79,12 @@ def test_one_client_that_the_driver_holds_up_holds_up_no_other() -> None:
 
 
 def test_when_every_thread_is_held_up_the_loop_goes_on_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvm, "SLOW", 0.0)
-
     async def body(bench: Bench) -> None:
         driver = gated(bench)
         processes = [bench.process(OPEN_SPACE) for _ in range(uvm._LOOKERS + 2)]
         await until(lambda: bench.sensor.state().present)
+        await until(lambda: bench.sensor._trying_since is None)
+        monkeypatch.setattr(uvm, "SLOW", 0.0)
         with driver.closed():
             for process in processes:
                 bench.sensor.client_came(process.handle)
