@@ -105,6 +105,8 @@ class ProcessEnded(msgspec.Struct, frozen=True, tag="process_ended"):
     oom_killed: bool
     work_in_flight: bool | None
     """Whether kernels may have been running; None if that cannot be known."""
+    servers: tuple[int, ...] = ()
+    """Pids of its lane's servers, as last seen: the kernel log calls work that outlives its client theirs."""
 
 
 class ClientCame(msgspec.Struct, frozen=True, tag="client_came"):

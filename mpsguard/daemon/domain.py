@@ -184,7 +184,8 @@ class Domain:
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
         if self._senses is not None:
-            self._senses.client_ended(client, handle)
+            servers = tuple(server.process.pid for server in self.lane.report.servers)
+            self._senses.client_ended(client, handle, servers)
         self._population_changed()
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)
 

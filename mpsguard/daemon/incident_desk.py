@@ -18,6 +18,9 @@ from mpsguard.triage.verdict import triage
 _WINDOW: Final = 90.0
 """Seconds of evidence that are judged together: longer than any fault's aftermath."""
 
+_SETTLED: Final = 60.0
+"""Seconds after which a verdict stays: what it stands on begins to be forgotten then, the oldest first."""
+
 _MOST: Final = 2000
 """Observations judged together at most; of a storm the oldest go first. Who is on the lanes is never forgotten."""
 
@@ -92,7 +95,7 @@ class IncidentDesk:
     def _note(self, incident: Incident) -> None:
         """Tell a known incident from a new one by the sign it began with."""
         known = next((key for key, before in self._known.items() if _same(before, incident)), None)
-        if known is not None and self._known[known] == incident:
+        if known is not None and (self._known[known] == incident or incident.began < time.monotonic() - _SETTLED):
             return
         incident_id = self._journal.record_incident(incident, self._clients(), id=known)
         before = self._known.get(incident_id)

@@ -79,13 +79,13 @@ class Senses:
         """A known client has made another connection: it may have opened its address space since."""
         self._uvm.client_came(handle)
 
-    def client_ended(self, client: Client, handle: ProcessHandle) -> None:
-        """A client has ended; ``handle`` is still open."""
+    def client_ended(self, client: Client, handle: ProcessHandle, servers: tuple[int, ...]) -> None:
+        """A client has ended; ``handle`` is still open, ``servers`` are its lane's."""
         self._uvm.client_ended(client.process)
         self._sm_errors.client_ended(client.process)
         if self._cores is not None:
             self._cores.client_ended(client)
-        self._take(self._ends.client_ended(client, handle))
+        self._take(self._ends.client_ended(client, handle, servers))
 
     def sentinel_stands(self, lane: str, state: Callable[[], SensorState]) -> None:
         """A lane has a sentinel, which says itself how it is."""

@@ -152,7 +152,7 @@ class ProcessEndsSensor:
         self._exits.watch(handle)
         self._oom_kills.came(client.process)
 
-    def client_ended(self, client: Client, handle: ProcessHandle) -> Evidence:
+    def client_ended(self, client: Client, handle: ProcessHandle, servers: tuple[int, ...] = ()) -> Evidence:
         """How the client ended: to be called when its pidfd is readable, before the handle is closed.
 
         ``oom_killed`` is a count's word (see `OomKills`), the rest the kernel's own record of this very process;
@@ -164,7 +164,7 @@ class ProcessEndsSensor:
         return Evidence(
             source=Source.PROCESSES,
             observed_at=observed_at,
-            what=ProcessEnded(ended_by.exit_code, ended_by.signal, oom_killed, work_in_flight=None),
+            what=ProcessEnded(ended_by.exit_code, ended_by.signal, oom_killed, None, servers),
             process=client.process,
             trust=Trust.PROOF,
             serial=f"{client.process.pid}.{client.process.start_ticks}",

@@ -48,6 +48,10 @@ class Population:
         """A client by its identity."""
         return self._members.get(process) if process is not None else None
 
+    def all(self) -> tuple[Member, ...]:
+        """Every client, in the order of their identities."""
+        return tuple(sorted(self._members.values(), key=lambda member: member.process))
+
     def of_pid(self, pid: int, at: float) -> Member | None:
         """The client that had a pid at a time."""
         return next((m for m in self._members.values() if m.process.pid == pid and m.was_there(at)), None)

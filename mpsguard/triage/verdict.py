@@ -7,6 +7,8 @@ The rules follow what was measured under MPS on the stock driver (H200, 580.159.
   the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them names anybody here.
 * A client that ends with work in flight brings an Xid 31 upon all others, with no fatal event in any living client's
   queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
+* Without another client the server says nothing, and the work may come back in a later client's queue: see
+  `mpsguard.triage.left_behind`.
 * An SM fault leaves no name at all in the driver's log: its candidates are the clients that were there, unless a GPU
   core dump tells where the SM stopped (`whose_code`).
 
@@ -14,14 +16,16 @@ Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason.
 """
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
+
+import msgspec
 
 from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
-from mpsguard.triage import catalog
+from mpsguard.triage import catalog, left_behind
 from mpsguard.triage.catalog import Level
 from mpsguard.triage.episode import BEFORE, Episode, episodes, in_order
 from mpsguard.triage.population import Member, Population, when
@@ -46,11 +50,16 @@ def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ..
     """
     ordered = in_order(evidence)
     population = Population(ordered)
+    servers = left_behind.servers(ordered)
+    unnoticed: dict[int, Incident] = {}
     found: list[Incident] = []
     for episode in episodes(ordered, population):
         # Who was hit before is no cause of what comes after, however it ends.
         hit = frozenset(suspect.process for earlier in found for suspect in earlier.victims)
-        found += _judge(_Case(episode, population, now, hit))
+        judged = _judge(_Case(episode, population, now, hit, servers=servers, unnoticed=unnoticed))
+        found += judged
+        if judged:
+            unnoticed |= dict.fromkeys(left_behind.unnoticed_pages(episode), judged[0])
     found.sort(key=lambda incident: (incident.began, incident.fault_class.value))
     return tuple(incident for index, incident in enumerate(found) if not _is_consequence(incident, found[:index]))
 
@@ -79,12 +88,21 @@ class _Case:
     """One episode with the questions that the rules ask of it."""
 
     def __init__(
-        self, episode: Episode, population: Population, now: float, hit_before: frozenset[ProcessKey | None]
+        self,
+        episode: Episode,
+        population: Population,
+        now: float,
+        hit_before: frozenset[ProcessKey | None],
+        *,
+        servers: frozenset[int],
+        unnoticed: Mapping[int, Incident],
     ) -> None:
         self.episode = episode
         self.population = population
         self.now = now
         self.hit_before = hit_before
+        self.servers = servers
+        self.unnoticed = unnoticed
         self.xids = tuple(sorted({e.what.number for e in episode.evidence if isinstance(e.what, Xid)}))
         self.levels = {catalog.lookup(number).level for number in self.xids}
 
@@ -175,6 +193,25 @@ def _device(case: _Case) -> list[Incident]:
     ]
 
 
+def _came_back(case: _Case) -> list[Incident]:
+    """Work that an ended client left on the GPU faults in the queue of one that came since: that one is hit by it."""
+    for process, evidence in case.fatal_faults().items():
+        before = left_behind.came_back(evidence, case.population.member(process), case.unnoticed)
+        if before is not None:
+            incident = case.incident(
+                before.fault_class,
+                before.confidence,
+                f"The same address faulted before process {process.pid} came, and no server took notice: the work of a "
+                "client that had ended was still on the GPU.",
+                culprit=before.culprit,
+                victims=case.present(when(evidence)),
+                began=when(evidence),
+                work_in_flight=before.work_in_flight,
+            )
+            return [msgspec.structs.replace(incident, candidates=before.candidates)]
+    return []
+
+
 def _proven_memory_fault(case: _Case) -> list[Incident]:
     return [
         case.incident(
@@ -243,11 +280,30 @@ def _may_be_of_an_error(end: Evidence) -> bool:
     return end.what.signal in (None, signal.SIGABRT)
 
 
+def _nobody_left(case: _Case) -> list[Incident]:
+    """A memory fault that no server noticed, for no client was left."""
+    there = left_behind.ended_alone(case.episode, case.population, case.servers, case.hit_before)
+    if not there or case.now < case.episode.began + left_behind.SERVER_LAG:
+        return []
+    end = next(end for end in case.ends() if end.process == there[0].process)
+    confidence, reason = left_behind.reason(there, end)
+    return [
+        case.incident(
+            FaultClass.PROCESS,
+            confidence,
+            reason,
+            culprit=case.population.suspect(there[0].process) if len(there) == 1 else None,
+            candidates=there if len(there) > 1 else (),
+            victims=(),
+            work_in_flight=True,
+        )
+    ]
+
+
 def _crash(case: _Case, end: Evidence, in_flight: bool) -> Incident:
     assert end.process is not None
     assert isinstance(end.what, ProcessEnded)
-    how = f"by signal {end.what.signal}" if end.what.signal else f"with status {end.what.exit_code}"
-    how += " (out of memory)" if end.what.oom_killed else ""
+    how = left_behind.how(end)
     if not in_flight:
         settled = case.now >= when(end) + BEFORE
         outcome = "no fault followed, so no work of it was in flight" if settled else "a fault may follow from its work"
@@ -370,9 +426,11 @@ def _class_of(case: _Case) -> FaultClass:
 
 _RULES: Final[tuple[Callable[[_Case], list[Incident]], ...]] = (
     _device,
+    _came_back,
     _proven_memory_fault,
     _lane,
     _process,
+    _nobody_left,
     _other_process,
     _memory_fault,
     _sm_fault,

@@ -24,6 +24,7 @@ SM_FAULTS = 5
 PROCESS_IN_FLIGHT = (2143, 2220, 2253, 2287)
 """SIGKILL, SIGSEGV, OOM kill, exit()."""
 KILLED_IDLE = 2179
+LEFT_BEHIND = 2087
 
 
 @cache
@@ -35,8 +36,18 @@ def test_every_memory_fault_is_proved_and_nobody_else_accused() -> None:
     incidents = triage(recorded())
     named = [incident.culprit.pid for incident in incidents if incident.fault_class == "mmu" and incident.culprit]
     assert [pid for pid in named if pid in MMU] == list(MMU)
-    # One more, not of the table: the worker that the suite ended in its endless kernel left work behind.
-    assert len(named) == len(MMU) + 1
+    assert len(named) == len(MMU)
+
+
+def test_work_that_a_killed_client_left_behind_is_not_its_successors() -> None:
+    """The suite killed 2087 in its endless kernel when its neighbours had just ended; the same kernel then faulted in
+    the UVM queue of 2118, which had not run anything yet."""
+    first, second = [
+        incident for incident in triage(recorded()) if incident.fault_class == "process" and incident.culprit is None
+    ]
+    assert {suspect.pid for suspect in first.candidates} == {2081, 2083, 2085, 2087}
+    assert second.candidates == first.candidates
+    assert {suspect.pid for suspect in second.victims} == {2112, 2114, 2116, 2118}
 
 
 def test_sm_faults_are_all_seen_and_accuse_nobody() -> None:
@@ -77,10 +88,11 @@ def test_the_order_of_arrival_changes_nothing(random: object) -> None:
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.6])
 def test_at_no_moment_was_an_innocent_accused(delay: float) -> None:
     """As the guard lived it: after each observation, all that had come, judged then and a little later."""
-    guilty = {*MMU, *PROCESS_IN_FLIGHT, KILLED_IDLE, 2118, 2087}
+    guilty = {*MMU, *PROCESS_IN_FLIGHT, KILLED_IDLE, LEFT_BEHIND}
     evidence = sorted(recorded(), key=lambda e: e.observed_at)
     for index in range(0, len(evidence), 3):
         now = evidence[index].observed_at + delay
         window = [e for e in evidence if now - 12 <= e.observed_at <= now]
-        for incident in triage(window, now):
+        # The desk leaves a verdict as it is while what it stands on is forgotten.
+        for incident in (each for each in triage(window, now) if each.began > now - 8):
             assert incident.culprit is None or incident.culprit.pid in guilty, incident.reason

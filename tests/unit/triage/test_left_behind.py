@@ -1,0 +1,121 @@
+"""A client that ends alone with work in flight: as recorded on an H200, and what would have to make one doubt it."""
+
+import msgspec
+import pytest
+
+from mpsguard.evidence import Evidence, Lost, ProcessEnded, Source, UvmFault, Xid
+from mpsguard.incident import Confidence, FaultClass
+from mpsguard.triage.verdict import triage
+from tests.unit.triage.test_verdict import (
+    GPU,
+    SERVER,
+    A,
+    B,
+    C,
+    came,
+    ended,
+    only,
+    seen,
+    server,
+    uvm,
+    xid,
+)
+
+ADDRESS = 0x7FD677754000
+LINE = "channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC2 GPCCLIENT_GCC faulted @ 0x7fd6_77754000."
+
+
+def left(at: float, pid: int = SERVER) -> Evidence:
+    return seen(Source.KERNEL_LOG, at, Xid(31, pid, LINE), gpu=GPU, serial=f"kmsg:{at}")
+
+
+def killed(at: float, signal: int = 9) -> Evidence:
+    return seen(Source.PROCESSES, at, ProcessEnded(None, signal, False, None, (SERVER,)), A)
+
+
+ALONE = [came(A), left(10.0), killed(10.053)]
+
+
+def test_who_ended_alone_did_it() -> None:
+    incident = only(triage(ALONE))
+    assert (incident.fault_class, incident.confidence) == (FaultClass.PROCESS, Confidence.LIKELY)
+    assert incident.culprit is not None
+    assert incident.culprit.process == A
+    assert incident.work_in_flight
+    assert incident.victims == ()
+
+
+def test_an_end_that_is_seen_before_the_line_is_the_same() -> None:
+    incident = only(triage([came(A), killed(9.9), left(10.0)]))
+    assert incident.fault_class is FaultClass.PROCESS
+    assert incident.culprit is not None
+
+
+def test_nothing_is_said_while_the_server_may_still_speak() -> None:
+    incident = only(triage(ALONE, now=10.2))
+    assert incident.culprit is None
+    assert incident.confidence is Confidence.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [came(B)],
+        [server("fault_begins", 10.12), server("teardown", 10.12, A)],
+        [seen(Source.UVM, 9.99, Lost(3), A)],
+        [left(10.001, pid=4242)],
+        [xid(13, 10.01)],
+    ],
+    ids=["somebody lives", "the server speaks", "the queue has lost faults", "a stranger", "an SM fault"],
+)
+def test_what_makes_it_doubtful(more: list[Evidence]) -> None:
+    for incident in triage([*ALONE, *more]):
+        assert not (incident.fault_class is FaultClass.PROCESS and incident.work_in_flight)
+
+
+def test_a_pid_that_nobody_knows_may_be_a_strangers() -> None:
+    unknown = msgspec.structs.replace(ALONE[2], what=ProcessEnded(None, 9, False, None))
+    assert only(triage([came(A), left(10.0), unknown])).confidence is Confidence.UNKNOWN
+
+
+def test_one_of_several_that_ended_about_then_is_not_guessed() -> None:
+    incident = only(triage([*ALONE, came(B), ended(B, 9.8, code=0)]))
+    assert incident.fault_class is FaultClass.PROCESS
+    assert incident.culprit is None
+    assert {suspect.pid for suspect in incident.candidates} == {A.pid, B.pid}
+
+
+def test_whom_an_earlier_fault_had_hit_did_not_do_it() -> None:
+    """It is killed because it had failed; what the kernel log says beside it is not its work."""
+    earlier = [came(C), uvm(C, 8.0), server("fault_begins", 8.1), ended(C, 8.4, code=3)]
+    found = triage([*ALONE, *earlier])
+    assert not any(incident.culprit and incident.culprit.process == A for incident in found)
+
+
+def test_work_that_comes_back_is_not_the_successors() -> None:
+    again = seen(Source.UVM, 10.9, UvmFault(ADDRESS, "read", "invalid PDE", True), B)
+    first, second = triage([*ALONE, came(B, 10.6), again])
+    assert second.culprit == first.culprit
+    assert second.culprit is not None
+    assert second.culprit.process == A
+    assert {suspect.pid for suspect in second.victims} == {B.pid}
+    # Another page, or a client that was there before, is its own doing.
+    elsewhere = seen(Source.UVM, 10.9, UvmFault(ADDRESS + 4096, "read", "invalid PDE", True), B)
+    *_, own = triage([*ALONE, came(B, 10.6), elsewhere])
+    assert own.culprit is not None
+    assert own.culprit.process == B
+    assert own.confidence is Confidence.PROVEN
+
+
+def test_programs_that_fault_alike_are_each_proved() -> None:
+    """The server tears the first one down: nothing of it is left to come back."""
+    one = [
+        uvm(A, 10.0),
+        left(10.1, A.pid),
+        server("fault_begins", 10.1),
+        server("teardown", 10.1, A),
+        ended(A, 10.3, code=3),
+    ]
+    two = [came(B, 11.0), seen(Source.UVM, 12.0, UvmFault(ADDRESS, "read", "invalid PDE", True), B)]
+    found = [incident.culprit for incident in triage([came(A), *one, *two])]
+    assert [suspect and suspect.process for suspect in found] == [A, B]
