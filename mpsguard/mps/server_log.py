@@ -1,16 +1,15 @@
 """server.log, read as it grows: hints about the server's state, quicker than any command and older than any driver.
 
-The lines are those of driver 580.159.04; 535 has the same words for the start and the end of a fault. A line nobody
-knows means nothing: the log only ever prompts a question to the control daemon, or answers for drivers without
-``get_server_status`` (535).
+`mpsguard.daemon_log` has the words. A line nobody knows means nothing: the log only ever prompts a question to the
+control daemon, or answers for drivers without ``get_server_status`` (535).
 """
 
-import re
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
-_LINE: Final = re.compile(r"^\[[^\]]*\s(?:Server|Control)\s+(?P<pid>\d+)\] (?P<text>.*)$")
+from mpsguard import daemon_log
+
 _READ_LIMIT: Final = 256 * 1024
 
 
@@ -21,22 +20,21 @@ class LogHint(Enum):
     FAULT_ENDS = "fault ends"
 
 
-_HINTS: Final = (
-    (re.compile(r"Server is handling a fatal GPU error"), LogHint.FAULT_BEGINS),
-    (re.compile(r"Server teardown in progress|Failed to accept client .* with status 807"), LogHint.FAULT_BEGINS),
-    (re.compile(r"Destroy server context on device|Creating server context on device"), LogHint.FAULT_ENDS),
-)
+_HINTS: Final = {
+    daemon_log.BEGINS: LogHint.FAULT_BEGINS,
+    daemon_log.UNDER_WAY: LogHint.FAULT_BEGINS,
+    daemon_log.ENDS: LogHint.FAULT_ENDS,
+    daemon_log.NEW_CONTEXT: LogHint.FAULT_ENDS,
+}
 
 
 def hint(line: str) -> tuple[int, LogHint] | None:
     """The server's pid and what ``line`` says of it, or None if it says nothing of use."""
-    match = _LINE.match(line)
-    if match is None:
+    parsed = daemon_log.parse_line(line)
+    meaning = None if parsed is None else daemon_log.meaning(parsed)
+    if parsed is None or meaning is None or meaning.what not in _HINTS:
         return None
-    for pattern, meaning in _HINTS:
-        if pattern.search(match["text"]):
-            return int(match["pid"]), meaning
-    return None
+    return parsed.pid, _HINTS[meaning.what]
 
 
 class LogTail:

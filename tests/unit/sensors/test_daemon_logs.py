@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsguard.daemon_log import parse_line
 from mpsguard.evidence import Evidence, ServerSays, Source, Trust
 from mpsguard.mps.server_log import LogTail
-from mpsguard.sensors.daemon_logs import DaemonLogSensor, LogReader, parse_line
+from mpsguard.sensors.daemon_logs import DaemonLogSensor, LogReader
 
 # server.log of 580.159.04 around a `trap` of one client: both clients are said to have triggered it. Every line begins
 # with "[2026-11-20 14:01:28.554 Server   479] " or a moment later.
