@@ -1,0 +1,46 @@
+// What the preload did and why it did not, as numbers. They only grow.
+#pragma once
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// X(name): the order is part of the zone table's layout and of mpsguard/client/zone_table.py. Append only.
+#define COUNTERS(X)                                                                                            \
+    X(placed)           /* allocations served from a region of their own */                                    \
+    X(placed_small)     /* allocations served from a slab */                                                   \
+    X(freed)            /* of both */                                                                          \
+    X(reused)           /* regions made from reserved addresses that were kept */                              \
+    X(deferred)         /* frees put off: during a stream capture, or because the driver refused once */       \
+    X(shed)             /* zones disarmed because the card's free memory had fallen below what is armed */     \
+    X(plain_small)      /* plain allocations, and why: slabs are switched off */                               \
+    X(plain_async)      /* stream-ordered allocation */                                                        \
+    X(plain_ipc)        /* this process exports memory by cuIpcGetMemHandle */                                 \
+    X(plain_capture)    /* a stream capture is under way */                                                    \
+    X(plain_devices)    /* more than one device is visible */                                                  \
+    X(plain_device)     /* the device lacks what a zone needs */                                               \
+    X(plain_caller)     /* the calling library is one that gets plain memory */                                \
+    X(plain_context)    /* green contexts are in use */                                                        \
+    X(plain_unarmed)    /* no more may be armed, or the driver would not arm it */                             \
+    X(plain_driver)     /* a driver call on our way failed */                                                  \
+    X(plain_memory)     /* no host memory for our own records */                                               \
+    X(ipc_refused)      /* cuIpcGetMemHandle on a region: the driver refuses it */                             \
+    X(unlisted)         /* regions that found the zone table full */                                           \
+    X(rebound)          /* symbols bound past us by RTLD_DEEPBIND, and bound to us again */                    \
+    X(settings_refused) /* variables with a value that is not allowed */
+
+typedef enum {
+#define COUNTER_NAME(name) COUNT_##name,
+    COUNTERS(COUNTER_NAME)
+#undef COUNTER_NAME
+        COUNTER_COUNT
+} counter;
+
+void counter_add(counter which);
+uint64_t counter_get(counter which);
+
+// From now on, counters are kept in `shared` too, which starts with what there is.
+void counters_share(_Atomic uint64_t *shared);
+
+// Appends one line of JSON to the file; nothing if it cannot be opened.
+void counters_report(const char *path);

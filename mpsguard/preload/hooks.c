@@ -1,0 +1,302 @@
+#define _GNU_SOURCE
+#include "hooks.h"
+
+#include "capture.h"
+#include "counters.h"
+#include "deepbind.h"
+#include "lookup.h"
+#include "placement.h"
+#include "region.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+// The driver for a hook, or NULL: then there is none, and nothing to pass on to.
+static const mg_driver *driver(void) {
+    deepbind_catch_up();
+    return lookup_driver();
+}
+
+#define DRIVER_OR_FAIL(d, member)                            \
+    const mg_driver *const d = driver();                     \
+    if (d == NULL || d->member == NULL) return MG_NOT_INITIALIZED
+
+static mg_address allocate(const mg_driver *d, uint64_t size, const void *caller) {
+    if (size == 0 || process_inside) return 0;
+    ++process_inside;
+    const mg_address address = placement_allocate(d, size, caller);
+    --process_inside;
+    return address;
+}
+
+static bool make_room(const mg_driver *d) {
+    if (process_inside) return false;
+    ++process_inside;
+    const bool made = placement_make_room(d);
+    --process_inside;
+    return made;
+}
+
+static bool free_ours(const mg_driver *d, mg_address address, mg_result *result) {
+    if (address == 0 || process_inside) return false;
+    ++process_inside;
+    const bool ours = placement_free(d, address, result);
+    --process_inside;
+    return ours;
+}
+
+static bool find(mg_address address, placement *out) { return !process_inside && placement_find(address, out); }
+
+EXPORTED mg_result cuMemAlloc_v2(mg_address *address, size_t size) {
+    DRIVER_OR_FAIL(d, cuMemAlloc_v2);
+    const mg_address ours = address != NULL ? allocate(d, size, __builtin_return_address(0)) : 0;
+    if (ours != 0) {
+        *address = ours;
+        return MG_SUCCESS;
+    }
+    const mg_result result = d->cuMemAlloc_v2(address, size);
+    return result == MG_OUT_OF_MEMORY && make_room(d) ? d->cuMemAlloc_v2(address, size) : result;
+}
+
+// Rows begin at multiples of 512 bytes, as in plain CUDA on every GPU since compute capability 2.0.
+#define PITCH_UNIT ((uint64_t)512)
+
+static uint64_t pitched(const mg_driver *d, size_t width, size_t height, unsigned element, uint64_t *pitch) {
+    mg_device device;
+    int most = 0;
+    if (width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)) return 0;
+    if (d->cuCtxGetDevice(&device) != MG_SUCCESS ||
+        d->cuDeviceGetAttribute(&most, MG_DEVICE_MAX_PITCH, device) != MG_SUCCESS || most <= 0 || width > (size_t)most)
+        return 0;
+    *pitch = layout_round_up(width, PITCH_UNIT);
+    uint64_t size;
+    return *pitch > (uint64_t)most || __builtin_mul_overflow(*pitch, (uint64_t)height, &size) ? 0 : size;
+}
+
+EXPORTED mg_result cuMemAllocPitch_v2(mg_address *address, size_t *pitch, size_t width, size_t height, unsigned element) {
+    DRIVER_OR_FAIL(d, cuMemAllocPitch_v2);
+    uint64_t row = 0;
+    const uint64_t size = address != NULL && pitch != NULL ? pitched(d, width, height, element, &row) : 0;
+    const mg_address ours = allocate(d, size, __builtin_return_address(0));
+    if (ours != 0) {
+        *address = ours;
+        *pitch = row;
+        return MG_SUCCESS;
+    }
+    const mg_result result = d->cuMemAllocPitch_v2(address, pitch, width, height, element);
+    return result == MG_OUT_OF_MEMORY && make_room(d) ? d->cuMemAllocPitch_v2(address, pitch, width, height, element)
+                                                      : result;
+}
+
+EXPORTED mg_result cuMemFree_v2(mg_address address) {
+    DRIVER_OR_FAIL(d, cuMemFree_v2);
+    mg_result result;
+    return free_ours(d, address, &result) ? result : d->cuMemFree_v2(address);
+}
+
+// Stream-ordered allocation is the driver's: its pools hand memory on between streams without waiting, which regions
+// cannot. It is counted where zones would otherwise be.
+static void count_async(void) {
+    if (!process_inside && process_get() != NULL) counter_add(COUNT_plain_async);
+}
+
+#define ALLOCATE_ASYNC(name, parameters, arguments) \
+    EXPORTED mg_result name parameters {            \
+        DRIVER_OR_FAIL(d, name);                    \
+        count_async();                              \
+        return d->name arguments;                   \
+    }
+ALLOCATE_ASYNC(cuMemAllocAsync, (mg_address * address, size_t size, mg_stream stream), (address, size, stream))
+ALLOCATE_ASYNC(cuMemAllocAsync_ptsz, (mg_address * address, size_t size, mg_stream stream), (address, size, stream))
+ALLOCATE_ASYNC(cuMemAllocFromPoolAsync, (mg_address * address, size_t size, void *pool, mg_stream stream),
+               (address, size, pool, stream))
+ALLOCATE_ASYNC(cuMemAllocFromPoolAsync_ptsz, (mg_address * address, size_t size, void *pool, mg_stream stream),
+               (address, size, pool, stream))
+
+// A free in stream order of memory that was not allocated so is allowed, and then frees it like cuMemFree. Waiting for
+// the whole context is more than was asked for, and never too little.
+#define FREE_ASYNC(name)                                                           \
+    EXPORTED mg_result name(mg_address address, mg_stream stream) {                \
+        DRIVER_OR_FAIL(d, name);                                                   \
+        mg_result result;                                                          \
+        return free_ours(d, address, &result) ? result : d->name(address, stream); \
+    }
+FREE_ASYNC(cuMemFreeAsync)
+FREE_ASYNC(cuMemFreeAsync_ptsz)
+
+EXPORTED mg_result cuMemGetAddressRange_v2(mg_address *start, size_t *size, mg_address address) {
+    DRIVER_OR_FAIL(d, cuMemGetAddressRange_v2);
+    placement ours;
+    if (!find(address, &ours)) return d->cuMemGetAddressRange_v2(start, size, address);
+    if (start != NULL) *start = ours.start;
+    if (size != NULL) *size = ours.size;
+    return MG_SUCCESS;
+}
+
+// What the driver would say of plain memory: it knows the mapping, the program the allocation.
+static void correct(const placement *ours, int attribute, void *data) {
+    if (data == NULL) return;
+    switch (attribute) {
+        case MG_POINTER_CONTEXT: *(mg_context *)data = ours->context; break;
+        case MG_POINTER_RANGE_START: *(mg_address *)data = ours->start; break;
+        case MG_POINTER_RANGE_SIZE: *(size_t *)data = ours->size; break;
+        default: break;
+    }
+}
+
+static bool is_corrected(int attribute) {
+    return attribute == MG_POINTER_CONTEXT || attribute == MG_POINTER_RANGE_START || attribute == MG_POINTER_RANGE_SIZE;
+}
+
+EXPORTED mg_result cuPointerGetAttribute(void *data, int attribute, mg_address address) {
+    DRIVER_OR_FAIL(d, cuPointerGetAttribute);
+    placement ours;
+    if (data == NULL || !is_corrected(attribute) || !find(address, &ours))
+        return d->cuPointerGetAttribute(data, attribute, address);
+    correct(&ours, attribute, data);
+    return MG_SUCCESS;
+}
+
+EXPORTED mg_result cuPointerGetAttributes(unsigned count, int *attributes, void **data, mg_address address) {
+    DRIVER_OR_FAIL(d, cuPointerGetAttributes);
+    const mg_result result = d->cuPointerGetAttributes(count, attributes, data, address);
+    placement ours;
+    if (result == MG_SUCCESS && find(address, &ours))
+        for (unsigned i = 0; i < count; ++i) correct(&ours, attributes[i], data[i]);
+    return result;
+}
+
+// Plain memory has no such handle, and programs tell by that how to share it.
+EXPORTED mg_result cuMemRetainAllocationHandle(mg_handle *handle, void *address) {
+    DRIVER_OR_FAIL(d, cuMemRetainAllocationHandle);
+    if (!process_inside && placement_is_ours((mg_address)(uintptr_t)address)) return MG_INVALID_VALUE;
+    return d->cuMemRetainAllocationHandle(handle, address);
+}
+
+EXPORTED mg_result cuIpcGetMemHandle(void *handle, mg_address address) {
+    DRIVER_OR_FAIL(d, cuIpcGetMemHandle);
+    process *const p = process_get();
+    if (p != NULL) {
+        atomic_store_explicit(&p->exports, true, memory_order_release);
+        if (placement_is_ours(address)) counter_add(COUNT_ipc_refused);
+    }
+    return d->cuIpcGetMemHandle(handle, address);
+}
+
+// Entered before the driver begins: an allocation of another thread must not come in between.
+static process *capture_begins(const mg_driver *d, mg_stream stream) {
+    process *const p = process_get();
+    mg_context context = NULL;
+    if (p == NULL) return NULL;
+    d->cuCtxGetCurrent(&context);
+    capture_begin(p, stream, context);
+    return p;
+}
+
+static mg_result capture_ends(process *p, mg_stream stream, bool over, mg_result result) {
+    if (over && p != NULL) capture_end(p, stream);
+    return result;
+}
+
+#define BEGIN_CAPTURE(name, parameters, arguments)                        \
+    EXPORTED mg_result name parameters {                                  \
+        DRIVER_OR_FAIL(d, name);                                          \
+        process *const p = capture_begins(d, stream);                     \
+        const mg_result result = d->name arguments;                       \
+        return capture_ends(p, stream, result != MG_SUCCESS, result);     \
+    }
+BEGIN_CAPTURE(cuStreamBeginCapture, (mg_stream stream), (stream))
+BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (mg_stream stream), (stream))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2, (mg_stream stream, int mode), (stream, mode))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (mg_stream stream, int mode), (stream, mode))
+#define TO_GRAPH \
+    (mg_stream stream, void *graph, const void *nodes, const void *edges, size_t count, int mode)
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph, TO_GRAPH, (stream, graph, nodes, edges, count, mode))
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz, TO_GRAPH, (stream, graph, nodes, edges, count, mode))
+
+// A capture that was broken ends here too, with its own errors (900 to 909); 901 is "invalidated". Others mean that the
+// stream was not capturing, or that it is the wrong thread's to end.
+static bool ended(mg_result result) { return result == MG_SUCCESS || (result >= 901 && result <= 904); }
+
+#define END_CAPTURE(name)                                           \
+    EXPORTED mg_result name(mg_stream stream, void **graph) {       \
+        DRIVER_OR_FAIL(d, name);                                    \
+        const mg_result result = d->name(stream, graph);            \
+        return capture_ends(process_if_any(), stream, ended(result), result); \
+    }
+END_CAPTURE(cuStreamEndCapture)
+END_CAPTURE(cuStreamEndCapture_ptsz)
+
+#define DESTROY_STREAM(name)                                                      \
+    EXPORTED mg_result name(mg_stream stream) {                                   \
+        DRIVER_OR_FAIL(d, name);                                                  \
+        const mg_result result = d->name(stream);                                 \
+        return capture_ends(process_if_any(), stream, result == MG_SUCCESS, result); \
+    }
+DESTROY_STREAM(cuStreamDestroy)
+DESTROY_STREAM(cuStreamDestroy_v2)
+
+// Plain memory goes with its context; regions do not by themselves.
+static void context_is_gone(const mg_driver *d, mg_context context, mg_device device) {
+    process *const p = process_if_any();
+    if (p == NULL || process_inside) return;
+    ++process_inside;
+    pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < PROCESS_CONTEXTS; ++i) {
+        context_entry *const c = &p->contexts[i];
+        if (context != NULL ? c->context == context : c->device == device) *c = (context_entry){0};
+    }
+    pthread_mutex_unlock(&p->lock);
+    capture_end_all(p, context);
+    region_drop(p, d, context, device);
+    --process_inside;
+}
+
+static void primary_may_be_gone(const mg_driver *d, mg_device device) {
+    unsigned flags;
+    int active = 1;
+    if (d->cuDevicePrimaryCtxGetState(device, &flags, &active) == MG_SUCCESS && !active)
+        context_is_gone(d, NULL, device);
+}
+
+#define DESTROY(name)                                             \
+    EXPORTED mg_result name(mg_context context) {                 \
+        DRIVER_OR_FAIL(d, name);                                  \
+        const mg_result result = d->name(context);                \
+        if (result == MG_SUCCESS && context != NULL) context_is_gone(d, context, -1); \
+        return result;                                            \
+    }
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
+
+#define PRIMARY(name)                                             \
+    EXPORTED mg_result name(mg_device device) {                   \
+        DRIVER_OR_FAIL(d, name);                                  \
+        const mg_result result = d->name(device);                 \
+        if (result == MG_SUCCESS) primary_may_be_gone(d, device); \
+        return result;                                            \
+    }
+PRIMARY(cuDevicePrimaryCtxReset)
+PRIMARY(cuDevicePrimaryCtxReset_v2)
+PRIMARY(cuDevicePrimaryCtxRelease)
+PRIMARY(cuDevicePrimaryCtxRelease_v2)
+
+EXPORTED mg_result cuGreenCtxCreate(void **context, void *description, mg_device device, unsigned flags) {
+    DRIVER_OR_FAIL(d, cuGreenCtxCreate);
+    process *const p = process_get();
+    if (p != NULL) atomic_store_explicit(&p->green, true, memory_order_release);
+    return d->cuGreenCtxCreate(context, description, device, flags);
+}
+
+EXPORTED mg_result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
+    DRIVER_OR_FAIL(d, cuGetProcAddress);
+    const mg_result result = d->cuGetProcAddress(symbol, function, version, flags);
+    if (result == MG_SUCCESS && symbol != NULL && function != NULL) *function = lookup_substitute(d, symbol, *function);
+    return result;
+}
+
+EXPORTED mg_result cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status) {
+    DRIVER_OR_FAIL(d, cuGetProcAddress_v2);
+    const mg_result result = d->cuGetProcAddress_v2(symbol, function, version, flags, status);
+    if (result == MG_SUCCESS && symbol != NULL && function != NULL) *function = lookup_substitute(d, symbol, *function);
+    return result;
+}

@@ -1,0 +1,79 @@
+// The state of one process, made with its first allocation and never freed.
+//
+// It lies in memory that the kernel wipes in a child (MADV_WIPEONFORK), so a child sees at once, however it was forked,
+// that nothing here is its own: it passes everything on, as CUDA itself is of no use after a fork.
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "driver_api.h"
+#include "settings.h"
+#include "uvm_zone.h"
+#include "zone_table.h"
+
+typedef struct region region;
+
+typedef struct {
+    mg_context context;
+    mg_device device;
+    bool primary;
+} context_entry;
+
+typedef struct {
+    mg_stream stream;
+    mg_context context;
+} capture_entry;
+
+typedef struct {
+    bool known;
+    bool usable;    // it has what regions and zones need
+    bool rdma;      // memory can be made fit for GPUDirect RDMA, as plain memory is
+    uint64_t granularity;
+} device_entry;
+
+enum { PROCESS_CONTEXTS = 16, PROCESS_DEVICES = 64, PROCESS_CAPTURES = 256 };
+
+typedef struct {
+    _Atomic uint64_t owner;  // PROCESS_OWNER, or 0 in a child
+    settings set;
+    // Written without the lock: they only say "plain from now on", or how many.
+    _Atomic int captures;
+    _Atomic bool exports;
+    _Atomic bool green;
+    _Atomic int devices;  // visible ones; 0: not asked yet
+
+    pthread_mutex_t lock;  // guards all below; never held over a driver call
+    region **live;         // by address
+    size_t live_count, live_room;
+    region *pending;       // to be freed later
+    struct slab *slabs;
+    size_t dying;          // small allocations to be freed later
+    region *kept;          // addresses and zones without memory, newest first
+    size_t kept_count;
+    uint64_t kept_armed;
+    uint64_t armed;        // bytes of zones, of live and kept regions
+    uint32_t regions;      // made so far
+    uvm_space uvm;
+    zone_table table;
+    capture_entry capturing[PROCESS_CAPTURES];
+    size_t capturing_count;
+    context_entry contexts[PROCESS_CONTEXTS];
+    size_t contexts_next;
+    device_entry device[PROCESS_DEVICES];
+} process;
+
+// Whether the preload is switched on in this environment.
+bool process_enabled(void);
+
+// This process's state, made if need be; NULL if it is switched off, in a child, or if there is no memory.
+process *process_get(void);
+
+// The same, but nothing is made.
+process *process_if_any(void);
+
+// True while this thread is inside the preload: what the driver calls through our symbols then is passed on.
+extern __thread int process_inside __attribute__((tls_model("initial-exec"), visibility("hidden")));

@@ -1,0 +1,334 @@
+#define _GNU_SOURCE
+#include "region.h"
+
+#include <stdlib.h>
+
+#include "counters.h"
+#include "registry.h"
+#include "slab.h"
+
+#define MIB ((uint64_t)1 << 20)
+// Left to the program and the driver whatever is armed.
+#define MARGIN (512 * MIB)
+// Addresses kept for reuse: they save a reservation and the arming of two zones, and hold no memory.
+#define KEPT_MOST 64
+
+static uint64_t armed(const region *r) { return r->front_armed + r->back_armed; }
+
+static void disarm_front(process *p, region *r) {
+    if (r->front_armed == 0) return;
+    uvm_disarm(r->start, r->front_armed, r->front_before);
+    p->armed -= r->front_armed;
+    r->front_armed = 0;
+}
+
+static void disarm_back(process *p, region *r) {
+    if (r->back_armed == 0) return;
+    uvm_disarm(r->start + r->at.front + r->at.memory, r->back_armed, r->back_before);
+    p->armed -= r->back_armed;
+    r->back_armed = 0;
+}
+
+// Both zones, or none. Under the lock: these are system calls, not driver calls.
+static bool arm(process *p, region *r) {
+    const uint64_t back = r->start + r->at.front + r->at.memory;
+    if (!uvm_arm(&p->uvm, p->set.uvm, back, r->at.back, &r->back_before)) return false;
+    r->back_armed = r->at.back;
+    p->armed += r->back_armed;
+    if (r->at.front == 0) return true;
+    if (uvm_arm(&p->uvm, p->set.uvm, r->start, r->at.front, &r->front_before)) {
+        r->front_armed = r->at.front;
+        p->armed += r->front_armed;
+        return true;
+    }
+    disarm_back(p, r);
+    return false;
+}
+
+static uint32_t flags_of(const region *r) {
+    return ZONE_LIVE | (r->front_armed ? ZONE_FRONT_ARMED : 0) | (r->back_armed ? ZONE_BACK_ARMED : 0) |
+           (r->slab ? ZONE_SLAB : 0);
+}
+
+static region *take_kept(process *p, uint64_t memory, mg_device device) {
+    for (region **link = &p->kept; *link != NULL; link = &(*link)->next) {
+        region *const r = *link;
+        if (r->at.memory != memory || r->device != device) continue;
+        *link = r->next;
+        --p->kept_count;
+        p->kept_armed -= armed(r);
+        return r;
+    }
+    return NULL;
+}
+
+static region *take_oldest_kept(process *p) {
+    region **link = &p->kept;
+    if (*link == NULL) return NULL;
+    while ((*link)->next != NULL) link = &(*link)->next;
+    region *const r = *link;
+    *link = NULL;
+    --p->kept_count;
+    p->kept_armed -= armed(r);
+    return r;
+}
+
+// Lets go of kept addresses, the oldest first, until no more than `most` bytes are armed in all.
+static void trim_kept(process *p, const mg_driver *d, uint64_t most) {
+    for (;;) {
+        pthread_mutex_lock(&p->lock);
+        region *const r = p->armed > most ? take_oldest_kept(p) : NULL;
+        pthread_mutex_unlock(&p->lock);
+        if (r == NULL) return;
+        region_unmake(p, d, r);
+    }
+}
+
+// Where more is armed than the card allows by now, zones go: of kept addresses first, then of the oldest regions. A
+// region without zones is as safe as plain memory with nothing beside it.
+static void shed(process *p, const mg_driver *d, uint64_t allowed) {
+    trim_kept(p, d, allowed);
+    pthread_mutex_lock(&p->lock);
+    while (p->armed > allowed) {
+        region *oldest = NULL;
+        for (size_t i = 0; i < p->live_count; ++i) {
+            region *const r = p->live[i];
+            if (armed(r) > 0 && (oldest == NULL || r->number < oldest->number)) oldest = r;
+        }
+        if (oldest == NULL) break;  // the rest belongs to regions that are being taken apart
+        disarm_front(p, oldest);
+        disarm_back(p, oldest);
+        zone_table_mark(&p->table, oldest->slot, flags_of(oldest));
+        counter_add(COUNT_shed);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static mg_allocation_properties properties(const process *p, mg_device device) {
+    return (mg_allocation_properties){
+        .type = MG_MEMORY_PINNED,
+        .location = {.type = MG_LOCATION_DEVICE, .id = device},
+        .flags = {.rdma_capable = p->device[device].rdma},
+    };
+}
+
+// Reserved addresses with both zones armed; NULL after counting why not.
+static region *new_addresses(process *p, const mg_driver *d, mg_device device, uint64_t size, uint64_t allowed) {
+    const uint64_t unit = p->device[device].granularity;
+    pthread_mutex_lock(&p->lock);
+    const uint64_t left = allowed > p->armed ? allowed - p->armed : 0;
+    pthread_mutex_unlock(&p->lock);
+    const uint64_t front = p->set.front ? layout_zone(p->set.front, left, unit) : 0;
+    const uint64_t back = layout_zone(p->set.back, left, unit);
+    region *const r = calloc(1, sizeof *r);
+    if (r == NULL) {
+        counter_add(COUNT_plain_memory);
+        return NULL;
+    }
+    r->slot = -1;
+    r->device = device;
+    if (front + back > left || !layout_plan(size, front, back, unit, p->set.alignment, p->set.placement, &r->at)) {
+        counter_add(COUNT_plain_unarmed);
+        free(r);
+        return NULL;
+    }
+    if (d->cuMemAddressReserve(&r->start, r->at.total, unit, 0, 0) != MG_SUCCESS) {
+        counter_add(COUNT_plain_driver);
+        free(r);
+        return NULL;
+    }
+    r->reserved = true;
+    pthread_mutex_lock(&p->lock);
+    // Looked at again: another thread may have armed meanwhile.
+    const bool done = p->armed + front + back <= allowed && arm(p, r);
+    pthread_mutex_unlock(&p->lock);
+    if (done) return r;
+    counter_add(COUNT_plain_unarmed);
+    region_unmake(p, d, r);
+    return NULL;
+}
+
+// Real memory into the middle; what was done before a failure is left for take_apart.
+static bool fill(process *p, const mg_driver *d, region *r) {
+    const mg_allocation_properties wanted = properties(p, r->device);
+    const mg_access access = {.location = wanted.location, .flags = MG_ACCESS_READ_WRITE};
+    const mg_address memory = r->start + r->at.front;
+    r->held = d->cuMemCreate(&r->handle, r->at.memory, &wanted, 0) == MG_SUCCESS;
+    r->mapped = r->held && d->cuMemMap(memory, r->at.memory, 0, r->handle, 0) == MG_SUCCESS;
+    if (!r->mapped) return false;
+    // From here on the mapping holds the memory. A handle that is not taken back now is given back with the region.
+    r->held = d->cuMemRelease(r->handle) != MG_SUCCESS;
+    return d->cuMemSetAccess(memory, r->at.memory, &access, 1) == MG_SUCCESS;
+}
+
+bool region_enter(process *p, region *r) {
+    pthread_mutex_lock(&p->lock);
+    const bool entered = registry_add(p, r);
+    if (entered) {
+        if (r->number == 0) r->number = ++p->regions;
+        const zone_entry entry = {
+            .start = r->start, .front = r->at.front, .memory = r->at.memory, .back = r->at.back,
+            .user = r->user, .size = r->size, .flags = flags_of(r), .number = r->number, .device = r->device,
+        };
+        r->slot = zone_table_add(&p->table, &entry);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return entered;
+}
+
+bool region_make(process *p, const mg_driver *d, const context_entry *c, uint64_t size, slab *content,
+                 mg_address *user) {
+    const uint64_t memory = layout_round_up(size, p->device[c->device].granularity);
+    size_t free_now = 0, total = 0;
+    if (memory == 0 || d->cuMemGetInfo_v2(&free_now, &total) != MG_SUCCESS) {
+        counter_add(COUNT_plain_driver);
+        return false;
+    }
+    // What is about to be taken counts as taken.
+    const uint64_t free_after = free_now > memory ? free_now - memory : 0;
+    const uint64_t allowed = layout_allowed(free_after, MARGIN, p->set.limit);
+    shed(p, d, allowed);
+    pthread_mutex_lock(&p->lock);
+    region *r = take_kept(p, memory, c->device);
+    pthread_mutex_unlock(&p->lock);
+    if (r != NULL) counter_add(COUNT_reused);
+    else {
+        // Kept addresses shall not make the zones of new ones smaller (layout_zone).
+        const uint64_t wanted = 16 * (p->set.front + p->set.back);
+        trim_kept(p, d, allowed > wanted ? allowed - wanted : 0);
+        if ((r = new_addresses(p, d, c->device, size, allowed)) == NULL) return false;
+    }
+    r->context = c->context;
+    r->primary = c->primary;
+    layout_plan(size, r->at.front, r->at.back, p->device[c->device].granularity, p->set.alignment, p->set.placement,
+                &r->at);
+    r->user = r->start + r->at.user;
+    r->size = size;
+    r->number = 0;
+    r->slab = content;
+    // Not read from the region later: once it can be found, another thread may free it.
+    *user = r->user;
+    const bool filled = fill(p, d, r);
+    if (filled && region_enter(p, r)) return true;
+    counter_add(filled ? COUNT_plain_memory : COUNT_plain_driver);
+    r->slab = NULL;
+    region_unmake(p, d, r);
+    return false;
+}
+
+mg_result region_sync(const mg_driver *d, const region *r) {
+    mg_context now = NULL;
+    mg_result result = d->cuCtxGetCurrent(&now);
+    if (result != MG_SUCCESS) return result;
+    if (now == r->context) return d->cuCtxSynchronize();
+    result = d->cuCtxPushCurrent_v2(r->context);
+    if (result != MG_SUCCESS) return result;
+    result = d->cuCtxSynchronize();
+    mg_context popped;
+    if (d->cuCtxPopCurrent_v2(&popped) != MG_SUCCESS) d->cuCtxPopCurrent_v2(&popped);
+    return result;
+}
+
+static bool unmap(const mg_driver *d, region *r) {
+    r->mapped = r->mapped && d->cuMemUnmap(r->start + r->at.front, r->at.memory) != MG_SUCCESS;
+    r->held = r->held && d->cuMemRelease(r->handle) != MG_SUCCESS;
+    return !r->mapped && !r->held;
+}
+
+// One step after the other, each remembered: it can be called again after a failure.
+static bool take_apart(process *p, const mg_driver *d, region *r) {
+    if (!unmap(d, r)) return false;
+    pthread_mutex_lock(&p->lock);
+    disarm_front(p, r);
+    disarm_back(p, r);
+    pthread_mutex_unlock(&p->lock);
+    r->reserved = r->reserved && d->cuMemAddressFree(r->start, r->at.total) != MG_SUCCESS;
+    return !r->reserved;
+}
+
+static void put_off(process *p, region *r) {
+    pthread_mutex_lock(&p->lock);
+    r->next = p->pending;
+    p->pending = r;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void region_withdraw(process *p, region *r) {
+    registry_remove(p, r);
+    zone_table_mark(&p->table, r->slot, 0);
+    r->slot = -1;
+}
+
+void region_free(process *p, const mg_driver *d, region *r) {
+    if (!unmap(d, r)) {
+        region_defer(p, r, false);
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    const bool kept = armed(r) > 0 && p->kept_count < KEPT_MOST;
+    if (kept) {
+        r->slab = NULL;
+        r->next = p->kept;
+        p->kept = r;
+        ++p->kept_count;
+        p->kept_armed += armed(r);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (!kept) region_unmake(p, d, r);
+}
+
+void region_unmake(process *p, const mg_driver *d, region *r) {
+    if (take_apart(p, d, r)) free(r);
+    else region_defer(p, r, false);
+}
+
+void region_defer(process *p, region *r, bool sync) {
+    counter_add(COUNT_deferred);
+    r->sync = sync;
+    put_off(p, r);
+}
+
+void region_drain(process *p, const mg_driver *d) {
+    if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return;
+    pthread_mutex_lock(&p->lock);
+    region *list = p->pending;
+    p->pending = NULL;
+    pthread_mutex_unlock(&p->lock);
+    while (list != NULL) {
+        region *const r = list;
+        list = r->next;
+        r->sync = r->sync && region_sync(d, r) != MG_SUCCESS;
+        if (!r->sync && take_apart(p, d, r)) free(r);
+        else put_off(p, r);
+    }
+}
+
+static bool is_of(const region *r, mg_context context, mg_device device) {
+    return context != NULL ? r->context == context : r->primary && r->device == device;
+}
+
+void region_drop(process *p, const mg_driver *d, mg_context context, mg_device device) {
+    region *list = NULL;
+    trim_kept(p, d, 0);
+    pthread_mutex_lock(&p->lock);
+    // CUDA may open the UVM device anew for its next context.
+    p->uvm.fd = -1;
+    for (size_t i = p->live_count; i-- > 0;) {
+        region *const r = p->live[i];
+        if (!is_of(r, context, device)) continue;
+        region_withdraw(p, r);
+        r->next = list;
+        list = r;
+    }
+    for (region *r = p->pending; r != NULL; r = r->next) {
+        // Its work ended with the context.
+        if (is_of(r, context, device)) r->sync = false;
+    }
+    pthread_mutex_unlock(&p->lock);
+    while (list != NULL) {
+        region *const r = list;
+        list = r->next;
+        if (r->slab != NULL) slab_forget(p, r->slab);
+        region_unmake(p, d, r);
+    }
+}

@@ -1,0 +1,58 @@
+// A region: reserved addresses with real memory in the middle and an armed zone on either side.
+//
+// Making one is all or nothing: what fails is undone. What cannot be undone at once (the driver refuses a call) is kept
+// on the pending list and tried again with the next allocation or free.
+#pragma once
+
+#include "layout.h"
+#include "process.h"
+
+typedef struct slab slab;
+
+struct region {
+    mg_address start;
+    layout at;
+    mg_context context;
+    mg_device device;
+    bool primary;
+    bool reserved, mapped, held;  // what the driver still has of it: addresses, a mapping, a handle
+    mg_handle handle;
+    uint64_t front_armed, back_armed;  // 0 or the zone's length
+    uvm_before front_before, back_before;
+    mg_address user;
+    uint64_t size;
+    slab *slab;  // it is cut into small allocations
+    bool sync;   // on the pending list: work that uses it may still run
+    int32_t slot;
+    uint32_t number;
+    region *next;  // on the pending or kept list
+};
+
+// Makes a region for `size` bytes in the current context and enters it; `user` is its address then. False after
+// counting why not.
+bool region_make(process *p, const mg_driver *d, const context_entry *c, uint64_t size, slab *content,
+                 mg_address *user);
+
+// Enters a region (again) where it can be found; false if there is no host memory for that.
+bool region_enter(process *p, region *r);
+
+// Waits for the work of the region's context; the driver's error if that is not possible.
+mg_result region_sync(const mg_driver *d, const region *r);
+
+// Takes a region out of what can be found. The caller holds the lock.
+void region_withdraw(process *p, region *r);
+
+// Gives the memory of a withdrawn region back, and keeps its addresses and zones for the next one if there is room.
+void region_free(process *p, const mg_driver *d, region *r);
+
+// Takes a withdrawn region apart; what the driver will not take now is put off.
+void region_unmake(process *p, const mg_driver *d, region *r);
+
+// Puts a withdrawn region off; `sync`: work that uses it may still run.
+void region_defer(process *p, region *r, bool sync);
+
+// Tries again what was put off, unless a capture is under way.
+void region_drain(process *p, const mg_driver *d);
+
+// Takes every region of a context apart that is no more, or of a device's primary context (context NULL).
+void region_drop(process *p, const mg_driver *d, mg_context context, mg_device device);

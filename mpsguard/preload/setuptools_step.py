@@ -1,0 +1,30 @@
+"""The step of the package's build that makes the preload (`tool.setuptools` in pyproject.toml names it)."""
+
+import runpy
+from pathlib import Path
+from typing import Final
+
+from setuptools import Extension
+from setuptools.command.build_ext import build_ext
+
+# By path: the package cannot be imported while it is being built.
+_BUILD: Final = runpy.run_path(str(Path(__file__).with_name("build.py")))
+
+
+class BuildPreload(build_ext):
+    """Builds a plain shared library under its own name where setuptools would build a Python module."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Path below the build directory: without Python's version in it."""
+        return f"{fullname.replace('.', '/')}.so"
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile; a machine without a compiler gets the package without the preload."""
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _BUILD["compile_library"](target)
+        except _BUILD["CompilerError"] as error:
+            if not ext.optional:
+                raise
+            self.warn(f"the preload {target.name} is not built: {error}")

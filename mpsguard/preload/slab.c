@@ -1,0 +1,234 @@
+#include "slab.h"
+
+#include <stdlib.h>
+
+#include "counters.h"
+#include "registry.h"
+
+#define SLAB_BYTES ((uint64_t)2 << 20)
+#define UNITS_MOST 8192
+// On the size of an allocation that is to be freed: when there is time, and after the wait that is under way.
+#define DYING ((uint32_t)1 << 31)
+#define LEAVING ((uint32_t)1 << 30)
+#define SIZE_BITS (LEAVING - 1)
+
+struct slab {
+    slab *next;
+    region *region;  // NULL until it is made
+    uint64_t unit;
+    uint32_t units, free_units;
+    uint32_t longest;                // no run of free units is longer; it may be less than that
+    uint64_t used[UNITS_MOST / 64];  // a bit a unit
+    uint32_t bytes[UNITS_MOST];      // at an allocation's first unit its size, else 0
+};
+
+static bool is_used(const slab *s, uint32_t unit) { return s->used[unit / 64] >> unit % 64 & 1; }
+
+static uint32_t units_of(const slab *s, uint64_t bytes) { return (uint32_t)((bytes + s->unit - 1) / s->unit); }
+
+static void mark(slab *s, uint32_t first, uint32_t count, bool used) {
+    for (uint32_t unit = first; unit < first + count; ++unit) {
+        const uint64_t bit = (uint64_t)1 << unit % 64;
+        if (used) s->used[unit / 64] |= bit;
+        else s->used[unit / 64] &= ~bit;
+    }
+}
+
+// First fit; the address, or 0.
+static mg_address take(slab *s, uint64_t size) {
+    const uint32_t wanted = units_of(s, size);
+    if (wanted > s->longest || wanted > s->free_units) return 0;
+    uint32_t run = 0, longest = 0;
+    for (uint32_t unit = 0; unit < s->units; ++unit) {
+        run = is_used(s, unit) ? 0 : run + 1;
+        if (run > longest) longest = run;
+        if (run < wanted) continue;
+        const uint32_t first = unit + 1 - wanted;
+        mark(s, first, wanted, true);
+        s->free_units -= wanted;
+        s->bytes[first] = (uint32_t)size;
+        return s->region->user + first * s->unit;
+    }
+    s->longest = longest;
+    return 0;
+}
+
+static void give_back(slab *s, uint32_t first) {
+    const uint32_t count = units_of(s, s->bytes[first] & SIZE_BITS);
+    s->bytes[first] = 0;
+    mark(s, first, count, false);
+    s->free_units += count;
+    s->longest = s->free_units;
+}
+
+static mg_address take_anywhere(process *p, mg_context context, uint64_t size) {
+    for (slab *s = p->slabs; s != NULL; s = s->next) {
+        const mg_address address = s->region->context == context ? take(s, size) : 0;
+        if (address != 0) return address;
+    }
+    return 0;
+}
+
+mg_address slab_allocate(process *p, const mg_driver *d, const context_entry *c, uint64_t size) {
+    pthread_mutex_lock(&p->lock);
+    mg_address address = take_anywhere(p, c->context, size);
+    pthread_mutex_unlock(&p->lock);
+    if (address != 0) return address;
+    slab *const made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        counter_add(COUNT_plain_memory);
+        return 0;
+    }
+    made->unit = p->set.alignment;
+    made->units = (uint32_t)(SLAB_BYTES / made->unit);
+    made->free_units = made->longest = made->units;
+    mg_address start;
+    if (!region_make(p, d, c, SLAB_BYTES, made, &start)) {
+        free(made);
+        return 0;
+    }
+    pthread_mutex_lock(&p->lock);
+    made->region = registry_find(p, start);
+    made->next = p->slabs;
+    p->slabs = made;
+    address = take(made, size);
+    pthread_mutex_unlock(&p->lock);
+    return address;
+}
+
+// The first unit of the allocation that holds `address`, or -1.
+static int64_t first_unit(const region *r, mg_address address) {
+    const slab *const s = r->slab;
+    if (s->region == NULL || address < r->user || address - r->user >= SLAB_BYTES) return -1;
+    const uint32_t unit = (uint32_t)((address - r->user) / s->unit);
+    if (!is_used(s, unit)) return -1;
+    int64_t first = unit;
+    while (s->bytes[first] == 0) --first;
+    return first;
+}
+
+bool slab_find(const region *r, mg_address address, mg_address *start, uint64_t *size) {
+    const int64_t first = first_unit(r, address);
+    if (first < 0) return false;
+    *start = r->user + (uint64_t)first * r->slab->unit;
+    *size = r->slab->bytes[first] & SIZE_BITS;
+    return address - *start < *size;
+}
+
+static void unlink_slab(process *p, slab *s) {
+    for (slab **link = &p->slabs; *link != NULL; link = &(*link)->next) {
+        if (*link != s) continue;
+        *link = s->next;
+        return;
+    }
+}
+
+// Withdraws a slab in which nothing is, if another such one of its context stays or none shall; NULL if there is none.
+static region *withdraw_empty(process *p, bool spare_one) {
+    for (slab *s = p->slabs; s != NULL; s = s->next) {
+        if (s->free_units != s->units) continue;
+        bool spare = !spare_one;
+        for (slab *other = p->slabs; other != NULL && !spare; other = other->next)
+            spare = other != s && other->free_units == other->units && other->region->context == s->region->context;
+        if (!spare) continue;
+        region *const r = s->region;
+        unlink_slab(p, s);
+        region_withdraw(p, r);
+        r->slab = NULL;
+        free(s);
+        return r;
+    }
+    return NULL;
+}
+
+static bool release(process *p, const mg_driver *d, bool spare_one) {
+    for (bool any = false;; any = true) {
+        pthread_mutex_lock(&p->lock);
+        region *const r = withdraw_empty(p, spare_one);
+        pthread_mutex_unlock(&p->lock);
+        if (r == NULL) return any;
+        region_free(p, d, r);
+    }
+}
+
+bool slab_release_empty(process *p, const mg_driver *d) { return release(p, d, false); }
+
+mg_result slab_free(process *p, const mg_driver *d, region *r, mg_address address) {
+    const bool later = atomic_load_explicit(&p->captures, memory_order_acquire) > 0;
+    pthread_mutex_lock(&p->lock);
+    // Looked up again: the region may have gone since the caller saw it.
+    r = registry_find(p, address) == r ? r : NULL;
+    const int64_t first = r != NULL && r->slab != NULL ? first_unit(r, address) : -1;
+    const bool ours = first >= 0 && r->user + (uint64_t)first * r->slab->unit == address &&
+                      r->slab->bytes[first] <= SIZE_BITS;
+    region key = {0};
+    if (ours) {
+        r->slab->bytes[first] |= later ? DYING : LEAVING;
+        p->dying += later;
+        key.context = r->context;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (!ours) return MG_INVALID_VALUE;
+    if (later) {
+        counter_add(COUNT_deferred);
+        return MG_SUCCESS;
+    }
+    const mg_result result = region_sync(d, &key);
+    pthread_mutex_lock(&p->lock);
+    // The context may have been destroyed meanwhile, and the slab with it.
+    if (registry_find(p, address) == r && r->slab != NULL) {
+        if (result == MG_SUCCESS) give_back(r->slab, (uint32_t)first);
+        else r->slab->bytes[first] &= SIZE_BITS;
+    }
+    pthread_mutex_unlock(&p->lock);
+    release(p, d, true);
+    return result;
+}
+
+// Moves the dying of one context to the leaving, and returns that context.
+static mg_context next_leaving(process *p) {
+    mg_context context = NULL;
+    for (slab *s = p->slabs; s != NULL; s = s->next) {
+        if (context != NULL && s->region->context != context) continue;
+        for (uint32_t unit = 0; unit < s->units; ++unit) {
+            if (!(s->bytes[unit] & DYING)) continue;
+            context = s->region->context;
+            s->bytes[unit] |= LEAVING;
+        }
+    }
+    return context;
+}
+
+void slab_drain(process *p, const mg_driver *d) {
+    for (;;) {
+        pthread_mutex_lock(&p->lock);
+        const bool due = p->dying > 0 && atomic_load_explicit(&p->captures, memory_order_acquire) == 0;
+        const region key = {.context = due ? next_leaving(p) : NULL};
+        pthread_mutex_unlock(&p->lock);
+        if (key.context == NULL) break;
+        const mg_result result = region_sync(d, &key);
+        pthread_mutex_lock(&p->lock);
+        for (slab *s = p->slabs; s != NULL; s = s->next) {
+            for (uint32_t unit = 0; unit < s->units; ++unit) {
+                if ((s->bytes[unit] & (DYING | LEAVING)) != (DYING | LEAVING) || s->region->context != key.context) continue;
+                if (result == MG_SUCCESS) {
+                    give_back(s, unit);
+                    --p->dying;
+                } else {
+                    s->bytes[unit] &= ~LEAVING;
+                }
+            }
+        }
+        pthread_mutex_unlock(&p->lock);
+        if (result != MG_SUCCESS) break;
+    }
+    release(p, d, true);
+}
+
+void slab_forget(process *p, slab *s) {
+    pthread_mutex_lock(&p->lock);
+    for (uint32_t unit = 0; unit < s->units; ++unit) p->dying -= (s->bytes[unit] & DYING) != 0;
+    unlink_slab(p, s);
+    pthread_mutex_unlock(&p->lock);
+    free(s);
+}

@@ -1,0 +1,28 @@
+// Small allocations: several share a region of 2 MiB, as they share a block of that size in plain CUDA.
+//
+// The zones stand around the slab, so an access past a small allocation is caught when it leaves the slab; before that
+// it meets a neighbour, as it does in plain CUDA.
+#pragma once
+
+#include "region.h"
+
+// The greatest size that is served from a slab: plain CUDA, too, gives more than half a block a block of its own.
+#define SLAB_MOST ((uint64_t)1 << 20)
+
+// Memory in the current context, or 0 after counting why not.
+mg_address slab_allocate(process *p, const mg_driver *d, const context_entry *c, uint64_t size);
+
+// The allocation that holds `address`: where it starts and its size. The caller holds the lock.
+bool slab_find(const region *r, mg_address address, mg_address *start, uint64_t *size);
+
+// Frees the allocation that starts at `address` after the context's work: MG_INVALID_VALUE if there is none.
+mg_result slab_free(process *p, const mg_driver *d, region *r, mg_address address);
+
+// Frees what was put off during a capture.
+void slab_drain(process *p, const mg_driver *d);
+
+// Gives back the slabs in which nothing is; false if there were none.
+bool slab_release_empty(process *p, const mg_driver *d);
+
+// Forgets a slab whose region was withdrawn.
+void slab_forget(process *p, slab *s);

@@ -1,0 +1,82 @@
+#define _GNU_SOURCE
+#include "zone_table.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "counters.h"
+
+_Static_assert(sizeof(zone_slot) == 64, "a slot is 64 bytes");
+_Static_assert(ZONE_TABLE_COUNTERS + 8 * COUNTER_COUNT <= ZONE_TABLE_HEADER, "the counters fit into the header");
+
+static const size_t table_bytes = ZONE_TABLE_HEADER + ZONE_TABLE_SLOTS * sizeof(zone_slot);
+
+static zone_slot *slot_at(const zone_table *table, int32_t index) {
+    return (zone_slot *)(void *)(table->base + ZONE_TABLE_HEADER) + index;
+}
+
+void zone_table_open(zone_table *table) {
+    const int file = memfd_create(ZONE_TABLE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file < 0) return;
+    table->free = malloc(ZONE_TABLE_SLOTS * sizeof *table->free);
+    if (table->free == NULL || ftruncate(file, (off_t)table_bytes) != 0 ||
+        fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        goto undo;
+    uint8_t *const base = mmap(NULL, table_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (base == MAP_FAILED) goto undo;
+    const uint32_t words[] = {ZONE_TABLE_VERSION, ZONE_TABLE_HEADER, sizeof(zone_slot),
+                              ZONE_TABLE_SLOTS,   (uint32_t)getpid(), COUNTER_COUNT};
+    memcpy(base + sizeof(uint64_t), words, sizeof words);
+    counters_share((_Atomic uint64_t *)(void *)(base + ZONE_TABLE_COUNTERS));
+    // Last: with it, the rest is whole.
+    atomic_store_explicit((_Atomic uint64_t *)(void *)base, ZONE_TABLE_MAGIC, memory_order_release);
+    table->base = base;
+    return;
+undo:
+    free(table->free);
+    table->free = NULL;
+    close(file);
+}
+
+static void write_slot(zone_slot *slot, const zone_entry *entry) {
+    const uint32_t sequence = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
+    atomic_store_explicit(&slot->sequence, sequence + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&slot->flags, entry->flags, memory_order_relaxed);
+    atomic_store_explicit(&slot->start, entry->start, memory_order_relaxed);
+    atomic_store_explicit(&slot->front, entry->front, memory_order_relaxed);
+    atomic_store_explicit(&slot->memory, entry->memory, memory_order_relaxed);
+    atomic_store_explicit(&slot->back, entry->back, memory_order_relaxed);
+    atomic_store_explicit(&slot->user, entry->user, memory_order_relaxed);
+    atomic_store_explicit(&slot->size, entry->size, memory_order_relaxed);
+    atomic_store_explicit(&slot->number, entry->number, memory_order_relaxed);
+    atomic_store_explicit(&slot->device, entry->device, memory_order_relaxed);
+    atomic_store_explicit(&slot->sequence, sequence + 2, memory_order_release);
+}
+
+int32_t zone_table_add(zone_table *table, const zone_entry *entry) {
+    if (table->base == NULL) return -1;
+    int32_t index = -1;
+    if (table->free_count > 0) index = (int32_t)table->free[--table->free_count];
+    else if (table->next < ZONE_TABLE_SLOTS) index = (int32_t)table->next++;
+    if (index < 0) {
+        counter_add(COUNT_unlisted);
+        return -1;
+    }
+    write_slot(slot_at(table, index), entry);
+    return index;
+}
+
+void zone_table_mark(zone_table *table, int32_t slot, uint32_t flags) {
+    if (table->base == NULL || slot < 0) return;
+    zone_slot *const at = slot_at(table, slot);
+    const uint32_t sequence = atomic_load_explicit(&at->sequence, memory_order_relaxed);
+    atomic_store_explicit(&at->sequence, sequence + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&at->flags, flags, memory_order_relaxed);
+    atomic_store_explicit(&at->sequence, sequence + 2, memory_order_release);
+    if (flags == 0) table->free[table->free_count++] = (uint32_t)slot;
+}
