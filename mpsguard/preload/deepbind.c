@@ -24,6 +24,8 @@
 #define SLOT_WORD R_AARCH64_ABS64
 #endif
 
+// What is still to be set: nothing, all slots, or all but those for dlsym (while there is no driver).
+enum { NOTHING, ALL, FUNCTIONS };
 static _Atomic int behind;
 
 typedef struct {
@@ -114,16 +116,20 @@ static int bind(struct dl_phdr_info *info, size_t size, void *argument) {
     return 0;
 }
 
-void deepbind_catch_up(void) {
-    if (atomic_load_explicit(&behind, memory_order_relaxed) == 0) return;
+static void catch_up(void) {
     // Without a driver there is only dlsym to set: by that way the library will ask for the rest.
     const mg_driver *const d = lookup_driver();
-    if (d != NULL) atomic_store_explicit(&behind, 0, memory_order_relaxed);
+    if (d == NULL && atomic_load_explicit(&behind, memory_order_relaxed) == FUNCTIONS) return;
+    atomic_store_explicit(&behind, d != NULL ? NOTHING : FUNCTIONS, memory_order_relaxed);
     dl_iterate_phdr(bind, (void *)(uintptr_t)d);
 }
 
+LOOKUP_EARLY void deepbind_catch_up(void) {
+    if (atomic_load_explicit(&behind, memory_order_relaxed) != NOTHING) catch_up();
+}
+
 void *deepbind_open(const char *file, int mode) {
-    atomic_store_explicit(&behind, 1, memory_order_relaxed);
+    atomic_store_explicit(&behind, ALL, memory_order_relaxed);
     // A bare name is looked for along the caller's RUNPATH, so it must be the caller who asks.
     if (file == NULL || strchr(file, '/') == NULL) return NULL;
     void *const handle = lookup_dlopen(file, mode);

@@ -40,7 +40,7 @@ static hook_entry hooks[] = {
 #define HOOK_COUNT (sizeof hooks / sizeof *hooks)
 
 // Threads that come here together store the same value.
-static void find_glibc(void) {
+LOOKUP_EARLY static void find_glibc(void) {
     if (lookup_dlsym == NULL) lookup_dlsym = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", GLIBC_FIRST);
     if (lookup_dlopen == NULL) lookup_dlopen = (void *(*)(const char *, int))dlvsym(RTLD_NEXT, "dlopen", GLIBC_FIRST);
 }
@@ -148,10 +148,11 @@ bool lookup_is_in_library(const char *list, const void *address) {
 #define PASS_ON ((void *)0)
 #define ANSWER_NULL ((void *)1)
 
-__attribute__((visibility("hidden"))) void *lookup_on_dlsym(void *handle, const char *name, const void *caller) {
+LOOKUP_EARLY __attribute__((visibility("hidden"))) void *lookup_on_dlsym(void *handle, const char *name, const void *caller) {
     find_glibc();
-    if (name == NULL || name[0] != 'c' || name[1] != 'u' || lookup_hook_named(name) == NULL) return PASS_ON;
+    // A program that has loaded a library asks for its entry points next.
     deepbind_catch_up();
+    if (name == NULL || name[0] != 'c' || name[1] != 'u' || lookup_hook_named(name) == NULL) return PASS_ON;
     const mg_driver *const d = lookup_driver();
     if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) {
         // From the caller's place glibc finds our symbol, or the driver's if the caller stands behind us; without a
@@ -164,7 +165,7 @@ __attribute__((visibility("hidden"))) void *lookup_on_dlsym(void *handle, const 
     return hook != NULL ? hook : PASS_ON;
 }
 
-__attribute__((visibility("hidden"))) void *lookup_on_dlopen(const char *file, int mode) {
+LOOKUP_EARLY __attribute__((visibility("hidden"))) void *lookup_on_dlopen(const char *file, int mode) {
     find_glibc();
     if (!(mode & RTLD_DEEPBIND) || !process_enabled()) return PASS_ON;
     return deepbind_open(file, mode);

@@ -12,6 +12,9 @@
 
 #include "driver_api.h"
 
+// For what runs whenever anybody calls dlsym: a sanitizer's runtime does so before it is ready to be called itself.
+#define LOOKUP_EARLY __attribute__((no_sanitize("address"), no_sanitize("undefined"), no_sanitize("thread")))
+
 // The driver's functions; NULL while no libcuda is loaded, or if it is too old. Asked again each time until it is there.
 const mg_driver *lookup_driver(void);
 

@@ -110,8 +110,9 @@ mg_address placement_allocate(const mg_driver *d, uint64_t size, const void *cal
         if (address != 0) counter_add(COUNT_placed_small);
         return address;
     }
-    mg_address address = 0;
-    if (region_make(p, d, &c, size, NULL, &address)) counter_add(COUNT_placed);
+    mg_address address;
+    if (!region_make(p, d, &c, size, NULL, &address)) return 0;
+    counter_add(COUNT_placed);
     return address;
 }
 

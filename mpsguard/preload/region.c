@@ -206,10 +206,12 @@ bool region_make(process *p, const mg_driver *d, const context_entry *c, uint64_
     r->size = size;
     r->number = 0;
     r->slab = content;
-    // Not read from the region later: once it can be found, another thread may free it.
-    *user = r->user;
+    const mg_address address = r->user;  // once it can be found, another thread may free it
     const bool filled = fill(p, d, r);
-    if (filled && region_enter(p, r)) return true;
+    if (filled && region_enter(p, r)) {
+        *user = address;
+        return true;
+    }
     counter_add(filled ? COUNT_plain_memory : COUNT_plain_driver);
     r->slab = NULL;
     region_unmake(p, d, r);

@@ -41,19 +41,19 @@ undo:
     close(file);
 }
 
+// Each store is a release: none of them can be seen before the odd number that precedes it.
 static void write_slot(zone_slot *slot, const zone_entry *entry) {
     const uint32_t sequence = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
     atomic_store_explicit(&slot->sequence, sequence + 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&slot->flags, entry->flags, memory_order_relaxed);
-    atomic_store_explicit(&slot->start, entry->start, memory_order_relaxed);
-    atomic_store_explicit(&slot->front, entry->front, memory_order_relaxed);
-    atomic_store_explicit(&slot->memory, entry->memory, memory_order_relaxed);
-    atomic_store_explicit(&slot->back, entry->back, memory_order_relaxed);
-    atomic_store_explicit(&slot->user, entry->user, memory_order_relaxed);
-    atomic_store_explicit(&slot->size, entry->size, memory_order_relaxed);
-    atomic_store_explicit(&slot->number, entry->number, memory_order_relaxed);
-    atomic_store_explicit(&slot->device, entry->device, memory_order_relaxed);
+    atomic_store_explicit(&slot->flags, entry->flags, memory_order_release);
+    atomic_store_explicit(&slot->start, entry->start, memory_order_release);
+    atomic_store_explicit(&slot->front, entry->front, memory_order_release);
+    atomic_store_explicit(&slot->memory, entry->memory, memory_order_release);
+    atomic_store_explicit(&slot->back, entry->back, memory_order_release);
+    atomic_store_explicit(&slot->user, entry->user, memory_order_release);
+    atomic_store_explicit(&slot->size, entry->size, memory_order_release);
+    atomic_store_explicit(&slot->number, entry->number, memory_order_release);
+    atomic_store_explicit(&slot->device, entry->device, memory_order_release);
     atomic_store_explicit(&slot->sequence, sequence + 2, memory_order_release);
 }
 
@@ -75,8 +75,7 @@ void zone_table_mark(zone_table *table, int32_t slot, uint32_t flags) {
     zone_slot *const at = slot_at(table, slot);
     const uint32_t sequence = atomic_load_explicit(&at->sequence, memory_order_relaxed);
     atomic_store_explicit(&at->sequence, sequence + 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&at->flags, flags, memory_order_relaxed);
+    atomic_store_explicit(&at->flags, flags, memory_order_release);
     atomic_store_explicit(&at->sequence, sequence + 2, memory_order_release);
     if (flags == 0) table->free[table->free_count++] = (uint32_t)slot;
 }

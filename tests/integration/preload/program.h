@@ -1,0 +1,40 @@
+// What the scenarios of the test program share.
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "reach.h"
+#include "stub_libcuda.h"
+
+#define MIB ((size_t)1 << 20)
+
+// Ends the program with the place and the condition that did not hold.
+#define CHECK(condition)                                                                          \
+    do {                                                                                          \
+        if (!(condition)) {                                                                       \
+            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition);        \
+            exit(1);                                                                              \
+        }                                                                                         \
+    } while (0)
+
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuCtxGetCurrent(void **);
+extern int cuCtxCreate_v2(void **, unsigned, int);
+
+typedef struct {
+    const char *name;
+    void (*run)(const api *);
+} scenario;
+
+// Ends a list; each file of scenarios has one.
+extern const scenario scenarios_of_memory[], scenarios_of_fallback[], scenarios_of_processes[];
+
+// A new allocation, written from its first to its last byte.
+uint64_t allocated(const api *cuda, size_t size);
+
+// Whether a region (and not plain memory) holds the address: then memory of it is mapped by a handle.
+bool is_placed(uint64_t address);
+
+// Frees what is kept and checks that the driver holds nothing for us any more.
+void check_nothing_left(const api *cuda);

@@ -1,0 +1,164 @@
+// Allocations that stay plain, and failures on the way to a region.
+#include <string.h>
+
+#include "program.h"
+
+static void plain(const api *cuda, size_t size) {
+    const uint64_t address = allocated(cuda, size);
+    CHECK(!is_placed(address));
+    CHECK(cuda->cuMemFree_v2(address) == 0);
+}
+
+// The environment makes everything plain (several devices, a device that lacks something, no UVM, switched off).
+static void all_plain(const api *cuda) {
+    for (int i = 0; i < 40; ++i) {
+        plain(cuda, 100);
+        plain(cuda, 4 * MIB);
+    }
+    CHECK(stub_count("armed") == 0);
+    check_nothing_left(cuda);
+}
+
+static void async(const api *cuda) {
+    uint64_t address = 0;
+    CHECK(cuda->cuMemAllocAsync(&address, 4 * MIB, NULL) == 0 && !is_placed(address));
+    CHECK(cuda->cuMemFreeAsync(address, NULL) == 0);
+    CHECK(cuda->cuMemAllocFromPoolAsync(&address, 4 * MIB, NULL, NULL) == 0 && !is_placed(address));
+    CHECK(cuda->cuMemFreeAsync(address, NULL) == 0);
+    CHECK(cuda->cuMemFreeAsync(address, NULL) == 1);
+    check_nothing_left(cuda);
+}
+
+static void ipc(const api *cuda) {
+    char handle[64];
+    const uint64_t before = allocated(cuda, 4 * MIB);
+    CHECK(is_placed(before));
+    CHECK(cuda->cuIpcGetMemHandle(handle, before) == 1);
+    const uint64_t after = allocated(cuda, 4 * MIB);
+    CHECK(!is_placed(after));
+    CHECK(cuda->cuIpcGetMemHandle(handle, after) == 0);
+    CHECK(cuda->cuMemFree_v2(before) == 0 && cuda->cuMemFree_v2(after) == 0);
+    check_nothing_left(cuda);
+}
+
+static void capture(const api *cuda) {
+    int stream;
+    void *graph;
+    const uint64_t large = allocated(cuda, 4 * MIB), small = allocated(cuda, 4096);
+    CHECK(cuda->cuStreamBeginCapture_v2(&stream, 2) == 0);
+    plain(cuda, 4 * MIB);
+    plain(cuda, 100);
+    CHECK(cuda->cuMemFree_v2(large) == 0 && cuda->cuMemFree_v2(small) == 0);
+    CHECK(cuda->cuMemFree_v2(large) == 1 && cuda->cuMemFree_v2(small) == 1);
+    CHECK(stub_count("mappings") == 2);  // put off: waiting would break the capture
+    CHECK(cuda->cuStreamEndCapture(&stream, &graph) == 0);
+    const uint64_t later = allocated(cuda, 8 * MIB);
+    CHECK(is_placed(later));
+    CHECK(stub_count("mappings") == 2);  // the new one, and the slab
+    CHECK(cuda->cuMemFree_v2(later) == 0);
+    // A capture that could not begin is none; one that was forgotten ends with its stream.
+    stub_fail("cuStreamBeginCapture_v2", 1, 1);
+    stub_fail("cuStreamBeginCapture_v2_ptsz", 1, 1);
+    CHECK(cuda->cuStreamBeginCapture_v2(&stream, 0) == 1);
+    CHECK(is_placed(allocated(cuda, 4 * MIB)));
+    CHECK(cuda->cuStreamBeginCapture_v2(&stream, 0) == 0);
+    plain(cuda, 4 * MIB);
+    CHECK(cuda->cuStreamDestroy_v2(&stream) == 0);
+    CHECK(is_placed(allocated(cuda, 4 * MIB)));
+    check_nothing_left(cuda);
+}
+
+static void green(const api *cuda) {
+    void *green_context, *primary;
+    cuCtxGetCurrent(&primary);
+    CHECK(cuda->cuGreenCtxCreate(&green_context, NULL, 0, 0) == 0);
+    CHECK(is_placed(allocated(cuda, 4 * MIB)));
+    CHECK(cuCtxSetCurrent(green_context) == 0);
+    plain(cuda, 4 * MIB);
+    CHECK(cuCtxSetCurrent(primary) == 0);
+    CHECK(cuda->cuCtxDestroy_v2(green_context) == 0);
+    check_nothing_left(cuda);
+}
+
+// Each driver call of our own fails once: the program gets its memory all the same, and nothing stays behind.
+static void failures(const api *cuda) {
+    static const char *const calls[] = {
+        "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap",
+        "cuMemSetAccess", "cuMemGetAllocationGranularity", "cuMemGetInfo_v2", "cuCtxGetCurrent", "cuCtxGetDevice",
+        "cuDeviceGetCount", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxGetState",
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
+        for (long nth = 1; nth <= 4; ++nth) {
+            static const size_t sizes[] = {100, 4 * MIB, 6 * MIB + 1, 4 * MIB, MIB};
+            uint64_t addresses[5];
+            stub_fail(calls[i], nth, 2);
+            for (int k = 0; k < 5; ++k) addresses[k] = allocated(cuda, sizes[k]);
+            for (int k = 0; k < 5; ++k) {
+                const int result = cuda->cuMemFree_v2(addresses[k]);
+                // The context is asked for its work's end; what it says is passed on, and the free can be repeated.
+                if (result != 0) CHECK(strcmp(calls[i], "cuCtxGetCurrent") == 0 && cuda->cuMemFree_v2(addresses[k]) == 0);
+            }
+            stub_fail(calls[i], 0, 0);
+        }
+        // One allocation more, and what was put off is done.
+        CHECK(cuda->cuMemFree_v2(allocated(cuda, 2 * MIB)) == 0);
+        CHECK(stub_count("mappings") <= 1 && stub_count("handles") <= 1 && stub_count("plain") == 0);
+    }
+    check_nothing_left(cuda);
+}
+
+static void out_of_memory(const api *cuda) {
+    uint64_t address = 0;
+    stub_set_free(700 * MIB);
+    CHECK(cuda->cuMemAlloc_v2(&address, 800 * MIB) == 2);
+    CHECK(address == 0);
+    CHECK(cuda->cuMemFree_v2(allocated(cuda, 100)) == 0);
+    CHECK(cuda->cuMemAlloc_v2(&address, (size_t)1 << 60) == 2);
+    CHECK(cuda->cuMemAlloc_v2(&address, SIZE_MAX) == 2);
+    CHECK(cuda->cuMemAlloc_v2(&address, 0) == 1);
+    CHECK(cuda->cuMemAlloc_v2(NULL, 4 * MIB) == 1);
+    check_nothing_left(cuda);
+}
+
+// A failing plain allocation is tried again after what we hold without need was given back: an empty slab.
+static void makes_room(const api *cuda) {
+    CHECK(cuda->cuMemFree_v2(allocated(cuda, 100)) == 0);
+    CHECK(stub_count("mappings") == 1);
+    stub_fail("cuMemCreate", 1, 2);
+    stub_fail("cuMemAlloc_v2", 1, 2);
+    const uint64_t address = allocated(cuda, 64 * MIB);
+    CHECK(stub_count("mappings") == 0);
+    CHECK(cuda->cuMemFree_v2(address) == 0);
+    check_nothing_left(cuda);
+}
+
+// Armed zones never exceed a quarter of what the card has over 512 MiB; beyond, memory is plain. When less is free,
+// zones go.
+static void limit(const api *cuda) {
+    enum { COUNT = 200 };
+    static uint64_t addresses[COUNT];
+    const size_t free_bytes = (size_t)4608 * MIB;
+    stub_set_free(free_bytes);
+    int placed = 0;
+    for (int i = 0; i < COUNT; ++i) {
+        addresses[i] = allocated(cuda, 2 * MIB);
+        placed += is_placed(addresses[i]);
+        CHECK(stub_count("armed") <= (long)(1024 * MIB));
+    }
+    CHECK(placed > 20 && placed < COUNT);
+    stub_set_free((size_t)1536 * MIB);
+    CHECK(cuda->cuMemFree_v2(allocated(cuda, 2 * MIB)) == 0);
+    CHECK(stub_count("armed") <= (long)(256 * MIB));
+    for (int i = 0; i < COUNT; ++i) {
+        CHECK(*(unsigned char *)(uintptr_t)addresses[i] == 0x5a);
+        CHECK(cuda->cuMemFree_v2(addresses[i]) == 0);
+    }
+    check_nothing_left(cuda);
+}
+
+const scenario scenarios_of_fallback[] = {
+    {"all_plain", all_plain}, {"async", async},   {"ipc", ipc},
+    {"capture", capture},     {"green", green},   {"failures", failures},
+    {"out_of_memory", out_of_memory}, {"makes_room", makes_room}, {"limit", limit},
+    {NULL, NULL},
+};

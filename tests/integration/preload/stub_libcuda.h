@@ -1,0 +1,25 @@
+// What the stub adds to the driver API, for tests only: what it holds, how it is made to fail, what it saw go wrong.
+#pragma once
+
+#include <stddef.h>
+
+// Live objects: "reservations", "handles", "mappings", "plain", "contexts", "armed" (bytes of managed ranges).
+long stub_count(const char *kind);
+
+// Calls of a driver function so far.
+long stub_calls(const char *function);
+
+// The `nth` call of `function` from now on returns `code` and does nothing.
+void stub_fail(const char *function, long nth, int code);
+
+// Work is in flight in the current context until something waits for it.
+void stub_launch(void);
+
+// What a real driver would have punished: memory taken away under running work, a capture broken by waiting.
+long stub_violations(void);
+
+// cuMemRetainAllocationHandle under a name that nobody hooks.
+int stub_retain(unsigned long long *handle, void *address);
+
+// What cuMemGetInfo says is free.
+void stub_set_free(size_t bytes);

@@ -1,0 +1,136 @@
+"""An unmodified program under the preload, against a stub libcuda: every way to the driver, every way back."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpsguard.preload.library import Placement, Settings, Small
+from tests.integration.preload.bench import Bench
+
+SCENARIOS = [
+    "placed",
+    "overrun",
+    "reported",
+    "pitch",
+    "waits",
+    "reused",
+    "many_small",
+    "contexts",
+    "threads",
+    "async",
+    "ipc",
+    "capture",
+    "green",
+    "failures",
+    "out_of_memory",
+    "makes_room",
+    "limit",
+    "forks",
+    "newer_version",
+]
+
+WAYS = [
+    "direct",
+    "default",
+    "proc1",
+    "proc2",
+    "ptsz",
+    "nested",
+    "plugin:{}/plugin.so:now:direct",
+    "plugin:{}/plugin.so:deepbind:direct",
+    "plugin:{}/lazy_plugin.so:lazy,deepbind:direct",
+    # By its name alone it is found along the program's RUNPATH.
+    "plugin:plugin.so:deepbind:direct",
+    "plugin:{}/plugin.so:deepbind:dlsym",
+    "plugin:plugin.so:deepbind:proc2",
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_by_dlsym(plain: Bench, scenario: str) -> None:
+    plain.passes("dlsym", scenario)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_under_address_and_undefined_behaviour_sanitizers(sanitized: Bench, scenario: str) -> None:
+    sanitized.passes("direct", scenario)
+
+
+@pytest.mark.parametrize("scenario", ["threads", "capture", "contexts"])
+def test_under_thread_sanitizer(thread_sanitized: Bench, scenario: str) -> None:
+    thread_sanitized.passes("proc2", scenario)
+
+
+@pytest.mark.parametrize("scenario", ["placed", "reported", "async", "ipc", "capture"])
+@pytest.mark.parametrize("way", WAYS)
+def test_by_every_way(plain: Bench, way: str, scenario: str) -> None:
+    plain.passes(way.format(plain.directory), scenario)
+
+
+@pytest.mark.parametrize(
+    ("environment", "counter"),
+    [
+        ({"STUB_DEVICES": "2"}, "plain_devices"),
+        ({"STUB_LACKS": "102"}, "plain_device"),
+        ({"STUB_LACKS": "89"}, "plain_device"),
+        ({"STUB_NO_UVM": "1"}, "plain_unarmed"),
+        ({"MPSGUARD_ZONES_UVM_DEVICE": "/dev/null"}, "plain_unarmed"),
+        ({"MPSGUARD_ZONES_PLAIN_CALLERS": "libother:program"}, "plain_caller"),
+        ({"MPSGUARD_ZONES_LIMIT": "1M"}, "plain_unarmed"),
+    ],
+)
+def test_plain_whenever_in_doubt(plain: Bench, environment: dict[str, str], counter: str) -> None:
+    counted = plain.passes("direct", "all_plain", **environment)
+    assert counted[counter] == 80
+    assert counted["placed"] == counted["placed_small"] == 0
+
+
+def test_switched_off_it_does_nothing(plain: Bench) -> None:
+    assert plain.passes("dlsym", "all_plain", MPSGUARD_ZONES="off") == {}
+
+
+def test_small_ones_can_stay_plain(plain: Bench) -> None:
+    counted = plain.passes("dlsym", "leaves_all", Settings(small=Small.PLAIN))
+    assert (counted["placed"], counted["placed_small"], counted["plain_small"]) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("scenario", ["placed", "reported", "waits", "failures"])
+def test_placed_at_the_start(plain: Bench, scenario: str) -> None:
+    plain.passes("dlsym", scenario, Settings(placement=Placement.START, front=0, alignment=4096))
+
+
+def test_reservations_that_the_driver_does_not_map(plain: Bench) -> None:
+    plain.passes("dlsym", "placed", STUB_BARE_RESERVATIONS="1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"MPSGUARD_ZONES_BACK": "64MB"},
+        {"MPSGUARD_ZONES_BACK": "0"},
+        {"MPSGUARD_ZONES_FRONT": "-1"},
+        {"MPSGUARD_ZONES_ALIGNMENT": "513"},
+        {"MPSGUARD_ZONES_PLACEMENT": "middle"},
+        {"MPSGUARD_ZONES_LIMIT": "99999999999999999999"},
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_counted_and_the_default_holds(plain: Bench, wrong: dict[str, str]) -> None:
+    counted = plain.passes("dlsym", "overrun", **wrong)
+    assert counted["settings_refused"] == 1
+
+
+def test_what_is_counted(plain: Bench) -> None:
+    counted = plain.passes("dlsym", "leaves_all")
+    assert {name: value for name, value in counted.items() if value and name != "pid"} == {
+        "placed": 2,
+        "placed_small": 1,
+    }
+    assert plain.passes("dlsym", "ipc")["ipc_refused"] == 1
+    assert plain.passes("dlsym", "capture")["plain_capture"] == 3
+    assert plain.passes("dlsym", "async")["plain_async"] == 2
+    assert plain.passes(f"plugin:{plain.directory}/plugin.so:deepbind:direct", "placed")["rebound"] > 0
+
+
+def test_a_child_reports_nothing(plain: Bench) -> None:
+    # `passes` wants one line; two children of this scenario end by exit().
+    assert plain.passes("dlsym", "forks")["freed"] == 1
