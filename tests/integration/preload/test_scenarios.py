@@ -80,7 +80,7 @@ def test_by_every_way(plain: Bench, way: str, scenario: str) -> None:
     ],
 )
 def test_plain_whenever_in_doubt(plain: Bench, environment: dict[str, str], counter: str) -> None:
-    counted = plain.passes("direct", "all_plain", **environment)
+    counted = plain.passes("direct", "all_plain", None, **environment)
     assert counted[counter] == 80
     assert counted["placed"] == counted["placed_small"] == 0
 
@@ -115,7 +115,7 @@ def test_reservations_that_the_driver_does_not_map(plain: Bench) -> None:
     ],
 )
 def test_a_setting_that_is_not_allowed_is_counted_and_the_default_holds(plain: Bench, wrong: dict[str, str]) -> None:
-    counted = plain.passes("dlsym", "overrun", **wrong)
+    counted = plain.passes("dlsym", "overrun", None, **wrong)
     assert counted["settings_refused"] == 1
 
 

@@ -1,0 +1,1 @@
+"""What an application, or who looks into one, needs of mpsguard without the guard itself."""

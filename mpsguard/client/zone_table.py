@@ -1,0 +1,242 @@
+"""The zone table of a program under the preload: which region, and how far outside, an address is.
+
+The table is a memfd that the program made (mpsguard/preload/zone_table.h has its layout). Whoever holds a copy of its
+descriptor reads it with `read`, while the program runs or after its end. The program can write what it likes into it:
+every number is checked, and a table that lies about itself is refused or says wrong things about that program only.
+"""
+
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+NAME: Final = "mpsguard-zones"
+"""The memfd's name; /proc/PID/fd shows it as `LINK`."""
+LINK: Final = f"/memfd:{NAME} (deleted)"
+
+MAGIC: Final = b"MPSGZON1"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct("<8sIIIIII")
+_HEADER_BYTES: Final = 4096
+_COUNTERS_AT: Final = 64
+_SLOT: Final = struct.Struct("<IIQQQQQQIi")
+_MOST_SLOTS: Final = 65536
+_MOST_COUNTERS: Final = (_HEADER_BYTES - _COUNTERS_AT) // 8
+_ADDRESSES: Final = 1 << 57
+"""No user address is higher, with five levels of page tables."""
+
+_LIVE: Final = 1
+_FRONT_ARMED: Final = 2
+_BACK_ARMED: Final = 4
+_SLAB: Final = 8
+
+_READS: Final = 5
+"""How often the table is read again while slots are being written."""
+
+COUNTERS: Final = (
+    "placed",
+    "placed_small",
+    "freed",
+    "reused",
+    "deferred",
+    "shed",
+    "plain_small",
+    "plain_async",
+    "plain_ipc",
+    "plain_capture",
+    "plain_devices",
+    "plain_device",
+    "plain_caller",
+    "plain_context",
+    "plain_unarmed",
+    "plain_driver",
+    "plain_memory",
+    "ipc_refused",
+    "unlisted",
+    "rebound",
+    "settings_refused",
+)
+"""In the order of mpsguard/preload/counters.h, which says what they count."""
+
+
+class TableError(Exception):
+    """This is no zone table that can be read; the text says why."""
+
+
+class Part(StrEnum):
+    """Where in a region an address is."""
+
+    FRONT = "front zone"
+    MEMORY = "memory"
+    BACK = "back zone"
+
+
+class Region(msgspec.Struct, frozen=True):
+    """One live region; addresses and sizes in bytes."""
+
+    number: int
+    """Counted from 1 in the order in which the program's regions were made; it wraps after 2**32."""
+    device: int
+    start: int
+    """Where the front zone begins."""
+    front: int
+    memory: int
+    back: int
+    user: int
+    """The address that the program got."""
+    size: int
+    """What the program asked for; of a slab, all that small allocations share."""
+    front_armed: bool
+    back_armed: bool
+    slab: bool
+
+    @property
+    def end(self) -> int:
+        """One past the back zone."""
+        return self.start + self.front + self.memory + self.back
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An address, as seen from a region."""
+
+    region: Region
+    part: Part
+    armed: bool
+    """Whether an access there is absorbed and reported."""
+    offset: int
+    """From the program's address: negative before it, at least ``region.size`` past its end."""
+
+    @property
+    def beyond(self) -> int:
+        """Bytes past the end (1: the first byte behind it) or before the start (negative); 0 inside."""
+        if self.offset < 0:
+            return self.offset
+        return max(self.offset - self.region.size + 1, 0)
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A zone table at one moment."""
+
+    pid: int
+    """As the program sees itself, which in a container is not what the host sees."""
+    counters: dict[str, int]
+    regions: tuple[Region, ...]
+    """By address; they do not overlap."""
+    unreadable: int
+    """Slots that were being written, or make no sense."""
+
+    def locate(self, address: int) -> Place | None:
+        """The region whose memory or zones hold ``address``; None if none does."""
+        for region in self.regions:
+            if region.start <= address < region.end:
+                return _place(region, address)
+        return None
+
+
+def _place(region: Region, address: int) -> Place:
+    offset = address - region.user
+    memory = region.start + region.front
+    if address < memory:
+        return Place(region, Part.FRONT, region.front_armed, offset)
+    if address < memory + region.memory:
+        return Place(region, Part.MEMORY, armed=False, offset=offset)
+    return Place(region, Part.BACK, region.back_armed, offset)
+
+
+def read(fd: int) -> Table:
+    """Read the table behind ``fd``, a descriptor of the program's memfd or a copy of it; `TableError` if it is none.
+
+    Nothing waits for the program: a file that could make a reader wait is no memfd, and is refused before it is read.
+    """
+    _check_is_memfd(fd)
+    before = _contents(fd)
+    for left in reversed(range(_READS)):
+        after = _contents(fd)
+        table = decode(before, after)
+        if not table.unreadable:
+            break
+        before = after if left else before
+    return table
+
+
+def _check_is_memfd(fd: int) -> None:
+    # Asking for seals is answered by the kernel for memory files only, and without asking a file system.
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError as error:
+        raise TableError(f"not a memory file: {error.strerror}") from None
+    wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    if seals & wanted != wanted or not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise TableError("a memory file whose size is not sealed")
+
+
+def _contents(fd: int) -> bytes:
+    most = _HEADER_BYTES + _MOST_SLOTS * _SLOT.size
+    contents = b""
+    while len(contents) < most and (piece := os.pread(fd, most - len(contents), len(contents))):
+        contents += piece
+    return contents
+
+
+def decode(contents: bytes, later: bytes | None = None) -> Table:
+    """The table in ``contents``; `TableError` if the header is not one of this version.
+
+    ``later`` is a second reading of the same: a slot that has changed in between may have been read half.
+    """
+    if len(contents) < _HEADER_BYTES:
+        raise TableError(f"{len(contents)} bytes: at least {_HEADER_BYTES} are needed")
+    magic, version, header, slot, slots, pid, counters = _HEADER.unpack_from(contents)
+    if magic != MAGIC or version != VERSION:
+        raise TableError(f"magic {magic!r}, version {version}: {MAGIC!r}, {VERSION} is expected")
+    if header != _HEADER_BYTES or slot != _SLOT.size or slots > _MOST_SLOTS or counters > _MOST_COUNTERS:
+        raise TableError(
+            f"header of {header} bytes, {slots} slots of {slot} bytes, {counters} counters: not of version 1"
+        )
+    if len(contents) < header + slots * slot:
+        raise TableError(f"{len(contents)} bytes are too few for {slots} slots")
+    values = struct.unpack_from(f"<{counters}Q", contents, _COUNTERS_AT)
+    found = []
+    for at in range(header, header + slots * slot, slot):
+        word = _SLOT.unpack_from(contents, at)
+        steady = later is None or contents[at : at + slot] == later[at : at + slot]
+        if word[0] & 1 or not steady or word[1] & _LIVE:
+            found.append(_region(word) if steady else None)
+    regions = sorted((region for region in found if region is not None), key=lambda region: region.start)
+    apart = _without_overlaps(regions)
+    # A later version may count more, and this one less.
+    return Table(pid, dict(zip(COUNTERS, values, strict=False)), apart, len(found) - len(apart))
+
+
+def _region(word: tuple[int, ...]) -> Region | None:
+    """The region in a slot; None if it is being written, or cannot be one."""
+    sequence, flags, start, front, memory, back, user, size, number, device = word
+    region = Region(
+        number=number,
+        device=device,
+        start=start,
+        front=front,
+        memory=memory,
+        back=back,
+        user=user,
+        size=size,
+        front_armed=bool(flags & _FRONT_ARMED),
+        back_armed=bool(flags & _BACK_ARMED),
+        slab=bool(flags & _SLAB),
+    )
+    inside = start + front <= user and user + size <= start + front + memory
+    if sequence & 1 or region.end > _ADDRESSES or not inside or size == 0 or device < 0:
+        return None
+    return region
+
+
+def _without_overlaps(regions: Sequence[Region]) -> tuple[Region, ...]:
+    kept: list[Region] = []
+    for region in regions:
+        if not kept or kept[-1].end <= region.start:
+            kept.append(region)
+    return tuple(kept)

@@ -1,0 +1,49 @@
+"""The zone table of a living program, read from outside as the guard does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+from mpsguard.client import zone_table
+from mpsguard.client.zone_table import Part
+from mpsguard.preload import build
+from mpsguard.preload.library import Settings
+from tests.integration.preload.bench import SECONDS, Bench
+
+
+def test_the_counters_have_the_same_names() -> None:
+    text = (build.SOURCES / "counters.h").read_text(encoding="ascii")
+    assert tuple(re.findall(r"X\((\w+)\) +/\*", text)) == zone_table.COUNTERS
+
+
+def test_a_region_of_a_living_program(plain: Bench) -> None:
+    with subprocess.Popen(
+        [str(plain.directory / "program"), "dlsym", "waits_for_reader"],
+        env=plain.environment(Settings()),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        user = int(program.stdout.readline())
+        directory = f"/proc/{program.pid}/fd"
+        (number,) = [n for n in os.listdir(directory) if os.readlink(f"{directory}/{n}") == zone_table.LINK]
+        fd = os.open(f"{directory}/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            program.communicate("", timeout=SECONDS)
+            # The copy outlives the program, and so does what it says.
+            found = zone_table.read(fd)
+        finally:
+            os.close(fd)
+    assert program.returncode == 0
+    assert (found.pid, found.unreadable) == (program.pid, 0)
+    assert (found.counters["placed"], found.counters["freed"]) == (2, 1)
+    (region,) = found.regions
+    assert (region.user, region.size, region.number) == (user, 3 * (1 << 20) + 5, 2)
+    assert region.front_armed
+    assert region.back_armed
+    place = found.locate(user + region.size + 1000)
+    assert place is not None
+    assert (place.part, place.armed, place.beyond) == (Part.BACK, True, 1001)
