@@ -612,3 +612,18 @@ EXPORT int cuGetProcAddress(const char *symbol, void **function, int version, ui
 
 // Under a name that nobody hooks.
 EXPORT int stub_retain(unsigned long long *handle, void *address) { return cuMemRetainAllocationHandle(handle, address); }
+
+EXPORT uintptr_t stub_address(const char *exported) {
+    static const struct { const char *name; void *function; } own[] = {
+        {"cuMemAlloc_v2", (void *)cuMemAlloc_v2},
+        {"cuMemFree_v2", (void *)cuMemFree_v2},
+        {"cuMemAllocPitch_v2", (void *)cuMemAllocPitch_v2},
+        {"cuMemFreeAsync", (void *)cuMemFreeAsync},
+        {"cuPointerGetAttributes", (void *)cuPointerGetAttributes},
+        {"cuIpcGetMemHandle", (void *)cuIpcGetMemHandle},
+        {"cuStreamEndCapture", (void *)cuStreamEndCapture},
+    };
+    for (size_t i = 0; i < sizeof own / sizeof *own; ++i)
+        if (strcmp(own[i].name, exported) == 0) return (uintptr_t)own[i].function;
+    return 0;
+}

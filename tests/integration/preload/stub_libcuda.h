@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 // Live objects: "reservations", "handles", "mappings", "plain", "contexts", "armed" (bytes of managed ranges).
 long stub_count(const char *kind);
@@ -23,3 +24,6 @@ int stub_retain(unsigned long long *handle, void *address);
 
 // What cuMemGetInfo says is free.
 void stub_set_free(size_t bytes);
+
+// The stub's own function of that exported name, whatever stands before it; 0 if there is none.
+uintptr_t stub_address(const char *exported);
