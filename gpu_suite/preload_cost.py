@@ -1,0 +1,112 @@
+"""What the preload costs an unmodified program: time of allocations, and memory beyond what was asked for.
+
+Plain functions, for a suite to call with the environments it compares. `fault_injection/cuda/allocation_cost.cu` is
+the program that measures.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpu_suite.core.errors import NotRunError, SuiteError
+from gpu_suite.core.programs import CUDA
+
+LATENCY_BAR: Final = 2.0
+"""Median latency over plain, for allocations of at least 2 MiB."""
+MEMORY_BAR: Final = 0.02
+"""Memory taken beyond what plain allocation takes, as a share of it."""
+MIB: Final = 1 << 20
+SIZES: Final = (4096, 256 << 10, 2 * MIB, 20 * MIB, 256 * MIB)
+DEADLINE: Final = 300.0
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """The program's event ``cost``: seconds a call, and bytes."""
+
+    allocate: float
+    free: float
+    allocate_worst: float
+    free_worst: float
+    asked: int
+    taken: int
+    left: int
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """One size, plainly and under the preload."""
+
+    size: int
+    plain: Cost
+    preload: Cost
+
+    @property
+    def allocate_ratio(self) -> float:
+        """Median latency of an allocation over plain."""
+        return self.preload.allocate / self.plain.allocate
+
+    @property
+    def free_ratio(self) -> float:
+        """Median latency of a free over plain."""
+        return self.preload.free / self.plain.free
+
+    @property
+    def memory_overhead(self) -> float:
+        """Memory taken beyond plain, as a share of what plain takes; 0 if plain took none that could be seen."""
+        return self.preload.taken / self.plain.taken - 1 if self.plain.taken else 0.0
+
+    @property
+    def latency_holds(self) -> bool:
+        """Whether the bar holds; below 2 MiB there is none."""
+        return self.size < 2 * MIB or self.allocate_ratio <= LATENCY_BAR
+
+    @property
+    def memory_holds(self) -> bool:
+        """Whether the bar holds."""
+        return self.memory_overhead <= MEMORY_BAR
+
+
+def build(directory: Path) -> Path:
+    """Compile the program for this machine's GPU; NotRunError without nvcc, SuiteError with its words."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise NotRunError("nvcc is not on PATH: allocation_cost.cu cannot be built")
+    binary = directory / "allocation_cost"
+    command = [nvcc, "-std=c++20", "-O2", "-arch=native", "-o", str(binary), str(CUDA / "allocation_cost.cu")]
+    stubs = Path(nvcc).resolve().parents[1] / "lib64" / "stubs"
+    command += [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    if done.returncode:
+        raise SuiteError(f"nvcc failed: {(done.stderr or done.stdout).strip()}")
+    return binary
+
+
+def cost(program: Path, environment: Mapping[str, str], size: int, count: int, rounds: int = 5) -> Cost:
+    """Run the program once; SuiteError if it fails."""
+    done = subprocess.run(
+        [str(program), str(size), str(count), str(rounds)],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    if done.returncode or not events or events[-1].get("event") != "cost":
+        raise SuiteError(f"allocation_cost {size} {count}: exit {done.returncode}, {done.stdout}{done.stderr}".strip())
+    return msgspec.convert(events[-1], Cost)
+
+
+def compare(
+    program: Path, plain: Mapping[str, str], preload: Mapping[str, str], *, held: int = 1 << 30, most: int = 200
+) -> list[Comparison]:
+    """Every size in both environments, one after the other; about ``held`` bytes in up to ``most`` allocations each."""
+    found = []
+    for size in SIZES:
+        count = max(1, min(most, held // size))
+        found.append(Comparison(size, cost(program, plain, size, count), cost(program, preload, size, count)))
+    return found
