@@ -263,7 +263,7 @@ void region_withdraw(process *p, region *r) {
 
 void region_free(process *p, const mg_driver *d, region *r) {
     if (!unmap(d, r)) {
-        region_defer(p, r, false);
+        region_defer(p, r, r->mapped);
         return;
     }
     pthread_mutex_lock(&p->lock);
@@ -281,7 +281,7 @@ void region_free(process *p, const mg_driver *d, region *r) {
 
 void region_unmake(process *p, const mg_driver *d, region *r) {
     if (take_apart(p, d, r)) free(r);
-    else region_defer(p, r, false);
+    else region_defer(p, r, r->mapped);
 }
 
 void region_defer(process *p, region *r, bool sync) {
@@ -299,8 +299,8 @@ void region_drain(process *p, const mg_driver *d) {
     while (list != NULL) {
         region *const r = list;
         list = r->next;
-        r->sync = r->sync && region_sync(d, r) != MG_SUCCESS;
-        if (!r->sync && take_apart(p, d, r)) free(r);
+        const bool idle = !r->sync || region_sync(d, r) == MG_SUCCESS;
+        if (idle && take_apart(p, d, r)) free(r);
         else put_off(p, r);
     }
 }
@@ -331,6 +331,8 @@ void region_drop(process *p, const mg_driver *d, mg_context context, mg_device d
         region *const r = list;
         list = r->next;
         if (r->slab != NULL) slab_forget(p, r->slab);
-        region_unmake(p, d, r);
+        r->slab = NULL;
+        if (take_apart(p, d, r)) free(r);
+        else region_defer(p, r, false);
     }
 }

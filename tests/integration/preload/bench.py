@@ -82,7 +82,7 @@ def make(directory: Path, sanitizer: str | None = None) -> Bench:
     shared = ["-shared", "-fPIC", "-fvisibility=hidden", *flags]
     driver = str(directory / "libcuda.so.1")
     here = "-Wl,-rpath,$ORIGIN"
-    scenarios = ["scenarios_memory.c", "scenarios_fallback.c", "scenarios_processes.c"]
+    scenarios = sorted(path.name for path in HERE.glob("scenarios_*.c"))
     build.compile_library(directory / library.NAME, flags=["-Werror", *flags])
     compile_c(directory / "libcuda.so.1", ["stub_libcuda.c"], *shared, "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
     compile_c(directory / "program", ["program.c", "reach.c", *scenarios], *flags, here, driver)

@@ -53,7 +53,8 @@ int main(int count, char **words) {
     CHECK(cuInit(0) == 0);
     CHECK(cuDevicePrimaryCtxRetain(&context, 0) == 0);
     CHECK(cuCtxSetCurrent(context) == 0);
-    const scenario *const lists[] = {scenarios_of_memory, scenarios_of_fallback, scenarios_of_processes};
+    const scenario *const lists[] = {scenarios_of_memory, scenarios_of_fallback, scenarios_of_processes,
+                                     scenarios_at_random};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; ++i)
         for (const scenario *s = lists[i]; s->name != NULL; ++s)
             if (strcmp(s->name, words[2]) == 0) return s->run(&cuda), 0;

@@ -28,7 +28,7 @@ typedef struct {
 } scenario;
 
 // Ends a list; each file of scenarios has one.
-extern const scenario scenarios_of_memory[], scenarios_of_fallback[], scenarios_of_processes[];
+extern const scenario scenarios_of_memory[], scenarios_of_fallback[], scenarios_of_processes[], scenarios_at_random[];
 
 // A new allocation, written from its first to its last byte.
 uint64_t allocated(const api *cuda, size_t size);

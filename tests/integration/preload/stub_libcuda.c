@@ -20,14 +20,15 @@
 typedef struct {
     uint64_t at;
     size_t size;
-    int value;  // of a mapping: its handle; of a plain allocation: its context
+    int value;    // of a mapping: its handle; of a plain allocation: its context
+    int used_by;  // of a mapping: the context with work in flight that began while it was there, or 0
 } range;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static range reservations[MOST], mappings[MOST], plain[MOST];
 static size_t reservation_count, mapping_count, plain_count;
 static struct { int file; size_t size; bool released; bool used; } handles[MOST];
-static struct { _Atomic bool live, busy, primary; _Atomic int device; } contexts[64];
+static struct { _Atomic bool live, primary; _Atomic int device; } contexts[64];
 static _Atomic int capturing, primary_count[8];
 static _Atomic long violations;
 static _Atomic size_t free_bytes = (size_t)100 << 30;
@@ -96,7 +97,11 @@ EXPORT long stub_count(const char *kind) {
     return live;
 }
 
-EXPORT void stub_launch(void) { contexts[current_context].busy = true; }
+EXPORT void stub_launch(void) {
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < mapping_count; ++i) mappings[i].used_by = current_context;
+    pthread_mutex_unlock(&lock);
+}
 EXPORT long stub_violations(void) { return violations; }
 EXPORT void stub_set_free(size_t bytes) { free_bytes = bytes; }
 
@@ -109,10 +114,10 @@ static range *find(range *list, size_t count, uint64_t at, bool inside) {
 
 static void drop(range *list, size_t *count, range *entry) { *entry = list[--*count]; }
 
-static bool any_busy(void) {
-    for (size_t i = 1; i < 64; ++i)
-        if (contexts[i].live && contexts[i].busy) return true;
-    return false;
+// Waits for the work of a context. The caller holds the lock.
+static void wait_for(int context) {
+    for (size_t i = 0; i < mapping_count; ++i)
+        if (mappings[i].used_by == context) mappings[i].used_by = 0;
 }
 
 static uint64_t aligned_addresses(size_t size) {
@@ -164,7 +169,6 @@ static int new_context(int device, bool primary) {
     for (int i = 1; i < 64; ++i) {
         if (contexts[i].live) continue;
         contexts[i].live = true;
-        contexts[i].busy = false;
         contexts[i].primary = primary;
         contexts[i].device = device;
         return i;
@@ -179,7 +183,8 @@ static int primary_of(int device) {
 }
 
 static void end_context(int context) {
-    contexts[context].live = contexts[context].busy = false;
+    contexts[context].live = false;
+    wait_for(context);
     for (size_t i = plain_count; i-- > 0;) {
         if (plain[i].value != context) continue;
         munmap((void *)(uintptr_t)plain[i].at, plain[i].size);
@@ -242,7 +247,9 @@ EXPORT int cuCtxSynchronize(void) {
         ++violations;
         return 900;
     }
-    contexts[current_context].busy = false;
+    pthread_mutex_lock(&lock);
+    wait_for(current_context);
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
@@ -288,7 +295,7 @@ static int allocate(uint64_t *address, size_t size) {
     void *const at = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return 2;
     pthread_mutex_lock(&lock);
-    plain[plain_count++] = (range){(uint64_t)(uintptr_t)at, rounded, current_context};
+    plain[plain_count++] = (range){(uint64_t)(uintptr_t)at, rounded, current_context, 0};
     pthread_mutex_unlock(&lock);
     *address = (uint64_t)(uintptr_t)at;
     return 0;
@@ -298,7 +305,7 @@ static int release(uint64_t address) {
     range *const found = find(plain, plain_count, address, false);
     const range gone = found != NULL ? *found : (range){0};
     if (found != NULL) drop(plain, &plain_count, found);
-    if (found != NULL && capturing == 0) contexts[gone.value].busy = false;  // it waits
+    if (found != NULL && capturing == 0) wait_for(gone.value);
     pthread_mutex_unlock(&lock);
     if (found == NULL) return 1;
     munmap((void *)(uintptr_t)gone.at, gone.size);
@@ -408,7 +415,7 @@ EXPORT int cuMemAddressReserve(uint64_t *address, size_t size, size_t alignment,
     // Like a driver that keeps its reservations to itself: nothing is mapped there.
     if (getenv("STUB_BARE_RESERVATIONS") != NULL) munmap((void *)(uintptr_t)start, size);
     pthread_mutex_lock(&lock);
-    reservations[reservation_count++] = (range){start, size, 0};
+    reservations[reservation_count++] = (range){start, size, 0, 0};
     pthread_mutex_unlock(&lock);
     *address = start;
     return 0;
@@ -476,7 +483,7 @@ EXPORT int cuMemMap(uint64_t address, size_t size, size_t offset, unsigned long 
     int result = inside != NULL && address + size <= inside->at + inside->size && offset == 0 && size == handles[handle].size ? 0 : 1;
     if (result == 0 && mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, handles[handle].file, 0) == MAP_FAILED)
         result = 2;
-    if (result == 0) mappings[mapping_count++] = (range){address, size, (int)handle};
+    if (result == 0) mappings[mapping_count++] = (range){address, size, (int)handle, 0};
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -486,7 +493,7 @@ EXPORT int cuMemUnmap(uint64_t address, size_t size) {
     range *const found = find(mappings, mapping_count, address, false);
     const bool known = found != NULL && found->size == size;
     if (known) {
-        violations += any_busy();  // a real GPU would fault: unmapping waits for nothing
+        violations += found->used_by != 0;  // a real GPU would fault: unmapping waits for nothing
         const int handle = found->value;
         mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         drop(mappings, &mapping_count, found);

@@ -134,3 +134,13 @@ def test_what_is_counted(plain: Bench) -> None:
 def test_a_child_reports_nothing(plain: Bench) -> None:
     # `passes` wants one line; two children of this scenario end by exit().
     assert plain.passes("dlsym", "forks")["freed"] == 1
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_random_program(plain: Bench, seed: int) -> None:
+    plain.passes("proc2", "random", SEED=str(seed))
+
+
+@pytest.mark.parametrize("seed", range(101, 105))
+def test_a_random_program_under_sanitizers(sanitized: Bench, seed: int) -> None:
+    sanitized.passes("direct", "random", SEED=str(seed))
