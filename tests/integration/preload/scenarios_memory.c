@@ -117,8 +117,13 @@ static void reused(const api *cuda) {
     for (size_t i = 0; i < 500; ++i) {
         uint64_t address;
         CHECK(cuda->cuMemAlloc_v2(&address, (2 + i) * MIB) == 0);
+        CHECK(is_placed(address));
         CHECK(cuda->cuMemFree_v2(address) == 0);
     }
+    // What is armed no longer does not count: the next zones are as long as the first.
+    const long before = stub_count("armed");
+    allocated(cuda, 7 * MIB / 2 * 401);
+    CHECK(stub_count("armed") - before == (long)(80 * MIB));
     CHECK(stub_count("reservations") <= 65);
     check_nothing_left(cuda);
 }

@@ -72,13 +72,16 @@ EXPORT long stub_calls(const char *name) {
     return 0;
 }
 
-static long armed(void) {
+// Bytes of managed ranges between two addresses.
+static long armed(unsigned long from, unsigned long to) {
     char line[512];
     long sum = 0;
     FILE *const maps = fopen("/proc/self/maps", "r");
     while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
         unsigned long low, high;
-        if (strstr(line, "memfd:nvidia-uvm") != NULL && sscanf(line, "%lx-%lx", &low, &high) == 2) sum += (long)(high - low);
+        if (strstr(line, "memfd:nvidia-uvm") != NULL && sscanf(line, "%lx-%lx", &low, &high) == 2 &&
+            low < to && high > from)
+            sum += (long)(high - low);
     }
     if (maps != NULL) fclose(maps);
     return sum;
@@ -89,7 +92,7 @@ EXPORT long stub_count(const char *kind) {
     if (strcmp(kind, "reservations") == 0) return (long)reservation_count;
     if (strcmp(kind, "mappings") == 0) return (long)mapping_count;
     if (strcmp(kind, "plain") == 0) return (long)plain_count;
-    if (strcmp(kind, "armed") == 0) return armed();
+    if (strcmp(kind, "armed") == 0) return armed(0, ~0ul);
     if (strcmp(kind, "handles") == 0)
         for (size_t i = 1; i < MOST; ++i) live += handles[i].used;
     if (strcmp(kind, "contexts") == 0)
@@ -429,6 +432,7 @@ EXPORT int cuMemAddressFree(uint64_t address, size_t size) {
         if (mappings[i].at >= address && mappings[i].at < address + size) result = 1;
     if (found == NULL || found->size != size) result = 1;
     if (result == 0) drop(reservations, &reservation_count, found);
+    violations += armed(address, address + size) != 0;  // the driver might give the addresses out with our range on them
     pthread_mutex_unlock(&lock);
     if (result == 0) munmap((void *)(uintptr_t)address, size);
     return result;
