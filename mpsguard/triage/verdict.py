@@ -16,19 +16,19 @@ Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason.
 """
 
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final
 
 import msgspec
 
-from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid
+from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, Xid
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
-from mpsguard.model import ProcessKey
 from mpsguard.triage import catalog, left_behind
+from mpsguard.triage.case import Case
 from mpsguard.triage.catalog import Level
-from mpsguard.triage.episode import BEFORE, Episode, episodes, in_order
-from mpsguard.triage.population import Member, Population, when
+from mpsguard.triage.episode import BEFORE, episodes, in_order
+from mpsguard.triage.population import Population, when
 from mpsguard.triage.whose_code import whose_code
 
 _SM_XIDS: Final = frozenset({13})
@@ -56,7 +56,7 @@ def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ..
     for episode in episodes(ordered, population):
         # Who was hit before is no cause of what comes after, however it ends.
         hit = frozenset(suspect.process for earlier in found for suspect in earlier.victims)
-        judged = _judge(_Case(episode, population, now, hit, servers=servers, unnoticed=unnoticed))
+        judged = _judge(Case(episode, population, now, hit, servers=servers, unnoticed=unnoticed))
         found += judged
         if judged:
             unnoticed |= dict.fromkeys(left_behind.unnoticed_pages(episode), judged[0])
@@ -75,7 +75,7 @@ def _is_consequence(incident: Incident, earlier: Sequence[Incident]) -> bool:
     )
 
 
-def _judge(case: "_Case") -> list[Incident]:
+def _judge(case: Case) -> list[Incident]:
     # The first rule that applies decides what happened; a proven culprit beats every hint.
     for rule in _RULES:
         incidents = rule(case)
@@ -84,103 +84,7 @@ def _judge(case: "_Case") -> list[Incident]:
     return []
 
 
-class _Case:
-    """One episode with the questions that the rules ask of it."""
-
-    def __init__(
-        self,
-        episode: Episode,
-        population: Population,
-        now: float,
-        hit_before: frozenset[ProcessKey | None],
-        *,
-        servers: frozenset[int],
-        unnoticed: Mapping[int, Incident],
-    ) -> None:
-        self.episode = episode
-        self.population = population
-        self.now = now
-        self.hit_before = hit_before
-        self.servers = servers
-        self.unnoticed = unnoticed
-        self.xids = tuple(sorted({e.what.number for e in episode.evidence if isinstance(e.what, Xid)}))
-        self.levels = {catalog.lookup(number).level for number in self.xids}
-
-    def said(self, *words: str) -> list[Evidence]:
-        """What the daemons' logs said, of these kinds."""
-        return [e for e in self.episode.evidence if isinstance(e.what, ServerSays) and e.what.what in words]
-
-    def torn_down(self) -> set[ProcessKey]:
-        """The clients that the server says it tears down; it knows pids."""
-        said = self.said("teardown", "sticky")
-        pids = {e.what.client for e in said if isinstance(e.what, ServerSays)}
-        members = (self.population.of_pid(pid, self.episode.began) for pid in pids if pid is not None)
-        return {member.process for member in members if member is not None}
-
-    def fatal_faults(self) -> dict[ProcessKey, Evidence]:
-        """The first fatal fault of each process that had one."""
-        first: dict[ProcessKey, Evidence] = {}
-        for each in self.episode.evidence:
-            if isinstance(each.what, UvmFault) and each.what.fatal and each.process is not None:
-                first.setdefault(each.process, each)
-        return first
-
-    def ends(self) -> list[Evidence]:
-        """How clients ended, oldest first."""
-        return [
-            e
-            for e in self.episode.evidence
-            if isinstance(e.what, ProcessEnded) and self.population.member(e.process) is not None
-        ]
-
-    def first_gpu_sign(self) -> float | None:
-        """When the GPU or a server first told of a fault, other than by somebody's end."""
-        return next((when(e) for e in self.episode.anchors if not isinstance(e.what, ProcessEnded)), None)
-
-    def involves_clients(self) -> bool:
-        """Whether anything but the kernel log tells of a fault of ours."""
-        return bool(self.said("fault_begins", "culprit", "teardown", "sticky", "server_exited") or self.ends())
-
-    def present(self, at: float | None = None) -> tuple[Member, ...]:
-        """Clients alive when it began."""
-        return self.population.present(self.episode.began if at is None else at, None)
-
-    def incident(
-        self,
-        fault_class: FaultClass,
-        confidence: Confidence,
-        reason: str,
-        *,
-        culprit: Suspect | None = None,
-        candidates: Sequence[Member] = (),
-        victims: Sequence[Member] | None = None,
-        began: float | None = None,
-        work_in_flight: bool | None = None,
-    ) -> Incident:
-        """An incident on all of this case's evidence; victims are all clients present but the culprit by default."""
-        hit = self.present() if victims is None else victims
-        return Incident(
-            fault_class=fault_class,
-            began=self.episode.began if began is None else began,
-            ended=max(e.observed_at for e in self.episode.evidence),
-            gpu=self.episode.gpu,
-            lane=next((member.lane for member in (*hit, *candidates)), None),
-            culprit=culprit,
-            candidates=tuple(self.population.suspect(member.process) for member in candidates),
-            victims=tuple(
-                self.population.suspect(member.process)
-                for member in hit
-                if culprit is None or member.process != culprit.process
-            ),
-            confidence=confidence,
-            reason=reason,
-            xids=self.xids,
-            work_in_flight=work_in_flight,
-            evidence=self.episode.evidence,
-        )
-
-
-def _device(case: _Case) -> list[Incident]:
+def _device(case: Case) -> list[Incident]:
     """The GPU itself is in trouble: whoever runs on it is a victim, nobody a culprit."""
     if Level.DEVICE not in case.levels and not any(
         isinstance(e.what, DeviceHealth) and e.what.fatal for e in case.episode.evidence
@@ -193,7 +97,7 @@ def _device(case: _Case) -> list[Incident]:
     ]
 
 
-def _came_back(case: _Case) -> list[Incident]:
+def _came_back(case: Case) -> list[Incident]:
     """Work that an ended client left on the GPU faults in the queue of one that came since: that one is hit by it."""
     for process, evidence in case.fatal_faults().items():
         before = left_behind.came_back(evidence, case.population.member(process), case.unnoticed)
@@ -212,7 +116,7 @@ def _came_back(case: _Case) -> list[Incident]:
     return []
 
 
-def _proven_memory_fault(case: _Case) -> list[Incident]:
+def _proven_memory_fault(case: Case) -> list[Incident]:
     return [
         case.incident(
             FaultClass.MMU,
@@ -225,7 +129,7 @@ def _proven_memory_fault(case: _Case) -> list[Incident]:
     ]
 
 
-def _lane(case: _Case) -> list[Incident]:
+def _lane(case: Case) -> list[Incident]:
     """A control daemon or a server ended: its clients end with it, by nobody's doing."""
     downs = [e for e in case.episode.anchors if isinstance(e.what, LaneChanged)]
     exits = case.said("server_exited")
@@ -238,7 +142,7 @@ def _lane(case: _Case) -> list[Incident]:
     return [case.incident(FaultClass.LANE, Confidence.PROVEN, f"The lane's {what} ended; its clients end with it.")]
 
 
-def _process(case: _Case) -> list[Incident]:
+def _process(case: Case) -> list[Incident]:
     """A client ended, and either the fault followed from its work or nothing followed at all.
 
     Whose work it was shows in what the server does not say: it tears down every client it has, and the one whose
@@ -280,7 +184,7 @@ def _may_be_of_an_error(end: Evidence) -> bool:
     return end.what.signal in (None, signal.SIGABRT)
 
 
-def _nobody_left(case: _Case) -> list[Incident]:
+def _nobody_left(case: Case) -> list[Incident]:
     """A memory fault that no server noticed, for no client was left."""
     there = left_behind.ended_alone(case.episode, case.population, case.servers, case.hit_before)
     if not there or case.now < case.episode.began + left_behind.SERVER_LAG:
@@ -300,7 +204,7 @@ def _nobody_left(case: _Case) -> list[Incident]:
     ]
 
 
-def _crash(case: _Case, end: Evidence, in_flight: bool) -> Incident:
+def _crash(case: Case, end: Evidence, in_flight: bool) -> Incident:
     assert end.process is not None
     assert isinstance(end.what, ProcessEnded)
     how = left_behind.how(end)
@@ -328,7 +232,7 @@ def _crash(case: _Case, end: Evidence, in_flight: bool) -> Incident:
     )
 
 
-def _other_process(case: _Case) -> list[Incident]:
+def _other_process(case: Case) -> list[Incident]:
     """The kernel log tells of a fault that no client of ours took part in."""
     if case.involves_clients() or not case.xids:
         return []
@@ -350,7 +254,7 @@ def _other_process(case: _Case) -> list[Incident]:
     return [case.incident(fault_class, Confidence.UNKNOWN, "No client of a lane took part in it.", victims=())]
 
 
-def _memory_fault(case: _Case) -> list[Incident]:
+def _memory_fault(case: Case) -> list[Incident]:
     """A memory fault without proof of whose it was: the UVM sensor was absent or not attached."""
     if not _MMU_XIDS & set(case.xids):
         return []
@@ -359,7 +263,7 @@ def _memory_fault(case: _Case) -> list[Incident]:
     ]
 
 
-def _sm_fault(case: _Case) -> list[Incident]:
+def _sm_fault(case: Case) -> list[Incident]:
     if not _SM_XIDS & set(case.xids) and not case.said("fault_begins", "sticky", "teardown"):
         return []
     present = case.present()
@@ -377,7 +281,7 @@ def _sm_fault(case: _Case) -> list[Incident]:
     ]
 
 
-def _by_code(case: _Case, fault_class: FaultClass) -> list[Incident]:
+def _by_code(case: Case, fault_class: FaultClass) -> list[Incident]:
     """By the instruction that an SM stopped at, if a GPU core dump was written by anybody on the lane."""
     present = case.present()
     found = whose_code(case.episode.evidence, [member.process for member in present])
@@ -400,13 +304,13 @@ def _by_code(case: _Case, fault_class: FaultClass) -> list[Incident]:
     return []
 
 
-def _engine(case: _Case) -> list[Incident]:
+def _engine(case: Case) -> list[Incident]:
     if not set(case.xids) - _ECHO_XIDS:
         return []
     return [_unknown(case, _class_of(case), "the kernel log's line names no process that can be believed")]
 
 
-def _unknown(case: _Case, fault_class: FaultClass, why: str) -> Incident:
+def _unknown(case: Case, fault_class: FaultClass, why: str) -> Incident:
     present = case.present()
     return case.incident(
         fault_class,
@@ -416,7 +320,7 @@ def _unknown(case: _Case, fault_class: FaultClass, why: str) -> Incident:
     )
 
 
-def _class_of(case: _Case) -> FaultClass:
+def _class_of(case: Case) -> FaultClass:
     for number in case.xids:
         suggested = catalog.lookup(number).fault_class
         if suggested is not None and number not in _ECHO_XIDS:
@@ -424,7 +328,7 @@ def _class_of(case: _Case) -> FaultClass:
     return FaultClass.ENGINE
 
 
-_RULES: Final[tuple[Callable[[_Case], list[Incident]], ...]] = (
+_RULES: Final[tuple[Callable[[Case], list[Incident]], ...]] = (
     _device,
     _came_back,
     _proven_memory_fault,

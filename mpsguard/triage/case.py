@@ -1,0 +1,107 @@
+"""One episode, with the questions that the rules ask of it."""
+
+from collections.abc import Mapping, Sequence
+
+from mpsguard.evidence import Evidence, ProcessEnded, ServerSays, UvmFault, Xid
+from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.model import ProcessKey
+from mpsguard.triage import catalog
+from mpsguard.triage.episode import Episode
+from mpsguard.triage.population import Member, Population, when
+
+
+class Case:
+    """One episode with the questions that the rules ask of it."""
+
+    def __init__(
+        self,
+        episode: Episode,
+        population: Population,
+        now: float,
+        hit_before: frozenset[ProcessKey | None],
+        *,
+        servers: frozenset[int],
+        unnoticed: Mapping[int, Incident],
+    ) -> None:
+        """``hit_before``: who was hit by earlier faults; ``servers`` and ``unnoticed``: see `left_behind`."""
+        self.episode = episode
+        self.population = population
+        self.now = now
+        self.hit_before = hit_before
+        self.servers = servers
+        self.unnoticed = unnoticed
+        self.xids = tuple(sorted({e.what.number for e in episode.evidence if isinstance(e.what, Xid)}))
+        self.levels = {catalog.lookup(number).level for number in self.xids}
+
+    def said(self, *words: str) -> list[Evidence]:
+        """What the daemons' logs said, of these kinds."""
+        return [e for e in self.episode.evidence if isinstance(e.what, ServerSays) and e.what.what in words]
+
+    def torn_down(self) -> set[ProcessKey]:
+        """The clients that the server says it tears down; it knows pids."""
+        said = self.said("teardown", "sticky")
+        pids = {e.what.client for e in said if isinstance(e.what, ServerSays)}
+        members = (self.population.of_pid(pid, self.episode.began) for pid in pids if pid is not None)
+        return {member.process for member in members if member is not None}
+
+    def fatal_faults(self) -> dict[ProcessKey, Evidence]:
+        """The first fatal fault of each process that had one."""
+        first: dict[ProcessKey, Evidence] = {}
+        for each in self.episode.evidence:
+            if isinstance(each.what, UvmFault) and each.what.fatal and each.process is not None:
+                first.setdefault(each.process, each)
+        return first
+
+    def ends(self) -> list[Evidence]:
+        """How clients ended, oldest first."""
+        return [
+            e
+            for e in self.episode.evidence
+            if isinstance(e.what, ProcessEnded) and self.population.member(e.process) is not None
+        ]
+
+    def first_gpu_sign(self) -> float | None:
+        """When the GPU or a server first told of a fault, other than by somebody's end."""
+        return next((when(e) for e in self.episode.anchors if not isinstance(e.what, ProcessEnded)), None)
+
+    def involves_clients(self) -> bool:
+        """Whether anything but the kernel log tells of a fault of ours."""
+        return bool(self.said("fault_begins", "culprit", "teardown", "sticky", "server_exited") or self.ends())
+
+    def present(self, at: float | None = None) -> tuple[Member, ...]:
+        """Clients alive when it began."""
+        return self.population.present(self.episode.began if at is None else at, None)
+
+    def incident(
+        self,
+        fault_class: FaultClass,
+        confidence: Confidence,
+        reason: str,
+        *,
+        culprit: Suspect | None = None,
+        candidates: Sequence[Member] = (),
+        victims: Sequence[Member] | None = None,
+        began: float | None = None,
+        work_in_flight: bool | None = None,
+    ) -> Incident:
+        """An incident on all of this case's evidence; victims are all clients present but the culprit by default."""
+        hit = self.present() if victims is None else victims
+        return Incident(
+            fault_class=fault_class,
+            began=self.episode.began if began is None else began,
+            ended=max(e.observed_at for e in self.episode.evidence),
+            gpu=self.episode.gpu,
+            lane=next((member.lane for member in (*hit, *candidates)), None),
+            culprit=culprit,
+            candidates=tuple(self.population.suspect(member.process) for member in candidates),
+            victims=tuple(
+                self.population.suspect(member.process)
+                for member in hit
+                if culprit is None or member.process != culprit.process
+            ),
+            confidence=confidence,
+            reason=reason,
+            xids=self.xids,
+            work_in_flight=work_in_flight,
+            evidence=self.episode.evidence,
+        )
