@@ -15,6 +15,7 @@ DEFAULT_PATH: Final = Path("/etc/mpsguard/mpsguard.toml")
 DEFAULT_RUN_DIRECTORY: Final = "/run/mpsguard"
 
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
+Hold = Annotated[float, Meta(ge=0, le=86400)]
 Count = Annotated[int, Meta(ge=1, le=65536)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 
@@ -53,6 +54,15 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restart_window: Seconds = 60.0
 
 
+class Lifelines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long the address spaces of clients that have ended are kept at most, in seconds; 0: not at all."""
+
+    crash_hold: Hold = 10.0
+    """Of one that ended by a signal or with a status other than 0."""
+    exit_hold: Hold = 0.0
+    """Of one that ended with status 0: its GPU memory is free at once, and work it left on the GPU ends the others."""
+
+
 class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One public pipe directory, the GPUs behind it, and how they are run."""
 
@@ -67,6 +77,7 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     takes a client's place and the memory of a context on each GPU (docs/sm-faults.md)."""
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
+    lifelines: Lifelines = Lifelines()
 
 
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -217,6 +228,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "domain[]": Domain,
     "domain[].settings": LaneSettings,
     "domain[].policy": Policy,
+    "domain[].lifelines": Lifelines,
 }
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from mpsguard.cli import clients, doctor, events, incident, incidents, lanes, metrics, mps, status, terminate
+from mpsguard.cli import clients, doctor, events, incident, incidents, lanes, lifelines, metrics, mps, status, terminate
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 
@@ -17,6 +17,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     incidents.incidents,
     incident.incident,
     terminate.terminate,
+    lifelines.lifelines,
     mps.mps,
     metrics.metrics,
     doctor.doctor,
@@ -33,6 +34,7 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
         incident.HANDLER,
         incident.EXPORT_HANDLER,
         terminate.HANDLER,
+        lifelines.HANDLER,
         mps.HANDLER,
         metrics.HANDLER,
     )

@@ -15,12 +15,14 @@ from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.public_directory import PublicDirectory
 from mpsguard.daemon.senses import Senses
 from mpsguard.daemon.sentinel import LaneSentinel
+from mpsguard.evidence import ProcessEnded
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport
 from mpsguard.mps.command import CommandFailedError
 from mpsguard.mps.lane import Lane, LaneSpec
 from mpsguard.mps.settings_store import SettingsStore
+from mpsguard.remedies import lifeline
 
 
 def lane_spec(guard: config.Guard, domain: config.Domain, binary: str) -> LaneSpec:
@@ -185,9 +187,13 @@ class Domain:
         """See `clients.Audience`."""
         if self._senses is not None:
             servers = tuple(server.process.pid for server in self.lane.report.servers)
-            self._senses.client_ended(client, handle, servers)
+            self._senses.client_ended(client, handle, servers, self._hold_for)
         self._population_changed()
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)
+
+    def _hold_for(self, ended: ProcessEnded) -> float:
+        holds = self.settings.lifelines
+        return lifeline.hold_for(ended, crash_hold=holds.crash_hold, exit_hold=holds.exit_hold)
 
     def _show(self, report: LaneReport) -> None:
         self._metrics.set_lane_state(self.name, report.name, report.state)

@@ -14,7 +14,7 @@ from prometheus_client import start_http_server
 import mpsguard
 from mpsguard import config
 from mpsguard.config import Config
-from mpsguard.daemon import public_directory
+from mpsguard.daemon import lifelines, public_directory
 from mpsguard.daemon.api import Api, Handler
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.events import EventStream
@@ -74,13 +74,17 @@ class Guard:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, or until every domain was told to quit. Raises StartError."""
         _raise_descriptor_limit()
-        given = public_directory.adopt_sockets(service_manager.take_listen_fds())
+        handed = service_manager.take_listen_fds()
+        kept = [(fd, name) for fd, name in handed.items() if name.startswith(lifelines.NAME)]
+        given = public_directory.adopt_sockets({fd: name for fd, name in handed.items() if (fd, name) not in kept})
         api: Api[Guard] = Api(self, self._handlers, self.config.guard.run_directory)
         tasks: list[asyncio.Task[Any]] = []
         try:
             self._open(api, given)
             investigation = self.investigation
             assert investigation is not None
+            held = investigation.senses.lifelines
+            held.adopt(kept, max(domain.lifelines.crash_hold for domain in self.config.domain))
             domains = [
                 asyncio.create_task(domain.run(investigation.senses), name=domain.name)
                 for domain in self.domains.values()
@@ -102,6 +106,8 @@ class Guard:
             if tasks:
                 await asyncio.wait(tasks)
             await api.close()
+            if self.investigation is not None:
+                await self.investigation.senses.lifelines.drained()
             if self.investigation is not None:
                 self.investigation.close()
             for domain in self.domains.values():

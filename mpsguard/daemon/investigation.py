@@ -1,9 +1,9 @@
 """From evidence to incidents: the senses, the desk that judges what they see, and the journal that keeps it all."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -37,7 +37,7 @@ class Investigation:
         self._events = events
         self._metrics = metrics
         self._desk = IncidentDesk(journal, clients, self._told)
-        self.senses = Senses(self._take, self._kernel_log_after(), core_directory)
+        self.senses = Senses(self._take, self._kernel_log_after(), core_directory, self._noticed)
 
     def close(self) -> None:
         """Give everything back; what was seen is on disk then."""
@@ -54,6 +54,10 @@ class Investigation:
         self._desk.take(evidence)
         if evidence.source is Source.KERNEL_LOG:
             self._remember_position()
+
+    def _noticed(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._events.publish(kind, "", **data)
+        self._metrics.lifelines.set(len(self.senses.lifelines.held()))
 
     def _told(self, incident_id: str, incident: Incident, new: bool) -> None:
         if new:

@@ -78,6 +78,7 @@ class Metrics:
         )
 
         self.evidence = Counter("mpsguard_evidence", "Observations by sensor", ["source"], registry=self.registry)
+        self.lifelines = Gauge("mpsguard_lifelines", "Lifelines of ended clients held now", registry=self.registry)
         self.incidents = Counter("mpsguard_incidents", "Incidents by class", ["fault_class"], registry=self.registry)
 
     def domain(self, name: str) -> None:

@@ -1,13 +1,14 @@
 """The guard's senses: every sensor, what each is to be told of, and one place to ask which of them are there."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from mpsguard.evidence import ClientCame, Evidence, LaneChanged, Source, Trust, Xid
+from mpsguard.daemon.lifelines import Lifelines
+from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, Source, Trust, Xid
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.mps.server_log import LogTail
@@ -38,13 +39,19 @@ class Senses:
     """Owns the sensors. Made inside a running event loop; all evidence goes to ``take``."""
 
     def __init__(
-        self, take: Callable[[Evidence], None], kernel_log_after: int | None, core_directory: Path | None
+        self,
+        take: Callable[[Evidence], None],
+        kernel_log_after: int | None,
+        core_directory: Path | None,
+        notice: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
-        """``kernel_log_after``: see `KernelLogSensor`. ``core_directory``: see `CoreDirectory`."""
+        """``kernel_log_after``: see `KernelLogSensor`; ``core_directory``: `CoreDirectory`; ``notice``: `Lifelines`."""
         self._take = take
         self._uvm = UvmSensor(take)
         self._kernel_log = KernelLogSensor(self._logged, after=kernel_log_after)
         self._nvml = NvmlSensor(take)
+        self.lifelines = Lifelines(self._uvm, self._nvml, notice)
+        """What is held of ended clients: the sensor that watches an address space keeps it alive, too."""
         self._ends = ProcessEndsSensor()
         self._sm_errors = SmErrorSensor(take)
         self._cores: CoreDirectory | None = None
@@ -79,13 +86,25 @@ class Senses:
         """A known client has made another connection: it may have opened its address space since."""
         self._uvm.client_came(handle)
 
-    def client_ended(self, client: Client, handle: ProcessHandle, servers: tuple[int, ...]) -> None:
-        """A client has ended; ``handle`` is still open, ``servers`` are its lane's."""
-        self._uvm.client_ended(client.process)
+    def client_ended(
+        self,
+        client: Client,
+        handle: ProcessHandle,
+        servers: tuple[int, ...],
+        hold_for: Callable[[ProcessEnded], float],
+    ) -> None:
+        """A client has ended; ``handle`` is still open, ``servers`` are its lane's.
+
+        ``hold_for`` tells for how long its address space is to be kept, by how it ended.
+        """
+        ended = self._ends.client_ended(client, handle, servers)
+        seconds = hold_for(ended.what) if isinstance(ended.what, ProcessEnded) else 0.0
+        if not seconds or not self.lifelines.take(client.process, seconds):
+            self._uvm.client_ended(client.process)
         self._sm_errors.client_ended(client.process)
         if self._cores is not None:
             self._cores.client_ended(client)
-        self._take(self._ends.client_ended(client, handle, servers))
+        self._take(ended)
 
     def sentinel_stands(self, lane: str, state: Callable[[], SensorState]) -> None:
         """A lane has a sentinel, which says itself how it is."""
@@ -140,6 +159,7 @@ class Senses:
 
     def close(self) -> None:
         """Give everything back."""
+        self.lifelines.close()
         for lane, source in list(self._logs):
             self._close_log(lane, source)
         if self._cores is not None:

@@ -51,12 +51,22 @@ class NvmlSensor:
         self._state = SensorState(False, "starting")
         self._devices: dict[int, Device] = {}
         self._unheard: list[str] = []
+        self._idleness_wanted = False
+        self._idle_seen_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._thread.start()
 
     def state(self) -> SensorState:
         """Present once the events of at least one GPU are awaited."""
         return self._state
+
+    def watch_idleness(self, wanted: bool) -> None:
+        """Whether to look, a few times a second, if any GPU has anything to do."""
+        self._idleness_wanted = wanted
+
+    def idle_seen_at(self) -> float | None:
+        """When no GPU was last seen to be at work (CLOCK_MONOTONIC); the reading looks back a second at most."""
+        return self._idle_seen_at
 
     def close(self) -> None:
         """End the thread, which takes up to 250 ms; nothing is emitted any more. Safe to call twice."""
@@ -135,6 +145,8 @@ class NvmlSensor:
 
     def _wait(self, library: Library, events: Any) -> None:
         while not self._closing.is_set():
+            if self._idleness_wanted:
+                self._look_for_work()
             try:
                 event = library.nvmlEventSetWait_v2(events, _WAIT_MS)
             except library.NVMLError as error:
@@ -147,6 +159,11 @@ class NvmlSensor:
             self._say(seen, observed_at, device)
             if device is not None and is_of_device(seen):
                 self._read_health(device)
+
+    def _look_for_work(self) -> None:
+        asked_at = time.monotonic()
+        if all(device.idle() for device in self._devices.values()):
+            self._idle_seen_at = asked_at
 
     def _failed(self, error: Exception) -> None:
         self._is(False, f"nvmlEventSetWait: {error}; opened again in {_REOPEN_AFTER:g} s")

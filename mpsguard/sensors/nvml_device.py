@@ -31,6 +31,7 @@ class Library(Protocol):
     def nvmlDeviceGetRetiredPages(self, handle: Any, cause: int) -> list[int]: ...  # noqa: N802, D102
     def nvmlDeviceGetRetiredPagesPendingStatus(self, handle: Any) -> int: ...  # noqa: N802, D102
     def nvmlDeviceGetRemappedRows(self, handle: Any) -> tuple[int, int, int, int]: ...  # noqa: N802, D102
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...  # noqa: N802, D102
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any: ...  # noqa: N802, D102
 
 
@@ -99,6 +100,13 @@ class Device:
             library.nvmlDeviceRegisterEvents(self._handle, xids, events)
             return f"Xids only: {error}"
         return ""
+
+    def idle(self) -> bool:
+        """Whether no kernel ran in the last sample period, a second at most (nvml.h); False if it cannot be known."""
+        try:
+            return int(self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu) == 0
+        except (self._library.NVMLError, AttributeError):
+            return False
 
     def news(self) -> list[DeviceHealth]:
         """What differs from the last reading; the first time, what is not zero."""

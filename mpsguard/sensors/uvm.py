@@ -108,6 +108,7 @@ class UvmSensor:
         self._looker = Looker(driver or ToolsDriver(), device, GpuAddresses(gpus), self._close_files)
         self._max_spaces = max_spaces
         self._clients: dict[ProcessKey, _Client] = {}
+        self._held: dict[ProcessKey, _Client] = {}
         self._counts = Counts()
         self._loop = asyncio.get_running_loop()
         self._found: deque[Callable[[], None]] = deque()
@@ -147,11 +148,26 @@ class UvmSensor:
 
     def client_ended(self, key: ProcessKey) -> None:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
-        client = self._clients.pop(key, None)
+        client = self._forget(key)
         if client is not None:
-            client.close()
-            if self._execs is not None:
-                self._execs.forget(key.pid)
+            for space in list(client.spaces):
+                self._drop(client, space)
+
+    def hold(self, key: ProcessKey) -> tuple[int, ...]:
+        """In the place of `client_ended`: go on watching an ended client's address spaces, which keeps them alive.
+
+        Descriptors of their files, which stay this sensor's, for whoever else is to hold them; () if there is none.
+        """
+        client = self._forget(key)
+        if client is None or not client.spaces:
+            return ()
+        self._held[key] = client
+        return tuple(space.file for space in client.spaces)
+
+    def release(self, key: ProcessKey) -> None:
+        """Let go of what is held of an ended client."""
+        client = self._held.pop(key, None)
+        if client is not None:
             for space in list(client.spaces):
                 self._drop(client, space)
 
@@ -185,6 +201,8 @@ class UvmSensor:
         """Let go of every client; waits until that is done, or CLOSE_WITHIN for what the driver holds up."""
         for key in list(self._clients):
             self.client_ended(key)
+        for key in list(self._held):
+            self.release(key)
         if self._execs is not None:
             self._loop.remove_reader(self._execs.fileno())
             self._execs.close()
@@ -192,6 +210,15 @@ class UvmSensor:
         self._lookers.close(CLOSE_WITHIN)
         self._take_found()
         self._closers.close(CLOSE_WITHIN)
+
+    def _forget(self, key: ProcessKey) -> _Client | None:
+        """Look at a client no more."""
+        client = self._clients.pop(key, None)
+        if client is not None:
+            client.close()
+            if self._execs is not None:
+                self._execs.forget(key.pid)
+        return client
 
     def _executed(self) -> None:
         assert self._execs is not None
@@ -335,7 +362,7 @@ class UvmSensor:
             space.owner = client.key
 
     def _broke(self, space: WatchedSpace) -> None:
-        client = self._clients[space.owner]
+        client = self._clients.get(space.owner) or self._held[space.owner]
         self._drop(client, space)
         client.cancel_timer()
         client.let_be = True

@@ -75,6 +75,11 @@ class WatchedSpace:
             raise
         return cls(owner, copy, fatal, other)
 
+    @property
+    def file(self) -> int:
+        """The copy of its file, which stays its own."""
+        return self._file
+
     def is_of(self, file: int) -> bool:
         """Whether ``file`` is of this address space; OSError where the kernel cannot compare. Once closed, none is."""
         with self._file_lock:

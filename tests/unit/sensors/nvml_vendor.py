@@ -41,6 +41,7 @@ class Vendor:
         self.sets = 0
         self.rows = (0, 0, 0, 0)
         self.action = 0
+        self.utilization = 0
 
     def _call(self, name: str) -> None:
         self.called.append(name)
@@ -115,6 +116,10 @@ class Vendor:
     def nvmlDeviceGetRemappedRows(self, handle: Any) -> tuple[int, int, int, int]:
         self._call("nvmlDeviceGetRemappedRows")
         return self.rows
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
+        self._call("nvmlDeviceGetUtilizationRates")
+        return SimpleNamespace(gpu=self.utilization, memory=0)
 
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any:
         self._call("nvmlDeviceGetFieldValues")

@@ -288,6 +288,33 @@ def test_nothing_is_said_after_it_was_closed() -> None:
     run(test)
 
 
+def test_it_looks_for_work_only_while_somebody_wants_to_know_and_cannot_know_means_busy() -> None:
+    vendor = Vendor()
+
+    async def test() -> None:
+        heard = Heard()
+        sensor = NvmlSensor(heard.evidence.put_nowait, vendor, changed=heard.states.put_nowait)
+        await heard.state()
+        vendor.utilization = 40
+        sensor.watch_idleness(True)
+        async with asyncio.timeout(WITHIN):
+            while vendor.called.count("nvmlDeviceGetUtilizationRates") < 2:
+                await asyncio.sleep(0.01)
+            assert sensor.idle_seen_at() is None
+            vendor.fails["nvmlDeviceGetUtilizationRates"] = NOT_SUPPORTED
+            seen = vendor.called.count("nvmlDeviceGetUtilizationRates")
+            while vendor.called.count("nvmlDeviceGetUtilizationRates") < seen + 2:
+                await asyncio.sleep(0.01)
+            assert sensor.idle_seen_at() is None
+            vendor.fails.clear()
+            vendor.utilization = 0
+            while sensor.idle_seen_at() is None:
+                await asyncio.sleep(0.01)
+        sensor.close()
+
+    run(test)
+
+
 def test_a_loop_that_was_closed_ends_the_thread() -> None:
     vendor = Vendor()
     made: list[NvmlSensor] = []

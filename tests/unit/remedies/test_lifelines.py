@@ -1,0 +1,198 @@
+"""Lifelines: for how long, who lets go, and that nothing is left. Address spaces are memory files here."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsguard.daemon.lifelines import MOST, NAME, Lifelines
+from mpsguard.evidence import ProcessEnded
+from mpsguard.model import ProcessKey
+from mpsguard.remedies.lifeline import IDLE_WINDOW, drained, hold_for
+from tests.unit.sensors.uvm_bench import OPEN_SPACE, Bench, scenario, until
+
+
+class MemorySpaces:
+    """Stands where the sensor does: a client's address space is a memory file, a real descriptor."""
+
+    def __init__(self) -> None:
+        self.files: dict[ProcessKey, int] = {}
+
+    def came(self, key: ProcessKey) -> None:
+        self.files[key] = os.memfd_create("space")
+
+    def hold(self, key: ProcessKey) -> tuple[int, ...]:
+        return (self.files[key],) if key in self.files else ()
+
+    def release(self, key: ProcessKey) -> None:
+        os.close(self.files.pop(key))
+
+
+class Gpus:
+    """Stands where NVML does."""
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+        self.idle: float | None = None
+
+    def watch_idleness(self, wanted: bool) -> None:
+        self.asked.append(wanted)
+
+    def idle_seen_at(self) -> float | None:
+        return self.idle
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Mapping[str, Any]]] = []
+
+    def __call__(self, kind: str, data: Mapping[str, Any]) -> None:
+        self.events.append((kind, data))
+
+    def released(self) -> list[str]:
+        return [data["why"] for kind, data in self.events if kind == "lifeline_released"]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "seconds"),
+    [
+        (ProcessEnded(0, None, False, None), 1.0),
+        (ProcessEnded(3, None, False, None), 7.0),
+        (ProcessEnded(None, signal.SIGKILL, True, None), 7.0),
+        (ProcessEnded(None, None, False, None), 7.0),
+    ],
+)
+def test_who_ended_in_order_is_held_for_the_exits_time_and_all_others_for_the_crashes(
+    ended: ProcessEnded, seconds: float
+) -> None:
+    assert hold_for(ended, crash_hold=7.0, exit_hold=1.0) == seconds
+
+
+@given(ended_at=st.floats(0, 1e6), later=st.floats(0, 10))
+def test_only_a_reading_that_looks_back_no_further_than_the_end_proves_that_nothing_runs(
+    ended_at: float, later: float
+) -> None:
+    assert not drained(ended_at, None)
+    seen = ended_at + later
+    assert drained(ended_at, seen) == (seen - IDLE_WINDOW >= ended_at)
+
+
+def test_it_is_let_go_when_its_time_is_over_and_when_the_gpus_are_idle_and_by_wish() -> None:
+    async def story() -> None:
+        spaces, gpus, told = MemorySpaces(), Gpus(), Told()
+        lifelines = Lifelines(spaces, gpus, told)
+        short, long, named = (ProcessKey(pid, 1) for pid in (1, 2, 3))
+        for key in (short, long, named):
+            spaces.came(key)
+        assert lifelines.take(short, 0.05)
+        assert lifelines.take(long, 3600.0)
+        assert lifelines.take(named, 3600.0)
+        assert not lifelines.take(ProcessKey(4, 1), 1.0)
+        assert [held.pid for held in lifelines.held()] == [1, 2, 3]
+        assert lifelines.release_pid(3, "an operator said so")
+        assert not lifelines.release_pid(3, "again")
+        async with asyncio.timeout(20):
+            while len(told.released()) < 2:
+                await asyncio.sleep(0.01)
+            gpus.idle = lifelines.held()[0].since + IDLE_WINDOW
+            while lifelines.held():
+                await asyncio.sleep(0.01)
+            await lifelines.drained()
+        assert gpus.asked == [True, True, True, False]
+        assert told.released() == ["an operator said so", "its time is over", "the GPUs are idle"]
+        assert not spaces.files
+        lifelines.close()
+
+    before = descriptors()
+    asyncio.run(story())
+    assert descriptors() == before
+
+
+def test_a_hundred_thousand_lives_leave_nothing_behind() -> None:
+    async def story() -> None:
+        spaces, told = MemorySpaces(), Told()
+        lifelines = Lifelines(spaces, Gpus(), told)
+        most = 0
+        for number in range(100_000):
+            key = ProcessKey(number % 50_000 + 1, number)
+            spaces.came(key)
+            assert lifelines.take(key, 3600.0)
+            if number % 3 == 0:
+                lifelines.release(key, "its time is over")
+            if number % 1000 == 0:
+                told.events.clear()
+                most = max(most, descriptors())
+        assert MOST - 1 <= len(lifelines.held()) <= MOST
+        assert most <= before + MOST + 8
+        for held in lifelines.held():
+            lifelines.release_pid(held.pid, "the end")
+        lifelines.close()
+        assert not spaces.files
+
+    before = descriptors()
+    asyncio.run(story())
+    assert descriptors() == before
+
+
+def test_the_service_manager_is_given_a_copy_and_told_to_drop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    key = ProcessKey(77, 1)
+
+    async def story() -> None:
+        spaces = MemorySpaces()
+        lifelines = Lifelines(spaces, Gpus(), Told())
+        spaces.came(key)
+        lifelines.take(key, 3600.0)
+        message, files, _, _ = socket.recv_fds(manager, 4096, 4)
+        assert set(message.decode().splitlines()) == {"FDSTORE=1", "FDPOLL=0", f"FDNAME={NAME}77"}
+        assert os.fstat(files[0]) == os.fstat(spaces.files[key])
+        os.close(files[0])
+        await lifelines.drained()
+        lifelines.release(key, "its time is over")
+        assert set(manager.recv(4096).decode().splitlines()) == {"FDSTOREREMOVE=1", f"FDNAME={NAME}77"}
+        kept = os.memfd_create("kept")
+        lifelines.adopt([(kept, f"{NAME}78")], 0.0)
+        async with asyncio.timeout(20):
+            while os.path.exists(f"/proc/self/fd/{kept}"):
+                await asyncio.sleep(0.01)
+        assert set(manager.recv(4096).decode().splitlines()) == {"FDSTOREREMOVE=1", f"FDNAME={NAME}78"}
+        lifelines.close()
+
+    asyncio.run(story())
+    manager.close()
+
+
+def test_the_sensor_keeps_a_killed_clients_address_space_until_it_is_let_go() -> None:
+    """A real process; the driver is a stand-in, its address space a descriptor of a device."""
+
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        await bench.came(process.handle)
+        assert bench.attached() == [process.key]
+        process.popen.kill()
+        process.popen.wait()
+        files = bench.sensor.hold(process.key)
+        assert len(files) == 1
+        assert os.readlink(f"/proc/self/fd/{files[0]}") == "/dev/full"
+        assert bench.attached() == []
+        assert not bench.sensor.hold(process.key)
+        bench.sensor.release(process.key)
+        await until(lambda: not os.path.exists(f"/proc/self/fd/{files[0]}"))
+        bench.sensor.release(process.key)
+
+    scenario(body)
