@@ -151,6 +151,7 @@ def _facts(case: Case) -> tuple[tuple[str, str], ...]:
         ("GPU", incident.gpu or "not known"),
         ("lane", incident.lane or "none"),
         ("confidence", incident.confidence.value),
+        *wording.in_flight(incident),
         *(
             (name, "; ".join(wording.suspect(who, commands) for who in group) or "none")
             for name, group in groups.items()

@@ -154,6 +154,13 @@ def verdict(incident: Incident, commands: Commands) -> str:
     return f"{_capital(fault)}; the culprit is not known{hit}."
 
 
+def in_flight(incident: Incident) -> tuple[tuple[str, str], ...]:
+    """Whether the culprit's end left work on the GPU; nothing where the question does not arise."""
+    if incident.work_in_flight is None and incident.fault_class is not FaultClass.PROCESS:
+        return ()
+    return (("work in flight", {True: "yes", False: "no", None: "not known"}[incident.work_in_flight]),)
+
+
 def what_to_do(incident: Incident, advice: Advice) -> tuple[str, ...]:
     """Advice on the Xids if there is any, then on the class of fault."""
     steps = [f"Xid {number}: {advice[number]}" for number in incident.xids if number in advice]

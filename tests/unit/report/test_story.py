@@ -5,7 +5,7 @@ import pytest
 from mpsguard.evidence import Lost, Source
 from mpsguard.incident import Confidence, FaultClass, Suspect
 from mpsguard.model import ProcessKey
-from mpsguard.report import text
+from mpsguard.report import page, text
 from mpsguard.report.story import Role, clock, tell
 from tests.unit.report.examples import CASE, CULPRIT, EVIDENCE, HOSTILE, OTHER, VICTIM, case, seen, suspect
 
@@ -106,3 +106,15 @@ def test_victims_and_strangers_are_told_apart() -> None:
     assert dict(tell(case(victims=(suspect(VICTIM), Suspect(7, None, False)))).facts)["victims"].endswith(
         "process 7 (no client of ours)"
     )
+
+
+@pytest.mark.parametrize(("in_flight", "shown"), [(True, "yes"), (False, "no"), (None, "not known")])
+def test_whether_work_was_in_flight_is_among_the_facts(in_flight: bool | None, shown: str) -> None:
+    ended = tell(case(fault_class=FaultClass.PROCESS, work_in_flight=in_flight))
+    assert dict(ended.facts)["work in flight"] == shown
+    assert f"<dt>work in flight</dt><dd>{shown}</dd>" in page.render(ended)
+    assert any(line.split() == ["work", "in", "flight", *shown.split()] for line in text.render(ended).splitlines())
+
+
+def test_where_nobody_ended_the_question_does_not_arise() -> None:
+    assert "work in flight" not in dict(tell(case()).facts)
