@@ -13,7 +13,17 @@ KEPT: Final = 1000
 """Events remembered for who asks later."""
 
 _GRAVE: Final = frozenset(
-    {"lane_down", "lane_start_failed", "lane_flapping", "lane_foreign", "command_timeout", "lane_settings_failed"}
+    {
+        "lane_down",
+        "lane_start_failed",
+        "lane_flapping",
+        "lane_foreign",
+        "command_timeout",
+        "lane_settings_failed",
+        "journal_failed",
+        "journal_dropped",
+        "journal_damaged",
+    }
 )
 
 

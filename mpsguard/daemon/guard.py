@@ -108,8 +108,7 @@ class Guard:
             await api.close()
             if self.investigation is not None:
                 await self.investigation.senses.lifelines.drained()
-            if self.investigation is not None:
-                self.investigation.close()
+                await self.investigation.close()
             for domain in self.domains.values():
                 domain.directory.close()
             for sock in given.values():

@@ -1,5 +1,6 @@
 """From evidence to incidents: the senses, the desk that judges what they see, and the journal that keeps it all."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from mpsguard.model import Client
 from mpsguard.sensors import kernel_log
 
 _POSITION: Final = "kernel_log_position"
+_CLOSE_WITHIN: Final = 5.0
+"""Seconds that the journal has to write what waits."""
 
 
 class Investigation:
@@ -39,12 +42,12 @@ class Investigation:
         self._desk = IncidentDesk(journal, clients, self._told)
         self.senses = Senses(self._take, self._kernel_log_after(), core_directory, self._noticed)
 
-    def close(self) -> None:
-        """Give everything back; what was seen is on disk then."""
+    async def close(self) -> None:
+        """Give everything back; what was seen is on disk then, unless the disk hangs."""
         self._remember_position()
         self._desk.close()
         self.senses.close()
-        self.journal.close()
+        await asyncio.to_thread(self.journal.close, _CLOSE_WITHIN)
 
     def _take(self, evidence: Evidence) -> None:
         self._metrics.evidence.labels(evidence.source.value).inc()

@@ -142,9 +142,13 @@ class Journal:
         """Return when all that was recorded before is on disk (or was dropped)."""
         await self._writer.ask(_nothing)
 
-    def close(self) -> None:
-        """Write what waits, then give the file back; blocks until then. What is recorded later is dropped."""
-        self._writer.close()
+    def close(self, within: float | None = None) -> bool:
+        """Write what waits, then give the file back; blocks until then. What is recorded later is dropped.
+
+        False if a disk that hangs did not let it within ``within`` seconds. May be called beside the event loop once
+        nobody records any more.
+        """
+        return self._writer.close(within)
 
     def _new_id(self, began: float) -> str:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(began))

@@ -83,12 +83,16 @@ class Writer:
             raise JournalBusyError("the journal is busy: its disk does not keep up") from None
         return await asyncio.wrap_future(answer)
 
-    def close(self) -> None:
-        """Write what waits, then give the file back; blocks until then."""
+    def close(self, within: float | None = None) -> bool:
+        """Write what waits, then give the file back; blocks until then. False if ``within`` seconds did not do."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
-            self._thread.join()
+            try:
+                self._queue.put(None, timeout=within)
+            except queue.Full:
+                return False
+        self._thread.join(within)
+        return not self._thread.is_alive()
 
     def _work(self) -> None:
         """The journal's thread, until it is told to end."""

@@ -178,3 +178,20 @@ def test_the_file_is_for_its_owner_only(path: Path, journal: Journal) -> None:
     wait(journal.flush())
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_closing_has_an_end_though_the_disk_has_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = threading.Event()
+    put = Store.put_meta
+
+    def hangs(store: Store, key: str, value: str) -> int:
+        assert disk.wait(20)
+        return put(store, key, value)
+
+    monkeypatch.setattr(Store, "put_meta", hangs)
+    journal = Journal.open(path)
+    journal.remember("key", "value")
+    assert not journal.close(0.05)
+    disk.set()
+    assert journal.close(20.0)
+    assert Journal.open(path).close(20.0)
