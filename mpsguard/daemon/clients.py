@@ -9,13 +9,17 @@ from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, ProcessKey
 
 _GPUS: Final = "CUDA_VISIBLE_DEVICES"
+_PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
+_MAX_PATH: Final = 4096
 
 
 def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane: str, adopted: bool) -> Client:
     """All that /proc says of a client at this moment; ``owner`` is its uid and gid."""
     pid = handle.key.pid
     cgroup = procfs.cgroup(pid)
-    gpus = procfs.environment(pid).get(_GPUS)
+    environment = procfs.environment(pid)
+    gpus = environment.get(_GPUS)
+    directory = environment.get(_PIPE_DIRECTORY)
     return Client(
         process=handle.key,
         uid=owner[0],
@@ -28,6 +32,7 @@ def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane
         lane=lane,
         connected_at=time.time(),
         adopted=adopted,
+        pipe_directory=procfs.printable(directory)[:_MAX_PATH] if directory is not None else None,
     )
 
 

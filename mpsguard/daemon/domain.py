@@ -61,7 +61,8 @@ class Domain:
         self.settings = settings
         self.directory = PublicDirectory(Path(settings.pipe_directory))
         self.clients = Clients(self)
-        self._senses: Senses | None = None
+        self._senses: Senses
+        """There from `run` on, and nobody comes before."""
         spec = lane_spec(guard, settings, binary)
         store = SettingsStore(Path(guard.state_directory) / "lanes" / f"{spec.name}.json", settings.settings)
         self.lane = Lane(spec, store, self._noticed)
@@ -125,9 +126,9 @@ class Domain:
         self._events.publish(kind, self.name, lane=lane, **data)
         if kind == "command_timeout":
             self._metrics.command_timeouts.labels(self.name, lane).inc()
-        if self._senses is not None and kind in ("lane_adopted", "lane_started"):
+        if kind in ("lane_adopted", "lane_started"):
             self._senses.lane_began(self.lane.report)
-        elif self._senses is not None and kind == "lane_state":
+        elif kind == "lane_state":
             self._senses.lane_changed(self.lane.report)
         if self._sentinel is not None:
             self._sentinel.look()
@@ -162,10 +163,8 @@ class Domain:
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        if self._senses is not None:
-            self._senses.client_came(client, handle)
+        self._senses.client_came(client, handle)
         self._population_changed()
-        named = procfs.environment(client.process.pid).get("CUDA_MPS_PIPE_DIRECTORY")
         self._events.publish(
             "client_adopted" if client.adopted else "client_connected",
             self.name,
@@ -175,19 +174,17 @@ class Domain:
             command=client.command,
             container=client.container,
             # A program may set the variable for itself after its start: a hint beside the proof, no proof.
-            environment_agrees=named == self.settings.pipe_directory,
+            environment_agrees=client.pipe_directory == self.settings.pipe_directory,
         )
 
     def client_came_again(self, _: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        if self._senses is not None:
-            self._senses.client_came_again(handle)
+        self._senses.client_came_again(handle)
 
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        if self._senses is not None:
-            servers = tuple(server.process.pid for server in self.lane.report.servers)
-            self._senses.client_ended(client, handle, servers, self._hold_for)
+        servers = tuple(server.process.pid for server in self.lane.report.servers)
+        self._senses.client_ended(client, handle, servers, self._hold_for)
         self._population_changed()
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)
 
