@@ -38,31 +38,17 @@ class Recorder:
         peer: Peer | None = None,
     ) -> Self:
         """Add one value: `row("clients that died", 0, count=4, ...)` is "0 of 4"."""
-        self._rows.append(
-            Row(name=name, value=value, unit=unit, bar=bar, holds=holds, runs=runs, count=count, peer=peer)
-        )
-        return self
+        return self.add(Row(name=name, value=value, unit=unit, bar=bar, holds=holds, runs=runs, count=count, peer=peer))
 
     def measured(
         self, name: str, samples: Sequence[float], *, unit: str, bar: str, holds: bool, peer: Peer | None = None
     ) -> Self:
-        """Add what was measured several times: the median stands for it, the spread and the count go with it."""
-        low, middle, high = summary(samples)
-        self._rows.append(
-            Row(
-                name=name,
-                value=middle,
-                min=low,
-                median=middle,
-                max=high,
-                count=len(samples),
-                unit=unit,
-                bar=bar,
-                holds=holds,
-                runs=len(samples),
-                peer=peer,
-            )
-        )
+        """Add what was measured several times; see `measured_row`."""
+        return self.add(measured_row(name, samples, unit=unit, bar=bar, holds=holds, peer=peer))
+
+    def add(self, row: Row) -> Self:
+        """Add a row as it is."""
+        self._rows.append(row)
         return self
 
     def write(self, directory: Path = DIRECTORY) -> Path:
@@ -86,6 +72,26 @@ class Recorder:
         path = directory / result.file_name
         path.write_bytes(text)
         return path
+
+
+def measured_row(
+    name: str, samples: Sequence[float], *, unit: str, bar: str, holds: bool, peer: Peer | None = None
+) -> Row:
+    """What was measured several times: the median stands for it, the spread and the count go with it."""
+    low, middle, high = summary(samples)
+    return Row(
+        name=name,
+        value=middle,
+        min=low,
+        median=middle,
+        max=high,
+        count=len(samples),
+        unit=unit,
+        bar=bar,
+        holds=holds,
+        runs=len(samples),
+        peer=peer,
+    )
 
 
 def peer(name: str, samples: Sequence[float]) -> Peer:

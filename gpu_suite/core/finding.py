@@ -18,20 +18,7 @@ class Finding:
 
     def record(self, into: Recorder) -> None:
         """Put the row into a result file."""
-        row = self.row
-        if self.samples:
-            into.measured(row.name, self.samples, unit=row.unit, bar=row.bar, holds=row.holds, peer=row.peer)
-        else:
-            into.row(
-                row.name,
-                row.value,
-                unit=row.unit,
-                bar=row.bar,
-                holds=row.holds,
-                runs=row.runs,
-                count=row.count,
-                peer=row.peer,
-            )
+        into.add(self.row)
 
 
 def all_of(name: str, got: int, wanted: int, unit: str, *, note: str = "") -> Finding:
@@ -71,20 +58,8 @@ def sampled(
 ) -> Finding:
     """A finding made of several values: the median stands for them, stock's beside it."""
     kept = _rounded(samples)
-    low, middle, high = recorder.summary(kept)
-    row = Row(
-        name=name,
-        value=middle,
-        min=low,
-        median=middle,
-        max=high,
-        count=len(kept),
-        unit=unit,
-        bar=bar,
-        holds=holds,
-        runs=len(kept),
-        peer=recorder.peer("stock", _rounded(peer)) if peer else None,
-    )
+    beside = recorder.peer("stock", _rounded(peer)) if peer else None
+    row = recorder.measured_row(name, kept, unit=unit, bar=bar, holds=holds, peer=beside)
     return Finding(row, note, kept)
 
 
