@@ -1,9 +1,9 @@
 """How clients end: exit code or signal, and whether the kernel's out-of-memory killer did it.
 
-Whether work was in flight is not known. What was looked at, for an unmodified client on the stock driver: a process
-that has ended has no memory and no descriptors left in /proc; the fdinfo of its NVIDIA descriptors tells position and
-flags, alive or dead; NVML books utilisation under MPS on the server. The server's reaction does tell, by a fault right
-after the end, and that is triage's to see.
+Whether work was in flight is not known. What was looked at, for an unmodified client: a process that has ended has no
+memory left in /proc; a zombie's fd and fdinfo are empty, and what was opened of them before answers ENOENT (tried on
+6.18 with an ordinary file: the driver is not even asked); NVML books utilisation under MPS on the server. The server's
+reaction does tell, by a fault right after the end, and that is triage's to see.
 """
 
 import signal
