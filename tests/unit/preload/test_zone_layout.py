@@ -67,7 +67,8 @@ def test_a_region_holds_what_was_asked_for(size: int, front: int, back: int, ali
 @given(words, words, words)
 def test_no_more_is_armed_than_is_free(free: int, margin: int, limit: int) -> None:
     allowed = zone_layout.allowed(free, margin, limit)
-    assert 0 <= allowed <= min(limit, max(free - margin, 0) / 4)
+    assert 0 <= allowed <= limit
+    assert 4 * allowed <= max(free - margin, 0)
 
 
 @given(st.lists(st.integers(1, 128 << 20), max_size=200), st.integers(0, 64 << 30))
