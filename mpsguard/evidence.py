@@ -50,6 +50,21 @@ class UvmFault(msgspec.Struct, frozen=True, tag="uvm_fault"):
     fatal: bool
 
 
+class ZoneHit(msgspec.Struct, frozen=True, tag="zone_hit"):
+    """An access outside an allocation that a zone absorbed: nobody was hurt, and what was read or written is void."""
+
+    address: int
+    access: str
+    region: int
+    """The region's number, counted by the program."""
+    part: str
+    """front zone or back zone."""
+    beyond: int
+    """Bytes past the end (1: the first one behind it), or before the start (negative)."""
+    size: int
+    """Bytes that the program had asked for."""
+
+
 class Xid(msgspec.Struct, frozen=True, tag="xid"):
     """An NVRM Xid line of the kernel log, or an NVML event with an Xid number."""
 
@@ -140,7 +155,17 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
 
 
 Observation = (
-    UvmFault | Xid | ServerSays | SmError | OwnDump | ProcessEnded | ClientCame | LaneChanged | DeviceHealth | Lost
+    UvmFault
+    | ZoneHit
+    | Xid
+    | ServerSays
+    | SmError
+    | OwnDump
+    | ProcessEnded
+    | ClientCame
+    | LaneChanged
+    | DeviceHealth
+    | Lost
 )
 
 

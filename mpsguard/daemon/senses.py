@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from mpsguard.daemon.lifelines import Lifelines
-from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, Source, Trust, Xid
+from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, Source, Trust, UvmFault, Xid
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.mps.server_log import LogTail
@@ -20,6 +20,7 @@ from mpsguard.sensors.process_ends import ProcessEndsSensor
 from mpsguard.sensors.sm_errors import SmErrorSensor
 from mpsguard.sensors.state import SensorState
 from mpsguard.sensors.uvm import Attachment, UvmSensor
+from mpsguard.sensors.zones import ZoneSensor
 
 _SM_XIDS: Final = frozenset({13, 43})
 """What the kernel log says first of an SM fault (43 alone: `trap`)."""
@@ -47,7 +48,8 @@ class Senses:
     ) -> None:
         """``kernel_log_after``: see `KernelLogSensor`; ``core_directory``: `CoreDirectory`; ``notice``: `Lifelines`."""
         self._take = take
-        self._uvm = UvmSensor(take)
+        self._zones = ZoneSensor(take)
+        self._uvm = UvmSensor(self._faulted)
         self._kernel_log = KernelLogSensor(self._logged, after=kernel_log_after)
         self._nvml = NvmlSensor(take)
         self.lifelines = Lifelines(self._uvm, self._nvml, notice)
@@ -80,6 +82,7 @@ class Senses:
                 serial=f"came:{client.process.pid}.{client.process.start_ticks}",
             )
         )
+        self._zones.client_came(handle)
         self._uvm.client_came(handle)
 
     def client_came_again(self, handle: ProcessHandle) -> None:
@@ -102,6 +105,7 @@ class Senses:
         if not seconds or not self.lifelines.take(client.process, seconds):
             self._uvm.client_ended(client.process)
         self._sm_errors.client_ended(client.process)
+        self._zones.client_ended(client.process)
         if self._cores is not None:
             self._cores.client_ended(client)
         self._take(ended)
@@ -148,6 +152,7 @@ class Senses:
             (Source.NVML, self._nvml.state()),
             (Source.PROCESSES, self._ends.state()),
             (Source.GPU_CORE, self._sm_errors.state()),
+            (ZoneSensor.name, self._zones.state()),
         ]
         if self._cores is not None:
             named.append((CoreDirectory.name, self._cores.state()))
@@ -164,8 +169,13 @@ class Senses:
             self._close_log(lane, source)
         if self._cores is not None:
             self._cores.close()
-        for sensor in (self._uvm, self._kernel_log, self._nvml, self._ends, self._sm_errors):
+        for sensor in (self._uvm, self._kernel_log, self._nvml, self._ends, self._sm_errors, self._zones):
             sensor.close()
+
+    def _faulted(self, evidence: Evidence) -> None:
+        if isinstance(evidence.what, UvmFault) and not evidence.what.fatal:
+            self._zones.fault(evidence)
+        self._take(evidence)
 
     def _logged(self, evidence: Evidence) -> None:
         if isinstance(evidence.what, Xid) and evidence.what.number in _SM_XIDS:

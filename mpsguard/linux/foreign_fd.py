@@ -80,6 +80,30 @@ def copies_of_device(pidfd: int, pid: int, device: Path) -> Copies:
     return Copies(copies, complete=len(names) <= MAX_LOOKED_AT)
 
 
+def copy_of_link(pidfd: int, pid: int, text: str) -> int | None:
+    """Copy the first descriptor of the process whose link reads ``text``; None if it has none.
+
+    The text proves nothing, and what is copied may be a trap (see above): ask of it only what no file system is waited
+    for, and close it where waiting does no harm. Errors as of `copies_of_device`.
+    """
+    try:
+        directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise ProcessLookupError(f"process {pid} has ended") from None
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in itertools.islice(entries, MAX_LOOKED_AT)]
+        for name in names:
+            try:
+                if os.readlink(name, dir_fd=directory) == text and (fd := _copy(pidfd, int(name))) is not None:
+                    return fd
+            except FileNotFoundError:
+                continue
+        return None
+    finally:
+        os.close(directory)
+
+
 def same_file(one: int, other: int) -> bool:
     """Whether two descriptors of this process are of one open file (kcmp(2)); OSError where the kernel cannot say."""
     number = _SYS_KCMP.get(platform.machine())

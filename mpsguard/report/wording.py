@@ -17,6 +17,7 @@ from mpsguard.evidence import (
     Source,
     UvmFault,
     Xid,
+    ZoneHit,
 )
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
@@ -70,6 +71,9 @@ def observation(what: Observation) -> str:
         case UvmFault():
             fatal = "fatal" if what.fatal else "non-fatal"
             return f"{fatal} GPU fault: {what.access} at 0x{what.address:x}, {what.fault_type}"
+        case ZoneHit():
+            side = f"{-what.beyond} bytes before" if what.beyond < 0 else f"{what.beyond} bytes past"
+            return f"{what.access} at 0x{what.address:x} in a {what.part}: {side} allocation {what.region}"
         case Xid():
             blamed = f" (the line names pid {what.pid})" if what.pid is not None else ""
             where = [f"{name} {value}" for name in ("gpc", "tpc", "sm") if (value := getattr(what, name)) is not None]

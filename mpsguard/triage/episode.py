@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid
+from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid, ZoneHit
 from mpsguard.triage import catalog
 from mpsguard.triage.catalog import Level
 from mpsguard.triage.population import Population, when
@@ -47,6 +47,8 @@ def is_anchor(evidence: Evidence) -> bool:
     what = evidence.what
     if isinstance(what, UvmFault):
         return what.fatal
+    if isinstance(what, ZoneHit):
+        return True
     if isinstance(what, Xid):
         return catalog.lookup(what.number).level in _TELLING
     if isinstance(what, ServerSays):
@@ -74,7 +76,8 @@ def episodes(evidence: Sequence[Evidence], population: Population) -> list[Episo
     """The episodes in evidence that is `in_order`, oldest first."""
     ends = [when(each) for each in evidence if isinstance(each.what, ServerSays) and each.what.what == "fault_ends"]
     clusters: list[list[Evidence]] = []
-    for anchor in filter(is_anchor, evidence):
+    # What a zone absorbed is an incident by itself (`absorbed`) and the cause of nothing.
+    for anchor in (each for each in evidence if is_anchor(each) and not isinstance(each.what, ZoneHit)):
         home = next((cluster for cluster in reversed(clusters) if _belongs(anchor, cluster, ends, population)), None)
         if home is None:
             clusters.append([anchor])

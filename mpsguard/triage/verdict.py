@@ -24,7 +24,7 @@ import msgspec
 
 from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, Xid
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
-from mpsguard.triage import catalog, left_behind
+from mpsguard.triage import absorbed, catalog, left_behind
 from mpsguard.triage.case import Case
 from mpsguard.triage.catalog import Level
 from mpsguard.triage.episode import BEFORE, episodes, in_order
@@ -60,6 +60,7 @@ def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ..
         found += judged
         if judged:
             unnoticed |= dict.fromkeys(left_behind.unnoticed_pages(episode), judged[0])
+    found += absorbed.incidents(ordered, population)
     found.sort(key=lambda incident: (incident.began, incident.fault_class.value))
     return tuple(incident for index, incident in enumerate(found) if not _is_consequence(incident, found[:index]))
 

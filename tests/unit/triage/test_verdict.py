@@ -20,6 +20,7 @@ from mpsguard.evidence import (
     Trust,
     UvmFault,
     Xid,
+    ZoneHit,
 )
 from mpsguard.incident import Confidence, FaultClass, Incident
 from mpsguard.model import ProcessKey
@@ -276,3 +277,20 @@ def test_without_the_kernel_log_who_may_have_died_of_its_error_is_not_accused() 
     (killed,) = triage([*CLIENTS, *torn, ended(B, 30.1, signal=9)])
     assert killed.culprit is not None
     assert killed.culprit.process == B
+
+
+def zone(process: ProcessKey, at: float) -> Evidence:
+    hit = ZoneHit(0x7F0000400010, "write", region=3, part="back zone", beyond=17, size=4 << 20)
+    return seen(Source.UVM, at, hit, process, trust=Trust.PROOF)
+
+
+def test_what_a_zone_absorbed_has_a_culprit_and_no_victim_and_excuses_nothing_beside_it() -> None:
+    incident = only(triage([*CLIENTS, zone(B, 10.0)]))
+    assert incident.culprit is not None
+    assert (incident.fault_class, incident.confidence) == (FaultClass.MMU, Confidence.PROVEN)
+    assert (incident.culprit.process, incident.victims) == (B, ())
+    assert "byte 17 behind the end of its allocation 3" in incident.reason
+    both = triage([*CLIENTS, zone(B, 10.0), *MMU])
+    assert {one.culprit.process for one in both if one.culprit} == {A, B}
+    crash = triage([*CLIENTS, zone(B, 10.0), ended(C, 10.01, signal=9)])
+    assert {one.culprit.process for one in crash if one.culprit} == {B, C}

@@ -1,0 +1,139 @@
+"""Zones: accesses outside an allocation that a zone absorbed, told from ordinary work in managed memory.
+
+A zone is managed memory (docs/preload.md): an access there is a fault that the driver serves, and the `uvm` sensor sees
+it as one that is not fatal. Whether it was a zone, and of which region, the client's own table tells, a memory file
+that is copied out of it. The table is the client's word about itself and about nobody else.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from mpsguard.client import zone_table
+from mpsguard.client.zone_table import Part, Place, TableError
+from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
+from mpsguard.linux import foreign_fd
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.side_threads import SideThreads
+from mpsguard.model import ProcessKey
+from mpsguard.sensors.state import SensorState
+
+AGAIN: Final = 60.0
+"""Seconds after which a further access in the same region's zone is told again."""
+_NO_TABLE: Final = 10.0
+"""Seconds for which a client that had no table is not asked again: one that uses managed memory faults all the time."""
+_CLOSE_WITHIN: Final = 2.0
+
+
+class _Client:
+    def __init__(self, pidfd: int) -> None:
+        self.pidfd = pidfd
+        self.told: dict[int, float] = {}
+        self.no_table_at = -_NO_TABLE
+        self.looking = False
+
+
+class ZoneSensor:
+    """Owns a pidfd of each client, and one thread that looks at their tables. Made inside a running event loop."""
+
+    name: Final = "zones"
+
+    def __init__(self, emit: Callable[[Evidence], None]) -> None:
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
+        self._clients: dict[ProcessKey, _Client] = {}
+        self._reader = SideThreads("zones", 1)
+        self._hits = 0
+
+    def client_came(self, handle: ProcessHandle) -> None:
+        """A client that may have zones. ``handle`` may be closed afterwards."""
+        if handle.key not in self._clients:
+            with suppress(OSError):  # without it, its zones are ordinary memory to us
+                self._clients[handle.key] = _Client(os.dup(handle.fileno()))
+
+    def client_ended(self, key: ProcessKey) -> None:
+        """It has ended."""
+        client = self._clients.pop(key, None)
+        if client is not None:
+            os.close(client.pidfd)
+
+    def fault(self, evidence: Evidence) -> None:
+        """A fault that was not fatal: was it in a zone?"""
+        what, key = evidence.what, evidence.process
+        client = self._clients.get(key) if key is not None else None
+        if not isinstance(what, UvmFault) or key is None or client is None or client.looking:
+            return
+        if time.monotonic() - client.no_table_at < _NO_TABLE:
+            return
+        client.looking = True
+        self._reader.run(partial(self._look, key, os.dup(client.pidfd), evidence))
+
+    def state(self) -> SensorState:
+        """Always there: whether a client has zones is its own choice."""
+        return SensorState(True, f"{self._hits} accesses in zones")
+
+    def close(self) -> None:
+        """Give everything back; safe to call twice."""
+        self._reader.close(_CLOSE_WITHIN)
+        for key in list(self._clients):
+            self.client_ended(key)
+
+    def _look(self, key: ProcessKey, pidfd: int, evidence: Evidence) -> None:
+        """On a thread of its own."""
+        assert isinstance(evidence.what, UvmFault)
+        place: Place | None = None
+        found = False
+        try:
+            file = foreign_fd.copy_of_link(pidfd, key.pid, zone_table.LINK)
+            if file is not None:
+                try:
+                    place = zone_table.read(file).locate(evidence.what.address)
+                    found = True
+                finally:
+                    os.close(file)
+        except (OSError, TableError):
+            found = False
+        finally:
+            os.close(pidfd)
+        with suppress(RuntimeError):  # the loop has ended: nobody wants to know
+            self._loop.call_soon_threadsafe(self._looked, key, evidence, place, found)
+
+    def _looked(self, key: ProcessKey, evidence: Evidence, place: Place | None, found: bool) -> None:
+        client = self._clients.get(key)
+        if client is None:
+            return
+        client.looking = False
+        now = time.monotonic()
+        if not found:
+            client.no_table_at = now
+        if place is None or place.part is Part.MEMORY:
+            return
+        region = place.region.number
+        if now - client.told.get(region, -AGAIN) < AGAIN:
+            return
+        client.told[region] = now
+        self._hits += 1
+        assert isinstance(evidence.what, UvmFault)
+        self._emit(
+            Evidence(
+                source=Source.UVM,
+                observed_at=now,
+                happened_at=evidence.happened_at,
+                uncertainty=evidence.uncertainty,
+                gpu=evidence.gpu,
+                process=key,
+                trust=Trust.PROOF,
+                what=ZoneHit(
+                    address=evidence.what.address,
+                    access=evidence.what.access,
+                    region=region,
+                    part=place.part.value,
+                    beyond=place.beyond,
+                    size=place.region.size,
+                ),
+            )
+        )

@@ -1,0 +1,100 @@
+"""Zones: a real process with a real table in a real memory file; only the driver's report is made up."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mpsguard.client import zone_table
+from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.sensors.zones import ZoneSensor
+
+START, FRONT, MEMORY, BACK = 0x7F0000000000, 16 << 20, 4 << 20, 64 << 20
+USER = START + FRONT
+LIVE, BACK_ARMED, FRONT_ARMED = 1, 4, 2
+HEADER = "<8sIIIIII"
+SLOT = "<IIQQQQQQIi"
+
+TABLE = f"""
+import fcntl, os, struct, sys
+fd = os.memfd_create({zone_table.NAME!r}, os.MFD_ALLOW_SEALING)
+flags = {LIVE | BACK_ARMED | FRONT_ARMED}
+slot = struct.pack({SLOT!r}, 2, flags, {START}, {FRONT}, {MEMORY}, {BACK}, {USER}, {MEMORY}, 7, 0)
+header = struct.pack({HEADER!r}, {zone_table.MAGIC!r}, {zone_table.VERSION}, 4096, len(slot), 1, os.getpid(), 0)
+os.write(fd, header.ljust(4096, b'\\0') + slot)
+fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+"""
+WAIT = "print('ready', flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def client(program: str) -> Iterator[ProcessHandle]:
+    command = [sys.executable, "-S", "-c", f"import sys\n{program}\n{WAIT}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with ProcessHandle.open(process.pid) as handle:
+            yield handle
+        process.communicate()
+
+
+def fault(handle: ProcessHandle, address: int) -> Evidence:
+    what = UvmFault(address, "write", "invalid", fatal=False)
+    return Evidence(Source.UVM, 5.0, what, happened_at=4.9, process=handle.key, trust=Trust.PROOF)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_an_access_in_a_zone_is_told_with_its_place_once_and_one_in_ordinary_memory_is_not() -> None:
+    seen: list[Evidence] = []
+
+    async def story() -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        sensor = ZoneSensor(seen.append)
+        with client(TABLE) as handle:
+            sensor.client_came(handle)
+            sensor.client_came(handle)
+            sensor.fault(fault(handle, USER + 8))
+            sensor.fault(fault(handle, START - 4096))
+            await until(lambda: not sensor._clients[handle.key].looking)
+            sensor.fault(fault(handle, USER + MEMORY + 16))
+            await until(lambda: seen)
+            sensor.fault(fault(handle, USER + MEMORY + 32))
+            await until(lambda: not sensor._clients[handle.key].looking)
+            sensor.client_ended(handle.key)
+            sensor.fault(fault(handle, USER + MEMORY + 64))
+        sensor.close()
+        sensor.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(story())
+    (evidence,) = seen
+    assert evidence.what == ZoneHit(USER + MEMORY + 16, "write", 7, "back zone", beyond=17, size=MEMORY)
+    assert evidence.happened_at == 4.9
+
+
+def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look() -> None:
+    liar = f"import os\nfd = os.memfd_create({zone_table.NAME!r})\nos.write(fd, b'x' * 8192)"
+
+    async def story() -> None:
+        sensor = ZoneSensor(lambda _: None)
+        for program in ("", liar):
+            with client(program) as handle:
+                sensor.client_came(handle)
+                sensor.fault(fault(handle, USER + MEMORY + 16))
+                await until(lambda: not sensor._clients[handle.key].looking)
+                assert sensor._clients[handle.key].no_table_at > 0
+                sensor.fault(fault(handle, USER + MEMORY + 16))
+                assert not sensor._clients[handle.key].looking
+                sensor.client_ended(handle.key)
+        assert sensor.state().detail == "0 accesses in zones"
+        sensor.close()
+
+    asyncio.run(story())
