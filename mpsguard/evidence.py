@@ -122,6 +122,8 @@ class ProcessEnded(msgspec.Struct, frozen=True, tag="process_ended"):
     """Whether kernels may have been running; None if that cannot be known."""
     servers: tuple[int, ...] = ()
     """Pids of its lane's servers, as last seen: the kernel log calls work that outlives its client theirs."""
+    kept: bool = False
+    """Whether its address space was kept (a lifeline): work that it left behind ends without a trace."""
 
 
 class ClientCame(msgspec.Struct, frozen=True, tag="client_came"):

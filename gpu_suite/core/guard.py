@@ -42,6 +42,9 @@ name = "suite"
 pipe_directory = "{root}/pub"
 control_binary = "{control}"
 {domain}
+
+[domain.lifelines]
+{lifelines}
 """
 
 
@@ -51,12 +54,18 @@ class Options:
 
     sentinel: bool = False
     core_directory: Path | None = None
+    lifelines: bool = True
+    """False: clients that crash are let go of at once, as if nobody kept them."""
 
     def fill(self, root: Path, control: str) -> str:
         """The configuration."""
         cores = f'core_directory = "{self.core_directory}"' if self.core_directory else ""
         return _CONFIG.format(
-            root=root, control=control, guard=cores, domain="sentinel = true" if self.sentinel else ""
+            root=root,
+            control=control,
+            guard=cores,
+            domain="sentinel = true" if self.sentinel else "",
+            lifelines="" if self.lifelines else "crash_hold = 0",
         )
 
 

@@ -16,6 +16,7 @@ from fault_injection.catalog import Fault
 from gpu_suite.core.bench import Bench, Measurement
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding
+from gpu_suite.core.guard import Options
 from gpu_suite.simulated import SimulatedPrograms
 from gpu_suite.triage import rows
 from gpu_suite.triage.cells import ARMS, STOCK, Cell, CellFile, Key, file_name, merged, write
@@ -94,7 +95,8 @@ class Matrix:
             stock = stack.enter_context(self.bench.stock())
             self.bench.warm_up(stock)
             return Site(arm, stock, stock.pipe_directory, None)
-        guard = stack.enter_context(self.bench.guard())
+        # What a fault does and who is named is measured here; what keeps it from hurting anybody, elsewhere.
+        guard = stack.enter_context(self.bench.guard(options=Options(lifelines=False)))
         self.bench.warm_up(guard)
         lane, _ = guard.lane()
         run_directory = Path(lane.pipe_directory).parents[2]  # RUN/lanes/NAME/pipe

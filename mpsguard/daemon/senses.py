@@ -102,8 +102,11 @@ class Senses:
         """
         ended = self._ends.client_ended(client, handle, servers)
         seconds = hold_for(ended.what) if isinstance(ended.what, ProcessEnded) else 0.0
-        if not seconds or not self.lifelines.take(client.process, seconds):
+        kept = bool(seconds) and self.lifelines.take(client.process, seconds)
+        if not kept:
             self._uvm.client_ended(client.process)
+        elif isinstance(ended.what, ProcessEnded):
+            ended = msgspec.structs.replace(ended, what=msgspec.structs.replace(ended.what, kept=True))
         self._sm_errors.client_ended(client.process)
         self._zones.client_ended(client.process)
         if self._cores is not None:

@@ -67,6 +67,8 @@ class _Client:
     def __init__(self, key: ProcessKey) -> None:
         self.key = key
         self.spaces: list[WatchedSpace] = []
+        self.anchors: tuple[int, ...] = ()
+        """See `Found.anchors`."""
         self.reason = "it has not been looked at yet"
         self.pidfd = -1
         self.looks = 0
@@ -150,8 +152,7 @@ class UvmSensor:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
         client = self._forget(key)
         if client is not None:
-            for space in list(client.spaces):
-                self._drop(client, space)
+            self._let_go(client)
 
     def hold(self, key: ProcessKey) -> tuple[int, ...]:
         """In the place of `client_ended`: go on watching an ended client's address spaces, which keeps them alive.
@@ -159,17 +160,19 @@ class UvmSensor:
         Descriptors of their files, which stay this sensor's, for whoever else is to hold them; () if there is none.
         """
         client = self._forget(key)
-        if client is None or not client.spaces:
+        if client is None:
+            return ()
+        if not client.spaces:
+            self._let_go(client)
             return ()
         self._held[key] = client
-        return tuple(space.file for space in client.spaces)
+        return (*(space.file for space in client.spaces), *client.anchors)
 
     def release(self, key: ProcessKey) -> None:
         """Let go of what is held of an ended client."""
         client = self._held.pop(key, None)
         if client is not None:
-            for space in list(client.spaces):
-                self._drop(client, space)
+            self._let_go(client)
 
     def attachments(self) -> list[Attachment]:
         """Every client that came and has not ended."""
@@ -211,6 +214,12 @@ class UvmSensor:
         self._take_found()
         self._closers.close(CLOSE_WITHIN)
 
+    def _let_go(self, client: _Client) -> None:
+        for space in list(client.spaces):
+            self._drop(client, space)
+        self._close_files(list(client.anchors))
+        client.anchors = ()
+
     def _forget(self, key: ProcessKey) -> _Client | None:
         """Look at a client no more."""
         client = self._clients.pop(key, None)
@@ -238,7 +247,7 @@ class UvmSensor:
             client.look_again = True
             return
         client.looks += 1
-        if client.looks > 1 and client.spaces:
+        if client.looks > 1 and client.spaces and client.anchors:
             client.looking_since = time.monotonic()
             self._lookers.run(partial(self._read_gpus_aside, client, tuple(client.spaces)))
             return
@@ -300,8 +309,11 @@ class UvmSensor:
             for space in found.opened:
                 self._adopt(client, space)
                 self._drop(client, space)
+            self._close_files(list(found.anchors))
             return
         client.reason = found.reason
+        self._close_files(list(client.anchors))
+        client.anchors = found.anchors
         if found.complete:
             for space in order.own:
                 if space in client.spaces and space not in found.held:

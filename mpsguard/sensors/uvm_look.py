@@ -44,6 +44,9 @@ class Found(msgspec.Struct, frozen=True):
     """Those of the known ones that the client holds."""
     opened: tuple[WatchedSpace, ...] = ()
     """New ones; nobody reads them yet."""
+    anchors: tuple[int, ...] = ()
+    """Copies of the client's other files of the device, for who takes this to close: they keep its memory map, without
+    which the driver takes the address space apart as the process ends, whoever holds that."""
     ended: bool = False
 
 
@@ -70,8 +73,10 @@ class Looker:
             os.close(order.pidfd)
         try:
             found = self._seen(order, copies)
-        finally:
+        except BaseException:
             self._close_all(copies.fds)
+            raise
+        self._close_all([file for file in copies.fds if file not in found.anchors])
         self.read_gpus([*found.opened, *(space for space in found.held if space in order.own)])
         return found
 
@@ -111,14 +116,17 @@ class Looker:
             return Found(str(error), held=tuple(held))
         kept = sum(space in held or not copies.complete for space in order.own)
         room = order.max_spaces - len(order.others) - kept
-        opened, trouble = self._attached(order.key, unknown, min(room, MAX_SPACES_OF_A_CLIENT - kept))
+        opened, others, trouble = self._attached(order.key, unknown, min(room, MAX_SPACES_OF_A_CLIENT - kept))
         if len(opened) >= room and len(unknown) > len(opened):
             trouble = f"{order.max_spaces} address spaces are watched already"
-        return Found(trouble or reason, copies.complete, tuple(held), tuple(opened))
+        return Found(
+            trouble or reason, copies.complete, tuple(held), tuple(opened), tuple(others[:MAX_SPACES_OF_A_CLIENT])
+        )
 
-    def _attached(self, key: ProcessKey, files: list[int], room: int) -> tuple[list[WatchedSpace], str]:
-        """New watches over the address spaces among ``files``, ``room`` at most, and the last trouble there was."""
+    def _attached(self, key: ProcessKey, files: list[int], room: int) -> tuple[list[WatchedSpace], list[int], str]:
+        """New watches over the address spaces among ``files``, ``room`` at most; what is none; the last trouble."""
         opened: list[WatchedSpace] = []
+        others: list[int] = []
         trouble = ""
         for file in files:
             if len(opened) >= room:
@@ -127,7 +135,7 @@ class Looker:
                 if not any(space.is_of(file) for space in opened):
                     opened.append(WatchedSpace.open(self._driver, file, key))
             except NotAVaSpaceError:
-                continue
+                others.append(file)
             except (UvmStatusError, OSError) as error:
                 trouble = str(error)
-        return opened, trouble
+        return opened, others, trouble

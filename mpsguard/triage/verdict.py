@@ -210,8 +210,10 @@ def _crash(case: Case, end: Evidence, in_flight: bool) -> Incident:
     assert isinstance(end.what, ProcessEnded)
     how = left_behind.how(end)
     if not in_flight:
-        settled = case.now >= when(end) + BEFORE
+        settled = case.now >= when(end) + BEFORE and not end.what.kept
         outcome = "no fault followed, so no work of it was in flight" if settled else "a fault may follow from its work"
+        if end.what.kept:
+            outcome = "its address space was kept, so that work it may have left behind ends without harm"
         return case.incident(
             FaultClass.PROCESS,
             Confidence.PROVEN,

@@ -16,7 +16,7 @@ from mpsguard.daemon.lifelines import MOST, NAME, Lifelines
 from mpsguard.evidence import ProcessEnded
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.lifeline import IDLE_WINDOW, drained, hold_for
-from tests.unit.sensors.uvm_bench import OPEN_SPACE, Bench, scenario, until
+from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
 
 
 class MemorySpaces:
@@ -181,18 +181,18 @@ def test_the_sensor_keeps_a_killed_clients_address_space_until_it_is_let_go() ->
     """A real process; the driver is a stand-in, its address space a descriptor of a device."""
 
     async def body(bench: Bench) -> None:
-        process = bench.process(OPEN_SPACE)
+        process = bench.process(OPEN_PLAIN, OPEN_SPACE)
         await bench.came(process.handle)
         assert bench.attached() == [process.key]
         process.popen.kill()
         process.popen.wait()
         files = bench.sensor.hold(process.key)
-        assert len(files) == 1
-        assert os.readlink(f"/proc/self/fd/{files[0]}") == "/dev/full"
+        # The address space, and the file that keeps the process' memory map.
+        assert [os.readlink(f"/proc/self/fd/{file}") for file in files] == ["/dev/full"] * 2
         assert bench.attached() == []
         assert not bench.sensor.hold(process.key)
         bench.sensor.release(process.key)
-        await until(lambda: not os.path.exists(f"/proc/self/fd/{files[0]}"))
+        await until(lambda: not any(os.path.exists(f"/proc/self/fd/{file}") for file in files))
         bench.sensor.release(process.key)
 
     scenario(body)
