@@ -72,12 +72,12 @@ class PacketStream:
         loop = asyncio.get_running_loop()
         await self._ready(loop.add_reader, loop.remove_reader)
 
-    async def receive(self, limit: int) -> Packet:
+    async def receive(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
         """The next packet; see `seqpacket.receive`. A reset connection ends after what was sent on it."""
         reset = False
         while True:
             try:
-                return seqpacket.receive(self._socket, limit)
+                return seqpacket.receive(self._socket, limit, max_fds=max_fds)
             except BlockingIOError:
                 await self.readable()
             except ConnectionResetError:

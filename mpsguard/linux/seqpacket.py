@@ -15,9 +15,9 @@ SO_PEERPIDFD: Final = 77
 """Linux 6.5, asm-generic/socket.h: a pidfd of the process that connected, free of any race with pid reuse."""
 
 MAX_FDS: Final = 16
-"""Descriptors accepted in one packet; the vendor's handshake passes one. The kernel itself allows 253."""
-
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_UCRED.size) + socket.CMSG_SPACE(MAX_FDS * 4)
+"""Descriptors accepted in one packet, unless more are asked for; the vendor's handshake passes one."""
+KERNEL_MAX_FDS: Final = 253
+"""Descriptors that the kernel passes in one packet at most (unix(7), SCM_MAX_FD)."""
 
 
 class Packet(NamedTuple):
@@ -41,13 +41,15 @@ def new_socket() -> socket.socket:
     return sock
 
 
-def receive(sock: socket.socket, limit: int) -> Packet:
+def receive(sock: socket.socket, limit: int, *, max_fds: int = MAX_FDS, flags: int = 0) -> Packet:
     """Take one packet of at most ``limit`` bytes; raises BlockingIOError when none is there.
 
-    A longer packet, or one with more than MAX_FDS descriptors, comes back with ``truncated`` set; the kernel has
-    dropped the rest. The descriptors that did arrive are in ``fds`` all the same and must be closed.
+    A longer packet, or one with more than ``max_fds`` descriptors, comes back with ``truncated`` set; the kernel has
+    dropped the rest. The descriptors that did arrive are in ``fds`` all the same and must be closed. ``flags`` are
+    added to those of recvmsg(2).
     """
-    data, ancillary, flags, _ = sock.recvmsg(limit, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+    space = socket.CMSG_SPACE(_UCRED.size) + socket.CMSG_SPACE(max_fds * 4)
+    data, ancillary, got, _ = sock.recvmsg(limit, space, socket.MSG_CMSG_CLOEXEC | flags)
     sender: Credentials | None = None
     fds = array.array("i")
     for level, kind, payload in ancillary:
@@ -57,7 +59,7 @@ def receive(sock: socket.socket, limit: int) -> Packet:
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
         elif kind == socket.SCM_CREDENTIALS and len(payload) >= _UCRED.size:
             sender = Credentials(*_UCRED.unpack_from(payload))
-    return Packet(data, sender, tuple(fds), bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)))
+    return Packet(data, sender, tuple(fds), bool(got & (socket.MSG_TRUNC | socket.MSG_CTRUNC)))
 
 
 def send(sock: socket.socket, data: bytes, *, sender: Credentials | None = None, fds: tuple[int, ...] = ()) -> None:
