@@ -1,0 +1,67 @@
+"""Closing descriptors where it may take long: the last one of GPU memory frees it, a stranger's may never return."""
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Sequence
+
+
+class Disposal:
+    """A thread that closes what it is given, in order. One owner, which ends it with `close`."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[int, ...] | threading.Event | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def take(self, fds: Sequence[int]) -> None:
+        """Close ``fds``, which are of memory and so are closed in the end, some time soon."""
+        if not fds:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="disposal", daemon=True)
+            self._thread.start()
+        self._queue.put(tuple(fds))
+
+    def drain(self, deadline: float) -> bool:
+        """Wait until all that was taken so far is closed; False if that took longer than ``deadline`` seconds."""
+        if self._thread is None:
+            return True
+        done = threading.Event()
+        self._queue.put(done)
+        return done.wait(deadline)
+
+    def close(self, deadline: float = 5.0) -> None:
+        """Close what is left and end the thread, or leave it behind after ``deadline`` seconds."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(deadline)
+            self._thread = None
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            for fd in item:
+                os.close(fd)
+
+
+async def dispose_of_foreign(fds: Sequence[int], patience: float) -> None:
+    """Close descriptors of whatever it may be, on a thread of their own; waits at most ``patience`` seconds for it.
+
+    On a file system of its own making a peer can keep that thread for good: let it make no more than one at a time.
+    """
+    if not fds:
+        return
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def close() -> None:
+        for fd in fds:
+            os.close(fd)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(None))
+
+    threading.Thread(target=close, name="disposal-foreign", daemon=True).start()
+    await asyncio.wait([done], timeout=patience)

@@ -1,0 +1,91 @@
+"""A parcel: any number of descriptors kept behind a single one.
+
+It is a socket whose peer is closed and whose queue holds messages with descriptors. Who keeps the socket keeps them
+all, and needs to know nothing of what is in it; that is what makes a parcel fit for systemd's descriptor store, which
+counts descriptors and is slow with many of them. Looking into a parcel takes nothing out.
+
+What lies in a queue counts as "in flight" for the user who sent it: the kernel refuses more than RLIMIT_NOFILE of them
+unless the sender has CAP_SYS_RESOURCE or CAP_SYS_ADMIN (unix(7), ETOOMANYREFS).
+"""
+
+import errno
+import os
+import socket
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from mpsguard.linux import seqpacket
+from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
+
+SO_PEEK_OFF: Final = 42
+"""asm-generic/socket.h: where the next look into the queue begins, in bytes; 0 is its front."""
+
+_LABEL_LIMIT: Final = 256
+
+
+class Parcel(NamedTuple):
+    """A packed parcel; both sockets belong to the caller."""
+
+    kept: socket.socket
+    """What is to be kept."""
+    receipt: socket.socket
+    """Its peer: it hangs up when nobody keeps the parcel any more."""
+
+
+def pack(label: bytes, fds: Sequence[int]) -> Parcel:
+    """Put copies of ``fds`` into a new parcel, in their order, under a label of 1 to 256 bytes.
+
+    OSError (ETOOMANYREFS, EMFILE, ENOBUFS) if the kernel takes no more.
+    """
+    kept, receipt = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    try:
+        for start in range(0, max(len(fds), 1), KERNEL_MAX_FDS):
+            seqpacket.send(receipt, label, fds=tuple(fds[start : start + KERNEL_MAX_FDS]))
+        receipt.shutdown(socket.SHUT_WR)
+    except BlockingIOError:
+        kept.close()
+        receipt.close()
+        raise OSError(errno.ENOBUFS, "too many messages for one parcel") from None
+    except BaseException:
+        kept.close()
+        receipt.close()
+        raise
+    return Parcel(kept, receipt)
+
+
+def unpack(kept: socket.socket) -> tuple[bytes, tuple[int, ...]]:
+    """The label of a parcel and copies of its descriptors, which belong to the caller; the parcel stays as it is.
+
+    OSError if it is none, or if there is no room for all of its descriptors in this process.
+    """
+    fds: list[int] = []
+    label = b""
+    try:
+        kept.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, 0)
+        while True:
+            packet = seqpacket.receive(
+                kept, _LABEL_LIMIT, max_fds=KERNEL_MAX_FDS, flags=socket.MSG_PEEK | socket.MSG_DONTWAIT
+            )
+            fds += packet.fds
+            if packet.truncated:
+                raise OSError(errno.EMFILE, "no room for the descriptors of a parcel")
+            if packet.end:
+                break
+            label = packet.data
+        if not label:
+            raise OSError(errno.EINVAL, "is no parcel")
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return label, tuple(fds)
+
+
+def is_kept(receipt: socket.socket) -> bool:
+    """Whether anybody still keeps the parcel that ``receipt`` is the receipt of."""
+    try:
+        return receipt.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False

@@ -1,0 +1,27 @@
+"""Memory without a name: files that live as long as a descriptor of theirs does (memfd_create(2))."""
+
+import fcntl
+import os
+
+
+def create(name: str, size: int, *, fixed: bool) -> int:
+    """A descriptor of ``size`` zero bytes, owned by the caller; memory is taken up as it is written.
+
+    ``fixed``: nobody can change the size any more, so that whoever maps it need not fear SIGBUS. Only our own user can
+    open it again through /proc, so that a descriptor from `read_only` stays one.
+    """
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, size)
+        if fixed:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_only(fd: int) -> int:
+    """Another descriptor of the same memory, owned by the caller, that can be neither written nor mapped writable."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
