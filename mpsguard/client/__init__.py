@@ -1,1 +1,68 @@
-"""What an application, or who looks into one, needs of mpsguard without the guard itself."""
+"""What an application imports: sessions and regions whose memory outlives the process, and its forward state.
+
+    from mpsguard import client
+
+    with client.Session("llm") as session:
+        region = session.create("weights", [client.Chunk(fd, size)], va=0x200000000000, gpu="GPU-...")
+        region.seal()
+        session.publish(b"step 7")
+
+and in the process that goes on with it:
+
+    with client.Session("llm", role=client.Role.STANDBY) as session:
+        with session.open("weights") as region:
+            map_somehow(region.fds, region.layout)
+            session.wait_for_promotion(timeout=None)
+            state = session.state()
+
+Importing this takes the standard library and msgspec, nothing of the guard. Every refusal is a `VaultError`, with a
+code.
+"""
+
+from mpsguard.client.region import Chunk, Region
+from mpsguard.client.session import DEFAULT_SOCKET, Session
+from mpsguard.vault.errors import (
+    BadRequestError,
+    Code,
+    ExistsError,
+    LayoutMismatchError,
+    LeaseHeldError,
+    NotPermittedError,
+    QuotaError,
+    SealedError,
+    StaleGenerationError,
+    TooLargeError,
+    UnavailableError,
+    UnknownRegionError,
+    UnknownSessionError,
+    VaultError,
+    WrongGpuError,
+)
+from mpsguard.vault.record import State
+from mpsguard.vault.region import Grant, Layout, Role
+
+__all__ = [
+    "DEFAULT_SOCKET",
+    "BadRequestError",
+    "Chunk",
+    "Code",
+    "ExistsError",
+    "Grant",
+    "Layout",
+    "LayoutMismatchError",
+    "LeaseHeldError",
+    "NotPermittedError",
+    "QuotaError",
+    "Region",
+    "Role",
+    "SealedError",
+    "Session",
+    "StaleGenerationError",
+    "State",
+    "TooLargeError",
+    "UnavailableError",
+    "UnknownRegionError",
+    "UnknownSessionError",
+    "VaultError",
+    "WrongGpuError",
+]

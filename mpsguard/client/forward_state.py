@@ -1,0 +1,39 @@
+"""The record of the forward state, mapped: published by the writer, read by anybody."""
+
+import mmap
+import os
+
+from mpsguard.vault import record
+from mpsguard.vault.record import Publisher, State
+
+
+class ForwardState:
+    """Owns the mapping of one generation's record."""
+
+    def __init__(self, fd: int, capacity: int, generation: int, *, writable: bool) -> None:
+        """Map ``fd``, which is closed in any case."""
+        self.generation = generation
+        self._capacity = capacity
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        try:
+            self._memory = mmap.mmap(fd, record.size(capacity), mmap.MAP_SHARED, protection)
+        finally:
+            os.close(fd)
+        self.publisher = Publisher(memoryview(self._memory), capacity, generation) if writable else None
+
+    def latest(self) -> State | None:
+        """The newest whole state, None if there is none."""
+        return record.latest(self._read, self._capacity)
+
+    def is_over(self) -> bool:
+        """Whether another generation has begun, in another record."""
+        return record.is_over(self._read)
+
+    def close(self) -> None:
+        """Unmap it."""
+        if self.publisher is not None:
+            self.publisher.close()
+        self._memory.close()
+
+    def _read(self, at: int, length: int) -> bytes:
+        return self._memory[at : at + length]

@@ -1,0 +1,351 @@
+"""A session with the vault."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from msgspec.structs import replace
+
+from mpsguard.client.connection import Answered, Connection, LostError
+from mpsguard.client.forward_state import ForwardState
+from mpsguard.client.region import Chunk, Region
+from mpsguard.vault import wire
+from mpsguard.vault.errors import (
+    BadRequestError,
+    ExistsError,
+    NotPermittedError,
+    StaleGenerationError,
+    UnavailableError,
+    UnknownRegionError,
+    VaultError,
+)
+from mpsguard.vault.record import State
+from mpsguard.vault.region import Grant, Layout, Role
+from mpsguard.vault.region import Region as Description
+
+DEFAULT_SOCKET: Final = "/run/mpsguard/vault.sock"
+SOCKET_VARIABLE: Final = "MPSGUARD_VAULT"
+"""Environment variable with the path of the vault's socket, where it is not the default one."""
+
+
+class Session:
+    """A lease on a named session, for as long as this object, or else this process, lives.
+
+    Safe for use by several threads; a child made by fork must open a session of its own. The guard may be restarted at
+    any time: the lease stands, requests wait up to ``deadline`` seconds for the next one, and `publish` and `state` go
+    on meanwhile.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        role: Role = Role.WRITER,
+        socket: str | None = None,
+        owner: int | None = None,
+        capacity: int = 65536,
+        keep: float | None = 300.0,
+        grants: Sequence[Grant] = (),
+        deadline: float = 10.0,
+    ) -> None:
+        """Attach to the session ``name`` of the user ``owner`` (uid; None: our own).
+
+        A writer makes it if it is not there: then its forward state may have ``capacity`` bytes, it is kept ``keep``
+        seconds after the last lease has ended (None: until it is released), and other users may use it by ``grants``.
+        ``deadline`` (seconds) is for each request.
+
+        Raises LeaseHeldError if there is a writer, UnknownSessionError if there is no session to read,
+        NotPermittedError if it is another user's, QuotaError, and UnavailableError if there is no vault.
+        """
+        self.name = name
+        self._path = socket or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
+        self._deadline = deadline
+        self._owner = owner
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._role = role
+        self._token: int | None = None
+        self._forward: ForwardState | None = None
+        self._connection: Connection | None = None
+        self._hello = wire.Hello(
+            0, wire.VERSION, name, role, owner=owner, capacity=capacity, keep=keep, grants=tuple(grants)
+        )
+        self._connect()
+
+    # --- what it is
+
+    @property
+    def role(self) -> Role:
+        """What this process may do, as far as it has been told: a writer may be fenced off, a standby promoted."""
+        return self._role
+
+    @property
+    def generation(self) -> int:
+        """Of the record that this process publishes in, or reads."""
+        return self._record().generation
+
+    # --- regions
+
+    def create(
+        self,
+        name: str,
+        chunks: Sequence[Chunk],
+        *,
+        va: int | None = None,
+        gpu: str | None = None,
+        metadata: bytes = b"",
+    ) -> Region:
+        """Give memory to the vault as a region; it is there as a whole, or not at all.
+
+        ``chunks`` in the order in which they are mapped; their descriptors stay the caller's. ``va``: the address at
+        which everybody maps the first one; ``gpu``: the UUID of the GPU they lie on, None for memfds.
+
+        Raises ExistsError, QuotaError, TooLargeError, LayoutMismatchError (the addresses overlap another region's),
+        WrongGpuError, BadRequestError (the descriptors are not such memory), StaleGenerationError.
+        """
+        layout = Layout(tuple(chunk.size for chunk in chunks), va, gpu)
+        fds = tuple(chunk.fd for chunk in chunks)
+        request = wire.Create(0, name, layout, metadata)
+        try:
+            description = self._described(request, fds)
+        except ExistsError as error:
+            description = self.describe(name)
+            # If the connection broke, it may be the region that we have made ourselves.
+            if not error.retried or (description.layout, description.metadata) != (layout, metadata):
+                raise
+        return Region(self, description, fds, owned=False)
+
+    def open(self, name: str, *, sizes: Sequence[int] = (), va: int | None = None, gpu: str | None = None) -> Region:
+        """Get a region's descriptors; until it is closed it cannot be released.
+
+        What is given of ``sizes`` (bytes of each chunk), ``va`` and ``gpu`` must be the region's: LayoutMismatchError,
+        WrongGpuError. Also raises UnknownRegionError, StaleGenerationError.
+        """
+        expected = Layout(tuple(sizes), va, gpu)
+        with self._lock:
+            answer, fds = self._ask(wire.Open(0, name, expected))
+            if not isinstance(answer, wire.Opened):
+                raise _unexpected(answer, fds)
+            count = len(answer.region.layout.sizes)
+            try:
+                if len(fds) < count:
+                    assert self._connection is not None
+                    fds += self._connection.more_fds(answer.id, count - len(fds))
+            except BaseException as error:
+                for fd in fds:
+                    os.close(fd)
+                if isinstance(error, LostError):
+                    raise UnavailableError(str(error)) from None
+                raise
+        return Region(self, answer.region, fds, owned=True)
+
+    def describe(self, name: str) -> Description:
+        """A region as it is now, without its descriptors; UnknownRegionError."""
+        return self._described(wire.Describe(0, name))
+
+    def names(self) -> Iterator[str]:
+        """The names of all regions, in order."""
+        after, more = "", True
+        while more:
+            answer, fds = self._ask(wire.Names(0, after))
+            if not isinstance(answer, wire.NameList):
+                raise _unexpected(answer, fds)
+            yield from answer.names
+            more = answer.more and bool(answer.names)
+            after = answer.names[-1] if answer.names else ""
+
+    def seal(self, name: str, chunks: tuple[int, ...] | None = None) -> Description:
+        """See `Region.seal`."""
+        return self._described(wire.Seal(0, name, chunks))
+
+    def set_metadata(self, name: str, metadata: bytes, expected_version: int | None = None) -> Description:
+        """See `Region.set_metadata`."""
+        try:
+            return self._described(wire.SetMetadata(0, name, metadata, expected_version))
+        except StaleGenerationError as error:
+            description = self.describe(name)
+            if error.retried and description.metadata == metadata:
+                return description
+            raise
+
+    def release(self, name: str | None = None) -> None:
+        """Take a region out of the vault; None: the whole session.
+
+        LeaseHeldError while another process maps it (holds a lease on the session). StaleGenerationError,
+        NotPermittedError, UnknownRegionError.
+        """
+        try:
+            self._ask(wire.Release(0, name))
+        except UnknownRegionError as error:
+            if not error.retried:
+                raise
+
+    def forget(self, name: str) -> None:
+        """See `Region.close`."""
+        with suppress(VaultError):
+            self._ask(wire.Close(0, name))
+
+    # --- the forward state
+
+    def publish(self, state: bytes) -> int:
+        """Make ``state`` the session's newest and return its sequence number: from then on it survives this process.
+
+        Costs about a microsecond, needs no guard. StaleGenerationError once this writer is fenced off: then the state
+        does not count, and nothing may be done as if it did. TooLargeError beyond the session's capacity.
+        """
+        forward = self._forward
+        if forward is None or forward.publisher is None:
+            raise NotPermittedError(f"a {self._role} publishes nothing")
+        return forward.publisher.publish(state)
+
+    def state(self) -> State | None:
+        """The newest state, whoever published it; None if nobody has. Needs a guard only after a change of writers."""
+        while True:
+            forward = self._record()
+            state = forward.latest()
+            # Looked at afterwards: a state read before the end of its generation is what is carried over.
+            if not forward.is_over():
+                return state
+            with self._lock:
+                if self._forward is forward:
+                    self._welcomed(self._ask(wire.GetRecord(0)))
+
+    # --- who writes
+
+    def acquire(self) -> None:
+        """Become the writer; LeaseHeldError if there is one, StaleGenerationError if we were fenced off."""
+        self._welcomed(self._ask(wire.Acquire(0)))
+
+    def wait_for_promotion(self, timeout: float | None) -> bool:
+        """Wait until the guard makes this standby the writer; False after ``timeout`` seconds (None: no limit).
+
+        If the guard goes away meanwhile, waits for the next one. Requests of other threads wait, too.
+        """
+        due = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            while self._role is not Role.WRITER:
+                left = None if due is None else due - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                try:
+                    self._alive().listen(left)
+                except LostError:
+                    with suppress(UnavailableError):
+                        self._connect()
+            return True
+
+    # --- its end
+
+    def close(self) -> None:
+        """Give the lease back. What is mapped from regions' descriptors stays mapped until the process unmaps it."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            if self._forward is not None:
+                self._forward.close()
+                self._forward = None
+            self._token = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- asking
+
+    def _described(self, request: wire.Request, fds: Sequence[int] = ()) -> Description:
+        answer, came = self._ask(request, fds)
+        if not isinstance(answer, wire.Done) or answer.region is None:
+            raise _unexpected(answer, came)
+        return answer.region
+
+    def _ask(self, request: wire.Request, fds: Sequence[int] = ()) -> Answered:
+        """The answer to a request, which is asked once more if the connection breaks (`VaultError.retried`)."""
+        with self._lock:
+            connection = self._alive()
+            try:
+                return connection.ask(replace(request, id=connection.next_id()), fds)
+            except LostError:
+                self._connect()
+            connection = self._alive()
+            try:
+                return connection.ask(replace(request, id=connection.next_id()), fds)
+            except LostError:
+                raise UnavailableError("the vault ended twice while it was asked") from None
+            except VaultError as error:
+                error.retried = True
+                raise
+
+    def _alive(self) -> Connection:
+        if os.getpid() != self._pid:
+            raise BadRequestError("a session does not survive fork: open another one in the child")
+        if self._connection is None:
+            raise StaleGenerationError("this session is closed")
+        return self._connection
+
+    def _connect(self) -> None:
+        """Attach, or come back to the lease that we have."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = Connection(self._path, self._deadline, self._noticed)
+        try:
+            hello = replace(self._hello, id=self._connection.next_id(), token=self._token)
+            self._welcomed(self._connection.ask(hello))
+        except LostError:
+            raise UnavailableError("the vault ended while it was asked") from None
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _welcomed(self, answered: Answered) -> None:
+        answer, fds = answered
+        if not isinstance(answer, wire.Welcome) or len(fds) != 1:
+            raise _unexpected(answer, fds)
+        with self._lock:
+            self._token = answer.token
+            self._enter(answer.role, fds[0], answer.capacity, answer.generation)
+
+    def _enter(self, role: Role, fd: int, capacity: int, generation: int) -> None:
+        before = self._forward
+        if (
+            before is not None
+            and before.generation == generation
+            and (before.publisher is not None) == (role is Role.WRITER)
+        ):
+            # The same record: nobody shall publish in two mappings of it.
+            os.close(fd)
+        else:
+            self._forward = ForwardState(fd, capacity, generation, writable=role is Role.WRITER)
+            if before is not None:
+                before.close()
+        self._role = role
+        self._capacity = capacity
+
+    def _noticed(self, notice: wire.Notice, fds: tuple[int, ...]) -> None:
+        if isinstance(notice, wire.Granted) and len(fds) == 1:
+            self._enter(Role.WRITER, fds[0], self._capacity, notice.generation)
+            return
+        for fd in fds:
+            os.close(fd)
+        if isinstance(notice, wire.Fenced):
+            self._role = Role.FENCED
+
+    def _record(self) -> ForwardState:
+        forward = self._forward
+        if forward is None:
+            raise StaleGenerationError("this session is closed")
+        return forward
+
+
+def _unexpected(answer: wire.Answer, fds: Sequence[int]) -> VaultError:
+    for fd in fds:
+        os.close(fd)
+    return UnavailableError(f"the vault answered with {type(answer).__name__}")

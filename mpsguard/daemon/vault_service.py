@@ -1,0 +1,210 @@
+"""The vault as part of the guard, or alone: takes over what was kept, serves, and leaves it to the next guard.
+
+python -m mpsguard.daemon.vault_service RUN_DIRECTORY
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from mpsguard.linux import fd_parcel, service_manager
+from mpsguard.linux.file_lock import FileLock, LockHeldError
+from mpsguard.linux.packet_stream import close_all
+from mpsguard.vault import holder_keeper
+from mpsguard.vault.errors import UnavailableError
+from mpsguard.vault.fd_store import FdStore
+from mpsguard.vault.holder_keeper import HolderKeeper
+from mpsguard.vault.keeper import PREFIX, Keeper
+from mpsguard.vault.keeping import Keeping
+from mpsguard.vault.quota import Quota
+from mpsguard.vault.restoration import restore
+from mpsguard.vault.server import Server
+from mpsguard.vault.vault import Vault
+
+_PROBE: Final = f"{PREFIX}probe"
+
+
+class VaultStartError(Exception):
+    """The vault cannot be opened; one line says why."""
+
+
+def socket_path(run_directory: Path) -> Path:
+    """Where clients connect."""
+    return run_directory / "vault.sock"
+
+
+def take_parcels(fds: dict[int, str]) -> dict[str, socket.socket]:
+    """Take the vault's parcels out of what the service manager has handed over (descriptor to name)."""
+    parcels: dict[str, socket.socket] = {}
+    for fd, name in list(fds.items()):
+        if not name.startswith(PREFIX):
+            continue
+        del fds[fd]
+        if name == _PROBE or name in parcels:
+            os.close(fd)
+            continue
+        try:
+            parcels[name] = socket.socket(fileno=fd)
+        except OSError:
+            os.close(fd)
+    return parcels
+
+
+class VaultService:
+    """Owns the vault, its keeper and its server."""
+
+    def __init__(
+        self, run_directory: Path, quota: Quota, *, gpus: frozenset[str] | None = None, simulated: bool = False
+    ) -> None:
+        """``gpus``: UUIDs that regions may lie on; None: any. ``simulated``: memfds may stand for GPU memory."""
+        self._run_directory = run_directory
+        self._quota = quota
+        self._gpus = gpus
+        self._simulated = simulated
+        self._lock: FileLock | None = None
+        self._keeper: Keeper | None = None
+        self._keeping: Keeping | None = None
+        self._server: Server | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._vault: Vault | None = None
+        self.unreadable: list[str] = []
+        """Parcels that this version cannot read and leaves alone."""
+        self.lost: list[str] = []
+        """Regions that were written down, and not kept."""
+
+    @property
+    def vault(self) -> Vault:
+        """The vault, once it is open."""
+        assert self._vault is not None, "not open"
+        return self._vault
+
+    async def open(self, parcels: dict[str, socket.socket], listener: socket.socket | None = None) -> None:
+        """Take over ``parcels`` (from `take_parcels`; ours from now on) and what a holder has, and serve.
+
+        ``listener``: a socket that the service manager holds for us. VaultStartError, with nothing changed.
+        """
+        try:
+            self._run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._lock = FileLock.take(self._run_directory / "vault.lock", 0o600)
+            keeper = self._keeper = await self._choose_keeper()
+            self._keeping = Keeping(keeper)
+            self._vault = Vault(self._keeping, self._quota, gpus=self._gpus)
+            await self._take_over(parcels, keeper)
+            self._server = Server(self._vault, simulated=self._simulated)
+            self._server.open(socket_path(self._run_directory), listener)
+        except LockHeldError as error:
+            raise VaultStartError(f"{error}: another guard has this vault") from None
+        except UnavailableError as error:
+            raise VaultStartError(f"vault: {error}") from None
+        except OSError as error:
+            raise VaultStartError(f"{error.filename or self._run_directory}: {error.strerror}") from None
+        finally:
+            for sock in parcels.values():
+                sock.close()
+        self._watch = asyncio.create_task(self._keeping.watch(self._vault.stock.contents))
+
+    async def close(self) -> None:
+        """End in order; everything waits for the next guard, also if the service manager empties its store."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+        if self._server is not None:
+            await self._server.close()
+        if self._keeping is not None:
+            await self._keeping.settle()
+            await self._leave_to_holder()
+            if self._vault is not None:
+                self._vault.close()
+            await self._keeping.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    async def _choose_keeper(self) -> Keeper:
+        store = FdStore()
+        if "NOTIFY_SOCKET" in os.environ:
+            try:
+                await store.keep(_PROBE, fd_parcel.pack(_PROBE.encode(), ()))
+            except UnavailableError:
+                # A service without FileDescriptorStoreMax=, or another kind of manager.
+                pass
+            else:
+                await store.forget(_PROBE)
+                return store
+        return await HolderKeeper.open(self._holder_directory)
+
+    async def _take_over(self, stored: Mapping[str, socket.socket], keeper: Keeper) -> None:
+        assert self._vault is not None
+        holder = keeper if isinstance(keeper, HolderKeeper) else await self._holder_left_behind()
+        held = {} if holder is None else await holder.list()
+        try:
+            # Where both have a parcel it is the same one.
+            restored = restore({**held, **stored})
+        finally:
+            for sock in held.values():
+                sock.close()
+        self.unreadable, self.lost = restored.unreadable, restored.lost
+        self._vault.take_over(restored.sessions, restored.last_id, len(restored.lost))
+        assert self._keeping is not None
+        kept = held if keeper is holder else stored
+        await self._keeping.keep_all(
+            lambda: {name: fds for name, fds in self.vault.stock.contents().items() if name not in kept}
+        )
+        for name in restored.unused:
+            self._keeping.forget(name)
+        if holder is not None and holder is not keeper:
+            await holder.leave()
+            await holder.close()
+
+    async def _holder_left_behind(self) -> HolderKeeper | None:
+        directory = self._holder_directory
+        if not directory.exists():
+            return None
+        path = directory / "holder.sock"
+        stream = await holder_keeper.connect(path)
+        return None if stream is None else HolderKeeper(path, stream)
+
+    async def _leave_to_holder(self) -> None:
+        """`systemctl stop` empties the store; a holder is left alone (KillMode=process)."""
+        if not isinstance(self._keeper, FdStore) or self._vault is None or not self._vault.stock.sessions:
+            return
+        try:
+            holder = await HolderKeeper.open(self._holder_directory)
+            beside = Keeping(holder)
+            await beside.keep_all(self._vault.stock.contents)
+            await beside.close()
+        except (UnavailableError, OSError) as error:
+            # The store still has everything, which is enough for a restart.
+            service_manager.notify(f"STATUS=vault: not left to a holder: {error}")
+
+    @property
+    def _holder_directory(self) -> Path:
+        return self._run_directory / "holder"
+
+
+async def _serve_alone(run_directory: Path) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    given = service_manager.take_listen_fds()
+    parcels = take_parcels(given)
+    close_all(tuple(given))
+    service = VaultService(run_directory, Quota(), simulated="MPSGUARD_VAULT_SIMULATED" in os.environ)
+    try:
+        await service.open(parcels)
+        service_manager.notify("READY=1")
+        await stop.wait()
+        service_manager.notify("STOPPING=1")
+    finally:
+        await service.close()
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(_serve_alone(Path(sys.argv[1])))
+    except VaultStartError as error:
+        sys.exit(f"mpsguard vault: {error}")

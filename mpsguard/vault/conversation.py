@@ -1,0 +1,299 @@
+"""One client's connection, from `Hello` to its end. Trusts nothing that comes in, and closes every descriptor of it."""
+
+import asyncio
+import socket
+from typing import Final
+
+import msgspec
+
+from mpsguard.linux import open_file, seqpacket
+from mpsguard.linux.disposal import dispose_of_foreign
+from mpsguard.linux.open_file import Kind, OpenFile
+from mpsguard.linux.packet_stream import PacketStream, close_all
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.seqpacket import KERNEL_MAX_FDS, Packet
+from mpsguard.vault import wire
+from mpsguard.vault.errors import BadRequestError, QuotaError, TooLargeError, VaultError
+from mpsguard.vault.inspection import check_distinct, check_memory
+from mpsguard.vault.region import Region, Role, SessionKey
+from mpsguard.vault.vault import Vault
+
+GREETING_DEADLINE: Final = 10.0
+"""Seconds for the first message of a connection."""
+TRANSFER_DEADLINE: Final = 30.0
+"""Seconds for the descriptors of one region, and for a client to take what is sent to it."""
+
+_FOREIGN_PATIENCE: Final = 5.0
+
+
+class _EndError(Exception):
+    """The connection ends here; its peer has been told why, if it can be."""
+
+
+class Conversation:
+    """Serves one connection; owns nothing but what it has received and not yet passed on."""
+
+    def __init__(self, sock: socket.socket, vault: Vault, *, simulated: bool) -> None:
+        """``sock`` is non-blocking, has SO_PASSCRED, and stays the caller's."""
+        self._socket = sock
+        self._stream = PacketStream(sock)
+        self._vault = vault
+        self._simulated = simulated
+        self._peer = seqpacket.peer(sock)
+        self._sending = asyncio.Lock()
+        self._key = SessionKey(self._peer.uid, "")
+        self._token = 0
+        # One and the same object for as long as the connection lives.
+        self._listener = self._notice
+
+    async def run(self) -> None:
+        """Serve until the peer leaves, or breaks the rules. Its lease ends with it, but not with our own end."""
+        try:
+            async with asyncio.timeout(GREETING_DEADLINE):
+                await self._greet()
+            while await self._request():
+                pass
+        except asyncio.CancelledError:
+            # This guard ends, not the client: the lease stands for the next one.
+            raise
+        except (_EndError, OSError):
+            # TimeoutError is one of these.
+            self._detach()
+        except BaseException:
+            self._detach()
+            raise
+        else:
+            self._detach()
+
+    def _detach(self) -> None:
+        if self._token:
+            self._vault.detach(self._key, self._token, self._listener)
+
+    def _notice(self, notice: wire.Notice) -> bool:
+        """Tell the client at once, or not at all: one that leaves that much unread learns it by its next request."""
+        fds: tuple[int, ...] = ()
+        try:
+            if isinstance(notice, wire.Granted):
+                fds = (self._vault.record_copy(self._key, self._token)[2],)
+            seqpacket.send(self._socket, wire.encode(notice), fds=fds)
+        except (OSError, VaultError):
+            return False
+        finally:
+            close_all(fds)
+        return True
+
+    # --- the first message
+
+    async def _greet(self) -> None:
+        request = await self._receive()
+        if request is None:
+            raise _EndError
+        try:
+            if not isinstance(request, wire.Hello):
+                raise BadRequestError("the first message is `hello`")
+            if request.v != wire.VERSION:
+                raise BadRequestError(f"version {request.v} is not spoken here; {wire.VERSION} is")
+            if request.role is Role.FENCED:
+                raise BadRequestError("nobody asks to be fenced off")
+            await self._attach(request)
+        except VaultError as error:
+            await self._fail(request.id, error)
+            raise _EndError from None
+        await self._send_record(request.id)
+
+    async def _attach(self, request: wire.Hello) -> None:
+        key = SessionKey(self._peer.uid if request.owner is None else request.owner, request.session)
+        handle = self._hold()
+        self._key = key
+        if request.token is not None:
+            self._vault.reclaim(key, request.token, handle, self._listener)
+            self._token = request.token
+        else:
+            self._token = await self._vault.attach(
+                key,
+                request.role,
+                handle,
+                self._peer.uid,
+                self._listener,
+                capacity=request.capacity,
+                keep=request.keep,
+                grants=request.grants,
+            )
+
+    def _hold(self) -> ProcessHandle:
+        pid = self._peer.pid
+        try:
+            pidfd = self._stream.peer_pidfd()
+            return ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)
+        except ProcessLookupError:
+            raise _EndError from None
+
+    # --- what follows
+
+    async def _request(self) -> bool:
+        request = await self._receive()
+        if request is None:
+            return False
+        try:
+            await self._serve(request)
+        except VaultError as error:
+            await self._fail(request.id, error)
+        return True
+
+    async def _serve(self, request: wire.Request) -> None:
+        vault, regions = self._vault, self._vault.regions
+        key, token = self._key, self._token
+        match request:
+            case wire.Create():
+                await self._create(request)
+            case wire.Open():
+                await self._open(request)
+            case wire.Seal():
+                await self._done(request.id, regions.seal(key, token, request.name, request.chunks))
+            case wire.SetMetadata():
+                region = regions.set_metadata(key, token, request.name, request.metadata, request.expected_version)
+                await self._done(request.id, region)
+            case wire.Describe():
+                await self._done(request.id, regions.describe(key, request.name))
+            case wire.Close():
+                regions.close(key, token, request.name)
+                await self._done(request.id)
+            case wire.Release():
+                vault.release(key, token, request.name)
+                await self._done(request.id)
+            case wire.Names():
+                names = sorted(name for name in vault.stock.session(key).regions if name > request.after)
+                some = tuple(names[: wire.NAMES_AT_ONCE])
+                await self._send(wire.NameList(request.id, some, more=len(names) > len(some)))
+            case wire.Acquire():
+                await vault.acquire(key, token)
+                await self._send_record(request.id)
+            case wire.GetRecord():
+                await self._send_record(request.id)
+            case wire.Hello():
+                raise BadRequestError("attached already: one connection, one session")
+            case wire.Chunks():
+                raise BadRequestError("no region is being made")
+
+    async def _create(self, request: wire.Create) -> None:
+        reservation = self._vault.regions.reserve(
+            self._key, self._token, request.name, request.layout, request.metadata
+        )
+        fds: list[int] = []
+        ours = True
+        try:
+            await self._send(wire.Proceed(request.id))
+            async with asyncio.timeout(TRANSFER_DEADLINE):
+                files, trouble = await self._collect(len(request.layout.sizes), fds)
+            if trouble is not None:
+                raise trouble
+            check_memory(request.layout, files, simulated=self._simulated)
+            check_distinct(files, fds)
+            ours = False
+            region = await self._vault.regions.register(reservation, tuple(fds))
+        except TimeoutError:
+            await self._fail(request.id, BadRequestError(f"descriptors did not come within {TRANSFER_DEADLINE:g} s"))
+            raise _EndError from None
+        finally:
+            if ours:
+                self._vault.regions.give_up(reservation)
+                self._vault.stock.keeping.dispose(fds)
+        await self._done(request.id, region)
+
+    async def _collect(self, count: int, fds: list[int]) -> tuple[list[OpenFile], VaultError | None]:
+        """Take the announced number of descriptors, even if some are no good: the peer sends them all the same."""
+        files: list[OpenFile] = []
+        trouble: VaultError | None = None
+        announced = 0
+        while announced < count:
+            packet = await self._packet()
+            if packet is None:
+                raise _EndError
+            seen = [open_file.describe(fd) for fd in packet.fds]
+            if any(file.kind is Kind.OTHER for file in seen):
+                trouble = trouble or BadRequestError("a descriptor that is no memory")
+                await dispose_of_foreign(packet.fds, _FOREIGN_PATIENCE)
+            else:
+                fds += packet.fds
+                files += seen
+            if packet.truncated:
+                trouble = trouble or QuotaError("this guard has no room for so many descriptors")
+            request = await self._decoded(packet)
+            if not isinstance(request, wire.Chunks):
+                await self._fail(request.id, BadRequestError("the descriptors of a region were due"))
+                raise _EndError
+            announced += request.count
+            if len(packet.fds) != request.count:
+                trouble = trouble or BadRequestError(f"{request.count} descriptors announced, {len(packet.fds)} came")
+        if announced > count:
+            trouble = trouble or BadRequestError(f"{announced} descriptors for {count} chunks")
+        return files, trouble
+
+    async def _open(self, request: wire.Open) -> None:
+        region, fds = self._vault.regions.open(self._key, self._token, request.name, request.expected)
+        try:
+            generation = self._vault.stock.session(self._key).generation
+            async with self._sending, asyncio.timeout(TRANSFER_DEADLINE):
+                first = wire.encode(wire.Opened(request.id, region, generation))
+                await self._stream.send(first, fds=fds[:KERNEL_MAX_FDS])
+                more = wire.encode(wire.MoreChunks(request.id))
+                for start in range(KERNEL_MAX_FDS, len(fds), KERNEL_MAX_FDS):
+                    await self._stream.send(more, fds=fds[start : start + KERNEL_MAX_FDS])
+        finally:
+            self._vault.stock.keeping.dispose(fds)
+
+    # --- packets
+
+    async def _receive(self) -> wire.Request | None:
+        """The next message, which must come without descriptors; None at the end."""
+        packet = await self._packet()
+        if packet is None:
+            return None
+        if packet.fds:
+            await dispose_of_foreign(packet.fds, _FOREIGN_PATIENCE)
+            await self._fail(0, BadRequestError(f"{len(packet.fds)} descriptors that nobody asked for"))
+            raise _EndError
+        return await self._decoded(packet)
+
+    async def _packet(self) -> Packet | None:
+        packet = await self._stream.receive(wire.MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+        if packet.end:
+            return None
+        sender = packet.sender
+        # Pid 0: sent before we asked for the sender, which is when the connection was accepted at the latest. The
+        # connection itself has been vouched for; this is for a child that uses its parent's.
+        if sender is not None and sender.pid and (sender.pid, sender.uid) != (self._peer.pid, self._peer.uid):
+            await dispose_of_foreign(packet.fds, _FOREIGN_PATIENCE)
+            await self._fail(0, BadRequestError("a message from another process than the one that connected"))
+            raise _EndError
+        return packet
+
+    async def _decoded(self, packet: Packet) -> wire.Request:
+        try:
+            return wire.decode_request(packet.data)
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            whole = len(packet.data) < wire.MAX_PACKET or not packet.truncated
+            trouble: VaultError = BadRequestError(str(error)[:200])
+            if not whole:
+                trouble = TooLargeError(f"a message of more than {wire.MAX_PACKET} bytes")
+            await self._fail(0, trouble)
+            raise _EndError from None
+
+    async def _send_record(self, id: int) -> None:  # noqa: A002 - the wire's own word
+        session, lease, fd = self._vault.record_copy(self._key, self._token)
+        try:
+            welcome = wire.Welcome(id, lease.token, lease.role, session.generation, session.capacity)
+            await self._send(welcome, (fd,))
+        finally:
+            close_all((fd,))
+
+    async def _done(self, id: int, region: Region | None = None) -> None:  # noqa: A002 - the wire's own word
+        await self._send(wire.Done(id, region))
+
+    async def _fail(self, id: int, error: VaultError) -> None:  # noqa: A002 - the wire's own word
+        self._vault.tally.refused(error.code)
+        await self._send(wire.Failure(id, error.code, str(error)))
+
+    async def _send(self, message: wire.Answer | wire.Notice, fds: tuple[int, ...] = ()) -> None:
+        async with self._sending, asyncio.timeout(TRANSFER_DEADLINE):
+            await self._stream.send(wire.encode(message), fds=fds)

@@ -1,0 +1,39 @@
+"""What the vault has done, as numbers for whoever exports them."""
+
+import msgspec
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """Totals since the guard started, then what is held at this moment. Sizes in bytes."""
+
+    regions_made: int
+    regions_opened: int
+    regions_released: int
+    regions_expired: int
+    regions_lost: int
+    """Not found again after a restart of the guard, though they were written down."""
+    fences: int
+    promotions: int
+    refusals: dict[str, int]
+    """By `mpsguard.vault.errors.Code`."""
+    connections_made: int
+    connections: int
+    sessions: int
+    regions: int
+    chunks: int
+    bytes: int
+    unkept: int
+    """Parcels that are with no keeper at this moment: they would not outlive the guard."""
+
+
+class Tally:
+    """The running totals; `Vault.counters` makes the snapshot."""
+
+    def __init__(self) -> None:
+        self.made = self.opened = self.released = self.expired = self.lost = self.fences = self.promotions = 0
+        self.connections_made = self.connections = 0
+        self.refusals: dict[str, int] = {}
+
+    def refused(self, code: str) -> None:
+        """Count a refusal."""
+        self.refusals[code] = self.refusals.get(code, 0) + 1

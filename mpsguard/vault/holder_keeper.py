@@ -1,0 +1,170 @@
+"""The guard's end of the holder process: find the one that is there or start one, and give it parcels."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+from mpsguard.linux.fd_parcel import Parcel
+from mpsguard.linux.packet_stream import PacketStream, close_all
+from mpsguard.linux.seqpacket import Packet
+from mpsguard.vault.errors import UnavailableError
+from mpsguard.vault.holder import LIMIT
+
+_DEADLINE: Final = 10.0
+"""Seconds that the holder may take to come up, or to answer."""
+
+_DROPPED: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+"""Of the guard's environment: they are for the guard alone."""
+
+
+class HolderKeeper:
+    """A `Keeper`; owns the connection to the holder, which is in a directory that is only ours."""
+
+    def __init__(self, path: Path, stream: PacketStream) -> None:
+        self._path = path
+        self._stream = stream
+        self._turn = asyncio.Lock()
+        self._gone = asyncio.Event()
+
+    @classmethod
+    async def open(cls, directory: Path) -> Self:
+        """Connect to the holder of ``directory`` (made 0700 if it is not there), starting it if need be.
+
+        UnavailableError if that fails, or if the directory or who listens there is not ours.
+        """
+        path = directory / "holder.sock"
+        return cls(path, await connect(path) or await _start(path))
+
+    async def list(self) -> dict[str, socket.socket]:
+        """The parcels that are held, copies, by name; they belong to the caller."""
+        found: dict[str, socket.socket] = {}
+        async with self._turn:
+            try:
+                await self._stream.send(b"list")
+                while (packet := await self._answer()).data != b"end":
+                    word, _, name = packet.data.decode(errors="replace").partition(" ")
+                    if word != "parcel" or len(packet.fds) != 1:
+                        close_all(packet.fds)
+                        raise UnavailableError(f"the holder said {packet.data[:80]!r}")
+                    found[name] = socket.socket(fileno=packet.fds[0])
+                    await self._stream.send(b"next")
+            except BaseException:
+                for sock in found.values():
+                    sock.close()
+                raise
+        return found
+
+    async def keep(self, name: str, parcel: Parcel) -> None:
+        """See `Keeper.keep`."""
+        with parcel.kept, parcel.receipt:
+            answer = await self._ask(f"keep {name}".encode(), (parcel.kept.fileno(),))
+        if answer != b"kept":
+            raise UnavailableError(f"the holder did not keep {name}: {answer[:200].decode(errors='replace')}")
+
+    async def forget(self, name: str) -> None:
+        """See `Keeper.forget`."""
+        with suppress(UnavailableError):
+            await self._ask(f"forget {name}".encode())
+
+    async def leave(self) -> None:
+        """Have the holder end with all it holds: somebody else keeps that now."""
+        with suppress(UnavailableError):
+            await self._ask(b"leave")
+
+    async def lost(self) -> None:
+        """See `Keeper.lost`; a new holder has been started by then."""
+        await self._gone.wait()
+        async with self._turn:
+            self._stream.close()
+            self._stream = await connect(self._path) or await _start(self._path)
+            self._gone.clear()
+
+    async def close(self) -> None:
+        """See `Keeper.close`."""
+        self._stream.close()
+
+    async def _ask(self, word: bytes, fds: tuple[int, ...] = ()) -> bytes:
+        async with self._turn:
+            try:
+                async with asyncio.timeout(_DEADLINE):
+                    await self._stream.send(word, fds=fds)
+                    packet = await self._answer()
+            except (OSError, TimeoutError) as error:
+                self._gone.set()
+                raise UnavailableError(f"the holder is gone: {error}") from None
+            close_all(packet.fds)
+            return packet.data
+
+    async def _answer(self) -> Packet:
+        packet = await self._stream.receive(LIMIT)
+        if packet.end:
+            self._gone.set()
+            raise UnavailableError("the holder has ended")
+        return packet
+
+
+async def connect(path: Path) -> PacketStream | None:
+    """A connection to the holder at ``path``, None if there is none; UnavailableError if it may be a stranger's."""
+    _check_directory(path.parent)
+    try:
+        async with asyncio.timeout(_DEADLINE):
+            stream = await PacketStream.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except (OSError, TimeoutError) as error:
+        raise UnavailableError(f"{path}: {error}") from None
+    if stream.peer().uid != os.geteuid():
+        stream.close()
+        raise UnavailableError(f"{path}: a process of uid {stream.peer().uid} listens there")
+    return stream
+
+
+def _check_directory(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = directory.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise UnavailableError(f"{directory}: must belong to uid {os.geteuid()} alone, with mode 0700")
+
+
+async def _start(path: Path) -> PacketStream:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "mpsguard.vault.holder",
+        str(path),
+        env=_environment(os.environ),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(_DEADLINE):
+            status = await child.wait()
+    except TimeoutError:
+        raise UnavailableError(f"the holder was not ready within {_DEADLINE:g} s") from None
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    stream = await connect(path) if status == 0 else None
+    if stream is None:
+        raise UnavailableError(f"the holder did not start: exit status {status}")
+    return stream
+
+
+def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    environment = {name: value for name, value in inherited.items() if name not in _DROPPED}
+    # The directory that a relative entry means is not the one the holder runs in.
+    path = environment.get("PYTHONPATH")
+    if path:
+        environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in path.split(os.pathsep))
+    return environment

@@ -1,0 +1,34 @@
+"""Whether the descriptors that came are the memory that was announced. Pure, but for the looking."""
+
+from collections.abc import Sequence
+
+from mpsguard.linux import open_file
+from mpsguard.linux.open_file import Kind, OpenFile
+from mpsguard.vault.errors import BadRequestError
+from mpsguard.vault.region import Layout
+
+
+def check_memory(layout: Layout, files: Sequence[OpenFile], *, simulated: bool) -> None:
+    """BadRequestError unless there is one descriptor for each chunk, of the right kind and size, and none twice.
+
+    The size of GPU memory cannot be seen from its descriptor: a wrong one shows when it is mapped, to the owner alone.
+    ``simulated``: memory of the host may stand for a GPU's.
+    """
+    if len(files) != len(layout.sizes):
+        raise BadRequestError(f"{len(files)} descriptors for {len(layout.sizes)} chunks")
+    wanted = (Kind.HOST,) if layout.gpu is None else (Kind.GPU, Kind.HOST) if simulated else (Kind.GPU,)
+    for index, (file, size) in enumerate(zip(files, layout.sizes, strict=True)):
+        if file.kind not in wanted:
+            allowed = " or ".join(kind.value for kind in wanted)
+            raise BadRequestError(f"chunk {index}: a descriptor of kind {file.kind.value}, not {allowed}")
+        if file.kind is Kind.HOST and file.size != size:
+            raise BadRequestError(f"chunk {index}: {file.size} bytes, announced were {size}")
+    inodes = [file.inode for file in files if file.kind is Kind.HOST]
+    if len(set(inodes)) != len(inodes):
+        raise BadRequestError("the same memory came twice")
+
+
+def check_distinct(files: Sequence[OpenFile], fds: Sequence[int]) -> None:
+    """BadRequestError if a GPU memory handle came twice; all of them have one inode, so it takes the descriptors."""
+    if not open_file.distinct([fd for fd, file in zip(fds, files, strict=True) if file.kind is Kind.GPU]):
+        raise BadRequestError("the same memory came twice")

@@ -1,0 +1,99 @@
+"""What a keeper has kept, sorted: which parcels are whole sessions, and which nobody needs any more."""
+
+import socket
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from mpsguard.linux import fd_parcel
+from mpsguard.linux.packet_stream import close_all
+from mpsguard.vault.holdings import Holdings, new_record
+from mpsguard.vault.keeper import ParcelName, record_name, region_name, session_name
+from mpsguard.vault.ledger import Ledger, LedgerError
+from mpsguard.vault.region import Carried, Session
+from mpsguard.vault.transitions import fence, without_region
+
+
+class Restored:
+    """The outcome. Whoever takes it owns the descriptors of its sessions."""
+
+    def __init__(self) -> None:
+        self.sessions: list[tuple[Session, Holdings]] = []
+        self.unused: list[str] = []
+        """Names of parcels to be forgotten: left over from what was under way when the guard ended."""
+        self.unreadable: list[str] = []
+        """Names of parcels to be left alone: a later version may know what they are."""
+        self.lost: list[str] = []
+        """Regions written down whose chunks nobody has kept, by session and name."""
+        self.last_id = 0
+
+
+def restore(parcels: Mapping[str, socket.socket]) -> Restored:
+    """Take stock of ``parcels``, which stay the caller's and stay as they are."""
+    done = Restored()
+    contents: dict[str, tuple[int, ...]] = {}
+    try:
+        for name, parcel in parcels.items():
+            try:
+                number = ParcelName(name)
+                label, fds = fd_parcel.unpack(parcel)
+            except (ValueError, OSError):
+                done.unreadable.append(name)
+                continue
+            if label != name.encode() or name in contents:
+                close_all(fds)
+                done.unreadable.append(name)
+                continue
+            contents[name] = fds
+            done.last_id = max(done.last_id, number.session or 0, number.region or 0, (number.record or (0,))[0])
+        for name in sorted(contents):
+            if ParcelName(name).session is not None:
+                _restore_session(name, contents, done)
+        done.unused += contents
+    finally:
+        for fds in contents.values():
+            close_all(fds)
+    return done
+
+
+def _restore_session(name: str, contents: dict[str, tuple[int, ...]], done: Restored) -> None:
+    fds = contents.pop(name)
+    close_all(fds[1:])
+    try:
+        if not fds:
+            raise LedgerError("empty")
+        ledger, session = Ledger.open(fds[0])
+    except LedgerError:
+        done.unreadable.append(name)
+        return
+    if session is None or session_name(session.id) != name:
+        ledger.close()
+        done.unused.append(name)
+        return
+    chunks: dict[int, tuple[int, ...]] = {}
+    for region in list(session.regions.values()):
+        held = contents.pop(region_name(region.id), ())
+        if len(held) == len(region.layout.sizes):
+            chunks[region.id] = held
+        else:
+            close_all(held)
+            session = without_region(session, region.name)
+            done.lost.append(f"{session.key}: {region.name}")
+        done.last_id = max(done.last_id, region.id)
+    done.last_id = max(done.last_id, session.id)
+    done.sessions.append(_with_record(session, ledger, chunks, contents))
+
+
+def _with_record(
+    session: Session, ledger: Ledger, chunks: dict[int, tuple[int, ...]], contents: dict[str, tuple[int, ...]]
+) -> tuple[Session, Holdings]:
+    kept = contents.pop(record_name(session.id, session.generation), ())
+    if len(kept) == 1:
+        return replace(session, carried=None), Holdings(ledger, kept[0], chunks)
+    close_all(kept)
+    if session.writer is not None:
+        # Nobody was told of this generation's record before it was kept, so its writer cannot have published there.
+        session = fence(session, session.carried or Carried(0, session.generation, None))
+    elif session.carried is None:
+        session = replace(session, carried=Carried(0, session.generation, None))
+    return session, Holdings(ledger, new_record(session), chunks)

@@ -1,0 +1,124 @@
+"""The vault's socket: accepts clients, bounds how many there are, and keeps one's trouble from all others."""
+
+import asyncio
+import os
+import socket
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from mpsguard.linux import seqpacket
+from mpsguard.vault import wire
+from mpsguard.vault.conversation import Conversation
+from mpsguard.vault.errors import Code
+from mpsguard.vault.vault import Vault
+
+_BACKLOG: Final = 1024
+_ACCEPT_BATCH: Final = 64
+_OUT_OF_DESCRIPTORS_PAUSE: Final = 0.2
+"""Seconds without accepting when there is no descriptor left."""
+
+
+class Server:
+    """Owns the listening socket and the connections."""
+
+    def __init__(self, vault: Vault, *, simulated: bool = False) -> None:
+        """``simulated``: memory of the host may stand for a GPU's."""
+        self._vault = vault
+        self._simulated = simulated
+        self._listener: socket.socket | None = None
+        self._held: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, path: Path, given: socket.socket | None = None) -> None:
+        """Listen at ``path``, for every user, or take over the socket ``given`` that does. OSError.
+
+        Whoever calls this holds the lock that says that no other guard is there.
+        """
+        self._listener = given or _listen(path)
+        self._listener.setblocking(False)
+        # Connections inherit it, as of Linux 6.16 from the moment they are made.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    async def close(self) -> None:
+        """Stop listening and end all connections; leases stand. The socket's name stays, as nobody may take it."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        listener = self._listener
+        if listener is None:
+            return
+        for _ in range(_ACCEPT_BATCH):
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                # No descriptor left: they wait in the backlog.
+                loop.remove_reader(listener.fileno())
+                loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again)
+                return
+            self._admit(sock)
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    def _admit(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        peer = seqpacket.peer(sock)
+        quota, tally = self._vault.quota, self._vault.tally
+        tally.connections_made += 1
+        if peer.pid <= 0 or self._held[peer.uid] >= quota.connections_per_uid or len(self._tasks) >= quota.connections:
+            tally.refused(Code.QUOTA)
+            text = f"uid {peer.uid} has {self._held[peer.uid]} connections, all users {len(self._tasks)}"
+            with sock, suppress(OSError):
+                seqpacket.send(sock, wire.encode(wire.Failure(0, Code.QUOTA, text)))
+            return
+        self._held[peer.uid] += 1
+        tally.connections += 1
+        task = asyncio.create_task(Conversation(sock, self._vault, simulated=self._simulated).run())
+        self._tasks.add(task)
+
+        def over(task: asyncio.Task[None]) -> None:
+            sock.close()
+            self._tasks.discard(task)
+            tally.connections -= 1
+            self._held[peer.uid] -= 1
+            if not self._held[peer.uid]:
+                del self._held[peer.uid]
+            if not task.cancelled() and task.exception() is not None:
+                # One peer's trouble must not become the guard's; it is counted, so that it is seen.
+                tally.refused("failed")
+
+        task.add_done_callback(over)
+
+
+def _listen(path: Path) -> socket.socket:
+    with suppress(FileNotFoundError):
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        # The rights are there before the name: nobody is turned away in between.
+        os.fchmod(sock.fileno(), 0o666)
+        before = os.umask(0)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,121 @@
+"""All sessions with their descriptors: written down when they change, counted, and given back when they go."""
+
+from contextlib import suppress
+
+from mpsguard.vault import quota as quotas
+from mpsguard.vault.errors import QuotaError, UnknownSessionError
+from mpsguard.vault.holdings import Holdings
+from mpsguard.vault.keeper import record_name, region_name, session_name
+from mpsguard.vault.keeping import Keeping
+from mpsguard.vault.quota import Quota, Usage
+from mpsguard.vault.region import Session, SessionKey
+
+
+class Stock:
+    """Owns the descriptors of every session."""
+
+    def __init__(self, keeping: Keeping, quota: Quota) -> None:
+        self.keeping = keeping
+        self.quota = quota
+        self.sessions: dict[SessionKey, Session] = {}
+        self.holdings: dict[SessionKey, Holdings] = {}
+        self._usage: dict[int, Usage] = {}
+        self._total = Usage()
+        self._last_id = 0
+
+    def new_id(self) -> int:
+        """A number that was never given to a session or region of this vault."""
+        self._last_id += 1
+        return self._last_id
+
+    def ids_up_to(self, last: int) -> None:
+        """The guard before gave those away."""
+        self._last_id = max(self._last_id, last)
+
+    def session(self, key: SessionKey) -> Session:
+        """The session as it is; UnknownSessionError if it is not."""
+        session = self.sessions.get(key)
+        if session is None:
+            raise UnknownSessionError(f"there is no session {key.name!r}")
+        return session
+
+    def contents(self) -> dict[str, tuple[int, ...]]:
+        """Everything a keeper is to have: names of parcels, and what is in them."""
+        found: dict[str, tuple[int, ...]] = {}
+        for key, session in self.sessions.items():
+            holdings = self.holdings[key]
+            if session.carried is None:
+                found[record_name(session.id, session.generation)] = (holdings.record,)
+            for region in session.regions.values():
+                found[region_name(region.id)] = holdings.chunks[region.id]
+            # Last: what a ledger speaks of is there before it.
+            found[session_name(session.id)] = (holdings.ledger.fd,)
+        return found
+
+    def reserve(self, uid: int, more: Usage) -> None:
+        """Keep room for what is under way, until `give_up`; QuotaError if there is none."""
+        quotas.check_room(self.quota, self._usage.get(uid, Usage()), self._total, more)
+        self._account(uid, more)
+
+    def give_up(self, uid: int, less: Usage) -> None:
+        """Give room back."""
+        self._account(uid, Usage() - less)
+
+    def add(self, session: Session, holdings: Holdings) -> None:
+        """Enter a session; its holdings are ours from now on."""
+        self.holdings[session.key] = holdings
+        self.commit(session)
+
+    def commit(self, session: Session, *, must: bool = True) -> None:
+        """Write a session down, then let it be seen, and close what it no longer has.
+
+        If it cannot be written down nothing changes, or, without ``must``, it is seen all the same.
+        """
+        key = session.key
+        holdings = self.holdings[key]
+        try:
+            holdings.ledger.commit(session)
+        except (QuotaError, OSError):
+            if must:
+                raise
+        before = self.sessions.get(key)
+        self.sessions[key] = session
+        if before is not None and before.regions is session.regions:
+            return
+        used = quotas.of_sessions((session,))
+        self._account(key.uid, used if before is None else used - quotas.of_sessions((before,)))
+        if before is not None:
+            for name in before.regions.keys() - session.regions.keys():
+                region = before.regions[name]
+                self.keeping.forget(region_name(region.id))
+                self.keeping.dispose(holdings.chunks.pop(region.id))
+
+    def remove(self, session: Session) -> None:
+        """Take a session out with everything it has."""
+        holdings = self.holdings.pop(session.key)
+        with suppress(QuotaError, OSError):
+            holdings.ledger.commit(None)
+        # The ledger first: without it, what is left of the session is nobody's at the next start.
+        self.keeping.forget(session_name(session.id))
+        self.keeping.forget(record_name(session.id, session.generation))
+        for region in session.regions.values():
+            self.keeping.forget(region_name(region.id))
+        holdings.cut(session)
+        self.keeping.dispose(holdings.close())
+        del self.sessions[session.key]
+        self._account(session.key.uid, Usage() - quotas.of_sessions((session,)))
+
+    def close(self) -> None:
+        """Give every descriptor back; what the keeper has stays there."""
+        for holdings in self.holdings.values():
+            self.keeping.dispose(holdings.close())
+        self.holdings.clear()
+        self.sessions.clear()
+
+    def _account(self, uid: int, more: Usage) -> None:
+        self._total += more
+        used = self._usage.get(uid, Usage()) + more
+        if used == Usage():
+            self._usage.pop(uid, None)
+        else:
+            self._usage[uid] = used

@@ -1,0 +1,236 @@
+"""What may happen to a session: pure functions from one `Session` to the next, or a VaultError and nothing changed."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from mpsguard.vault.errors import (
+    BadRequestError,
+    ExistsError,
+    LayoutMismatchError,
+    LeaseHeldError,
+    NotPermittedError,
+    SealedError,
+    StaleGenerationError,
+    UnknownRegionError,
+    WrongGpuError,
+)
+from mpsguard.vault.region import Carried, Layout, Lease, Region, Role, Session
+
+
+def check_may(session: Session, uid: int, role: Role) -> None:
+    """Whether ``uid`` may attach in that role; NotPermittedError if not."""
+    if uid == session.key.uid:
+        return
+    grant = next((grant for grant in session.grants if grant.uid == uid), None)
+    if grant is None or (role is not Role.READER and not grant.write):
+        raise NotPermittedError(f"uid {uid} may not be {role} of a session of uid {session.key.uid}")
+
+
+def attach(session: Session, lease: Lease) -> Session:
+    """Enter a lease; LeaseHeldError if it is a writer's and there is a writer."""
+    check_may(session, lease.uid, lease.role)
+    if lease.role is Role.WRITER:
+        if session.writer is not None:
+            raise LeaseHeldError(f"process {session.writer.process.pid} is the writer of {session.key.name!r}")
+        return replace(session, writer=lease, idle_since=None)
+    return replace(session, readers=(*session.readers, lease), idle_since=None)
+
+
+def fence(session: Session, carried: Carried) -> Session:
+    """Take the lease from the writer, if there is one: whatever it does from now on belongs to an old generation.
+
+    It keeps its regions from being released, since it may map them still. ``carried`` is the forward state that counts.
+    """
+    writer = session.writer
+    if writer is None:
+        return session
+    readers = (*session.readers, replace(writer, role=Role.FENCED))
+    return replace(session, writer=None, readers=readers, generation=session.generation + 1, carried=carried)
+
+
+def promote(session: Session, token: int) -> Session:
+    """Make a standby the writer; the lease must be free."""
+    lease = _lease(session, token)
+    if lease.role is Role.FENCED:
+        raise StaleGenerationError(f"fenced off; {session.key.name!r} is at generation {session.generation}")
+    check_may(session, lease.uid, Role.WRITER)
+    if session.writer is not None:
+        if session.writer.token == token:
+            return session
+        raise LeaseHeldError(f"process {session.writer.process.pid} is the writer of {session.key.name!r}")
+    readers = tuple(reader for reader in session.readers if reader.token != token)
+    return replace(session, writer=replace(lease, role=Role.WRITER), readers=readers)
+
+
+def record_kept(session: Session) -> Session:
+    """The record of this generation is with the keeper: what was carried over need not be written down beside it."""
+    return replace(session, carried=None)
+
+
+def end_lease(session: Session, token: int, now: float, carried: Carried | None) -> Session:
+    """A lease has ended; if it was the writer's, its generation has too, and ``carried`` is what it leaves."""
+    if session.writer is not None and session.writer.token == token:
+        assert carried is not None
+        session = fence(session, carried)
+    readers = tuple(reader for reader in session.readers if reader.token != token)
+    idle = now if not readers and session.writer is None else None
+    return replace(session, readers=readers, idle_since=idle if session.idle_since is None else session.idle_since)
+
+
+def expires_at(session: Session) -> float | None:
+    """When the session is released if nobody comes; None if somebody is there, or it is kept without limit."""
+    if session.idle_since is None or session.keep is None:
+        return None
+    return session.idle_since + session.keep
+
+
+def check_writer(session: Session, token: int) -> Lease:
+    """The writer's lease if ``token`` is the writer's; StaleGenerationError or NotPermittedError if not."""
+    lease = session.lease(token)
+    if lease is None or lease.role is Role.FENCED:
+        raise StaleGenerationError(f"fenced off; {session.key.name!r} is at generation {session.generation}")
+    if lease.role is not Role.WRITER:
+        raise NotPermittedError(f"a {lease.role} changes nothing in {session.key.name!r}")
+    return lease
+
+
+def check_new_region(session: Session, token: int, name: str, layout: Layout) -> None:
+    """Whether the writer may make a region of that name and layout now; VaultError if not."""
+    check_writer(session, token)
+    if name in session.regions:
+        raise ExistsError(f"{session.key.name!r} has a region {name!r} already")
+    if layout.va is None:
+        return
+    end = layout.va + layout.size
+    for region in session.regions.values():
+        start = region.layout.va
+        if start is not None and start < end and layout.va < start + region.layout.size:
+            raise LayoutMismatchError(f"{layout.va:#x} to {end:#x} overlaps region {region.name!r} at {start:#x}")
+
+
+def add_region(session: Session, token: int, region: Region) -> Session:
+    """Enter a region; its maker is held to map it."""
+    check_new_region(session, token, region.name, region.layout)
+    added = replace(session, regions={**session.regions, region.name: region})
+    return _with_mapped(added, token, region.name)
+
+
+def open_region(session: Session, token: int, name: str, expected: Layout | None) -> Session:
+    """Note that the holder of ``token`` has the region's descriptors.
+
+    WrongGpuError or LayoutMismatchError if the region is not as ``expected`` (whose ``va`` and ``gpu`` may be None).
+    """
+    lease = _lease(session, token)
+    if lease.role is Role.FENCED:
+        raise StaleGenerationError(f"fenced off; {session.key.name!r} is at generation {session.generation}")
+    check_layout(_region(session, name), expected)
+    return _with_mapped(session, token, name)
+
+
+def close_region(session: Session, token: int, name: str) -> Session:
+    """The holder of ``token`` has given the region's descriptors back and unmapped it."""
+    lease = _lease(session, token)
+    _region(session, name)
+    return _with_lease(session, replace(lease, regions=tuple(each for each in lease.regions if each != name)))
+
+
+def seal(session: Session, token: int, name: str, chunks: Sequence[int] | None) -> Session:
+    """Declare chunks, or all of them, final; to seal twice is no error."""
+    check_writer(session, token)
+    region = _region(session, name)
+    count = len(region.layout.sizes)
+    wanted = range(count) if chunks is None else chunks
+    if any(not 0 <= index < count for index in wanted):
+        raise BadRequestError(f"region {name!r} has chunks 0 to {count - 1}")
+    sealed = tuple(sorted({*region.sealed, *wanted}))
+    return _with_region(session, replace(region, sealed=sealed))
+
+
+def set_metadata(session: Session, token: int, name: str, metadata: bytes, expected_version: int | None) -> Session:
+    """Replace the metadata and raise their version; SealedError if the region is sealed as a whole."""
+    check_writer(session, token)
+    region = _region(session, name)
+    if region.is_sealed:
+        raise SealedError(f"region {name!r} is sealed")
+    if expected_version not in (None, region.metadata_version):
+        raise StaleGenerationError(f"the metadata of {name!r} are at version {region.metadata_version}")
+    return _with_region(session, replace(region, metadata=metadata, metadata_version=region.metadata_version + 1))
+
+
+def release_region(session: Session, token: int, name: str) -> Session:
+    """Take a region out, by its writer; LeaseHeldError while anybody else maps it."""
+    check_writer(session, token)
+    region = _region(session, name)
+    check_unmapped(session, region.name, besides=token)
+    return without_region(session, name)
+
+
+def check_unmapped(session: Session, name: str | None, besides: int | None = None) -> None:
+    """LeaseHeldError if a lease other than ``besides`` is on the region (on the session, if ``name`` is None)."""
+    holders = [
+        str(lease.process.pid)
+        for lease in session.leases
+        if lease.token != besides and (name is None or name in lease.regions)
+    ]
+    if holders:
+        what = f"session {session.key.name!r}" if name is None else f"region {name!r}"
+        raise LeaseHeldError(f"{what} is held by process {', '.join(holders)}")
+
+
+def without_region(session: Session, name: str) -> Session:
+    """Take a region out, whoever maps it; UnknownRegionError if there is none."""
+    _region(session, name)
+    regions = {each: region for each, region in session.regions.items() if each != name}
+    session = replace(session, regions=regions)
+    for lease in session.leases:
+        if name in lease.regions:
+            session = _with_lease(session, replace(lease, regions=tuple(r for r in lease.regions if r != name)))
+    return session
+
+
+def check_layout(region: Region, expected: Layout | None) -> None:
+    """WrongGpuError or LayoutMismatchError if the region is not as expected."""
+    if expected is None:
+        return
+    layout = region.layout
+    if expected.gpu is not None and expected.gpu != layout.gpu:
+        raise WrongGpuError(f"region {region.name!r} lies on {layout.gpu or 'no GPU'}, not on {expected.gpu}")
+    if expected.sizes and expected.sizes != layout.sizes:
+        raise LayoutMismatchError(
+            f"region {region.name!r} has {len(layout.sizes)} chunks of {layout.size} bytes in all, "
+            f"not {len(expected.sizes)} of {expected.size} as expected, or they are cut differently"
+        )
+    if expected.va is not None and expected.va != layout.va:
+        at = "no fixed address" if layout.va is None else hex(layout.va)
+        raise LayoutMismatchError(f"region {region.name!r} has {at}, not {expected.va:#x}")
+
+
+def _region(session: Session, name: str) -> Region:
+    region = session.regions.get(name)
+    if region is None:
+        raise UnknownRegionError(f"{session.key.name!r} has no region {name!r}")
+    return region
+
+
+def _lease(session: Session, token: int) -> Lease:
+    lease = session.lease(token)
+    if lease is None:
+        raise StaleGenerationError(f"the lease on {session.key.name!r} has ended")
+    return lease
+
+
+def _with_region(session: Session, region: Region) -> Session:
+    return replace(session, regions={**session.regions, region.name: region})
+
+
+def _with_mapped(session: Session, token: int, name: str) -> Session:
+    lease = _lease(session, token)
+    return session if name in lease.regions else _with_lease(session, replace(lease, regions=(*lease.regions, name)))
+
+
+def _with_lease(session: Session, lease: Lease) -> Session:
+    if session.writer is not None and session.writer.token == lease.token:
+        return replace(session, writer=lease)
+    readers = tuple(lease if each.token == lease.token else each for each in session.readers)
+    return replace(session, readers=readers)
