@@ -28,6 +28,9 @@ from mpsguard.vault.region import Grant, Layout, Role
 from mpsguard.vault.region import Region as Description
 
 DEFAULT_SOCKET: Final = "/run/mpsguard/vault.sock"
+_CLOSING_DEADLINE: Final = 1.0
+"""Seconds to wait for a guard that is being restarted, only to give the lease back."""
+
 SOCKET_VARIABLE: Final = "MPSGUARD_VAULT"
 """Environment variable with the path of the vault's socket, where it is not the default one."""
 
@@ -241,9 +244,16 @@ class Session:
     # --- its end
 
     def close(self) -> None:
-        """Give the lease back. What is mapped from regions' descriptors stays mapped until the process unmaps it."""
+        """Give the lease back. What is mapped from regions' descriptors stays mapped until the process unmaps it.
+
+        If there is no guard at this moment, the lease stands until this process ends.
+        """
         with self._lock:
             if self._connection is not None:
+                self._deadline = min(self._deadline, _CLOSING_DEADLINE)
+                if os.getpid() == self._pid:
+                    with suppress(VaultError):
+                        self._ask(wire.Leave(0))
                 self._connection.close()
                 self._connection = None
             if self._forward is not None:

@@ -140,7 +140,7 @@ class Conversation:
             await self._fail(request.id, error)
         return True
 
-    async def _serve(self, request: wire.Request) -> None:
+    async def _serve(self, request: wire.Request) -> None:  # noqa: PLR0912 - a case for each message
         vault, regions = self._vault, self._vault.regions
         key, token = self._key, self._token
         match request:
@@ -168,6 +168,10 @@ class Conversation:
             case wire.Acquire():
                 await vault.acquire(key, token)
                 await self._send_record(request.id)
+            case wire.Leave():
+                self._detach()
+                await self._done(request.id)
+                raise _EndError
             case wire.GetRecord():
                 await self._send_record(request.id)
             case wire.Hello():
@@ -256,6 +260,8 @@ class Conversation:
         return await self._decoded(packet)
 
     async def _packet(self) -> Packet | None:
+        # A client that asks as fast as it is answered would never let anybody else have a turn.
+        await asyncio.sleep(0)
         packet = await self._stream.receive(wire.MAX_PACKET, max_fds=KERNEL_MAX_FDS)
         if packet.end:
             return None

@@ -117,13 +117,33 @@ class Acquire(_Message, frozen=True, tag="acquire"):
     id: int
 
 
+class Leave(_Message, frozen=True, tag="leave"):
+    """Give the lease back. The end of the connection does the same, unless it is the vault that ended."""
+
+    id: int
+
+
 class GetRecord(_Message, frozen=True, tag="record"):
     """Ask for the record of the forward state of the generation that is now."""
 
     id: int
 
 
-Request = Hello | Create | Chunks | Seal | SetMetadata | Open | Describe | Close | Release | Names | Acquire | GetRecord
+Request = (
+    Hello
+    | Create
+    | Chunks
+    | Seal
+    | SetMetadata
+    | Open
+    | Describe
+    | Close
+    | Release
+    | Names
+    | Acquire
+    | Leave
+    | GetRecord
+)
 
 
 class Welcome(_Message, frozen=True, tag="welcome"):
