@@ -85,10 +85,12 @@ class Conversation:
     # --- the first message
 
     async def _greet(self) -> None:
-        request = await self._receive()
-        if request is None:
-            raise _EndError
+        number = 0
         try:
+            request = await self._receive()
+            if request is None:
+                raise _EndError
+            number = request.id
             if not isinstance(request, wire.Hello):
                 raise BadRequestError("the first message is `hello`")
             if request.v != wire.VERSION:
@@ -97,9 +99,9 @@ class Conversation:
                 raise BadRequestError("nobody asks to be fenced off")
             await self._attach(request)
         except VaultError as error:
-            await self._fail(request.id, error)
+            await self._fail(number, error)
             raise _EndError from None
-        await self._send_record(request.id)
+        await self._send_record(number)
 
     async def _attach(self, request: wire.Hello) -> None:
         key = SessionKey(self._peer.uid if request.owner is None else request.owner, request.session)
@@ -131,13 +133,15 @@ class Conversation:
     # --- what follows
 
     async def _request(self) -> bool:
-        request = await self._receive()
-        if request is None:
-            return False
+        number = 0
         try:
+            request = await self._receive()
+            if request is None:
+                return False
+            number = request.id
             await self._serve(request)
         except VaultError as error:
-            await self._fail(request.id, error)
+            await self._fail(number, error)
         return True
 
     async def _serve(self, request: wire.Request) -> None:  # noqa: PLR0912 - a case for each message
@@ -222,9 +226,13 @@ class Conversation:
                 files += seen
             if packet.truncated:
                 trouble = trouble or QuotaError("this guard has no room for so many descriptors")
-            request = await self._decoded(packet)
+            try:
+                request = self._decoded(packet)
+            except VaultError:
+                request = None
             if not isinstance(request, wire.Chunks):
-                await self._fail(request.id, BadRequestError("the descriptors of a region were due"))
+                # How many descriptors are still on their way cannot be told any more.
+                await self._fail(0, BadRequestError("the descriptors of a region were due"))
                 raise _EndError
             announced += request.count
             if len(packet.fds) != request.count:
@@ -257,7 +265,7 @@ class Conversation:
             await dispose_of_foreign(packet.fds, _FOREIGN_PATIENCE)
             await self._fail(0, BadRequestError(f"{len(packet.fds)} descriptors that nobody asked for"))
             raise _EndError
-        return await self._decoded(packet)
+        return self._decoded(packet)
 
     async def _packet(self) -> Packet | None:
         # A client that asks as fast as it is answered would never let anybody else have a turn.
@@ -274,7 +282,8 @@ class Conversation:
             raise _EndError
         return packet
 
-    async def _decoded(self, packet: Packet) -> wire.Request:
+    def _decoded(self, packet: Packet) -> wire.Request:
+        """What a packet says; TooLargeError or BadRequestError. Packets stay apart: the next one may be sound."""
         try:
             return wire.decode_request(packet.data)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -282,8 +291,7 @@ class Conversation:
             trouble: VaultError = BadRequestError(str(error)[:200])
             if not whole:
                 trouble = TooLargeError(f"a message of more than {wire.MAX_PACKET} bytes")
-            await self._fail(0, trouble)
-            raise _EndError from None
+            raise trouble from None
 
     async def _send_record(self, id: int) -> None:  # noqa: A002 - the wire's own word
         session, lease, fd = self._vault.record_copy(self._key, self._token)

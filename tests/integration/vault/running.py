@@ -1,0 +1,224 @@
+"""A vault to talk to: as a process of its own with a holder, or on a thread of the test with a keeper beside it."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from mpsguard.client import Chunk, Role, Session
+from mpsguard.linux.fd_parcel import Parcel
+from mpsguard.vault.keeping import Keeping
+from mpsguard.vault.quota import Quota
+from mpsguard.vault.restoration import restore
+from mpsguard.vault.server import Server
+from mpsguard.vault.vault import Vault
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+DEADLINE = 30.0
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, look: Callable[[], T]) -> T:
+    """Call ``look`` until it gives something true."""
+    due = time.monotonic() + DEADLINE
+    while not (seen := look()):
+        assert time.monotonic() < due, f"not within {DEADLINE:g} s: {what}"
+        time.sleep(0.005)
+    return seen
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def memory(index: int, size: int = 4096) -> Chunk:
+    """A chunk of memory whose content is told by its index."""
+    fd = os.memfd_create(f"chunk-{index}", os.MFD_CLOEXEC)
+    os.ftruncate(fd, size)
+    os.pwrite(fd, content(index, size), 0)
+    return Chunk(fd, size)
+
+
+def content(index: int, size: int = 4096) -> bytes:
+    return hashlib.shake_128(str(index).encode()).digest(size)
+
+
+def close_chunks(chunks: Sequence[Chunk]) -> None:
+    for chunk in chunks:
+        os.close(chunk.fd)
+
+
+def close_fds(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+class KeptHere:
+    """A keeper that lives through the vaults of a test. It really keeps the parcels, in this process."""
+
+    def __init__(self) -> None:
+        self.parcels: dict[str, Parcel] = {}
+
+    async def keep(self, name: str, parcel: Parcel) -> None:
+        self.drop(name)
+        self.parcels[name] = parcel
+
+    async def forget(self, name: str) -> None:
+        self.drop(name)
+
+    async def lost(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Goes on keeping."""
+
+    def drop(self, name: str) -> None:
+        old = self.parcels.pop(name, None)
+        if old is not None:
+            old.kept.close()
+            old.receipt.close()
+
+    def empty(self) -> None:
+        for name in list(self.parcels):
+            self.drop(name)
+
+
+class ThreadedVault:
+    """A vault and its server on an event loop of their own, in this process: whatever they leak can be counted."""
+
+    def __init__(self, quota: Quota | None = None, keeper: KeptHere | None = None, **options: Any) -> None:
+        # Short: a socket's path has at most 107 bytes.
+        self.root = Path(tempfile.mkdtemp(prefix="mgv-"))
+        self.socket = str(self.root / "vault.sock")
+        self.keeper = keeper or KeptHere()
+        self._quota = quota or Quota()
+        self._options = options
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+        shutil.rmtree(self.root)
+
+    def run(self, work: Awaitable[T]) -> T:
+        """Have the vault's loop do something."""
+
+        async def done() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(DEADLINE)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function on the vault's loop."""
+        answer: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(function())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(call)
+        return answer.result(DEADLINE)
+
+    def settle(self) -> None:
+        self.run(self.keeping.settle())
+
+    def session(self, name: str = "s", **options: Any) -> Session:
+        return Session(name, socket=self.socket, **options)
+
+    def standby(self, name: str = "s", **options: Any) -> Session:
+        return Session(name, socket=self.socket, role=Role.STANDBY, **options)
+
+    async def _open(self) -> None:
+        self.keeping = Keeping(self.keeper)
+        simulated = self._options.pop("simulated", False)
+        self.vault = Vault(self.keeping, self._quota, **self._options)
+        restored = restore({name: parcel.kept for name, parcel in self.keeper.parcels.items()})
+        self.vault.take_over(restored.sessions, restored.last_id, len(restored.lost))
+        for name in restored.unused:
+            self.keeping.forget(name)
+        self.restored = restored
+        self.server = Server(self.vault, simulated=simulated)
+        self.server.open(Path(self.socket))
+
+    async def _close(self) -> None:
+        await self.server.close()
+        await self.keeping.settle()
+        self.vault.close()
+        await self.keeping.close()
+
+
+class VaultProcess:
+    """A vault as a process of its own, without a service manager: its holder keeps what it has."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="mgv-"))
+        self.run_directory = self.root / "run"
+        self.socket = str(self.run_directory / "vault.sock")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            self.kill()
+        for pid in self.holders():
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.root)
+
+    def start(self) -> int:
+        environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+        environment["MPSGUARD_VAULT_SIMULATED"] = "1"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mpsguard.daemon.vault_service", str(self.run_directory)],
+            env=environment,
+            cwd=REPOSITORY,
+        )
+        return self.process.pid
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(DEADLINE)
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(DEADLINE)
+
+    def holders(self) -> list[int]:
+        """Pids of the holder processes of this vault."""
+        wanted = os.fsencode(self.run_directory / "holder" / "holder.sock")
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    arguments = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if wanted in arguments and b"mpsguard.vault.holder" in arguments:
+                    found.append(int(entry.name))
+        return found

@@ -1,0 +1,86 @@
+"""Writers by the thousand, each SIGKILLed at a random moment of publishing: the state they leave is whole, and theirs."""
+
+import hashlib
+import mmap
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+from mpsguard.linux import memfd
+from mpsguard.vault import record
+from mpsguard.vault.record import Publisher, State
+from tests.integration.vault.running import REPOSITORY
+
+KILLS = 2000
+CAPACITY = 8192
+SEED = 20261121
+
+
+def self_describing(number: int) -> bytes:
+    """A state that can be told whole from its own bytes; its length differs from one to the next."""
+    body = number.to_bytes(8, "little") * (1 + number * 7919 % 900)
+    return hashlib.blake2b(body, digest_size=16).digest() + body
+
+
+def check(state: State) -> None:
+    digest, body = state.state[:16], state.state[16:]
+    assert hashlib.blake2b(body, digest_size=16).digest() == digest
+    assert body[:8] == state.sequence.to_bytes(8, "little")
+
+
+def run() -> None:
+    """Fork writers one after the other, and kill each; in a process of its own, which has no threads."""
+    chance = random.Random(SEED)
+    fd = memfd.create("record", record.size(CAPACITY), fixed=True)
+    for at, piece in record.blank(CAPACITY, 1, None):
+        os.pwrite(fd, piece, at)
+    memory = mmap.mmap(fd, record.size(CAPACITY))
+    # Where a writer notes what it has been told: with the kernel's own order of a dead process's stores.
+    returned = mmap.mmap(-1, 8)
+    torn = last = 0
+    for _ in range(KILLS):
+        pid = os.fork()
+        if pid == 0:
+            writer = Publisher(memoryview(memory), CAPACITY, 1)
+            noted = memoryview(returned).cast("Q")
+            number = last
+            while True:
+                number += 1
+                noted[0] = writer.publish(self_describing(number))
+        time.sleep(chance.uniform(0, 0.0015))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        state = record.latest(lambda at, length: os.pread(fd, length, at), CAPACITY)
+        if state is None:
+            assert int.from_bytes(returned[:8], sys.byteorder) == 0
+            continue
+        check(state)
+        assert state.sequence >= int.from_bytes(returned[:8], sys.byteorder), "a published state was lost"
+        assert state.sequence >= last
+        last = state.sequence
+        next_slot = record.slot_at(last + 1, CAPACITY)
+        torn += last > record.SLOTS and os.pread(fd, 8, next_slot) == bytes(8)
+    print(last, torn)  # noqa: T201 - what the test reads
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_state() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.integration.vault.test_killed_publisher"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    last, torn = map(int, said.stdout.split())
+    # Else the test has not seen what it is about: writers that died in the middle of a publication.
+    assert last > KILLS
+    assert torn > KILLS // 100
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,177 @@
+"""The record of the forward state: whole at any moment, whatever was torn, spoilt, or is being written."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpsguard.vault import record
+from mpsguard.vault.errors import StaleGenerationError, TooLargeError
+from mpsguard.vault.record import SLOTS, Publisher, State
+
+CAPACITY = 96
+
+
+def reader(memory: bytearray) -> record.Read:
+    return lambda at, length: bytes(memory[at : at + length])
+
+
+def new(generation: int = 1, first: State | None = None, capacity: int = CAPACITY) -> bytearray:
+    memory = bytearray(record.size(capacity))
+    for at, piece in record.blank(capacity, generation, first):
+        memory[at : at + len(piece)] = piece
+    return memory
+
+
+def publisher(memory: bytearray, generation: int = 1) -> Publisher:
+    return Publisher(memoryview(memory), CAPACITY, generation)
+
+
+def newest(memory: bytearray) -> State | None:
+    return record.latest(reader(memory), CAPACITY)
+
+
+def test_an_empty_record_has_no_state() -> None:
+    assert newest(new()) is None
+
+
+@given(st.lists(st.binary(max_size=CAPACITY), max_size=3 * SLOTS))
+def test_the_newest_is_what_was_published_last(states: list[bytes]) -> None:
+    memory = new()
+    writer = publisher(memory)
+    for number, state in enumerate(states, 1):
+        assert writer.publish(state) == number
+        assert newest(memory) == (number, 1, state)
+
+
+def test_a_publisher_goes_on_from_what_was_carried_over() -> None:
+    memory = new(7, State(41, 6, b"carried"))
+    assert newest(memory) == (41, 6, b"carried")
+    assert publisher(memory, 7).publish(b"new") == 42
+    assert newest(memory) == (42, 7, b"new")
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    memory = new()
+    writer = publisher(memory)
+    writer.publish(b"x" * CAPACITY)
+    with pytest.raises(TooLargeError):
+        writer.publish(b"x" * (CAPACITY + 1))
+    assert newest(memory) == (1, 1, b"x" * CAPACITY)
+
+
+def test_who_was_fenced_off_hears_of_it() -> None:
+    memory = new()
+    writer = publisher(memory)
+    writer.publish(b"counts")
+    at, over = record.OVER
+    memory[at : at + len(over)] = over
+    with pytest.raises(StaleGenerationError):
+        writer.publish(b"does not")
+    assert record.is_over(reader(memory))
+    assert newest(memory) == (1, 1, b"counts")
+
+
+def stores(memory: bytearray, state: bytes, sequence: int) -> Iterator[tuple[int, bytes]]:
+    """The stores of one publication, in the order of `Publisher.publish`, byte by byte but for the 8-byte words."""
+    slot = record.slot_bytes(State(sequence, 1, state))
+    at = record.slot_at(sequence, CAPACITY)
+    yield at, bytes(8)
+    for offset in range(32, len(slot)):
+        yield at + offset, slot[offset : offset + 1]
+    yield at + 8, slot[8:16]
+    yield at + 16, slot[16:24]
+    yield at, slot[:8]
+
+
+def test_the_stores_here_are_those_of_the_publisher() -> None:
+    memory, other = new(), new()
+    publisher(memory).publish(b"state")
+    for at, piece in stores(other, b"state", 1):
+        other[at : at + len(piece)] = piece
+    assert memory == other
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=CAPACITY), min_size=1, max_size=SLOTS + 3), st.binary(max_size=CAPACITY))
+def test_a_writer_that_dies_after_any_store_leaves_the_state_before(states: list[bytes], last: bytes) -> None:
+    memory = new()
+    writer = publisher(memory)
+    for state in states:
+        writer.publish(state)
+    before = (len(states), 1, states[-1])
+    pieces = list(stores(memory, last, len(states) + 1))
+    for at, piece in pieces[:-1]:
+        memory[at : at + len(piece)] = piece
+        assert newest(memory) == before
+        # Whoever comes next goes on from there.
+        assert publisher(bytearray(memory)).publish(b"next") == len(states) + 1
+    at, piece = pieces[-1]
+    memory[at : at + len(piece)] = piece
+    assert newest(memory) == (len(states) + 1, 1, last)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.binary(max_size=CAPACITY), min_size=1, max_size=SLOTS + 3),
+    st.binary(min_size=1, max_size=CAPACITY),
+    st.data(),
+)
+def test_stores_that_are_seen_in_any_order_show_a_published_state(
+    states: list[bytes], last: bytes, data: st.DataObject
+) -> None:
+    """As another processor may see them where stores are not seen in order: any of them may be missing."""
+    memory = new()
+    writer = publisher(memory)
+    for state in states:
+        writer.publish(state)
+    pieces = list(stores(memory, last, len(states) + 1))
+    seen = data.draw(st.sets(st.integers(0, len(pieces) - 1)))
+    for index in sorted(seen):
+        at, piece = pieces[index]
+        memory[at : at + len(piece)] = piece
+    state = newest(memory)
+    assert state is not None
+    published = {number: bytes(each) for number, each in enumerate([*states, last], 1)}
+    assert published[state.sequence] == state.state
+    assert state.sequence >= len(states)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=1, max_size=2 * record.size(CAPACITY)), st.integers(0, record.size(CAPACITY)))
+def test_no_bytes_whatever_make_the_reader_fail(garbage: bytes, at: int) -> None:
+    memory = new()
+    publisher(memory).publish(b"state")
+    end = min(at + len(garbage), len(memory))
+    memory[at:end] = garbage[: end - at]
+    state = newest(memory)
+    assert state is None or len(state.state) <= CAPACITY
+
+
+def test_a_reader_beside_a_busy_writer_sees_only_whole_states_and_never_an_older_one() -> None:
+    memory = new()
+    writer = publisher(memory)
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            writer.publish(number.to_bytes(8, "little") * (1 + number % 12))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        last = 0
+        for _ in range(3000):
+            state = newest(memory)
+            if state is None:
+                continue
+            assert state.state == state.sequence.to_bytes(8, "little") * (1 + state.sequence % 12)
+            assert state.sequence >= last
+            last = state.sequence
+    finally:
+        stop.set()
+        thread.join()
