@@ -30,15 +30,22 @@ Answered = tuple[wire.Answer, tuple[int, ...]]
 class Connection:
     """Owns the socket. Not for use by two threads at once."""
 
-    def __init__(self, path: str, deadline: float, notice: Callable[[wire.Notice, tuple[int, ...]], None]) -> None:
-        """Connect, waiting for somebody to listen there; UnavailableError after ``deadline`` seconds.
+    def __init__(
+        self,
+        path: str,
+        patience: float,
+        deadline: float,
+        notice: Callable[[wire.Notice, tuple[int, ...]], None],
+    ) -> None:
+        """Connect, waiting for somebody to listen there; UnavailableError after ``patience`` seconds.
 
-        ``notice`` is called with what the vault says unasked; the descriptors are its to close.
+        ``deadline``: seconds for the answer to each request. ``notice`` is called with what the vault says
+        unasked; the descriptors are its to close.
         """
         self._deadline = deadline
         self._notice = notice
         self._last_id = 0
-        self._socket = _connect(path, time.monotonic() + deadline)
+        self._socket = _connect(path, time.monotonic() + patience)
 
     def close(self) -> None:
         """Give the socket back; safe to call twice."""

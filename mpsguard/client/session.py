@@ -1,6 +1,7 @@
 """A session with the vault."""
 
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -71,11 +72,19 @@ class Session:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._role = role
-        self._token: int | None = None
+        self._again = False
         self._forward: ForwardState | None = None
         self._connection: Connection | None = None
         self._hello = wire.Hello(
-            0, wire.VERSION, name, role, owner=owner, capacity=capacity, keep=keep, grants=tuple(grants)
+            0,
+            wire.VERSION,
+            name,
+            role,
+            token=1 + secrets.randbelow((1 << 62) - 1),
+            owner=owner,
+            capacity=capacity,
+            keep=keep,
+            grants=tuple(grants),
         )
         self._connect()
 
@@ -259,7 +268,6 @@ class Session:
             if self._forward is not None:
                 self._forward.close()
                 self._forward = None
-            self._token = None
 
     def __enter__(self) -> Self:
         return self
@@ -278,21 +286,22 @@ class Session:
         return answer.region
 
     def _ask(self, request: wire.Request, fds: Sequence[int] = ()) -> Answered:
-        """The answer to a request, which is asked once more if the connection breaks (`VaultError.retried`)."""
+        """The answer to a request, which is asked again if the connection breaks (then `VaultError.retried`)."""
         with self._lock:
-            connection = self._alive()
-            try:
-                return connection.ask(replace(request, id=connection.next_id()), fds)
-            except LostError:
+            due = time.monotonic() + self._deadline
+            retried = False
+            while True:
+                connection = self._alive()
+                try:
+                    return connection.ask(replace(request, id=connection.next_id()), fds)
+                except LostError:
+                    if time.monotonic() > due:
+                        raise UnavailableError("the vault ended again and again while it was asked") from None
+                except VaultError as error:
+                    error.retried = retried
+                    raise
                 self._connect()
-            connection = self._alive()
-            try:
-                return connection.ask(replace(request, id=connection.next_id()), fds)
-            except LostError:
-                raise UnavailableError("the vault ended twice while it was asked") from None
-            except VaultError as error:
-                error.retried = True
-                raise
+                retried = True
 
     def _alive(self) -> Connection:
         if os.getpid() != self._pid:
@@ -302,25 +311,30 @@ class Session:
         return self._connection
 
     def _connect(self) -> None:
-        """Attach, or come back to the lease that we have."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = Connection(self._path, self._deadline, self._noticed)
-        try:
-            hello = replace(self._hello, id=self._connection.next_id(), token=self._token)
-            self._welcomed(self._connection.ask(hello))
-        except LostError:
-            raise UnavailableError("the vault ended while it was asked") from None
-        except BaseException:
-            self._connection.close()
-            raise
+        """Attach, or come back to the lease that we have; as often as the vault ends meanwhile, until the deadline."""
+        due = time.monotonic() + self._deadline
+        while True:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = Connection(self._path, max(due - time.monotonic(), 0.0), self._deadline, self._noticed)
+            hello = replace(self._hello, id=self._connection.next_id(), again=self._again)
+            try:
+                self._welcomed(self._connection.ask(hello))
+            except LostError:
+                if time.monotonic() > due:
+                    raise UnavailableError("the vault ended again and again while it was asked") from None
+            except BaseException:
+                self._connection.close()
+                raise
+            else:
+                return
 
     def _welcomed(self, answered: Answered) -> None:
         answer, fds = answered
         if not isinstance(answer, wire.Welcome) or len(fds) != 1:
             raise _unexpected(answer, fds)
         with self._lock:
-            self._token = answer.token
+            self._again = True
             self._enter(answer.role, fds[0], answer.capacity, answer.generation)
 
     def _enter(self, role: Role, fd: int, capacity: int, generation: int) -> None:

@@ -15,7 +15,7 @@ from mpsguard.linux.seqpacket import KERNEL_MAX_FDS, Packet
 from mpsguard.vault import wire
 from mpsguard.vault.errors import BadRequestError, QuotaError, TooLargeError, VaultError
 from mpsguard.vault.inspection import check_distinct, check_memory
-from mpsguard.vault.region import Region, Role, SessionKey
+from mpsguard.vault.region import Lease, Region, Role, SessionKey
 from mpsguard.vault.vault import Vault
 
 GREETING_DEADLINE: Final = 10.0
@@ -107,20 +107,19 @@ class Conversation:
         key = SessionKey(self._peer.uid if request.owner is None else request.owner, request.session)
         handle = self._hold()
         self._key = key
-        if request.token is not None:
+        if request.again or self._vault.knows(key, request.token):
             self._vault.reclaim(key, request.token, handle, self._listener)
-            self._token = request.token
         else:
-            self._token = await self._vault.attach(
+            await self._vault.attach(
                 key,
-                request.role,
+                Lease(request.token, handle.key, self._peer.uid, request.role),
                 handle,
-                self._peer.uid,
                 self._listener,
                 capacity=request.capacity,
                 keep=request.keep,
                 grants=request.grants,
             )
+        self._token = request.token
 
     def _hold(self) -> ProcessHandle:
         pid = self._peer.pid

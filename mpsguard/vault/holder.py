@@ -113,10 +113,16 @@ def main(path: Path) -> None:
         before = os.umask(0o177)
         listener.bind(str(path))
         os.umask(before)
-        listener.listen(8)
-        # Whoever started it learns by its parent's end that it listens.
+        ready, telling = os.pipe()
         if os.fork():
-            os._exit(0)
+            os.close(telling)
+            # Whoever started it learns by our end that it listens, or that it never will.
+            os._exit(0 if os.read(ready, 1) else 1)
+        os.close(ready)
+        # Not before the fork: the kernel remembers who called this as the peer of all who connect.
+        listener.listen(8)
+        os.write(telling, b"!")
+        os.close(telling)
         Holder().run(listener)
         with suppress(OSError):
             path.unlink()

@@ -79,7 +79,7 @@ class HolderKeeper:
 
     async def lost(self) -> None:
         """See `Keeper.lost`; a new holder has been started by then."""
-        await self._gone.wait()
+        await self._end()
         async with self._turn:
             self._stream.close()
             self._stream = await connect(self._path) or await _start(self._path)
@@ -88,6 +88,22 @@ class HolderKeeper:
     async def close(self) -> None:
         """See `Keeper.close`."""
         self._stream.close()
+
+    async def _end(self) -> None:
+        """Return once the holder has ended, or does not answer."""
+        loop = asyncio.get_running_loop()
+        pid = self._stream.peer().pid
+        try:
+            pidfd = self._stream.peer_pidfd()
+            pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
+        except OSError:
+            return
+        loop.add_reader(pidfd, self._gone.set)
+        try:
+            await self._gone.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
 
     async def _ask(self, word: bytes, fds: tuple[int, ...] = ()) -> bytes:
         async with self._turn:

@@ -1,7 +1,6 @@
 """Who holds leases at this moment: the processes, watched by pidfd, and how to reach those that are connected."""
 
 import asyncio
-import secrets
 from collections.abc import Callable
 
 from mpsguard.linux.process import ProcessHandle
@@ -27,11 +26,9 @@ class Leases:
         self._ended = ended
         self._held: dict[int, _Held] = {}
 
-    def new_token(self) -> int:
-        """A number that nobody can guess and nobody has."""
-        while (token := secrets.randbits(62)) in self._held or token == 0:
-            pass
-        return token
+    def has(self, token: int) -> bool:
+        """Whether there is a lease of that token, of whatever session."""
+        return token in self._held
 
     def add(self, key: SessionKey, token: int, handle: ProcessHandle, listener: Listener | None) -> None:
         """Enter a holder; its handle is ours from now on."""

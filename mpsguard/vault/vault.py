@@ -16,6 +16,7 @@ from mpsguard.vault import quota as quotas
 from mpsguard.vault import transitions
 from mpsguard.vault.counters import Counters, Tally
 from mpsguard.vault.errors import (
+    BadRequestError,
     LeaseHeldError,
     NotPermittedError,
     QuotaError,
@@ -88,22 +89,22 @@ class Vault:
     async def attach(
         self,
         key: SessionKey,
-        role: Role,
+        lease: Lease,
         handle: ProcessHandle,
-        uid: int,
         listener: Listener,
         *,
         capacity: int = 65536,
         keep: float | None = None,
         grants: tuple[Grant, ...] = (),
-    ) -> int:
-        """Give a process a lease and return its token; a session that is not there is made for a writer.
+    ) -> None:
+        """Give a process a lease; a session that is not there is made for a writer.
 
         ``handle`` is the vault's from now on, whatever comes of it.
         """
-        token = self._leases.new_token()
-        lease = Lease(token, handle.key, uid, role)
+        token, role, uid = lease.token, lease.role, lease.uid
         try:
+            if self._leases.has(token):
+                raise BadRequestError("that token is taken")
             if key in self._making:
                 raise LeaseHeldError(_BUSY)
             session = self.stock.sessions.get(key)
@@ -124,7 +125,11 @@ class Vault:
         self._leases.add(key, token, handle, listener)
         if role is Role.WRITER:
             await self._keep_record(key, token)
-        return token
+
+    def knows(self, key: SessionKey, token: int) -> bool:
+        """Whether there is such a lease."""
+        session = self.stock.sessions.get(key)
+        return session is not None and session.lease(token) is not None
 
     def reclaim(self, key: SessionKey, token: int, handle: ProcessHandle, listener: Listener) -> Lease:
         """A process has come back, on a new connection, for the lease it has; ``handle`` is the vault's."""

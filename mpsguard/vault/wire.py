@@ -33,13 +33,15 @@ class Hello(_Message, frozen=True, tag="hello"):
     v: int
     session: Name
     role: Role
+    token: Token
+    """The client's own random number for the lease, by which it comes back to it when the connection breaks."""
     owner: Uid | None = None
     """Whose session; None: the asker's own."""
     capacity: Annotated[int, Meta(ge=1)] = 65536
     keep: Seconds | None = None
     grants: Annotated[tuple[Grant, ...], Meta(max_length=64)] = ()
-    token: Token | None = None
-    """Of a lease that this process has already, and whose connection broke."""
+    again: bool = False
+    """Come back to the lease of that token. Without it, the lease is made if it is not there."""
 
 
 class Create(_Message, frozen=True, tag="create"):

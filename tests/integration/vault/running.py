@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -10,8 +11,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -198,6 +200,25 @@ class VaultProcess:
             cwd=REPOSITORY,
         )
         return self.process.pid
+
+    @contextmanager
+    def killed_again_and_again(self, times: int, chance: random.Random) -> Iterator[threading.Event]:
+        """SIGKILL it at random moments and start it again at once, as a service manager would; the event is the end."""
+        over = threading.Event()
+
+        def kill_and_start() -> None:
+            for _ in range(times):
+                time.sleep(chance.uniform(0.0, 0.3))
+                self.kill()
+                self.start()
+            over.set()
+
+        thread = threading.Thread(target=kill_and_start)
+        thread.start()
+        try:
+            yield over
+        finally:
+            thread.join()
 
     def kill(self) -> None:
         assert self.process is not None

@@ -1,4 +1,4 @@
-"""Writers by the thousand, each SIGKILLed at a random moment of publishing: the state they leave is whole, and theirs."""
+"""Writers by the thousand, each SIGKILLed at a random moment of publishing: the state they leave is whole."""
 
 import hashlib
 import mmap

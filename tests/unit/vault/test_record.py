@@ -37,6 +37,7 @@ def test_an_empty_record_has_no_state() -> None:
     assert newest(new()) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=CAPACITY), max_size=3 * SLOTS))
 def test_the_newest_is_what_was_published_last(states: list[bytes]) -> None:
     memory = new()
@@ -132,11 +133,11 @@ def test_stores_that_are_seen_in_any_order_show_a_published_state(
     for index in sorted(seen):
         at, piece = pieces[index]
         memory[at : at + len(piece)] = piece
-    state = newest(memory)
-    assert state is not None
+    found = newest(memory)
+    assert found is not None
     published = {number: bytes(each) for number, each in enumerate([*states, last], 1)}
-    assert published[state.sequence] == state.state
-    assert state.sequence >= len(states)
+    assert published[found.sequence] == found.state
+    assert found.sequence >= len(states)
 
 
 @settings(max_examples=200, deadline=None)
