@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+import mpsguard
 from mpsguard.linux.fd_parcel import Parcel
 from mpsguard.linux.packet_stream import PacketStream, close_all
 from mpsguard.linux.seqpacket import Packet
@@ -179,8 +180,7 @@ async def _start(path: Path) -> PacketStream:
 
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
     environment = {name: value for name, value in inherited.items() if name not in _DROPPED}
-    # The directory that a relative entry means is not the one the holder runs in.
-    path = environment.get("PYTHONPATH")
-    if path:
-        environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in path.split(os.pathsep))
+    # Our own code, wherever that was found: the holder runs in another directory.
+    path = [str(Path(mpsguard.__file__).absolute().parents[1]), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     return environment
