@@ -75,6 +75,28 @@ def test_who_was_fenced_off_hears_of_it() -> None:
     assert newest(memory) == (1, 1, b"counts")
 
 
+class MarksAtItsEnd:
+    """In the place of the publisher's lock: the writer is fenced off when the state is stored, and not yet returned."""
+
+    def __init__(self, memory: bytearray) -> None:
+        self._memory = memory
+
+    def __enter__(self) -> None:
+        """Nothing yet."""
+
+    def __exit__(self, *_: object) -> None:
+        at, over = record.OVER
+        self._memory[at : at + len(over)] = over
+
+
+def test_who_is_fenced_off_while_it_publishes_is_not_told_that_the_state_counts() -> None:
+    memory = new()
+    writer = publisher(memory)
+    writer._lock = MarksAtItsEnd(memory)  # type: ignore[assignment]  # all that a lock is used for here
+    with pytest.raises(StaleGenerationError):
+        writer.publish(b"may count or not")
+
+
 def stores(memory: bytearray, state: bytes, sequence: int) -> Iterator[tuple[int, bytes]]:
     """The stores of one publication, in the order of `Publisher.publish`, byte by byte but for the 8-byte words."""
     slot = record.slot_bytes(State(sequence, 1, state))
