@@ -15,7 +15,6 @@ from typing import Final
 from mpsguard.linux import fd_parcel, service_manager
 from mpsguard.linux.file_lock import FileLock, LockHeldError
 from mpsguard.linux.packet_stream import close_all
-from mpsguard.vault import holder_keeper
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_store import FdStore
 from mpsguard.vault.holder_keeper import HolderKeeper
@@ -139,8 +138,9 @@ class VaultService:
 
     async def _take_over(self, stored: Mapping[str, socket.socket], keeper: Keeper) -> None:
         assert self._vault is not None
-        holder = keeper if isinstance(keeper, HolderKeeper) else await self._holder_left_behind()
-        held = {} if holder is None else await holder.list()
+        # One may be left from an orderly end, although the service manager keeps everything from now on.
+        holder = keeper if isinstance(keeper, HolderKeeper) else await HolderKeeper.open(self._holder_directory)
+        held = await holder.list()
         try:
             # Where both have a parcel it is the same one.
             restored = restore({**held, **stored})
@@ -156,17 +156,9 @@ class VaultService:
         )
         for name in restored.unused:
             self._keeping.forget(name)
-        if holder is not None and holder is not keeper:
+        if holder is not keeper:
             await holder.leave()
             await holder.close()
-
-    async def _holder_left_behind(self) -> HolderKeeper | None:
-        directory = self._holder_directory
-        if not directory.exists():
-            return None
-        path = directory / "holder.sock"
-        stream = await holder_keeper.connect(path)
-        return None if stream is None else HolderKeeper(path, stream)
 
     async def _leave_to_holder(self) -> None:
         """`systemctl stop` empties the store; a holder is left alone (KillMode=process)."""

@@ -25,36 +25,45 @@ _DROPPED: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID
 
 
 class HolderKeeper:
-    """A `Keeper`; owns the connection to the holder, which is in a directory that is only ours."""
+    """A `Keeper`; owns the connection to the holder, which is in a directory that is only ours.
 
-    def __init__(self, path: Path, stream: PacketStream) -> None:
+    A holder is started once there is something to hold.
+    """
+
+    def __init__(self, path: Path, stream: PacketStream | None) -> None:
         self._path = path
         self._stream = stream
         self._turn = asyncio.Lock()
+        self._there = asyncio.Event()
         self._gone = asyncio.Event()
+        if stream is not None:
+            self._there.set()
 
     @classmethod
     async def open(cls, directory: Path) -> Self:
-        """Connect to the holder of ``directory`` (made 0700 if it is not there), starting it if need be.
+        """Connect to the holder of ``directory`` (made 0700 if it is not there), if there is one.
 
         UnavailableError if that fails, or if the directory or who listens there is not ours.
         """
         path = directory / "holder.sock"
-        return cls(path, await connect(path) or await _start(path))
+        return cls(path, await _connect(path))
 
     async def list(self) -> dict[str, socket.socket]:
         """The parcels that are held, copies, by name; they belong to the caller."""
         found: dict[str, socket.socket] = {}
+        if self._stream is None:
+            return found
+        stream = self._stream
         async with self._turn:
             try:
-                await self._stream.send(b"list")
-                while (packet := await self._answer()).data != b"end":
+                await stream.send(b"list")
+                while (packet := await self._answer(stream)).data != b"end":
                     word, _, name = packet.data.decode(errors="replace").partition(" ")
                     if word != "parcel" or len(packet.fds) != 1:
                         close_all(packet.fds)
                         raise UnavailableError(f"the holder said {packet.data[:80]!r}")
                     found[name] = socket.socket(fileno=packet.fds[0])
-                    await self._stream.send(b"next")
+                    await stream.send(b"next")
             except BaseException:
                 for sock in found.values():
                     sock.close()
@@ -70,32 +79,39 @@ class HolderKeeper:
 
     async def forget(self, name: str) -> None:
         """See `Keeper.forget`."""
+        if self._stream is None:
+            return
         with suppress(UnavailableError):
             await self._ask(f"forget {name}".encode())
 
     async def leave(self) -> None:
         """Have the holder end with all it holds: somebody else keeps that now."""
+        if self._stream is None:
+            return
         with suppress(UnavailableError):
             await self._ask(b"leave")
 
     async def lost(self) -> None:
         """See `Keeper.lost`; a new holder has been started by then."""
-        await self._end()
+        await self._there.wait()
+        assert self._stream is not None
+        await self._end(self._stream)
         async with self._turn:
             self._stream.close()
-            self._stream = await connect(self._path) or await _start(self._path)
+            self._stream = await _connect(self._path) or await _start(self._path)
             self._gone.clear()
 
     async def close(self) -> None:
         """See `Keeper.close`."""
-        self._stream.close()
+        if self._stream is not None:
+            self._stream.close()
 
-    async def _end(self) -> None:
+    async def _end(self, stream: PacketStream) -> None:
         """Return once the holder has ended, or does not answer."""
         loop = asyncio.get_running_loop()
-        pid = self._stream.peer().pid
+        pid = stream.peer().pid
         try:
-            pidfd = self._stream.peer_pidfd()
+            pidfd = stream.peer_pidfd()
             pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
         except OSError:
             return
@@ -108,25 +124,29 @@ class HolderKeeper:
 
     async def _ask(self, word: bytes, fds: tuple[int, ...] = ()) -> bytes:
         async with self._turn:
+            if self._stream is None:
+                self._stream = await _connect(self._path) or await _start(self._path)
+                self._there.set()
+            stream = self._stream
             try:
                 async with asyncio.timeout(_DEADLINE):
-                    await self._stream.send(word, fds=fds)
-                    packet = await self._answer()
+                    await stream.send(word, fds=fds)
+                    packet = await self._answer(stream)
             except (OSError, TimeoutError) as error:
                 self._gone.set()
                 raise UnavailableError(f"the holder is gone: {error}") from None
             close_all(packet.fds)
             return packet.data
 
-    async def _answer(self) -> Packet:
-        packet = await self._stream.receive(LIMIT)
+    async def _answer(self, stream: PacketStream) -> Packet:
+        packet = await stream.receive(LIMIT)
         if packet.end:
             self._gone.set()
             raise UnavailableError("the holder has ended")
         return packet
 
 
-async def connect(path: Path) -> PacketStream | None:
+async def _connect(path: Path) -> PacketStream | None:
     """A connection to the holder at ``path``, None if there is none; UnavailableError if it may be a stranger's."""
     _check_directory(path.parent)
     try:
@@ -172,7 +192,7 @@ async def _start(path: Path) -> PacketStream:
             with suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
-    stream = await connect(path) if status == 0 else None
+    stream = await _connect(path) if status == 0 else None
     if stream is None:
         raise UnavailableError(f"the holder did not start: exit status {status}")
     return stream

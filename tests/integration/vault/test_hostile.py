@@ -1,6 +1,7 @@
 """Peers that follow no rule: whatever they send, the vault serves the others and keeps no descriptor of theirs."""
 
 import array
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -269,6 +270,27 @@ def test_a_peer_that_never_reads_is_let_go(vault: ThreadedVault, monkeypatch: py
 
         wait_for("the end of its connection", ended)
     still_serves(vault)
+
+
+def test_a_peer_with_many_questions_takes_turns_with_others(vault: ThreadedVault) -> None:
+    questions = 100
+    with closing(Raw(vault.socket)) as raw:
+        raw.hello()
+        raw.socket.setblocking(False)
+        refusals = vault.vault.tally.refusals
+
+        async def turns_of_others() -> int:
+            before = refusals.get("unknown_region", 0)
+            # On the vault's own loop, so that all of them are there before the first is answered.
+            for number in range(questions):
+                raw.send(wire.encode(wire.Describe(number, "none")))
+            turns = 0
+            while refusals.get("unknown_region", 0) < before + questions:
+                await asyncio.sleep(0)
+                turns += 1
+            return turns
+
+        assert vault.run(turns_of_others()) >= questions
 
 
 def test_a_peer_that_says_nothing_is_let_go(vault: ThreadedVault, monkeypatch: pytest.MonkeyPatch) -> None:

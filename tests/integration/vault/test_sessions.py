@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -285,36 +284,6 @@ def test_a_writers_death_ends_its_lease_even_if_a_child_holds_the_connection(vau
                 assert len(region.fds) == 1
         assert dying.stdin is not None
         dying.stdin.close()
-
-
-BUSY = """
-import socket, sys, threading
-sys.path.insert(0, sys.argv[2])
-from mpsguard.client import Role
-from mpsguard.vault import wire
-sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-sock.connect(sys.argv[1])
-sock.send(wire.encode(wire.Hello(1, wire.VERSION, "busy", Role.WRITER, token=7)))
-question = wire.encode(wire.Names(2))
-def ask():
-    while True:
-        sock.send(question)
-threading.Thread(target=ask, daemon=True).start()
-print(flush=True)
-while True:
-    sock.recv(65536)
-"""
-
-
-def test_a_client_that_always_has_another_question_keeps_nobody_waiting(vault: ThreadedVault) -> None:
-    with subprocess.Popen([sys.executable, "-c", BUSY, vault.socket, str(REPOSITORY)], stdout=subprocess.PIPE) as busy:
-        assert busy.stdout is not None
-        busy.stdout.readline()
-        began = time.monotonic()
-        with vault.session() as other:
-            other.publish(b"x")
-        assert time.monotonic() - began < 10
-        busy.kill()
 
 
 def test_everything_stands_for_the_next_vault_and_half_made_things_do_not() -> None:
