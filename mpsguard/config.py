@@ -98,11 +98,24 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``HOST:PORT`` to serve Prometheus metrics on; unset: only `mpsguard-ctl metrics`."""
 
 
+class Vault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The vault: GPU memory that outlives its process."""
+
+    enabled: bool = True
+    bytes_per_user: Annotated[int, Meta(ge=0)] = 1 << 40
+    regions_per_user: Count = 1024
+    chunks_per_user: Count = 8192
+    """Each chunk costs the guard and its keeper a descriptor."""
+    simulated: bool = False
+    """Memory of the host may stand for a GPU's: for machines without one."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole configuration file."""
 
     guard: Guard = Guard()
     domain: tuple[Domain, ...] = (Domain(),)
+    vault: Vault = Vault()
 
 
 def load(path: Path | None) -> Config:
@@ -225,6 +238,7 @@ _INDEX: Final = re.compile(r"\[(\d+|\.\.\.)\]")
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "": Config,
     "guard": Guard,
+    "vault": Vault,
     "domain[]": Domain,
     "domain[].settings": LaneSettings,
     "domain[].policy": Policy,
