@@ -14,7 +14,7 @@ from prometheus_client import start_http_server
 import mpsguard
 from mpsguard import config
 from mpsguard.config import Config
-from mpsguard.daemon import lifelines, public_directory
+from mpsguard.daemon import lifelines, public_directory, vault_service
 from mpsguard.daemon.api import Api, Handler
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.events import EventStream
@@ -24,7 +24,9 @@ from mpsguard.daemon.journal_records import JournalError
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.daemon.public_directory import PublicDirectoryError
+from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.linux import service_manager
+from mpsguard.vault.quota import Quota
 
 
 class StartError(Exception):
@@ -51,6 +53,7 @@ class Guard:
             for domain in settings.domain
         }
         self._handlers = handlers
+        self.vault = _vault_service(settings) if settings.vault.enabled else None
         self.investigation: Investigation | None = None
         """There once the public directories are ours: no two guards write one journal."""
 
@@ -74,13 +77,17 @@ class Guard:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, or until every domain was told to quit. Raises StartError."""
         _raise_descriptor_limit()
-        handed = service_manager.take_listen_fds()
-        kept = [(fd, name) for fd, name in handed.items() if name.startswith(lifelines.NAME)]
-        given = public_directory.adopt_sockets({fd: name for fd, name in handed.items() if (fd, name) not in kept})
+        handed_over = service_manager.take_listen_fds()
+        kept = [(fd, name) for fd, name in handed_over.items() if name.startswith(lifelines.NAME)]
+        for fd, _ in kept:
+            del handed_over[fd]
+        parcels = vault_service.take_parcels(handed_over)
+        given = public_directory.adopt_sockets(handed_over)
         api: Api[Guard] = Api(self, self._handlers, self.config.guard.run_directory)
         tasks: list[asyncio.Task[Any]] = []
         try:
             self._open(api, given)
+            await self._open_vault(parcels)
             investigation = self.investigation
             assert investigation is not None
             held = investigation.senses.lifelines
@@ -106,6 +113,10 @@ class Guard:
             if tasks:
                 await asyncio.wait(tasks)
             await api.close()
+            if self.vault is not None:
+                await self.vault.close()
+            for sock in parcels.values():
+                sock.close()
             if self.investigation is not None:
                 await self.investigation.senses.lifelines.drained()
                 await self.investigation.close()
@@ -135,6 +146,16 @@ class Guard:
             raise StartError(f"{error.filename or run_directory}: {error.strerror}") from None
         self.events.listen(api.publish)
         self.events.publish("guard_started", "", version=mpsguard.__version__)
+
+    async def _open_vault(self, parcels: dict[str, socket.socket]) -> None:
+        if self.vault is None:
+            return
+        try:
+            await self.vault.open(parcels)
+        except VaultStartError as error:
+            raise StartError(str(error)) from None
+        if self.vault.lost or self.vault.unreadable:
+            self.events.publish("vault_incomplete", "", lost=self.vault.lost, unreadable=self.vault.unreadable)
 
     def _investigate(self) -> Investigation:
         path = Path(self.config.guard.state_directory) / "journal.sqlite"
@@ -182,6 +203,16 @@ def _store(domain: Domain) -> None:
     fds = tuple(sock.fileno() for sock in domain.directory.sockets.values())
     with suppress(OSError):
         service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME=listen-{domain.name}", fds=fds)
+
+
+def _vault_service(settings: Config) -> VaultService:
+    limits = settings.vault
+    quota = Quota(
+        bytes_per_uid=limits.bytes_per_user,
+        regions_per_uid=limits.regions_per_user,
+        chunks_per_uid=limits.chunks_per_user,
+    )
+    return VaultService(Path(settings.guard.run_directory), quota, simulated=limits.simulated)
 
 
 def _raise_descriptor_limit() -> None:
