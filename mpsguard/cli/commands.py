@@ -5,7 +5,20 @@ from typing import Any, Final
 
 import click
 
-from mpsguard.cli import clients, doctor, events, incident, incidents, lanes, lifelines, metrics, mps, status, terminate
+from mpsguard.cli import (
+    clients,
+    doctor,
+    events,
+    incident,
+    incidents,
+    lanes,
+    lifelines,
+    metrics,
+    mps,
+    status,
+    terminate,
+    vault,
+)
 from mpsguard.daemon.api import Handler
 from mpsguard.daemon.guard import Guard
 
@@ -21,6 +34,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     mps.mps,
     metrics.metrics,
     doctor.doctor,
+    vault.vault,
 )
 
 HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
@@ -37,5 +51,8 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
         lifelines.HANDLER,
         mps.HANDLER,
         metrics.HANDLER,
+        vault.HANDLER,
+        vault.SHOW_HANDLER,
+        vault.RELEASE_HANDLER,
     )
 }

@@ -1,0 +1,118 @@
+"""The vault in the guard itself: served beside everything else, seen and released by `mpsguard-ctl`."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsguard.client import Chunk, LeaseHeldError, Role, Session, UnknownSessionError
+from tests.integration.guarded import REPOSITORY, Guarded, wait_for
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    with Guarded() as running:
+        running.start()
+        yield running
+        # What the test has put there is released; the holder then ends with its guard.
+        running.stop()
+
+
+def socket(guarded: Guarded) -> str:
+    return str(guarded.run_directory / "vault.sock")
+
+
+def ctl(guarded: Guarded, *arguments: str) -> tuple[int, Any]:
+    command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guarded.run_directory), "--json"]
+    done = subprocess.run([*command, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def holder(guarded: Guarded) -> list[int]:
+    wanted = os.fsencode(guarded.run_directory / "holder" / "holder.sock")
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_vault_that_nobody_uses_has_no_second_process(guarded: Guarded) -> None:
+    assert ctl(guarded, "vault", "list")[1]["sessions"] == []
+    assert holder(guarded) == []
+
+
+def test_regions_are_seen_kept_through_a_sigkill_and_released_by_command(guarded: Guarded) -> None:
+    fd = os.memfd_create("chunk")
+    os.ftruncate(fd, 1 << 20)
+    uid = str(os.getuid())
+    with Session("work", socket=socket(guarded), keep=None, deadline=30) as writer:
+        writer.create("weights", [Chunk(fd, 1 << 20)], va=1 << 40)
+        writer.publish(b"state")
+        _, listed = ctl(guarded, "vault", "list")
+        assert listed["sessions"][0]["writer"] == os.getpid()
+        assert (listed["counters"]["regions"], listed["counters"]["bytes"]) == (1, 1 << 20)
+        guarded.kill()
+        guarded.start()
+        _, shown = ctl(guarded, "vault", "show", uid, "work")
+        assert shown["regions"][0]["layout"] == {"sizes": [1 << 20], "va": 1 << 40, "gpu": None}
+        assert (shown["sequence"], shown["state_bytes"]) == (1, 5)
+        assert "token" not in json.dumps(shown)
+        with Session("work", socket=socket(guarded), role=Role.READER) as reader, reader.open("weights"):
+            code, said = ctl(guarded, "vault", "release", uid, "work", "weights")
+            assert code == 1
+            assert "is held by process" in said
+        assert writer.describe("weights").generation == 1
+    code, _ = ctl(guarded, "vault", "release", uid, "work")
+    assert code == 0
+    with pytest.raises(UnknownSessionError):
+        Session("work", socket=socket(guarded), role=Role.READER)
+    os.close(fd)
+
+
+def test_force_releases_what_is_mapped_and_its_users_keep_their_own(guarded: Guarded) -> None:
+    fd = os.memfd_create("chunk")
+    os.pwrite(fd, b"content", 0)
+    with (
+        Session("work", socket=socket(guarded)) as writer,
+        Session("work", socket=socket(guarded), role=Role.READER) as reader,
+    ):
+        writer.create("r", [Chunk(fd, 7)])
+        region = reader.open("r")
+        with pytest.raises(LeaseHeldError):
+            writer.release("r")
+        assert ctl(guarded, "vault", "release", "--force", str(os.getuid()), "work", "r")[0] == 0
+        assert list(writer.names()) == []
+        assert os.pread(region.fds[0], 7, 0) == b"content"
+        region.close()
+        reader.close()
+        writer.release()
+    os.close(fd)
+
+
+def test_a_vault_can_be_switched_off() -> None:
+    with Guarded() as guarded:
+        guarded.config.write_text(guarded.config.read_text() + "\n[vault]\nenabled = false\n")
+        guarded.start()
+        assert not Path(socket(guarded)).exists()
+        code, said = ctl(guarded, "vault", "list")
+        assert code == 1
+        assert "switched off" in said
+
+
+def test_a_dead_guards_holder_is_ended_with_the_last_session() -> None:
+    with Guarded() as guarded:
+        guarded.start()
+        with Session("work", socket=socket(guarded)) as writer:
+            [pid] = holder(guarded)
+            writer.release()
+        assert guarded.stop() == 0
+        wait_for("the holder's end", lambda: not Path(f"/proc/{pid}").exists())
