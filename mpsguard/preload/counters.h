@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// X(name): the order is part of the zone table's layout and of mpsguard/client/zone_table.py. Append only.
+// X(name): the order is part of the zone table's layout and of mpsguard/preload/zone_table.py. Append only.
 #define COUNTERS(X)                                                                                            \
     X(placed)           /* allocations served from a region of their own */                                    \
     X(placed_small)     /* allocations served from a slab */                                                   \

@@ -1,6 +1,6 @@
 // Where the parts of a region lie, and how much may be armed: arithmetic only, no driver, no state.
 //
-// mpsguard/client/zone_layout.py is the same in Python; a test runs the two against each other.
+// mpsguard/preload/zone_layout.py is the same in Python; a test runs the two against each other.
 #pragma once
 
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 //
 // A memfd and not a file: it needs no directory, no name that another process could take, no cleaning up after a crash,
 // and the guard, which copies descriptors of its clients anyway, finds it by its name in /proc/PID/fd. It cannot be
-// shrunk or grown, so a reader that maps it never meets SIGBUS. mpsguard/client/zone_table.py reads it.
+// shrunk or grown, so a reader that maps it never meets SIGBUS. mpsguard/preload/zone_table.py reads it.
 //
 // Layout, little-endian: a header of ZONE_TABLE_HEADER bytes (magic u64, version u32, header bytes u32, slot bytes u32,
 // slots u32, pid u32, counters u32; from byte 64 the counters, u64 each), then the slots. A slot is written between two

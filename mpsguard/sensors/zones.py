@@ -13,13 +13,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from mpsguard.client import zone_table
-from mpsguard.client.zone_table import Part, Place, TableError
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
 from mpsguard.linux import foreign_fd
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import ProcessKey
+from mpsguard.preload import zone_table
+from mpsguard.preload.zone_table import Part, Place, TableError
 from mpsguard.sensors.state import SensorState
 
 AGAIN: Final = 60.0

@@ -6,10 +6,9 @@ import os
 import re
 import subprocess
 
-from mpsguard.client import zone_table
-from mpsguard.client.zone_table import Part
-from mpsguard.preload import build
+from mpsguard.preload import build, zone_table
 from mpsguard.preload.library import Settings
+from mpsguard.preload.zone_table import Part
 from tests.integration.preload.bench import SECONDS, Bench
 
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.client import zone_layout
-from mpsguard.client.zone_layout import Layout, LayoutError
-from mpsguard.preload import build
+from mpsguard.preload import build, zone_layout
+from mpsguard.preload.zone_layout import Layout, LayoutError
 
 GRANULARITY = 2 << 20
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.client import zone_table
-from mpsguard.client.zone_table import Part, TableError
+from mpsguard.preload import zone_table
+from mpsguard.preload.zone_table import Part, TableError
 
 MIB = 1 << 20
 LIVE, FRONT, BACK, SLAB = 1, 2, 4, 8

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mpsguard.client import zone_table
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.preload import zone_table
 from mpsguard.sensors.zones import ZoneSensor
 
 START, FRONT, MEMORY, BACK = 0x7F0000000000, 16 << 20, 4 << 20, 64 << 20
