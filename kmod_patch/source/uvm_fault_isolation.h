@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/*
+ * Contain the fatal memory faults of one client of a time-slice group (TSG)
+ * that it shares with others, as under MPS.
+ *
+ * The stock driver cancels a fault that it cannot service, and firmware then
+ * tears the whole TSG down. Here the address is made to resolve instead, to a
+ * sink in the page tables of that client alone, and the access is replayed.
+ * The client's VA space is poisoned first: it gets no new range, mapping or
+ * channel, so that nothing is ever mapped over a sink.
+ */
+#ifndef __UVM_FAULT_ISOLATION_H__
+#define __UVM_FAULT_ISOLATION_H__
+
+#include "uvm_forward_decl.h"
+#include "uvm_hal_types.h"
+#include "nvstatus.h"
+#include "nv-kthread-q.h"
+#include <linux/atomic.h>
+#include <linux/compiler.h>
+#include <linux/list.h>
+
+struct pid;
+
+/* In uvm_va_space_t. */
+typedef struct
+{
+    /* Thread group that made the VA space. */
+    struct pid *owner;
+
+    /*
+     * Not 0 from before the first sink is written until the end. Set with the
+     * VA space lock held for read, never cleared.
+     */
+    int poisoned;
+
+    /* 0 until somebody has taken it upon him to report the first fault. */
+    atomic_t reported;
+
+    /* That fault; written once, before the item is scheduled. */
+    nv_kthread_q_item_t report_item;
+    NvU64 report_address;
+    NvU32 report_veid;
+    uvm_gpu_t *report_gpu;
+    uvm_fault_access_type_t report_access;
+    uvm_fault_type_t report_type;
+    bool report_from_copy_engine;
+} uvm_va_space_isolation_t;
+
+/*
+ * In uvm_gpu_va_space_t. Written by the bottom half of its GPU, which is one
+ * thread, with the VA space lock held for read; taken apart after the GPU VA
+ * space has left its VA space, which takes that lock for write. The list is
+ * empty as long as it has no head: most GPU VA spaces never get a sink.
+ */
+typedef struct
+{
+    struct hlist_head sinks;
+    NvU64 sink_count;
+
+    /* Only with uvm_fault_isolation_real_sink. */
+    uvm_mem_t *page;
+} uvm_gpu_va_space_isolation_t;
+
+void uvm_fault_isolation_va_space_init(uvm_va_space_t *va_space);
+void uvm_fault_isolation_va_space_deinit(uvm_va_space_t *va_space);
+void uvm_fault_isolation_gpu_va_space_deinit(uvm_gpu_va_space_t *gpu_va_space);
+
+/*
+ * To be asked with the lock held under which the thing would be added: the VA
+ * space lock for write, an external range tree's lock, or HMM's blocks_lock.
+ * All but the first exclude a sink being placed at the same time; the first
+ * excludes containment as a whole.
+ */
+#define uvm_fault_isolation_admit(va_space) \
+    (unlikely(READ_ONCE((va_space)->isolation.poisoned)) ? NV_ERR_INVALID_STATE : NV_OK)
+
+/*
+ * NV_OK: the faulting address resolves, the access can be replayed. Anything
+ * else: nothing that the caller would have to undo, the fault is to be
+ * cancelled as ever.
+ *
+ * LOCKING: the VA space lock must be held, for read at least. Bottom half of
+ *          the GPU only.
+ */
+NV_STATUS uvm_fault_isolation_contain(uvm_gpu_va_space_t *gpu_va_space, uvm_fault_buffer_entry_t *fault);
+
+/*
+ * What to make of a fault in a subcontext without VA space: NV_ERR_INVALID_-
+ * CHANNEL, stale, if a poisoned client was there a moment ago, and else
+ * NV_ERR_PAGE_TABLE_NOT_AVAIL, which is cancelled.
+ *
+ * LOCKING: instance_ptr_table_lock must be held.
+ */
+NV_STATUS uvm_fault_isolation_orphan_status(const uvm_user_channel_t *user_channel, NvU32 veid);
+
+#endif
