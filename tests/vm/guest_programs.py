@@ -1,0 +1,35 @@
+"""The C programs that run inside the virtual machine, built static against a driver tree's ioctl headers."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.vm.sources import CACHE
+from tests.vm.workshop import MOCK, digest
+
+SOURCES = Path(__file__).resolve().parent / "guest"
+CASES = ("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases", "client")
+PROGRAMS = {"scenario": CASES, "stress": ("stress", "client"), "builtin": ("builtin", "client")}
+COMPILE_DEADLINE_S = 120.0
+
+
+def program(name: str, tree: Path) -> Path:
+    """The program, built if it is not there yet."""
+    key = digest(SOURCES, MOCK, tree / "nvidia-uvm", tree / "common" / "inc")
+    built = CACHE / "built" / f"guest-{key}" / name
+    if not built.exists():
+        built.parent.mkdir(parents=True, exist_ok=True)
+        fresh = built.with_suffix(".new")
+        subprocess.run(
+            [
+                *("gcc", "-O1", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
+                "-Wno-format-truncation",
+                *("-Werror", f"-I{tree / 'nvidia-uvm'}", f"-I{tree / 'common' / 'inc'}", f"-I{MOCK}"),
+                *("-o", str(fresh), *(str(SOURCES / f"{part}.c") for part in PROGRAMS[name])),
+            ],
+            check=True,
+            timeout=COMPILE_DEADLINE_S,
+        )
+        fresh.rename(built)
+    return built

@@ -1,0 +1,42 @@
+"""The cases, with the stock module and with the patched one: what the stock module fails is what the patch is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.vm import workshop
+from tests.vm.guests import run_program
+from tests.vm.sources import Kernel, driver_tree
+from tests.vm.workshop import Modules
+
+LEAST_CASES = 30
+DEADLINE_S = 300.0
+
+
+def cases_of(kernel: Kernel, modules: Modules) -> dict[str, dict[str, Any]]:
+    """Every case by its name; the run ended well, the modules were unloaded, and the kernel had nothing to say."""
+    run = run_program(kernel, modules, "scenario", deadline_s=DEADLINE_S)
+    assert run.status == 0, run.console[-4000:]
+    assert run.trouble == []
+    *cases, total = run.lines
+    assert total == {"cases": len(cases)}
+    assert len(cases) >= LEAST_CASES
+    return {case["case"]: case for case in cases}
+
+
+def test_stock_fails_and_patched_passes(kernel: Kernel, branch: str) -> None:
+    tree = driver_tree(branch)
+    stock = cases_of(kernel, workshop.build(tree, kernel, patched=False))
+    patched = cases_of(kernel, workshop.build(tree, kernel, patched=True))
+    assert stock.keys() == patched.keys()
+    assert {name: case["why"] for name, case in patched.items() if not case["ok"]} == {}
+    assert [name for name, case in stock.items() if case["ok"] == case["contained"]] == []
+
+
+@pytest.mark.parametrize("branch", ["550"], indirect=True)
+def test_debug_build_has_nothing_to_say(kernel: Kernel, branch: str) -> None:
+    """UVM's own assertions, and its check of the order of locks."""
+    cases = cases_of(kernel, workshop.build(driver_tree(branch), kernel, patched=True, debug=True))
+    assert {name: case["why"] for name, case in cases.items() if not case["ok"]} == {}

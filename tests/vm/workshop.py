@@ -1,0 +1,167 @@
+"""Builds nvidia-uvm, stock and patched, and the mock GPU for it; each build is kept, keyed by what went into it.
+
+A tree is copied once for each kernel and build type. The stock module is built in it, then kmod_patch is applied in
+place and what it touched is built again. Results go to `.cache/kernel/built`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.vm.sources import CACHE, ROOT, Kernel
+
+MOCK = ROOT / "fault_injection" / "mock_gpu"
+PATCH = ROOT / "kmod_patch"
+PATCH_PARTS = (PATCH / "source", PATCH / "rules", PATCH / "rules.py", PATCH / "patch.py", PATCH / "tree.py")
+BUILD_DEADLINE_S = 900.0
+JOBS = "-j2"
+FILES = ("nvidia.ko", "nvidia-uvm.ko")
+
+
+@dataclass(frozen=True)
+class Modules:
+    """A directory with the mock GPU (nvidia.ko), nvidia-uvm.ko and nvidia-uvm.symbols (all its symbols)."""
+
+    directory: Path
+    tree: Path
+    """Where the headers of the driver's ioctls are: untouched."""
+
+    @property
+    def mock(self) -> Path:
+        """The mock GPU."""
+        return self.directory / "nvidia.ko"
+
+    @property
+    def uvm(self) -> Path:
+        """nvidia-uvm."""
+        return self.directory / "nvidia-uvm.ko"
+
+
+class BuildError(Exception):
+    """A build that failed: its last lines."""
+
+
+def digest(*roots: Path | str) -> str:
+    """Of names and contents of files, and of texts."""
+    total = hashlib.sha256()
+    for root in roots:
+        if isinstance(root, str):
+            total.update(root.encode())
+            continue
+        inside = root.rglob("*") if root.is_dir() else [root]
+        paths = sorted(path for path in inside if path.is_file() and "__pycache__" not in path.parts)
+        for path in paths:
+            total.update(f"{path.relative_to(root.parent)}\0".encode())
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()[:16]
+
+
+def build(tree: Path, kernel: Kernel, *, patched: bool, debug: bool = False) -> Modules:
+    """The modules of this tree for this kernel; raises BuildError."""
+    kind = "debug" if debug else "release"
+    base = digest(tree / "nvidia-uvm", tree / "common", MOCK, f"{kernel.release} {kernel.output} {kind}")
+    key = digest(base, *PATCH_PARTS) if patched else base
+    name = f"{tree.name}-{kernel.release}-{kind}-{'patched' if patched else 'stock'}-{key}"
+    modules = Modules(CACHE / "built" / name, tree)
+    work = CACHE / "work" / f"{tree.name}-{kernel.release}-{kind}-{base}"
+    with _locked(work):
+        if not modules.uvm.exists():
+            _prepare(tree, work)
+            if patched:
+                _apply(work)
+            _make(work, kernel, kind)
+            _keep(work, modules.directory)
+    return modules
+
+
+@contextmanager
+def _locked(work: Path) -> Iterator[None]:
+    work.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{work}.lock").open("w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _prepare(tree: Path, work: Path) -> None:
+    """The tree with the mock GPU in place of nvidia.ko, and nvidia-uvm as it came."""
+    if not (work / "Kbuild").exists():
+        fresh = Path(f"{work}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        ignored = shutil.ignore_patterns("nvidia-drm", "nvidia-modeset", "nvidia-peermem", "*.o_binary", "debian")
+        shutil.copytree(tree, fresh, ignore=ignored, symlinks=True)
+        shutil.copytree(MOCK, fresh / "nvidia" / "mock_gpu", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(MOCK / "mock-sources.Kbuild", fresh / "nvidia" / "nvidia-sources.Kbuild")
+        _run(["gcc-12", "-c", "-x", "c", "/dev/null", "-o", "nvidia/nv-kernel.o_binary"], fresh)
+        fresh.rename(work)
+        return
+    # What an earlier version of the patch did is undone; files that did not change keep their time.
+    stock = {path.relative_to(tree) for path in (tree / "nvidia-uvm").rglob("*") if path.is_file()}
+    for name in stock:
+        if not (work / name).exists() or (work / name).read_bytes() != (tree / name).read_bytes():
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(tree / name, work / name)
+    for path in list((work / "nvidia-uvm").rglob("*.[ch]")):
+        if path.relative_to(work) not in stock and not path.name.endswith(".mod.c"):
+            path.unlink()
+    shutil.rmtree(work / ".mpsguard-kmod", ignore_errors=True)
+
+
+def _apply(work: Path) -> None:
+    _run([sys.executable, "-m", "kmod_patch", "apply", str(work)], ROOT, PYTHONPATH=str(ROOT))
+
+
+def _make(work: Path, kernel: Kernel, kind: str) -> None:
+    _run(
+        [
+            "make",
+            JOBS,
+            "modules",
+            "NV_KERNEL_MODULES=nvidia nvidia-uvm",
+            f"SYSSRC={kernel.source}",
+            f"SYSOUT={kernel.output}",
+            f"NV_BUILD_TYPE={kind}",
+            f"UVM_BUILD_TYPE={kind}",
+            "CC=gcc-12",
+        ],
+        work,
+    )
+
+
+def _keep(work: Path, target: Path) -> None:
+    fresh = Path(f"{target}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    for name in FILES:
+        _run(["strip", "--strip-debug", "-o", str(fresh / name), name], work)
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)
+
+
+def _run(command: list[str], directory: Path, **more: str) -> None:
+    try:
+        done = subprocess.run(
+            ["nice", "-n", "10", *command],
+            cwd=directory,
+            env={**os.environ, "LC_ALL": "C", **more},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=BUILD_DEADLINE_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{command[0]} did not end within {BUILD_DEADLINE_S:.0f} s") from None
+    if done.returncode != 0:
+        lines = done.stdout.splitlines()
+        told = [line for line in lines if "error" in line.lower() and len(line) < 1000]
+        raise BuildError("\n".join([" ".join(command), *told[:20], *lines[-15:]]))
