@@ -1,13 +1,22 @@
 """The command line, `mpsguard-kmod`."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
+from typing import Final
 
-from kmod_patch import VERSION, state
-from kmod_patch.errors import KmodError
+import msgspec
+
+from kmod_patch import VERSION, dkms, loaded, state
+from kmod_patch.build import build
+from kmod_patch.errors import KernelError, KmodError, ToolError
+from kmod_patch.kernel import Headers, Key, find_headers, require_loadable, running_release, why_only_signed
 from kmod_patch.patch import make_plan
 from kmod_patch.tree import open_tree
+
+STATUS_OF: Final = {"ours": 0, "stock": 10, "not loaded": 11}
+"""Exit statuses of `status`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,20 +34,47 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mpsguard-kmod",
         description="nvidia-uvm with fault isolation: a client's memory fault stays with the client.",
+        epilog="TREE is a driver's source tree, as DKMS has it in /usr/src.",
     )
     parser.add_argument("--version", action="version", version=f"mpsguard-kmod {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    check = commands.add_parser("check", help="say whether the rules fit a driver's source tree; changes nothing")
-    check.add_argument("tree", type=Path)
+    check = commands.add_parser("check", help="say whether every rule fits a driver's source tree; changes nothing")
+    check.add_argument("tree", type=Path, metavar="TREE")
     check.add_argument("--diff", action="store_true", help="print what would change")
     check.set_defaults(run=_check)
 
     apply = commands.add_parser("apply", help="change a driver's source tree")
-    apply.add_argument("tree", type=Path)
+    apply.add_argument("tree", type=Path, metavar="TREE")
     apply.add_argument("--revert", action="store_true", help="go back to stock")
     apply.set_defaults(run=_apply)
+
+    make = commands.add_parser("build", help="build the patched nvidia-uvm; the tree is not written to")
+    make.add_argument("tree", type=Path, metavar="TREE")
+    make.add_argument("--output", type=Path, default=Path(), help="directory for nvidia-uvm.ko (default: here)")
+    _add_kernel(make)
+    make.set_defaults(run=_build)
+
+    package = commands.add_parser("dkms", help="build and install it as a DKMS package beside the driver's own")
+    package.add_argument("tree", type=Path, metavar="TREE", nargs="?")
+    package.add_argument("--remove", action="store_true", help="go back to the stock module")
+    package.add_argument("--root", type=Path, default=Path("/"), help="for an image: where its / is")
+    _add_kernel(package)
+    package.set_defaults(run=_dkms)
+
+    status = commands.add_parser("status", help="say whether the loaded nvidia-uvm is ours (0), stock (10), none (11)")
+    status.add_argument("--json", action="store_true")
+    status.set_defaults(run=_status)
     return parser
+
+
+def _add_kernel(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--kernel", metavar="RELEASE", help="release of the kernel (default: the running one)")
+    command.add_argument(
+        "--headers", type=Path, metavar="DIR", help="its headers (default: /lib/modules/RELEASE/build)"
+    )
+    command.add_argument("--key", type=Path, help="private key to sign the module with")
+    command.add_argument("--cert", type=Path, help="its certificate")
 
 
 def _say(text: str) -> None:
@@ -78,3 +114,46 @@ def _apply(arguments: argparse.Namespace) -> int:
         state.apply(make_plan(tree))
         _say(f"{tree.root}: driver {tree.version}, patched, version {VERSION} instead of {record.version}")
     return 0
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    tree = open_tree(arguments.tree)
+    headers, key = _kernel(arguments)
+    _say(f"{build(tree, headers, arguments.output, key)}: driver {tree.version}, kernel {headers.release}")
+    return 0
+
+
+def _dkms(arguments: argparse.Namespace) -> int:
+    layout = dkms.Layout(arguments.root)
+    if arguments.root == Path("/") and os.geteuid() != 0:
+        raise ToolError("dkms: needs root")
+    if arguments.remove:
+        gone = dkms.remove(layout)
+        _say(f"removed: {', '.join(gone)}" if gone else "nothing of ours is installed")
+        return 0
+    if arguments.tree is None:
+        raise ToolError("dkms: names no TREE, and is not asked to --remove")
+    tree = open_tree(arguments.tree)
+    headers, key = _kernel(arguments)
+    _say(f"{dkms.NAME}/{dkms.install(tree, headers, layout, key)}: installed for kernel {headers.release}")
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    found = loaded.read()
+    if arguments.json:
+        _say(msgspec.json.encode(found).decode())
+    else:
+        _say(found.summary)
+        for name, value in found.parameters.items():
+            _say(f"  {name} = {value}")
+    return STATUS_OF[found.state]
+
+
+def _kernel(arguments: argparse.Namespace) -> tuple[Headers, Key | None]:
+    if (arguments.key is None) != (arguments.cert is None):
+        raise KernelError("--key and --cert go together")
+    key = None if arguments.key is None else Key(arguments.key, arguments.cert)
+    release = arguments.kernel or running_release()
+    require_loadable(release, key, why_only_signed())
+    return find_headers(release, arguments.headers), key

@@ -40,8 +40,9 @@ busybox sleep 60
 
 # What the kernel prints when something is wrong with it or with a module.
 TROUBLE = re.compile(
-    r"BUG:|WARNING:|Oops|general protection|Kernel panic|INFO: task .* blocked|rcu: .*stall|possible circular locking"
-    r"|inconsistent lock state|KASAN|UBSAN|Assert failed|Lock ordering|lock order|Leaked|leak(?:ed|s) |Memory leak",
+    r"BUG:|WARNING:|\bOops\b|general protection|Kernel panic|INFO: task .* blocked|rcu: .*stall"
+    r"|possible circular locking|inconsistent lock state|KASAN: |UBSAN: |Assert failed|Memory leak of"
+    r"|Already acquired equivalent|Releasing lock|invalid lock order|Failed to acquire the thread context",
     re.IGNORECASE,
 )
 

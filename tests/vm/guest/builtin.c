@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <time.h>
 
 #include "uvm_test_ioctl.h"
 #include "client.h"
@@ -10,10 +11,11 @@
 #define RUN(name, ...)										\
 	do {											\
 		UVM_TEST_##name##_PARAMS parameters = { __VA_ARGS__ };				\
+		time_t start = time(NULL);							\
 		int result = ioctl(client.uvm, UVM_TEST_##name, &parameters);			\
 												\
-		printf("{\"builtin\": \"%s\", \"result\": %d, \"status\": %u}\n", #name, result,	\
-		       (unsigned int)parameters.rmStatus);					\
+		printf("{\"builtin\": \"%s\", \"result\": %d, \"status\": %u, \"s\": %ld}\n",	\
+		       #name, result, (unsigned int)parameters.rmStatus, (long)(time(NULL) - start));	\
 		fflush(stdout);									\
 	} while (0)
 
@@ -41,7 +43,7 @@ int main(void)
 	RUN(CE_SANITY, .skipTimestampTest = 1);
 	RUN(HOST_SANITY, .rmStatus = 0);
 	RUN(FAULT_BUFFER_FLUSH, .iterations = 100);
-	RUN(PMM_SANITY, .mode = 1);
+	RUN(PMM_SANITY, .mode = UvmTestPmmSanityModeBasic);
 	RUN(VA_BLOCK, .rmStatus = 0);
 	close_client(&client);
 	return 0;
