@@ -26,6 +26,8 @@ class Source(StrEnum):
     """GPU core dumps: a client's own, where it opted in, or that of the lane's sentinel."""
     LANE = "lane"
     """The guard's own watch over control daemons and servers."""
+    KMOD = "kmod"
+    """The patched nvidia-uvm module."""
 
 
 class Trust(StrEnum):
@@ -63,6 +65,16 @@ class ZoneHit(msgspec.Struct, frozen=True, tag="zone_hit"):
     """Bytes past the end (1: the first one behind it), or before the start (negative)."""
     size: int
     """Bytes that the program had asked for."""
+
+
+class FaultContained(msgspec.Struct, frozen=True, tag="fault_contained"):
+    """A fatal fault that the patched nvidia-uvm kept with its client: the first one in that address space."""
+
+    address: int
+    access: str
+    fault_type: str
+    engine: str
+    """sm or copy."""
 
 
 class Xid(msgspec.Struct, frozen=True, tag="xid"):
@@ -158,6 +170,7 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
 
 Observation = (
     UvmFault
+    | FaultContained
     | ZoneHit
     | Xid
     | ServerSays

@@ -7,6 +7,7 @@ from typing import Final
 from mpsguard.evidence import (
     ClientCame,
     DeviceHealth,
+    FaultContained,
     LaneChanged,
     Lost,
     Observation,
@@ -34,6 +35,7 @@ SENSORS: Final = {
     Source.PROCESSES: "processes",
     Source.GPU_CORE: "GPU core dump",
     Source.LANE: "lane",
+    Source.KMOD: "kernel module",
 }
 
 _FAULTS: Final = {
@@ -74,6 +76,8 @@ def observation(what: Observation) -> str:
         case ZoneHit():
             side = f"{-what.beyond} bytes before" if what.beyond < 0 else f"{what.beyond} bytes past"
             return f"{what.access} at 0x{what.address:x} in a {what.part}: {side} allocation {what.region}"
+        case FaultContained():
+            return f"contained a fatal GPU fault: {what.access} at 0x{what.address:x}, {what.fault_type}, {what.engine}"
         case Xid():
             blamed = f" (the line names pid {what.pid})" if what.pid is not None else ""
             where = [f"{name} {value}" for name in ("gpc", "tpc", "sm") if (value := getattr(what, name)) is not None]
