@@ -1,0 +1,149 @@
+"""The ``kmod`` sensor: the patched nvidia-uvm module tells of a fault that it has contained (docs/kernel-module.md).
+
+One uevent for each address space, at its first contained fault: of the module (``/module/nvidia_uvm``), with PID, VA,
+ACCESS, TYPE, ENGINE and GPU. The pid is that of the process that made the address space, so that it can be none but the
+culprit's. With the stock module there is nothing to hear.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from mpsguard.evidence import Evidence, FaultContained, Lost, Source, Trust
+from mpsguard.linux import procfs
+from mpsguard.linux.uevents import Uevent, Uevents
+from mpsguard.model import ProcessKey
+from mpsguard.sensors.state import SensorState
+
+MODULE: Final = Path("/sys/module/nvidia_uvm")
+EVENT: Final = "fault_contained"
+_PARAMETER: Final = "uvm_fault_isolation"
+_MODES: Final = {"0": "off", "1": "on where a TSG is shared", "2": "on always"}
+_DEVPATH: Final = "/module/nvidia_uvm"
+_WORD: Final = re.compile(r"[A-Z0-9_]{1,40}")
+_BATCH: Final = 64
+"""Uevents taken in one turn of the loop: a machine that starts has hundreds of them."""
+
+
+def contained_fault(event: Uevent) -> tuple[int, FaultContained] | None:
+    """The pid and the fault that a uevent tells of; None if it tells of something else, or not as it should."""
+    if event.get("DEVPATH") != _DEVPATH or event.get("NVIDIA_UVM_EVENT") != EVENT:
+        return None
+    try:
+        pid, address = int(event["PID"]), int(event["VA"], 16)
+        words = [event[name] for name in ("ACCESS", "TYPE", "ENGINE")]
+    except (KeyError, ValueError):
+        return None
+    if pid <= 0 or not 0 <= address < 1 << 64 or not all(_WORD.fullmatch(word) for word in words):
+        return None
+    access, fault_type, engine = (word.lower().replace("_", " ") for word in words)
+    return pid, FaultContained(address=address, access=access, fault_type=fault_type, engine=engine)
+
+
+def mode(module: Path = MODULE) -> SensorState:
+    """Whether the loaded module contains faults, as its parameters say."""
+    if not module.is_dir():
+        return SensorState(present=False, detail="nvidia-uvm is not loaded")
+    try:
+        version = (module / "parameters" / f"{_PARAMETER}_version").read_text().strip()
+        policy = (module / "parameters" / _PARAMETER).read_text().strip()
+    except OSError:
+        return SensorState(present=False, detail="the stock nvidia-uvm is loaded: memory faults are not contained")
+    how = _MODES.get(policy, f"in mode {procfs.printable(policy)[:20]!r}, which is unknown here")
+    return SensorState(present=True, detail=f"fault isolation {procfs.printable(version)[:20]}: containment is {how}")
+
+
+class KmodSensor:
+    """Emits `FaultContained` for each address space that the module has poisoned. Owns one netlink socket.
+
+    ``module``, ``listen`` and ``key_of`` are for tests.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Evidence], None],
+        *,
+        module: Path = MODULE,
+        listen: Callable[[], Uevents] = Uevents,
+        key_of: Callable[[int], ProcessKey] = procfs.process_key,
+    ) -> None:
+        self._emit, self._module, self._key_of = emit, module, key_of
+        self._events: Uevents | None = None
+        self._why = "closed"
+        self._serial = 0
+        self.unreadable = 0
+        """Reports of the module that were not as they should be."""
+        try:
+            self._events = listen()
+        except OSError as error:
+            self._why = f"no uevents: {error.strerror}"
+            return
+        asyncio.get_running_loop().add_reader(self._events.fileno(), self._drain)
+
+    @property
+    def name(self) -> str:
+        """kmod."""
+        return Source.KMOD.value
+
+    def state(self) -> SensorState:
+        """Whether the loaded module contains faults and is listened to."""
+        return mode(self._module) if self._events is not None else SensorState(present=False, detail=self._why)
+
+    def close(self) -> None:
+        """Stop listening; safe to call twice."""
+        self._give_up("closed")
+
+    def _drain(self) -> None:
+        if self._events is None:
+            return
+        for _ in range(_BATCH):
+            try:
+                event = self._events.read()
+            except OverflowError:
+                self._say(Lost(-1), None)
+                continue
+            except OSError as error:
+                self._give_up(f"uevents cannot be read any more: {error.strerror}")
+                return
+            if event is None:
+                return
+            self._take(event)
+
+    def _take(self, event: Uevent) -> None:
+        if event.get("NVIDIA_UVM_EVENT") != EVENT:
+            return
+        found = contained_fault(event)
+        if found is None:
+            self.unreadable += 1
+            return
+        pid, fault = found
+        try:
+            process = self._key_of(pid)
+        except OSError:
+            process = None  # it is gone already; its queue in the driver may still tell
+        self._say(fault, process)
+
+    def _say(self, what: FaultContained | Lost, process: ProcessKey | None) -> None:
+        self._serial += 1
+        now = time.monotonic()
+        proven = process is not None
+        self._emit(
+            Evidence(
+                source=Source.KMOD,
+                observed_at=now,
+                what=what,
+                process=process,
+                trust=Trust.PROOF if proven else Trust.NONE,
+                serial=f"kmod:{now:.6f}:{self._serial}",
+            )
+        )
+
+    def _give_up(self, why: str) -> None:
+        if self._events is not None:
+            asyncio.get_running_loop().remove_reader(self._events.fileno())
+            self._events.close()
+            self._events = None
+            self._why = why
