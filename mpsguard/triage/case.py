@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mpsguard.evidence import Evidence, ProcessEnded, ServerSays, UvmFault, Xid
+from mpsguard.evidence import Evidence, FaultContained, ProcessEnded, ServerSays, UvmFault, Xid
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.triage import catalog
@@ -51,6 +51,16 @@ class Case:
             if isinstance(each.what, UvmFault) and each.what.fatal and each.process is not None:
                 first.setdefault(each.process, each)
         return first
+
+    def contained(self) -> dict[ProcessKey, Evidence]:
+        """The faults that stayed with their process; none if the GPU tells of a fault after all."""
+        if self.xids or self.said("fault_begins", "sticky", "teardown"):
+            return {}
+        return {
+            each.process: each
+            for each in self.episode.evidence
+            if isinstance(each.what, FaultContained) and each.process is not None
+        }
 
     def ends(self) -> list[Evidence]:
         """How clients ended, oldest first."""

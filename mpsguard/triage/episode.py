@@ -9,7 +9,17 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid, ZoneHit
+from mpsguard.evidence import (
+    DeviceHealth,
+    Evidence,
+    FaultContained,
+    LaneChanged,
+    ProcessEnded,
+    ServerSays,
+    UvmFault,
+    Xid,
+    ZoneHit,
+)
 from mpsguard.triage import catalog
 from mpsguard.triage.catalog import Level
 from mpsguard.triage.population import Population, when
@@ -47,7 +57,7 @@ def is_anchor(evidence: Evidence) -> bool:
     what = evidence.what
     if isinstance(what, UvmFault):
         return what.fatal
-    if isinstance(what, ZoneHit):
+    if isinstance(what, FaultContained | ZoneHit):
         return True
     if isinstance(what, Xid):
         return catalog.lookup(what.number).level in _TELLING

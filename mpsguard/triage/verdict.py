@@ -5,6 +5,7 @@ The rules follow what was measured under MPS on the stock driver (H200, 580.159.
 * A fatal fault in a client's own UVM event queue is of that client and no other: proof, 2 ms after the access.
 * The pid in an Xid 31 line is mostly an innocent client's, the one in an Xid 43 line the server's, and the client that
   the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them names anybody here.
+* With the patched nvidia-uvm a fault is contained, and the module says so: the same queue tells of it, and no Xid comes.
 * A client that ends with work in flight brings an Xid 31 upon all others, with no fatal event in any living client's
   queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
 * Without another client the server says nothing, and the work may come back in a later client's queue: see
@@ -95,6 +96,29 @@ def _device(case: Case) -> list[Incident]:
         case.incident(
             FaultClass.DEVICE, Confidence.PROVEN, "The device itself reports the fault: no process is to blame."
         )
+    ]
+
+
+def _contained_memory_fault(case: Case) -> list[Incident]:
+    """Faults that the kernel module kept with their clients, and beside them those that it could not keep."""
+    contained = case.contained()
+    if not contained:
+        return []
+    incidents = [
+        case.incident(
+            FaultClass.MMU,
+            Confidence.PROVEN,
+            "The kernel module contained the fault and named the process; nobody else was hurt.",
+            culprit=case.population.suspect(process),
+            victims=(),
+            began=when(evidence),
+        )
+        for process, evidence in contained.items()
+    ]
+    return incidents + [
+        incident
+        for incident in _proven_memory_fault(case)
+        if incident.culprit is not None and incident.culprit.process not in contained
     ]
 
 
@@ -334,6 +358,7 @@ def _class_of(case: Case) -> FaultClass:
 _RULES: Final[tuple[Callable[[Case], list[Incident]], ...]] = (
     _device,
     _came_back,
+    _contained_memory_fault,
     _proven_memory_fault,
     _lane,
     _process,

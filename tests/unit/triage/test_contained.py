@@ -1,0 +1,74 @@
+"""Verdicts on faults that the kernel module contained, alone and beside others."""
+
+from itertools import permutations
+
+import pytest
+
+from mpsguard.evidence import ClientCame, Evidence, FaultContained, ProcessEnded, Source, Trust, UvmFault, Xid
+from mpsguard.incident import Confidence, FaultClass
+from mpsguard.model import ProcessKey
+from mpsguard.triage.verdict import triage
+
+A, B, C = (ProcessKey(pid, pid * 10) for pid in (101, 102, 103))
+
+
+def came(process: ProcessKey) -> Evidence:
+    what = ClientCame("default", "default-0")
+    return Evidence(Source.PROCESSES, 1.0, what, process=process, trust=Trust.PROOF)
+
+
+def contained(process: ProcessKey, at: float) -> Evidence:
+    what = FaultContained(0x7FFF12345000, "write", "invalid pte", "sm")
+    return Evidence(Source.KMOD, at, what, process=process, trust=Trust.PROOF, serial=f"kmod:{at}")
+
+
+def fatal(process: ProcessKey, at: float) -> Evidence:
+    what = UvmFault(0x7FFF12345000, "write", "invalid PTE", fatal=True)
+    return Evidence(Source.UVM, at, what, process=process, trust=Trust.PROOF, serial=f"uvm:{at}")
+
+
+CLIENTS = [came(A), came(B), came(C)]
+
+
+def test_nobody_but_the_culprit_is_in_it() -> None:
+    for order in permutations([fatal(A, 10.0), contained(A, 10.002)]):
+        (incident,) = triage([*CLIENTS, *order])
+        assert incident.fault_class is FaultClass.MMU
+        assert incident.confidence is Confidence.PROVEN
+        assert incident.culprit is not None
+        assert incident.culprit.process == A
+        assert incident.victims == ()
+        assert "contained" in incident.reason
+
+
+def test_two_culprits_are_two_incidents() -> None:
+    found = triage([*CLIENTS, contained(A, 10.0), contained(B, 10.001)])
+    assert [incident.culprit.process for incident in found if incident.culprit] == [A, B]
+
+
+def test_the_culprit_s_end_by_the_guard_is_no_second_incident() -> None:
+    killed = Evidence(
+        Source.PROCESSES,
+        10.5,
+        ProcessEnded(None, 9, oom_killed=False, work_in_flight=None),
+        process=A,
+        trust=Trust.PROOF,
+    )
+    (incident,) = triage([*CLIENTS, contained(A, 10.0), killed])
+    assert "contained" in incident.reason
+
+
+@pytest.mark.parametrize("number", [31, 13])
+def test_an_xid_says_that_it_was_not_kept_after_all(number: int) -> None:
+    xid = Evidence(Source.KERNEL_LOG, 10.13, Xid(number, None, "..."), gpu="0000:18:00", serial="kmsg:1")
+    (incident,) = triage([*CLIENTS, fatal(A, 10.0), contained(A, 10.002), xid])
+    assert incident.culprit is not None
+    assert incident.culprit.process == A
+    assert {victim.process for victim in incident.victims} == {B, C}
+
+
+def test_a_fault_beside_it_that_was_not_contained() -> None:
+    found = triage([*CLIENTS, contained(A, 10.0), fatal(B, 10.001)])
+    reasons = {incident.culprit.process: incident.reason for incident in found if incident.culprit}
+    assert "contained" in reasons[A]
+    assert "UVM event queue" in reasons[B]
