@@ -15,6 +15,7 @@ from mpsguard.mps.server_log import LogTail
 from mpsguard.sensors.core_directory import CoreDirectory
 from mpsguard.sensors.daemon_logs import DaemonLogSensor
 from mpsguard.sensors.kernel_log import KernelLogSensor
+from mpsguard.sensors.kmod import KmodSensor
 from mpsguard.sensors.nvml import NvmlSensor
 from mpsguard.sensors.process_ends import ProcessEndsSensor
 from mpsguard.sensors.sm_errors import SmErrorSensor
@@ -54,6 +55,7 @@ class Senses:
         self._nvml = NvmlSensor(take)
         self.lifelines = Lifelines(self._uvm, self._nvml, notice)
         """What is held of ended clients: the sensor that watches an address space keeps it alive, too."""
+        self._kmod = KmodSensor(take)
         self._ends = ProcessEndsSensor()
         self._sm_errors = SmErrorSensor(take)
         self._cores: CoreDirectory | None = None
@@ -153,6 +155,7 @@ class Senses:
             (Source.UVM, self._uvm.state()),
             (Source.KERNEL_LOG, self._kernel_log.state()),
             (Source.NVML, self._nvml.state()),
+            (Source.KMOD, self._kmod.state()),
             (Source.PROCESSES, self._ends.state()),
             (Source.GPU_CORE, self._sm_errors.state()),
             (ZoneSensor.name, self._zones.state()),
@@ -172,7 +175,7 @@ class Senses:
             self._close_log(lane, source)
         if self._cores is not None:
             self._cores.close()
-        for sensor in (self._uvm, self._kernel_log, self._nvml, self._ends, self._sm_errors, self._zones):
+        for sensor in (self._uvm, self._kernel_log, self._nvml, self._kmod, self._ends, self._sm_errors, self._zones):
             sensor.close()
 
     def _faulted(self, evidence: Evidence) -> None:
