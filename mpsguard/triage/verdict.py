@@ -5,7 +5,7 @@ The rules follow what was measured under MPS on the stock driver (H200, 580.159.
 * A fatal fault in a client's own UVM event queue is of that client and no other: proof, 2 ms after the access.
 * The pid in an Xid 31 line is mostly an innocent client's, the one in an Xid 43 line the server's, and the client that
   the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them names anybody here.
-* With the patched nvidia-uvm a fault is contained, and the module says so: the same queue tells of it, and no Xid comes.
+* With the patched nvidia-uvm a fault is contained, and the module says so: the queue tells of it as well, no Xid comes.
 * A client that ends with work in flight brings an Xid 31 upon all others, with no fatal event in any living client's
   queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
 * Without another client the server says nothing, and the work may come back in a later client's queue: see
