@@ -10,7 +10,12 @@ from tests.vm.workshop import MOCK, digest
 
 SOURCES = Path(__file__).resolve().parent / "guest"
 CASES = ("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases", "client")
-PROGRAMS = {"scenario": CASES, "stress": ("stress", "client"), "builtin": ("builtin", "client")}
+PROGRAMS = {
+    "scenario": CASES,
+    "stress": ("stress", "client"),
+    "builtin": ("builtin", "client"),
+    "agent": ("agent", "client"),
+}
 COMPILE_DEADLINE_S = 120.0
 
 

@@ -1,0 +1,62 @@
+"""This Python, its standard library, and what mpsguard's sensors import, as an archive for a machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import msgspec
+
+from tests.vm.archive import Archive
+from tests.vm.sources import ROOT
+
+HOME = "python"
+_LEFT_OUT = {"test", "idlelib", "ensurepip", "tkinter", "turtledemo", "lib2to3", "site-packages", "__pycache__"}
+
+
+def add_python(archive: Archive) -> None:
+    """Put all of it below /python; `run` names the command that starts it."""
+    interpreter = Path(sys.executable).resolve()
+    archive.file(f"{HOME}/bin/python3", interpreter)
+    library = Path(sysconfig.get_path("stdlib"))
+    extensions = _add_tree(archive, library, f"{HOME}/lib/{library.name}")
+    packages = f"{HOME}/lib/{library.name}/site-packages"
+    extensions += _add_tree(archive, Path(msgspec.__file__).parent, f"{packages}/msgspec")
+    _add_tree(archive, ROOT / "mpsguard", f"{packages}/mpsguard")
+    for shared in sorted(_shared_libraries([interpreter, *extensions])):
+        archive.file(str(shared).lstrip("/"), shared)
+
+
+def run(program: str) -> str:
+    """The shell line that runs a program of the archive with it."""
+    return f"PYTHONHOME=/{HOME} PYTHONDONTWRITEBYTECODE=1 /{HOME}/bin/python3 {program}"
+
+
+def _add_tree(archive: Archive, root: Path, target: str) -> list[Path]:
+    """Every file below; returns the extension modules among them."""
+    extensions = []
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root)
+        if path.is_dir() or _LEFT_OUT & set(inside.parts) or inside.parts[0].startswith("config-"):
+            continue
+        if path.suffix == ".so":
+            extensions.append(path)
+        elif path.suffix not in {".py", ".json"}:
+            continue
+        archive.file(f"{target}/{inside}", path)
+    return extensions
+
+
+def _shared_libraries(binaries: list[Path]) -> set[Path]:
+    found: set[Path] = set()
+    listed = subprocess.run(
+        ["ldd", *map(str, binaries)], capture_output=True, text=True, check=False, timeout=60.0
+    ).stdout
+    for line in listed.splitlines():
+        match = re.search(r"(?:=> )?(/\S+) \(0x", line)
+        if match is not None and not match[1].startswith(tuple(map(str, binaries))):
+            found.add(Path(match[1]))
+    return found

@@ -1,0 +1,22 @@
+"""NVIDIA's own tests of nvidia-uvm give the same with the patched module as with the stock one: all pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.vm import workshop
+from tests.vm.guests import run_program
+from tests.vm.sources import Kernel, driver_tree
+
+DEADLINE_S = 300.0
+LEAST = 14
+
+
+@pytest.mark.parametrize("patched", [False, True], ids=["stock", "patched"])
+def test_builtin_tests_pass(kernel: Kernel, branch: str, patched: bool) -> None:
+    modules = workshop.build(driver_tree(branch), kernel, patched=patched)
+    run = run_program(kernel, modules, "builtin", parameters="uvm_enable_builtin_tests=1", deadline_s=DEADLINE_S)
+    # The log is not looked at: some of these tests provoke UVM's assertions on purpose.
+    assert run.status == 0, run.console[-4000:]
+    assert len(run.lines) >= LEAST
+    assert [line["builtin"] for line in run.lines if line["result"] or line["status"]] == []

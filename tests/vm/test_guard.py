@@ -1,0 +1,48 @@
+"""The guard's sensors, triage and lifeline on the real module and the real /dev/nvidia-uvm-tools, in one story."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.vm import workshop
+from tests.vm.guest_programs import SOURCES, program
+from tests.vm.guests import UNLOAD, with_modules
+from tests.vm.machine import boot
+from tests.vm.python_archive import add_python, run
+from tests.vm.sources import Kernel, driver_tree
+
+ADDRESS = 0x7FFF12345000
+DEADLINE_S = 240.0
+
+
+def test_contained_named_ended_and_the_others_run_on(kernel: Kernel, branch: str) -> None:
+    modules = workshop.build(driver_tree(branch), kernel, patched=True)
+    archive = with_modules(modules)
+    archive.file("agent", program("agent", modules.tree))
+    archive.file("watch.py", SOURCES / "watch.py")
+    add_python(archive)
+    steps = [
+        "busybox insmod /nvidia.ko",
+        "busybox insmod /nvidia-uvm.ko",
+        f"{run('/watch.py')} >/dev/ttyS1 2>/dev/console; S=$?",
+        *UNLOAD,
+        "(exit $S)",
+    ]
+    result = boot(kernel, archive, steps, deadline_s=DEADLINE_S)
+    assert result.status == 0, result.console[-4000:]
+    assert result.trouble == []
+    (facts,) = result.lines
+    pid = facts["culprit"]
+    assert "containment is on where a TSG is shared" in facts["mode"]
+    assert facts["attached"]
+    assert facts["well before"] == ["own 1"] * 3
+    assert facts["access"] == "wild 1"
+    assert facts["told"]
+    assert facts["told by"] == [["kmod", pid, ADDRESS, "write"], ["uvm", pid, ADDRESS, "write"]]
+    ((fault_class, confidence, culprit, victims, reason),) = facts["incidents"]
+    assert (fault_class, confidence, culprit, victims) == ("mmu", "proven", pid, 0)
+    assert "contained" in reason
+    assert facts["ended"] == -signal.SIGKILL
+    assert facts["well while held"] == ["own 1"] * 2
+    assert facts["well after"] == ["own 1"] * 2
+    assert facts["dead"] == "dead 0"
