@@ -88,10 +88,9 @@ def _read(path: Path) -> str:
 
 
 def _run(rule: Rule, text: str, scratch: Path) -> str:
-    source, result = scratch / rule.file, scratch / f"result-{rule.file}"
+    source = scratch / rule.file
     source.write_text(text, encoding="utf-8")
-    result.unlink(missing_ok=True)
-    command = ["spatch", "--no-includes", "--very-quiet", "--sp-file", str(rule.path), str(source), "-o", str(result)]
+    command = ["spatch", "--no-includes", "--very-quiet", "--in-place", "--sp-file", str(rule.path), str(source)]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=SPATCH_DEADLINE_S
@@ -101,7 +100,7 @@ def _run(rule: Rule, text: str, scratch: Path) -> str:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise ToolError(f"rule {rule.name}: spatch failed on {rule.file}: {last}")
-    return result.read_text(encoding="utf-8") if result.exists() else text
+    return source.read_text(encoding="utf-8")
 
 
 def _matches(rule: Rule, before: str, after: str) -> list[Match]:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* What RM tells UVM of the GPU, address spaces, and the channels of UVM itself. */
-#include <linux/irqflags.h>
+#include <linux/irq_work.h>
 #include <linux/ktime.h>
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -26,25 +26,26 @@ static struct UvmEventsLinux *events;
 #else
 static struct UvmOpsUvmEvents *events;
 #endif
-/* Registering waits for a handler that runs, so that it is not called after it was taken away. */
-static DEFINE_MUTEX(events_lock);
 
-/* From the engine's thread, with interrupts off, as the interrupt handler it stands for. */
-bool mock_raise_interrupt(void)
+/* Runs as an interrupt, for UVM looks whether it is in one. */
+static bool interrupt_taken;
+
+static void interrupt(struct irq_work *work)
 {
 	NvProcessorUuid uuid;
-	unsigned long flags;
-	bool taken = false;
 
 	memcpy(uuid.uuid, mock_uuid, sizeof(mock_uuid));
-	mutex_lock(&events_lock);
-	if (events && events->isrTopHalf) {
-		local_irq_save(flags);
-		taken = events->isrTopHalf(&uuid) == NV_OK;
-		local_irq_restore(flags);
-	}
-	mutex_unlock(&events_lock);
-	return taken;
+	interrupt_taken = READ_ONCE(events) && events->isrTopHalf && events->isrTopHalf(&uuid) == NV_OK;
+}
+
+static struct irq_work interrupt_work = IRQ_WORK_INIT_HARD(interrupt);
+
+/* From the engine's thread; true if UVM has something to do. */
+bool mock_raise_interrupt(void)
+{
+	irq_work_queue(&interrupt_work);
+	irq_work_sync(&interrupt_work);
+	return READ_ONCE(interrupt_taken);
 }
 
 #ifdef MOCK_HAS_LINUX_EVENTS
@@ -53,9 +54,7 @@ NV_STATUS nvUvmInterfaceRegisterUvmEvents(struct UvmEventsLinux *new)
 NV_STATUS nvUvmInterfaceRegisterUvmCallbacks(struct UvmOpsUvmEvents *new)
 #endif
 {
-	mutex_lock(&events_lock);
-	events = new;
-	mutex_unlock(&events_lock);
+	WRITE_ONCE(events, new);
 	return NV_OK;
 }
 #ifdef MOCK_HAS_LINUX_EVENTS
@@ -66,9 +65,8 @@ MOCK_EXPORT(nvUvmInterfaceRegisterUvmCallbacks);
 void nvUvmInterfaceDeRegisterUvmOps(void)
 #endif
 {
-	mutex_lock(&events_lock);
-	events = NULL;
-	mutex_unlock(&events_lock);
+	WRITE_ONCE(events, NULL);
+	irq_work_sync(&interrupt_work);	/* it is not called any more */
 }
 #ifdef MOCK_HAS_LINUX_EVENTS
 MOCK_EXPORT(nvUvmInterfaceDeRegisterUvmEvents);

@@ -8,6 +8,7 @@ from tests.vm.machine import Run, base_archive, boot
 from tests.vm.sources import Kernel
 from tests.vm.workshop import Modules
 
+LOAD = ["busybox insmod /nvidia.ko", "busybox insmod /nvidia-uvm.ko"]
 UNLOAD = ["busybox rmmod nvidia_uvm 2>/dev/console || S=90", "busybox rmmod nvidia 2>/dev/console || S=91"]
 
 

@@ -93,20 +93,11 @@ def boot(
     arguments: str = "",
 ) -> Run:
     """Boot, run `steps` (shell lines; the status of the last counts), wait for the end."""
-    archive.text("init", INIT.format(steps="\n".join(steps), done=DONE), executable=True)
     with tempfile.TemporaryDirectory(prefix="mpsguard-vm-") as name:
         directory = Path(name)
-        (directory / "initramfs").write_bytes(archive.content())
-        command = [
-            *("nice", "-n", "10", "qemu-system-x86_64"),
-            *("-accel", "tcg,thread=multi" if processors > 1 else "tcg"),
-            *("-machine", "q35", "-cpu", "max,la57=off", "-smp", str(processors), "-m", str(MEMORY_MIB)),
-            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-            *("-serial", f"file:{directory / 'console'}", "-serial", f"file:{directory / 'output'}"),
-            *("-kernel", str(kernel.image), "-initrd", str(directory / "initramfs")),
-            *("-append", f"console=ttyS0 panic=-1 quiet loglevel=6 mitigations=off nokaslr {arguments}"),
-            *extra,
-        ]
+        write_archive(archive, steps, directory)
+        serial = ("-serial", f"file:{directory / 'output'}")
+        command = [*command_line(kernel, directory, processors, arguments), *serial, *extra]
         try:
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=deadline_s)
         except subprocess.TimeoutExpired:
@@ -114,6 +105,25 @@ def boot(
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"QEMU: {error.stderr.decode(errors='replace').strip()}") from None
         return Run(output=_text(directory / "output"), console=_text(directory / "console"))
+
+
+def write_archive(archive: Archive, steps: Sequence[str], directory: Path) -> None:
+    """The archive with the steps as its init, in a file in the directory."""
+    archive.text("init", INIT.format(steps="\n".join(steps), done=DONE), executable=True)
+    (directory / "initramfs").write_bytes(archive.content())
+
+
+def command_line(kernel: Kernel, directory: Path, processors: int, arguments: str = "") -> list[str]:
+    """QEMU, with the archive and the first serial port in the directory; the second port is the caller's."""
+    return [
+        *("nice", "-n", "10", "qemu-system-x86_64"),
+        *("-accel", "tcg,thread=multi" if processors > 1 else "tcg"),
+        *("-machine", "q35", "-cpu", "max,la57=off", "-smp", str(processors), "-m", str(MEMORY_MIB)),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-serial", f"file:{directory / 'console'}"),
+        *("-kernel", str(kernel.image), "-initrd", str(directory / "initramfs")),
+        *("-append", f"console=ttyS0 panic=-1 quiet loglevel=6 mitigations=off nokaslr {arguments}"),
+    ]
 
 
 def _text(path: Path) -> str:

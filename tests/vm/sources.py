@@ -59,3 +59,9 @@ def debian_kernel() -> Kernel:
 def driver_tree(branch: str) -> Path:
     """The vendor's tree of a branch, as it was unpacked; not to be written to."""
     return CACHE / f"nvidia-{branch}"
+
+
+def built_kernel(tree: Path) -> Kernel:
+    """A kernel of one's own, built in its source tree."""
+    release = (tree / "include" / "config" / "kernel.release").read_text(encoding="ascii").strip()
+    return Kernel(tree / "arch" / "x86" / "boot" / "bzImage", tree, tree, f"{release}-own")

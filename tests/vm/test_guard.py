@@ -6,7 +6,7 @@ import signal
 
 from tests.vm import workshop
 from tests.vm.guest_programs import SOURCES, program
-from tests.vm.guests import UNLOAD, with_modules
+from tests.vm.guests import LOAD, UNLOAD, with_modules
 from tests.vm.machine import boot
 from tests.vm.python_archive import add_python, run
 from tests.vm.sources import Kernel, driver_tree
@@ -22,8 +22,7 @@ def test_contained_named_ended_and_the_others_run_on(kernel: Kernel, branch: str
     archive.file("watch.py", SOURCES / "watch.py")
     add_python(archive)
     steps = [
-        "busybox insmod /nvidia.ko",
-        "busybox insmod /nvidia-uvm.ko",
+        *LOAD,
         f"{run('/watch.py')} >/dev/ttyS1 2>/dev/console; S=$?",
         *UNLOAD,
         "(exit $S)",

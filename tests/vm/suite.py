@@ -1,0 +1,186 @@
+"""The long measurements of the kernel module, written to docs/results/kmod-<date>.json; see `scripts/kmod-suite`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kmod_patch.build import build
+from kmod_patch.errors import KmodError
+from kmod_patch.kernel import Headers
+from kmod_patch.tree import BRANCHES as KNOWN_BRANCHES
+from kmod_patch.tree import open_tree
+from results.recorder import Recorder
+from results.schema import Peer
+from tests.vm import instructions, sources, workshop
+from tests.vm.guests import run_program
+from tests.vm.machine import Run
+from tests.vm.sources import Kernel
+
+FAULTS = 10_000
+SEED = "1"
+DEADLINE_S = 1800.0
+TESTS = "uvm_enable_builtin_tests=1"
+
+
+def say(text: str) -> None:
+    """What is being done."""
+    sys.stderr.write(f"kmod-suite: {text}\n")
+
+
+def passed(run: Run) -> tuple[int, int]:
+    """Cases that are ok, and all of them; none if the run did not end well."""
+    cases = [line for line in run.lines if "case" in line]
+    good = run.status == 0 and not run.trouble
+    return (sum(bool(case["ok"]) for case in cases) if good else 0), len(cases)
+
+
+def record_cases(recorder: Recorder, kernel: Kernel, tree: Path, label: str, *, debug: bool) -> None:
+    """The cases with the patched module, the stock one beside it."""
+    counts = {}
+    for patched in (True, False):
+        say(f"{label}: cases, {'patched' if patched else 'stock'}")
+        modules = workshop.build(tree, kernel, patched=patched, debug=debug)
+        counts[patched] = passed(run_program(kernel, modules, "scenario", deadline_s=DEADLINE_S))
+    (ours, total), (stock, _) = counts[True], counts[False]
+    recorder.row(
+        f"{label}: cases passed",
+        ours,
+        count=total,
+        unit="cases",
+        bar=f"{total} of {total}; stock fails",
+        holds=ours == total and stock < total,
+        peer=Peer(name="stock module", value=stock, count=total),
+    )
+
+
+def record_builtin(recorder: Recorder, kernel: Kernel, tree: Path, label: str) -> None:
+    """NVIDIA's own tests."""
+    counts = {}
+    for patched in (True, False):
+        say(f"{label}: NVIDIA's tests, {'patched' if patched else 'stock'}")
+        modules = workshop.build(tree, kernel, patched=patched)
+        run = run_program(kernel, modules, "builtin", parameters=TESTS, deadline_s=DEADLINE_S)
+        counts[patched] = (sum(not line["result"] and not line["status"] for line in run.lines), len(run.lines))
+    (ours, total), (stock, _) = counts[True], counts[False]
+    recorder.row(
+        f"{label}: NVIDIA's built-in UVM tests passed",
+        ours,
+        count=total,
+        unit="tests",
+        bar="as many as stock, all",
+        holds=ours == stock == total > 0,
+        peer=Peer(name="stock module", value=stock, count=total),
+    )
+
+
+def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, faults: int) -> None:
+    """Random faults, and what was not given back after them."""
+    say(f"{label}: {faults} random faults")
+    modules = workshop.build(tree, kernel, patched=True)
+    parameters = f"{TESTS} uvm_leak_checker=1"
+    run = run_program(kernel, modules, "stress", str(faults), SEED, parameters=parameters, deadline_s=DEADLINE_S)
+    result: dict[str, Any] = run.lines[-1] if run.lines else {"contained": 0}
+    well = run.status == 0 and not run.trouble
+    left = sum(result.get(f"{what}_after", 0) > result.get(f"{what}_before", 0) for what in ("chunks", "rm", "spaces"))
+    recorder.row(
+        f"{label}: random faults contained, 8 clients, 2 TSGs, clients killed meanwhile",
+        int(result["contained"]),
+        unit="faults",
+        bar=f">= {faults}, no innocent hurt, no warning in the log, unload succeeds",
+        holds=well and int(result["contained"]) >= faults,
+    )
+    recorder.row(
+        f"{label}: kinds of memory not given back after them", left, unit="kinds", bar="0", holds=well and left == 0
+    )
+
+
+def record_instructions(recorder: Recorder, kernel: Kernel, tree: Path, label: str) -> None:
+    """What nvidia-uvm executes for serviced faults; functions that poll, and so differ between runs, left out."""
+    runs = {}
+    for patched in (False, True):
+        modules = workshop.build(tree, kernel, patched=patched)
+        for turn in (1, 2):
+            say(f"{label}: instructions, {'patched' if patched else 'stock'}, run {turn}")
+            runs[patched, turn] = instructions.count(kernel, modules)
+    names = set().union(*runs.values())
+    steady = {
+        name for name in names if all(runs[patched, 1][name] == runs[patched, 2][name] for patched in (False, True))
+    }
+    ours, stock = (sum(runs[patched, 1][name] for name in steady) for patched in (True, False))
+    recorder.row(
+        f"{label}: instructions for {instructions.FAULTS} serviced faults, in the functions that do not poll",
+        ours,
+        unit="instructions",
+        bar="equal to stock",
+        holds=ours == stock > 0,
+        runs=2,
+        peer=Peer(name="stock module", value=stock),
+    )
+
+
+def record_branches(recorder: Recorder, kernel: Kernel, trees: list[Path]) -> None:
+    """Whether the rules fit, and nvidia-uvm compiles, on trees given by path."""
+    headers = Headers(kernel.release, kernel.output, kernel.source)
+    done: dict[str, str] = {}
+    for path in trees:
+        say(f"{path}: apply and compile")
+        try:
+            tree = open_tree(path)
+            with tempfile.TemporaryDirectory(prefix="mpsguard-kmod-") as output:
+                build(tree, headers, Path(output), None)
+            done[tree.branch] = tree.version
+        except KmodError as error:
+            say(f"{path}: {error}")
+    versions = ", ".join(done[branch] for branch in KNOWN_BRANCHES if branch in done) or "none"
+    recorder.row(
+        f"branches on which every rule fits and nvidia-uvm compiles ({versions})",
+        len(done),
+        count=len(KNOWN_BRANCHES),
+        unit="branches",
+        bar=f"{len(KNOWN_BRANCHES)} of {len(KNOWN_BRANCHES)}",
+        holds=len(done) == len(KNOWN_BRANCHES),
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write; 3 if something that is needed is not here."""
+    parser = argparse.ArgumentParser(prog="kmod-suite", description=__doc__)
+    parser.add_argument("trees", type=Path, nargs="*", metavar="TREE", help="more driver trees, for the branch matrix")
+    parser.add_argument("--sanitized", type=Path, help="a built kernel tree with KASAN and PROVE_LOCKING")
+    parser.add_argument("--faults", type=int, default=FAULTS)
+    parser.add_argument("--cost", action="store_true", help="only count instructions; written to kmod-cost-<date>.json")
+    parsed = parser.parse_args(arguments)
+    reason = sources.missing("linux", *(f"nvidia-{branch}" for branch in sources.BRANCHES))
+    if reason is not None:
+        say(reason)
+        return 3
+    kernel = sources.debian_kernel()
+    trees = {branch: sources.driver_tree(branch) for branch in sources.BRANCHES}
+    if parsed.cost:
+        recorder = Recorder(suite="kmod-cost", script="scripts/kmod-suite --cost")
+        for branch, tree in trees.items():
+            record_instructions(recorder, kernel, tree, branch)
+        say(str(recorder.write()))
+        return 0
+    recorder = Recorder(suite="kmod", script="scripts/kmod-suite TREE... --sanitized KERNEL")
+    for branch, tree in trees.items():
+        record_cases(recorder, kernel, tree, branch, debug=False)
+        record_cases(recorder, kernel, tree, f"{branch}, debug build", debug=True)
+        record_builtin(recorder, kernel, tree, branch)
+    record_stress(recorder, kernel, trees[sources.BRANCHES[0]], sources.BRANCHES[0], parsed.faults)
+    if parsed.sanitized is not None:
+        built = sources.built_kernel(parsed.sanitized)
+        newest = sources.BRANCHES[-1]
+        record_cases(recorder, built, trees[newest], f"{newest}, KASAN and lockdep", debug=False)
+        record_stress(recorder, built, trees[newest], f"{newest}, KASAN and lockdep", parsed.faults // 10)
+    record_branches(recorder, kernel, [*trees.values(), *parsed.trees])
+    say(str(recorder.write()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
