@@ -12,6 +12,7 @@ from pathlib import Path
 if not __package__:  # started by path, so that it needs no PYTHONPATH
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fault_injection import catalog
 from fault_injection.sim import misdeed
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 
@@ -44,7 +45,7 @@ def main() -> int:
         _emit("init_begin")
         cuda.init()
         _emit("init_end")
-        cuda.create_context(1)
+        cuda.create_context(max(1, options.memory >> 20))
         _emit("context", mps=int(cuda.mps))
         _kernel(cuda)
     except CudaFailureError as failure:
@@ -84,16 +85,22 @@ def _loop(options: argparse.Namespace, cuda: CudaProcess, stop: threading.Event,
             _report("second", second)
             second = Progress(now)
         if fault and now - progress.begin >= options.fault_at:
-            _commit(cuda, fault)
+            _commit(cuda, fault, options.in_flight)
             fault = None
 
 
-def _commit(cuda: CudaProcess, fault: str) -> None:
+def _commit(cuda: CudaProcess, fault: str, in_flight: float | None) -> None:
+    row = catalog.named(fault)
+    busy = bool(row.in_flight)
     _emit("fault", kind=fault)
-    commit = misdeed.prepared(cuda, fault)
-    _emit("injected", kind=fault)
+    commit = misdeed.prepared(cuda, fault, in_flight)
+    if busy:
+        _emit("running", seconds=in_flight or 0.0)
+    _emit("injected", kind=fault, in_flight=int(busy))
     try:
         commit()
+        if row.never_returns:
+            _emit("running", seconds=in_flight or 0.0)
         cuda.synchronize()
     except CudaFailureError as failure:
         _emit("error", code=failure.code, name="simulated")
@@ -134,6 +141,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--controlled", action="store_true")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--blocking", action="store_true", help="as these clients wait anyway")
+    parser.add_argument("--memory", type=int, default=0)
+    parser.add_argument("--in-flight", type=float)
     parser.add_argument("--fault")
     parser.add_argument("--at", "--fault-at", dest="fault_at", type=float, default=0.0)
     return parser

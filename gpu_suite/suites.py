@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gpu_suite import broker, sensors, sm, triage
+from gpu_suite import broker, isolation, sensors, sm, triage
 from gpu_suite.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
@@ -10,4 +10,5 @@ SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "sensors": sensors.MEASUREMENTS,
     "triage": triage.MEASUREMENTS,
     "sm": sm.MEASUREMENTS,
+    "isolation": isolation.MEASUREMENTS,
 }

@@ -15,7 +15,8 @@ constexpr double kStart = 5.0;  // seconds in which a kernel must have started
 
 // What the kernel and the host tell each other, in host memory that both see.
 struct Signals {
-    unsigned int running;  // written by the kernel
+    unsigned int running;  // written by the kernel, at its start
+    unsigned int over;     // written by the kernel, at its end
     unsigned int let_go;   // written by the host
 };
 
@@ -31,6 +32,7 @@ __global__ void busy_kernel(volatile Signals* signals, unsigned long long limit)
     __threadfence_system();
     while (!signals->let_go && nanoseconds() - begin < limit) {
     }
+    signals->over = 1;
 }
 
 // The limit is kept by the kernel itself: what a dead process left behind must end too.
@@ -52,6 +54,9 @@ class Kernel {
             nanosleep(&pause, nullptr);
         }
     }
+
+    // Whether it runs now; it has started, so it does unless it is over.
+    bool runs() const { return std::atomic_ref(signals_->over).load() == 0; }
 
     void let_go() { std::atomic_ref(signals_->let_go).store(1); }
 

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include <sys/resource.h>
 
@@ -12,11 +13,25 @@
 
 namespace faults::process {
 
-constexpr double kInFlight = 1.0;  // seconds: the kernel of a dead process holds up nobody for longer
+constexpr double kInFlight = 1.0;  // seconds, by default: the kernel of a dead process holds up nobody for longer
 constexpr double kEndless = 30.0;  // the harness ends the process long before; if the harness is gone, this does
 constexpr size_t kHoard = size_t{512} << 20;  // more than the memory cgroup of the harness has, less than hurts a machine
 
-inline void in_flight() { static busy::Kernel kernel(kInFlight); }
+// What the faults of this process leave on the GPU, and for how long; the caller may set `seconds` before.
+struct InFlight {
+    std::optional<double> seconds;
+    std::optional<busy::Kernel> kernel;
+
+    void start(double otherwise) {
+        const double length = seconds.value_or(otherwise);
+        kernel.emplace(length);
+        json_line::emit("running", "\"seconds\":%.6f", length);
+    }
+
+    bool runs() const { return kernel && kernel->runs(); }
+};
+
+inline InFlight in_flight;
 
 inline void die_of(int number) {
     const rlimit none = {0, 0};
@@ -26,7 +41,7 @@ inline void die_of(int number) {
 }
 
 inline Commit killed_busy() {
-    in_flight();
+    in_flight.start(kInFlight);
     return [] { die_of(SIGKILL); };
 }
 
@@ -35,13 +50,13 @@ inline Commit killed_idle() {
 }
 
 inline Commit segv() {
-    in_flight();
+    in_flight.start(kInFlight);
     return [] { die_of(SIGSEGV); };
 }
 
 // Takes memory until the kernel ends the process; where nothing limits it, the process goes on and says so.
 inline Commit out_of_memory() {
-    in_flight();
+    in_flight.start(kInFlight);
     return [] {
         constexpr size_t step = 1 << 20;
         for (size_t taken = 0; taken < kHoard; taken += step) {
@@ -54,7 +69,7 @@ inline Commit out_of_memory() {
 }
 
 inline Commit exit_busy() {
-    in_flight();
+    in_flight.start(kInFlight);
     return [] { std::exit(0); };
 }
 
@@ -63,7 +78,7 @@ inline Commit exit_idle() {
 }
 
 inline Commit endless() {
-    return [] { static busy::Kernel kernel(kEndless); };
+    return [] { in_flight.start(kEndless); };
 }
 
 }  // namespace faults::process

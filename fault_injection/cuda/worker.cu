@@ -1,19 +1,23 @@
 // A CUDA client like any other: runtime API, a loop of kernels. It knows nothing of mpsguard; it only reports.
 //
-//   worker [--seconds S] [--work N] [--controlled [--rounds N]] [--blocking] [--fault NAME [--at S]]
+//   worker [--seconds S] [--work N] [--controlled [--rounds N]] [--blocking] [--memory BYTES]
+//          [--fault NAME [--at S] [--in-flight S]]
 //
 //   --seconds S      loop for S seconds (default 1; 0: end after the first kernel)
 //   --work N         length of the dependent chain in each kernel (default 200: about 20 us; 4000: about 0.1 ms)
 //   --controlled     wait for a line on standard input before the loop, and end the loop early when it closes
 //   --rounds N       loop N times (default 1), each time after a line of its own
 //   --blocking       sleep while a kernel runs, where CUDA by itself would spin: for more clients than cores
+//   --memory BYTES   hold this much GPU memory besides (default 0), written to once
 //   --fault NAME     commit this fault (faults.cuh) ...
 //   --at S           ... S seconds into the loop (default 0); --fault-at is the same
+//   --in-flight S    length of the kernel that a fault of the process leaves on the GPU (default: process_faults.cuh)
 //
 // Events (json_line.h), in order: start, init_begin, init_end, context (mps: what the device attribute says),
 // first_kernel, begin, second (one each second: iterations, max_gap); with --rounds, begin again for each and behind it
-// round (iterations, seconds, max_gap); for a fault: fault (it is prepared), injected (just
-// before its launch: the clocks to measure from), error (code, name: what the synchronisation after it returned, 0 for
+// round (iterations, seconds, max_gap); for a fault: fault (it is prepared), running (seconds:
+// the kernel in flight is on the GPU, for that long in all), injected (just before its launch: the clocks to measure
+// from; in_flight: whether that kernel still runs), error (code, name: what the synchronisation after it returned, 0 for
 // success; missing if it never did); and last one of
 //   finished  iterations, seconds, max_gap, of the last round
 //   died      code, name: the CUDA error that ended the loop
@@ -53,6 +57,7 @@ struct Options {
     bool controlled = false, blocking = false;
     const faults::Fault* fault = nullptr;
     double fault_at = 0.0;
+    size_t memory = 0;
 };
 
 // One multiply-add chain an element: arithmetic only, so that its time does not depend on what others do to the memory.
@@ -95,6 +100,8 @@ Options parse(int argc, char** argv) {
         else if (std::strcmp(name, "--work") == 0) options.work = static_cast<int>(number(value));
         else if (std::strcmp(name, "--rounds") == 0) options.rounds = static_cast<int>(number(value));
         else if (std::strcmp(name, "--at") == 0 || std::strcmp(name, "--fault-at") == 0) options.fault_at = number(value);
+        else if (std::strcmp(name, "--memory") == 0) options.memory = static_cast<size_t>(number(value));
+        else if (std::strcmp(name, "--in-flight") == 0) faults::process::in_flight.seconds = number(value);
         else if (std::strcmp(name, "--fault") == 0) {
             options.fault = faults::find(value);
             if (options.fault == nullptr) usage("no such fault");
@@ -150,7 +157,7 @@ void report(const char* event, const Progress& p) {
 void commit_fault(const faults::Fault& fault, const Progress& progress) {
     emit("fault", "\"kind\":\"%s\"", fault.name);
     const faults::Commit commit = fault.prepare();
-    emit("injected", "\"kind\":\"%s\"", fault.name);
+    emit("injected", "\"kind\":\"%s\",\"in_flight\":%d", fault.name, faults::process::in_flight.runs() ? 1 : 0);
     commit();
     const cudaError_t error = cudaDeviceSynchronize();
     emit("error", "\"code\":%d,\"name\":\"%s\"", static_cast<int>(error), cudaGetErrorName(error));
@@ -202,6 +209,11 @@ int main(int argc, char** argv) {
     const size_t size = sizeof(float) * kBlocks * kThreads;
     require("cudaMalloc", cudaMalloc(&data, size));
     require("cudaMemset", cudaMemset(data, 0, size));
+    if (options.memory > 0) {
+        void* memory = nullptr;
+        require("cudaMalloc", cudaMalloc(&memory, options.memory));
+        require("cudaMemset", cudaMemset(memory, 1, options.memory));
+    }
     work_kernel<<<kBlocks, kThreads>>>(data, options.work);
     require("first kernel", cudaDeviceSynchronize());
     emit("first_kernel");

@@ -43,7 +43,9 @@ class Context:
 class Device:
     """Contexts and faults of one server on device 0."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], spares: Callable[[], bool]) -> None:
+        """``spares`` tells whether work that a client leaves behind does no harm."""
+        self._spares = spares
         self.contexts: list[Context] = []
         self.fault = False
         self._say = say
@@ -109,7 +111,9 @@ class Device:
         reset = "Worker is in reset. " if self.fault and left else ""
         self._say(f"Client {context} exiting. {reset}Number of active client contexts is {left}.")
         if context.in_flight and not context.failed:
-            self.fail(gpu.CRASH, context)
+            context.in_flight = False  # nobody is left to hear of its end
+            if not self._spares():
+                self.fail(gpu.CRASH, context)
         self._renew()
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:

@@ -12,21 +12,23 @@ NAMES = tuple(row.name for row in catalog.FAULTS if row.twin and row.by_client)
 _LONG_KERNEL_S, _SHORT_KERNEL_S = 60.0, 0.05
 
 
-def prepared(cuda: CudaProcess, name: str) -> Callable[[], None]:
-    """Make ready what the fault needs; what is returned commits it. Its error shows at the next synchronisation."""
+def prepared(cuda: CudaProcess, name: str, in_flight: float | None = None) -> Callable[[], None]:
+    """Make ready what the fault needs; what is returned commits it. Its error shows at the next synchronisation.
+
+    A kernel that an end of the process leaves in flight takes ``in_flight`` seconds, if they are given.
+    """
     row = catalog.named(name)
     if name in FAULTS:
         return lambda: cuda.launch(0.0, name)
     if row.never_returns:
-        return lambda: cuda.launch(_LONG_KERNEL_S)
+        return lambda: cuda.launch(_LONG_KERNEL_S if in_flight is None else in_flight)
     if row.in_flight:
-        cuda.launch(_LONG_KERNEL_S if row.innocents else _SHORT_KERNEL_S)
-    return lambda: _end(cuda, row)
+        usual = _LONG_KERNEL_S if row.innocents else _SHORT_KERNEL_S
+        cuda.launch(usual if in_flight is None else in_flight)
+    return lambda: _end(row)
 
 
-def _end(cuda: CudaProcess, row: catalog.Fault) -> None:
+def _end(row: catalog.Fault) -> None:
     if row.ends == "exit":
-        if row.in_flight:
-            cuda.synchronize()  # what CUDA's exit handler is taken to do
         os._exit(0)
     os.kill(os.getpid(), getattr(signal, row.ends))

@@ -46,6 +46,10 @@ class Script:
         """Let every server report FAULT and refuse new clients (807), with no fault behind it."""
         self._set("fault", until=_until(seconds))
 
+    def spare_crashes(self) -> None:
+        """Let the kernels of clients that are gone end by themselves, as if somebody kept their address space."""
+        self._set("spare", until=None)
+
     def drop_handshakes(self) -> None:
         """Let the daemon close every new connection after its hello."""
         self._set("handshake", drop=True)

@@ -64,7 +64,7 @@ class Server:
         self._daemon = daemon
         self._log = log
         self._script = script
-        self._device = Device(self._say)
+        self._device = Device(self._say, lambda: script.holds("spare"))
         self._selector = selectors.DefaultSelector()
         self._percentage = 100.0
         self._pinned: dict[bytes, int] = {}

@@ -71,6 +71,11 @@ class Client:
         with self._changed:
             return next((event for event in self._events if event.name == name), None)
 
+    def all_seen(self, name: str) -> list[Event]:
+        """All events of that name that have come by now."""
+        with self._changed:
+            return [event for event in self._events if event.name == name]
+
     def ended_with(self) -> int | None:
         """Its exit status if it has ended by now; a signal is negative."""
         return self._process.poll()
@@ -131,9 +136,15 @@ class Clients:
     def __init__(self) -> None:
         self._started: list[Client] = []
 
-    def start(self, argv: Sequence[str], pipe_directory: os.PathLike[str], label: str) -> Client:
-        """Start one."""
-        client = Client(argv, client_environment(pipe_directory), label)
+    def start(
+        self,
+        argv: Sequence[str],
+        pipe_directory: os.PathLike[str],
+        label: str,
+        variables: Mapping[str, str] | None = None,
+    ) -> Client:
+        """Start one, with further environment variables if there are any."""
+        client = Client(argv, client_environment(pipe_directory) | dict(variables or {}), label)
         self._started.append(client)
         return client
 

@@ -20,6 +20,8 @@ from gpu_suite.core.leftovers import end_all
 from gpu_suite.core.ready_socket import ReadySocket
 from gpu_suite.core.stock import quit_daemon
 from mpsguard.cli.clients import Watch
+from mpsguard.cli.terminate import Outcome as Terminated
+from mpsguard.daemon.lifelines import Held
 from mpsguard.daemon.senses import SensorStatus
 from mpsguard.model import Client, LaneReport
 
@@ -42,9 +44,6 @@ name = "suite"
 pipe_directory = "{root}/pub"
 control_binary = "{control}"
 {domain}
-
-[domain.lifelines]
-{lifelines}
 """
 
 
@@ -54,19 +53,18 @@ class Options:
 
     sentinel: bool = False
     core_directory: Path | None = None
-    lifelines: bool = True
-    """False: clients that crash are let go of at once, as if nobody kept them."""
+    crash_hold: float | None = None
+    exit_hold: float | None = None
+    """Seconds, of `[domain.lifelines]`."""
 
     def fill(self, root: Path, control: str) -> str:
         """The configuration."""
         cores = f'core_directory = "{self.core_directory}"' if self.core_directory else ""
-        return _CONFIG.format(
-            root=root,
-            control=control,
-            guard=cores,
-            domain="sentinel = true" if self.sentinel else "",
-            lifelines="" if self.lifelines else "crash_hold = 0",
-        )
+        domain = ["sentinel = true"] if self.sentinel else []
+        domain.append("[domain.lifelines]")
+        holds = {"crash_hold": self.crash_hold, "exit_hold": self.exit_hold}
+        domain += [f"{key} = {seconds:g}" for key, seconds in holds.items() if seconds is not None]
+        return _CONFIG.format(root=root, control=control, guard=cores, domain="\n".join(domain))
 
 
 T = TypeVar("T")
@@ -182,6 +180,18 @@ class Guard:
         """Whether a sentinel stands on its lane."""
         return any(each.present for each in self.sensors() if each.name.startswith("sentinel "))
 
+    def lifelines(self) -> list[Held]:
+        """What `mpsguard-ctl --json lifelines` says."""
+        return self._ask("lifelines", Held)
+
+    def terminate(self, pid: int) -> Terminated:
+        """`mpsguard-ctl --json terminate PID`: what it answered; SuiteError if it did not."""
+        done = self._control_command("terminate", str(pid))
+        try:
+            return msgspec.json.decode(done.stdout, type=Terminated)
+        except msgspec.MsgspecError:
+            raise SuiteError(f"mpsguard-ctl terminate: status {done.returncode}; {done.stderr[-300:]}") from None
+
     def lane(self) -> tuple[LaneReport, ControlUi]:
         """The domain's one lane and the vendor's command line on its private directory, past the guard."""
         lanes = self.lanes()
@@ -190,16 +200,20 @@ class Guard:
         return lanes[0], ControlUi(self._control, Path(lanes[0].pipe_directory))
 
     def _ask(self, what: str, row: type[T], key: str = "") -> list[T]:
-        command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", f"{self._root}/run", "--json", what]
+        done = self._control_command(what)
         try:
-            done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=30, check=False)
             return rows(json.loads(done.stdout), key or what, row)
-        except subprocess.TimeoutExpired:
-            raise SuiteError(f"mpsguard-ctl {what} did not answer within 30 s") from None
         except (ValueError, msgspec.ValidationError) as error:
             raise SuiteError(
                 f"mpsguard-ctl {what}: status {done.returncode}; {error}; {done.stdout[:300]} {done.stderr[-300:]}"
             ) from None
+
+    def _control_command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", f"{self._root}/run", "--json", *words]
+        try:
+            return subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=30, check=False)
+        except subprocess.TimeoutExpired:
+            raise SuiteError(f"mpsguard-ctl {words[0]} did not answer within 30 s") from None
 
 
 @contextmanager

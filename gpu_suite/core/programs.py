@@ -21,8 +21,10 @@ class Work:
     controlled: bool = False
     rounds: int = 1
     blocking: bool = False
+    memory: int = 0
     fault: str | None = None
     fault_at: float = 0.0
+    in_flight: float | None = None
 
     def arguments(self) -> list[str]:
         """The same as command-line options."""
@@ -32,7 +34,9 @@ class Work:
             *(("--controlled",) if self.controlled else ()),
             *(("--rounds", str(self.rounds)) if self.rounds > 1 else ()),
             *(("--blocking",) if self.blocking else ()),
+            *(("--memory", str(self.memory)) if self.memory else ()),
             *(("--fault", self.fault, "--fault-at", str(self.fault_at)) if self.fault else ()),
+            *(("--in-flight", str(self.in_flight)) if self.in_flight is not None else ()),
         ]
 
 

@@ -96,7 +96,7 @@ class Matrix:
             self.bench.warm_up(stock)
             return Site(arm, stock, stock.pipe_directory, None)
         # What a fault does and who is named is measured here; what keeps it from hurting anybody, elsewhere.
-        guard = stack.enter_context(self.bench.guard(options=Options(lifelines=False)))
+        guard = stack.enter_context(self.bench.guard(options=Options(crash_hold=0)))
         self.bench.warm_up(guard)
         lane, _ = guard.lane()
         run_directory = Path(lane.pipe_directory).parents[2]  # RUN/lanes/NAME/pipe

@@ -1,0 +1,7 @@
+"""Issue 4's claims on real input: what one client does no longer ends the others. One file a measurement."""
+
+from typing import Final
+
+from gpu_suite.isolation import crashes
+
+MEASUREMENTS: Final = (crashes.MEASUREMENT,)

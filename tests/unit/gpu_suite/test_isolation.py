@@ -1,0 +1,145 @@
+"""The suite `isolation` on the simulated stack: what it counts, what it holds to be proven, and that it can fail."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fault_injection.sim.script import Script
+from gpu_suite.core.bench import Bench
+from gpu_suite.core.client import Clients
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.finding import Finding
+from gpu_suite.core.guard import Guard, Options
+from gpu_suite.core.leftovers import end_all
+from gpu_suite.core.stop import StopRunError
+from gpu_suite.isolation import crashes, culprit
+from gpu_suite.isolation.culprit import CLEAN, EXIT, KILL, KILL_IDLE, OOM, SEGV, Kind
+from gpu_suite.isolation.innocents import COUNT, Innocents, Report, longest
+from gpu_suite.isolation.partial import kept
+from gpu_suite.isolation.tally import Tally, survival
+from gpu_suite.simulated import SimulatedPrograms
+
+
+class SparingBench(Bench):
+    """Its guard's lane does what a lifeline does on a GPU: what a dead client left behind ends by itself."""
+
+    @contextmanager
+    def guard(self, *, held_sockets: bool = False, options: Options | None = None) -> Iterator[Guard]:
+        with super().guard(held_sockets=held_sockets, options=options) as guard:
+            lane, _ = guard.lane()
+            Script(lane.pipe_directory).spare_crashes()
+            yield guard
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    yield Bench(tmp_path, SimulatedPrograms(), True, lambda _text: None)
+    assert not end_all(tmp_path)
+
+
+@pytest.fixture
+def sparing(tmp_path: Path) -> Iterator[Bench]:
+    yield SparingBench(tmp_path, SimulatedPrograms(), True, lambda _text: None)
+    assert not end_all(tmp_path)
+
+
+def by_name(findings: Iterable[Finding]) -> dict[str, Finding]:
+    return {finding.row.name: finding for finding in findings}
+
+
+def test_crashes_hold_where_what_is_left_behind_does_no_harm(sparing: Bench) -> None:
+    found = by_name(crashes.measure(sparing))
+    for kind in (KILL, SEGV, EXIT):
+        row = found[f"{kind.name}: innocents that survive"].row
+        assert (row.holds, row.value, row.count) == (True, 2 * COUNT, 2 * COUNT)
+        assert row.peer is not None
+        assert (row.peer.value, row.peer.count) == (0, COUNT)
+        # Times of a simulation say nothing, but there is one: the crew was the same all the while.
+        assert found[f"{kind.name}: innocents' slowest iteration over that beside clean ends"].samples
+    assert found["lifelines left at the end"].row.holds
+    assert found["innocents that died between two repetitions"].row.holds
+
+
+def test_crashes_do_not_hold_where_the_innocents_die(bench: Bench) -> None:
+    found = by_name(crashes.measure(bench))
+    row = found["SIGKILL: innocents that survive"].row
+    assert (row.holds, row.value, row.count) == (False, 0, 2 * COUNT)
+    assert found["SIGKILL: repetitions not made or not proven"].row.holds
+    assert not found["SIGKILL: innocents' slowest iteration over that beside clean ends"].row.holds
+    assert found["end in order: innocents that survive"].row.holds
+
+
+@pytest.mark.parametrize(
+    ("told", "held", "words"),
+    [
+        (KILL_IDLE, Kind("SIGKILL", "killidle", -9), "no kernel was in flight"),
+        (KILL, Kind("SIGKILL", "kill", -11), "did not happen"),
+        (KILL, Kind("SIGKILL", "kill", -9, slow=True), "may have ended before"),
+    ],
+)
+def test_a_crash_that_is_not_proven_is_an_error(bench: Bench, told: Kind, held: Kind, words: str) -> None:
+    with bench.stock() as stock, Clients() as clients:
+        client = culprit.start(bench, stock, clients, told, in_flight=0.0001)
+        client.wait_for("first_kernel")
+        with pytest.raises(SuiteError, match=words):
+            culprit.crash(client, held)
+
+
+def test_innocents_are_renewed_when_they_have_suffered_and_only_then(bench: Bench) -> None:
+    with bench.stock() as stock, Clients() as clients:
+        innocents = Innocents(bench, stock, clients)
+        innocents.ready()
+        first = list(innocents.crew)
+        innocents.ready()
+        assert innocents.crew == first
+        first[0].end(grace=0.0)
+        innocents.ready()
+        assert innocents.late == 1
+        assert not set(first) & set(innocents.crew)
+        assert innocents.alive() == COUNT
+
+
+def test_the_length_in_flight_goes_from_10_ms_to_5_s() -> None:
+    lengths = [crashes.length_of(KILL, number) for number in range(crashes.REPETITIONS)]
+    assert min(filter(None, lengths)) == 0.01
+    assert max(filter(None, lengths)) == 5.0
+    assert crashes.length_of(CLEAN, 3) is None
+    assert min(crashes.length_of(OOM, number) or 0.0 for number in range(20)) >= 1.0
+
+
+def test_the_longest_iteration_is_that_of_the_seconds_that_touch_the_time() -> None:
+    reports = [Report(1.0, 1.0, 0.9), Report(2.0, 1.0, 0.1), Report(3.0, 1.0, 0.2), Report(4.5, 1.5, 0.7)]
+    assert longest(reports, 1.5, 2.0) == 0.1
+    assert longest(reports, 1.5, 2.5) == 0.2
+    assert longest(reports, 1.5, 3.5) == 0.7
+    with pytest.raises(ValueError, match="did not report"):
+        longest(reports, 1.5, 4.6)
+
+
+@pytest.mark.parametrize(("survivors", "made", "holds"), [(6, 2, True), (5, 2, False), (3, 1, False), (0, 0, None)])
+def test_survival_holds_if_all_was_made_and_nobody_died(survivors: int, made: int, holds: bool | None) -> None:
+    rows = by_name(survival(Tally("it", 2, made=made, survivors=survivors), None))
+    row = rows.get("it: innocents that survive")
+    assert (row.row.holds if row else None) == holds
+    assert rows["it: repetitions not made or not proven"].row.holds == (made == 2)
+
+
+def test_what_cannot_be_done_here_does_not_hold() -> None:
+    (row,) = survival(Tally("it", 2, skipped="no cgroup"), None)
+    assert not row.row.holds
+    assert row.note == "no cgroup"
+
+
+def test_a_measurement_that_is_stopped_shows_what_it_has() -> None:
+    tally = Tally("it", 2)
+
+    def make() -> None:
+        tally.add(COUNT)
+        raise StopRunError("over the deadline")
+
+    taken = kept(make, lambda: survival(tally, None))
+    assert [next(taken).row.holds for _ in range(2)] == [False, False]
+    with pytest.raises(StopRunError):
+        next(taken)
