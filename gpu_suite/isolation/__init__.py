@@ -2,6 +2,10 @@
 
 from typing import Final
 
-from gpu_suite.isolation import crashes
+from gpu_suite.isolation import crashes, memory, terminate
 
-MEASUREMENTS: Final = (crashes.MEASUREMENT,)
+MEASUREMENTS: Final = (
+    crashes.MEASUREMENT,
+    memory.MEASUREMENT,
+    terminate.MEASUREMENT,
+)

@@ -159,6 +159,7 @@ class Study:
                 Loop(self.bench, guard, clients, innocents, kind, range(repetitions), stock=False).run(tally)
             self._release(guard, innocents)
         finally:
+            innocents.count_late()
             self.late = innocents.late
             for tally in (*self.guarded.values(), *([self.releases] if self.releases else [])):
                 self._measure(tally)

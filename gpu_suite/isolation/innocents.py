@@ -48,10 +48,8 @@ class Innocents:
 
         A client that comes while the server recovers is refused, or dies before its first kernel: it is tried again.
         """
-        alive = self.alive()
-        self.late += max(0, self._last_seen - alive)
-        self._last_seen = alive
-        if alive == COUNT and not fresh:
+        self.count_late()
+        if self._last_seen == COUNT and not fresh:
             return
         limit = time.monotonic() + _RECOVERY
         while True:
@@ -73,13 +71,19 @@ class Innocents:
             client.wait_for("begin", _START)
         self._last_seen = COUNT
 
+    def count_late(self) -> None:
+        """Count those that have died since they were last watched."""
+        alive = self.alive()
+        self.late += max(0, self._last_seen - alive)
+        self._last_seen = alive
+
     def dismiss(self) -> None:
         """Have them end."""
         for client in self.crew:
             client.stop()
         for client in self.crew:
             client.end()
-        self.crew = []
+        self.crew, self._last_seen = [], 0
 
     def alive(self) -> int:
         """How many live and work, as far as they have said."""

@@ -13,8 +13,9 @@ from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding
 from gpu_suite.core.guard import Guard, Options
 from gpu_suite.core.leftovers import end_all
+from gpu_suite.core.programs import Work
 from gpu_suite.core.stop import StopRunError
-from gpu_suite.isolation import crashes, culprit
+from gpu_suite.isolation import crashes, culprit, memory, terminate
 from gpu_suite.isolation.culprit import CLEAN, EXIT, KILL, KILL_IDLE, OOM, SEGV, Kind
 from gpu_suite.isolation.innocents import COUNT, Innocents, Report, longest
 from gpu_suite.isolation.partial import kept
@@ -69,6 +70,49 @@ def test_crashes_do_not_hold_where_the_innocents_die(bench: Bench) -> None:
     assert found["SIGKILL: repetitions not made or not proven"].row.holds
     assert not found["SIGKILL: innocents' slowest iteration over that beside clean ends"].row.holds
     assert found["end in order: innocents that survive"].row.holds
+
+
+def test_memory_is_seen_to_be_taken_and_free_again(sparing: Bench) -> None:
+    found = by_name(memory.measure(sparing))
+    for case, count in ((memory.ORDERLY, 2), (memory.IDLE, 1), (memory.BUSY, 1)):
+        finding = found[f"1 GiB free after {case.name}"]
+        assert finding.row.count == count
+        assert max(finding.samples) < 20_000
+        assert found[f"memory, {case.name}: repetitions not made or not proven"].row.holds
+
+
+def test_memory_beside_innocents_that_die_is_not_measured(bench: Bench) -> None:
+    found = by_name(memory.measure(bench))
+    assert f"1 GiB free after {memory.BUSY.name}" not in found
+    assert not found[f"memory, {memory.BUSY.name}: repetitions not made or not proven"].row.holds
+
+
+@pytest.mark.parametrize(("each", "holds"), [([1.0, 50.0], True), ([1.0, 50.1], False), ([1.0], False)])
+def test_memory_must_be_free_in_time_every_time(each: list[float], holds: bool) -> None:
+    rows = by_name(memory.Times(memory.ORDERLY, 2, each=each).rows())
+    assert rows[f"1 GiB free after {memory.ORDERLY.name}"].row.holds is holds
+
+
+def test_terminate_leaves_the_innocents_alone(bench: Bench) -> None:
+    found = by_name(terminate.measure(bench))
+    name = "terminate, kernel of 5 s in flight"
+    assert (
+        found[f"{name}: innocents that survive"].row.holds,
+        found[f"{name}: until the client was told"].row.count,
+    ) == (
+        True,
+        2,
+    )
+
+
+def test_a_kernel_that_ends_by_itself_was_not_terminated(bench: Bench) -> None:
+    with bench.stock() as stock, Clients() as clients:
+        work = Work(seconds=0.1, controlled=True, fault="endless", in_flight=0.01)
+        client = clients.start(bench.programs.worker(work), stock.pipe_directory, "ends")
+        client.wait_for("first_kernel")
+        client.go()
+        with pytest.raises(SuiteError):
+            terminate._told(client, client.wait_for("running").monotonic + 0.01)
 
 
 @pytest.mark.parametrize(
