@@ -42,12 +42,14 @@ class Session:
         # In a pipe nothing is cut or folded: other programs read it.
         self.console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
 
-    def ask(self, command: str, arguments: msgspec.Struct, result: type[T]) -> T:
-        """Send one request and return its result; exits with UNREACHABLE or FAILED if there is none."""
+    def ask(self, command: str, arguments: msgspec.Struct, result: type[T], *, after: float = 0.0) -> T:
+        """Send one request and return its result; exits with UNREACHABLE or FAILED if there is none.
+
+        ``after``: seconds the command may take beyond the session's deadline.
+        """
+        deadline = min(self.deadline + after, protocol.MAX_DEADLINE)
         self.check_reachable(protocol.api_socket(self.run_directory))
-        request = Request(
-            protocol.VERSION, command, msgspec.Raw(msgspec.json.encode(arguments)), deadline=self.deadline
-        )
+        request = Request(protocol.VERSION, command, msgspec.Raw(msgspec.json.encode(arguments)), deadline=deadline)
         context = zmq.Context()
         sock = context.socket(zmq.REQ)
         sock.setsockopt(zmq.LINGER, 0)
@@ -55,8 +57,8 @@ class Session:
             sock.connect(f"ipc://{protocol.api_socket(self.run_directory)}")
             sock.send(msgspec.json.encode(request))
             # The guard answers in time even if the work is not done; a second more is for the way.
-            if not sock.poll(int((self.deadline + 1) * 1000)):
-                self.fail(Exit.UNREACHABLE, f"the guard did not answer within {self.deadline + 1:g} s")
+            if not sock.poll(int((deadline + 1) * 1000)):
+                self.fail(Exit.UNREACHABLE, f"the guard did not answer within {deadline + 1:g} s")
             reply = msgspec.json.decode(sock.recv(), type=Reply)
         finally:
             context.destroy(linger=0)

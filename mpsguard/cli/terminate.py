@@ -2,69 +2,119 @@
 
 import signal
 import sys
+from collections.abc import Sequence
 
 import click
 import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.daemon.api import Handler
+from mpsguard.daemon.domain import Domain
+from mpsguard.daemon.events import EventStream
 from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.protocol import RequestError
-from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.mps.command import CommandFailedError
+from mpsguard.remedies import termination
+from mpsguard.remedies.termination import Plan, Termination, Work
 
 _SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL")
 
+_ANSWER_WITHIN = 5.0
+"""Seconds the control daemon gets where the asker says nothing."""
+
+_MAX_WAIT = 300.0
+
 
 class Arguments(msgspec.Struct):
-    """Whom, and what after."""
+    """Whom, and what after; times in seconds."""
 
     pid: int
     signal: str | None = None
     domain: str | None = None
+    grace: float | None = None
+    """After the signal: until SIGKILL."""
+    force: bool = False
+    answer_within: float = _ANSWER_WITHIN
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """What came of it."""
 
     pid: int
-    server: int
+    server: int | None
     answer: str
-    """The control daemon's own words; "0" is success."""
+    """The control daemon's own words; "0" is success. Or why it said nothing."""
     terminated: bool
     signalled: bool
+    work: Work
+    signals: tuple[str, ...]
+    ended: bool
+    """Whether the process has ended."""
 
 
 async def serve(guard: Guard, arguments: Arguments) -> Outcome:
     """The server half: `terminate_client`, its answer awaited; never a signal to a client whose work goes on."""
     if arguments.signal is not None and arguments.signal not in _SIGNALS:
         raise RequestError("arguments", f"signal {arguments.signal!r} is none of {', '.join(_SIGNALS)}")
+    for name, value in (("grace", arguments.grace), ("answer_within", arguments.answer_within)):
+        if value is not None and not 0 <= value <= _MAX_WAIT:
+            raise RequestError("arguments", f"{name}: {value:g} s is not from 0 to {_MAX_WAIT:g} s")
+    if arguments.signal is None and (arguments.force or arguments.grace is not None):
+        raise RequestError("arguments", "force and grace say how to signal: they need a signal")
+    plan = Plan(
+        answer_within=arguments.answer_within,
+        first=signal.Signals[f"SIG{arguments.signal}"] if arguments.signal else None,
+        grace=arguments.grace,
+        force=arguments.force,
+    )
     domains = list(guard.domains.values()) if arguments.domain is None else [guard.domain(arguments.domain)]
     try:
-        for domain in domains:
-            server = (await domain.lane.clients()).get(arguments.pid)
-            if server is None:
-                continue
-            # Held before the work ends: the signal must not reach a successor of the pid.
-            with ProcessHandle.open(arguments.pid) as client:
-                reply = await domain.lane.ask(f"terminate_client {server} {arguments.pid}")
-                terminated = bool(reply.lines) and reply.lines[-1].strip() == "0"
-                guard.events.publish(
-                    "client_terminated" if terminated else "client_not_terminated",
-                    domain.name,
-                    pid=arguments.pid,
-                    server=server,
-                    answer=procfs.printable(" / ".join(reply.lines)),
-                )
-                signalled = terminated and arguments.signal is not None and client.alive()
-                if signalled:
-                    client.signal(signal.Signals[f"SIG{arguments.signal}"])
-                answer = procfs.printable(" / ".join(reply.lines))
-                return Outcome(arguments.pid, server, answer, terminated, signalled)
+        # Held before the work ends: the signal must not reach a successor of the pid.
+        with ProcessHandle.open(arguments.pid) as client:
+            domain = await _where(client, domains)
+            result = await termination.terminate(domain.lane, client, plan)
+            _tell(guard.events, domain.name, result)
+            return _outcome(result)
     except (CommandFailedError, ProcessLookupError) as error:
         raise RequestError("failed", str(error)) from None
-    raise RequestError("failed", f"process {arguments.pid} is no client of any lane")
+
+
+async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> Domain:
+    """Whose client the process is: as the guard knows, or a server says. Nobody else is ever signalled."""
+    for domain in domains:
+        if any(known.process == client.key for known in domain.clients.all()):
+            return domain
+    for domain in domains:
+        if client.key.pid in await domain.lane.clients() and client.alive():
+            return domain
+    raise RequestError("failed", f"process {client.key.pid} is no client of any lane")
+
+
+def _tell(events: EventStream, domain: str, result: Termination) -> None:
+    events.publish(
+        "client_terminated" if result.end.work is Work.ENDED else "client_not_terminated",
+        domain,
+        pid=result.pid,
+        server=result.end.server,
+        answer=result.end.answer,
+        signals=list(result.signals),
+        ended=result.ended,
+    )
+
+
+def _outcome(result: Termination) -> Outcome:
+    end = result.end
+    return Outcome(
+        pid=result.pid,
+        server=end.server,
+        answer=end.answer,
+        terminated=end.work is Work.ENDED,
+        signalled=bool(result.signals),
+        work=end.work,
+        signals=result.signals,
+        ended=result.ended,
+    )
 
 
 HANDLER = Handler("terminate", Arguments, serve)
@@ -73,15 +123,28 @@ HANDLER = Handler("terminate", Arguments, serve)
 @click.command()
 @click.argument("pid", type=click.IntRange(1))
 @click.option("--signal", "name", type=click.Choice(_SIGNALS), help="Sent once the control daemon has answered 0.")
+@click.option("--grace", type=click.FloatRange(0, _MAX_WAIT), help="Seconds from that signal to SIGKILL.")
+@click.option("--force", is_flag=True, help="Signal even if the GPU work may go on: the others may die of it.")
 @click.option("--domain", help="Look only there.")
 @with_session
-def terminate(session: Session, pid: int, name: str | None, domain: str | None) -> None:
+def terminate(
+    session: Session, pid: int, name: str | None, *, grace: float | None, force: bool, domain: str | None
+) -> None:
     """End the GPU work of client PID by the vendor's terminate_client, without harm to the others."""
-    result = session.ask("terminate", Arguments(pid, name, domain), Outcome)
+    if name is None and (force or grace is not None):
+        raise click.UsageError("--grace and --force say how to signal: they need --signal")
+    arguments = Arguments(pid, name, domain, grace, force, min(session.deadline, _MAX_WAIT))
+    # The process' end is waited for after the daemon's answer, and --deadline is for the answer.
+    after = termination.SEEN_WITHIN
+    if name is not None:
+        after += (grace or 0.0) + termination.KILLED_WITHIN
+    result = session.ask("terminate", arguments, Outcome, after=after)
     if session.as_json:
         session.print_json(result)
     elif result.terminated:
-        click.echo(f"client {pid} terminated on server {result.server}{', signalled' if result.signalled else ''}")
+        signals = f", sent {' and '.join(result.signals)}" if result.signals else ""
+        click.echo(f"client {pid} terminated on server {result.server}{signals}{', ended' if result.ended else ''}")
     else:
-        click.echo(f"client {pid} not terminated: {result.answer or 'no answer'}", err=True)
+        forced = f"; sent {' and '.join(result.signals)} all the same" if result.signals else ""
+        click.echo(f"client {pid} not terminated: {result.answer or 'no answer'}{forced}", err=True)
     sys.exit(Exit.OK if result.terminated else Exit.FAILED)

@@ -1,5 +1,6 @@
 """A process held by pidfd: its end can be waited for, and a signal never hits a successor of its pid."""
 
+import asyncio
 import os
 import select
 import signal
@@ -45,6 +46,20 @@ class ProcessHandle:
         poller = select.poll()
         poller.register(self._pidfd, select.POLLIN)
         return not poller.poll(0)
+
+    async def ended(self, within: float) -> bool:
+        """Wait at most ``within`` seconds for the process' end; whether it has ended. One waiter at a time."""
+        loop = asyncio.get_running_loop()
+        seen = asyncio.Event()
+        loop.add_reader(self._pidfd, seen.set)
+        try:
+            async with asyncio.timeout(within):
+                await seen.wait()
+        except TimeoutError:
+            return not self.alive()
+        finally:
+            loop.remove_reader(self._pidfd)
+        return True
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this very process; ProcessLookupError if it has been reaped."""

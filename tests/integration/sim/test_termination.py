@@ -1,0 +1,83 @@
+"""`mpsguard-ctl terminate` through the whole guard, over the simulated stack: its signals, and when it sends none."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from fault_injection.sim.script import Script
+from tests.integration.guarded import Guarded, descriptors
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    with Guarded() as running:
+        running.start()
+        yield running
+
+
+def test_a_client_that_does_not_end_is_killed_after_its_grace_and_no_other_is_hurt(guarded: Guarded) -> None:
+    victim, other = guarded.client(), guarded.client()
+    victim.expect("started")
+    other.expect("started")
+    # Stopped, it cannot heed SIGTERM.
+    victim.process.send_signal(signal.SIGSTOP)
+    outcome = guarded.json("terminate", "--signal", "TERM", "--grace", "0.2", str(victim.pid))
+    assert (outcome["signals"], outcome["ended"]) == (["SIGTERM", "SIGKILL"], True)
+    assert victim.wait() == -signal.SIGKILL
+    told = guarded.events("client_terminated")[-1]["data"]
+    assert (told["pid"], told["signals"], told["ended"]) == (victim.pid, ["SIGTERM", "SIGKILL"], True)
+    assert other.process.poll() is None
+    assert other.silent()
+
+
+def test_force_signals_where_the_daemon_hangs(guarded: Guarded) -> None:
+    victim = guarded.client()
+    victim.expect("started")
+    Script(guarded.pipe).hang("terminate_client")
+    outcome = guarded.json("--deadline", "1", "terminate", "--signal", "KILL", "--force", str(victim.pid))
+    assert (outcome["terminated"], outcome["work"], outcome["signals"]) == (False, "unknown", ["SIGKILL"])
+    assert victim.wait() == -signal.SIGKILL
+    Script(guarded.pipe).clear()
+
+
+def test_a_daemon_that_hangs_in_its_list_costs_the_deadline_and_nobody_a_signal(guarded: Guarded) -> None:
+    victim = guarded.client()
+    victim.expect("started")
+    Script(guarded.pipe).hang("get_client_list")
+    outcome = guarded.json("--deadline", "1", "terminate", "--signal", "KILL", str(victim.pid))
+    assert (outcome["work"], outcome["signals"]) == ("unknown", [])
+    assert victim.process.poll() is None
+    Script(guarded.pipe).clear()
+
+
+def test_who_is_no_client_is_never_signalled_even_with_force(guarded: Guarded) -> None:
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        try:
+            done = guarded.ctl("terminate", "--signal", "KILL", "--force", str(stranger.pid))
+            assert done.returncode == 1
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
+
+
+@pytest.mark.parametrize("arguments", [("--force",), ("--grace", "1"), ("--signal", "KILL", "--grace", "-1")])
+def test_what_makes_no_sense_is_refused(guarded: Guarded, arguments: tuple[str, ...]) -> None:
+    assert guarded.ctl("terminate", *arguments, str(os.getpid())).returncode == 2
+
+
+def test_no_descriptor_stays_open(guarded: Guarded) -> None:
+    def one_round() -> int:
+        client = guarded.client()
+        client.expect("started")
+        assert guarded.json("terminate", "--signal", "TERM", "--grace", "5", str(client.pid))["ended"]
+        client.wait()
+        guarded.ctl("terminate", str(client.pid))
+        assert guarded.clients() == []
+        assert guarded.guard is not None
+        return descriptors(guarded.guard.pid)
+
+    one_round()
+    assert len({one_round() for _ in range(3)}) == 1
