@@ -94,6 +94,8 @@ class Device:
             self._say("Client termination failed with invalid device context.")
             return CudaError.INVALID_CONTEXT
         for context in found:
+            # The answer 0 says that the work is off the GPU: a client that ends before it hears of it hurts nobody.
+            context.failed = context.failed or CudaError.MPS_CLIENT_TERMINATED
             self.after(_TERMINATION_S, lambda context=context: self._end(context))  # type: ignore[misc]
         return CudaError.SUCCESS
 
@@ -135,8 +137,8 @@ class Device:
             context.complete(context.failed)
 
     def _end(self, context: Context) -> None:
-        context.failed = context.failed or CudaError.MPS_CLIENT_TERMINATED
-        context.complete(context.failed)
+        if context in self.contexts:
+            context.complete(context.failed)
 
     def _notice(self, fault: Fault, culprit: Context) -> None:
         self.fault = True

@@ -95,6 +95,16 @@ def test_terminate_client_hurts_nobody_else(stack: SimulatedStack) -> None:
     assert error_of(stack, bystander, expected=SURVIVES) is None
 
 
+def test_a_client_killed_right_after_the_answer_hurts_nobody_else(stack: SimulatedStack) -> None:
+    bystander, target = stack.busy_client(), stack.busy_client("--step-ms", "60000")
+    (server,) = stack.server_pids()
+    assert stack.command(f"terminate_client {server} {target.pid}") == ["0"]
+    target.process.kill()
+    target.process.wait()
+    assert error_of(stack, bystander, expected=SURVIVES) is None
+    assert stack.server_pids() == [server]
+
+
 def test_terminate_client_of_a_process_that_is_none(stack: SimulatedStack) -> None:
     stack.busy_client()
     (server,) = stack.server_pids()
