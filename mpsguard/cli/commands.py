@@ -8,6 +8,7 @@ import click
 from mpsguard.cli import (
     clients,
     doctor,
+    end_work,
     events,
     incident,
     incidents,
@@ -49,6 +50,7 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
         incident.EXPORT_HANDLER,
         terminate.HANDLER,
         lifelines.HANDLER,
+        end_work.HANDLER,
         mps.HANDLER,
         metrics.HANDLER,
         vault.HANDLER,

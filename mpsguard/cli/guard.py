@@ -13,6 +13,7 @@ import structlog
 import mpsguard
 from mpsguard import config
 from mpsguard.cli.commands import HANDLERS
+from mpsguard.cli.run import run
 from mpsguard.config import ConfigError
 from mpsguard.daemon.guard import Guard, StartError
 
@@ -24,10 +25,15 @@ _config_option = click.option(
 )
 
 
-@click.group(epilog="Exit codes: 0 ended in order, 1 could not start or failed, 2 usage or configuration.")
+@click.group(
+    epilog="Exit codes: 0 ended in order, 1 could not start or failed, 2 usage or configuration; `run` has its own."
+)
 @click.version_option(mpsguard.__version__, package_name="mpsguard")
 def main() -> None:
     """Fault resilience for NVIDIA MPS, in the place of the MPS control daemon."""
+
+
+main.add_command(run)
 
 
 @main.command()

@@ -1,0 +1,92 @@
+"""The processes below one, as /proc tells; and the names that processes of other pid namespaces have there."""
+
+from pathlib import Path
+from typing import Final
+
+from mpsguard.model import ProcessKey
+
+_PROC: Final = Path("/proc")
+_STATE, _PARENT, _START = 0, 1, 19
+"""Indexes of fields 3, 4 and 22 of /proc/PID/stat behind the parenthesised command (proc_pid_stat(5))."""
+
+_LOOKS: Final = 5
+"""At most; one is enough unless a parent ends while /proc is read."""
+
+
+def descendants(root: int) -> list[ProcessKey]:
+    """All living processes below ``root``, in no order; nobody whose parent ended is missed if ``root`` adopts them.
+
+    That it does is for the caller to see to: PR_SET_CHILD_SUBREAPER (prctl(2)).
+    """
+    found: dict[ProcessKey, None] = {}
+    for _ in range(_LOOKS):
+        parents, keys, whole = _look()
+        below = _below(root, parents)
+        found.update(dict.fromkeys(keys[pid] for pid in below if pid in keys))
+        if whole:
+            break
+    return list(found)
+
+
+def adopts_orphans() -> None:
+    """Become the parent of every process below this one whose own parent ends. OSError if the kernel refuses."""
+    # Only here: ctypes takes a while to load.
+    import ctypes  # noqa: PLC0415
+    import os  # noqa: PLC0415
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    set_child_subreaper = 36
+    if libc.prctl(set_child_subreaper, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def pid_namespace(pid: int | str = "self") -> int | None:
+    """The inode of a process' pid namespace, or None if it may not be looked at or is gone."""
+    try:
+        return (_PROC / str(pid) / "ns" / "pid").stat().st_ino
+    except OSError:
+        return None
+
+
+def innermost_pid(pid: int) -> int | None:
+    """What a process calls itself in its own pid namespace, or None if it is gone."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+    except OSError:
+        return None
+    line = next((line for line in status.splitlines() if line.startswith("NSpid:")), "")
+    words = line.split()
+    return int(words[-1]) if len(words) > 1 else None
+
+
+def _look() -> tuple[dict[int, int], dict[int, ProcessKey], bool]:
+    """Parents by pid, the living by pid, and whether no parent was missing: it had ended, and its child moved on."""
+    parents: dict[int, int] = {}
+    keys: dict[int, ProcessKey] = {}
+    for entry in _PROC.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            stat = (entry / "stat").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        pid = int(entry.name)
+        parents[pid] = int(fields[_PARENT])
+        if fields[_STATE] not in (b"Z", b"X"):
+            keys[pid] = ProcessKey(pid, int(fields[_START]))
+    return parents, keys, all(parent in parents or parent == 0 for parent in parents.values())
+
+
+def _below(root: int, parents: dict[int, int]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    below: set[int] = set()
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in below:
+                below.add(child)
+                waiting.append(child)
+    return below

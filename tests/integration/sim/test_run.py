@@ -1,0 +1,203 @@
+"""`mpsguard run` over the simulated stack: whatever stops the program, its GPU work ends before a signal reaches it."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fault_injection.sim.script import Script
+from tests.integration.guarded import Guarded, Program, descriptors, wait_for
+from tests.integration.running import SIMULATED_CLIENT, TELLS_OF, Running
+
+LONG = ("--step-ms", "60000")
+"""A kernel that is in flight when the signal comes, and would be for long after the test."""
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    with Guarded() as running:
+        running.start()
+        yield running
+
+
+@pytest.fixture
+def innocent(guarded: Guarded) -> Program:
+    program = guarded.client()
+    program.expect("started")
+    return program
+
+
+@pytest.fixture
+def run(guarded: Guarded) -> Iterator["Starter"]:
+    starter = Starter(guarded)
+    yield starter
+    for running in starter.started:
+        running.close()
+
+
+class Starter:
+    def __init__(self, guarded: Guarded) -> None:
+        self._guarded = guarded
+        self.started: list[Running] = []
+
+    def __call__(self, *command: str, options: tuple[str, ...] = ()) -> Running:
+        environment = {key: value for key, value in os.environ.items() if key != "CUDA_MPS_PIPE_DIRECTORY"}
+        options = ("--config", str(self._guarded.config), *options)
+        self.started.append(Running(self._guarded.root, options, list(command), environment))
+        return self.started[-1]
+
+
+def unhurt(program: Program) -> bool:
+    return program.process.poll() is None and program.silent()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_work_in_flight_ends_before_the_signal_and_nobody_else_is_hurt(
+    guarded: Guarded, run: Starter, innocent: Program, number: signal.Signals
+) -> None:
+    running = run(*SIMULATED_CLIENT, *LONG)
+    assert running.expect("connected", "bare")["event"] == "connected"
+    running.expect("started")
+    wait_for("two clients", lambda: len(guarded.clients()) == 2)
+    running.process.send_signal(number)
+    # Its default action may end the process before it has read what the server told it.
+    assert running.wait() in (3, 128 + number)
+    assert [event["data"]["answer"] for event in guarded.events("client_terminated")] == ["0"]
+    assert running.said() == []
+    assert unhurt(innocent)
+
+
+def test_every_client_below_the_program_is_found(
+    guarded: Guarded, run: Starter, innocent: Program, tmp_path: Path
+) -> None:
+    """A worker of the script, one in a session of its own, and one whose parent has ended."""
+    client = " ".join([*SIMULATED_CLIENT, *LONG])
+    script = f"{client} & setsid {client} & (setsid {client} &) ; wait"
+    running = run("sh", "-c", script)
+    workers = wait_for("four clients", lambda: found if len(found := guarded.clients()) == 4 else None)
+    pids = {client["process"]["pid"] for client in workers} - {innocent.pid}
+    for _ in pids:
+        running.expect("started")
+    running.process.terminate()
+    assert running.wait() == 128 + signal.SIGTERM
+    assert {event["data"]["pid"] for event in guarded.events("client_terminated")} == pids
+    wait_for("the workers' end", lambda: len(guarded.clients()) == 1)
+    assert unhurt(innocent)
+
+
+def test_the_second_signal_kills_all_in_the_same_order(guarded: Guarded, run: Starter, innocent: Program) -> None:
+    client = " ".join([*SIMULATED_CLIENT, *LONG])
+    running = run("sh", "-c", f"trap '' TERM; setsid {client} & while :; do sleep 1; done")
+    running.expect("started")
+    running.process.terminate()
+    wait_for("the client's end", lambda: len(guarded.clients()) == 1)
+    assert running.process.poll() is None
+    running.process.terminate()
+    assert running.wait() == 128 + signal.SIGKILL
+    assert unhurt(innocent)
+
+
+def test_a_program_that_is_no_client_gets_its_signal_and_the_user_is_told_once(guarded: Guarded, run: Starter) -> None:
+    running = run("sh", "-c", TELLS_OF.format(number="HUP", then="true"))
+    running.expect("up")
+    for _ in range(3):
+        running.process.send_signal(signal.SIGHUP)
+        running.expect("HUP")
+    running.process.terminate()
+    assert running.wait() == 128 + signal.SIGTERM
+    assert len(running.said()) == 1
+
+
+def test_a_daemon_that_hangs_is_not_waited_for_beyond_the_deadline(guarded: Guarded, run: Starter) -> None:
+    running = run(*SIMULATED_CLIENT, options=("--deadline", "0.5"))
+    running.expect("started")
+    Script(guarded.pipe).hang("terminate_client")
+    running.process.terminate()
+    # The program heeds SIGTERM by itself.
+    assert running.expect("finished", "died")["event"] == "finished"
+    assert running.wait() == 0
+    assert len(running.said()) == 1
+    Script(guarded.pipe).clear()
+
+
+def test_a_guard_that_hangs_is_not_waited_for_beyond_the_deadline(guarded: Guarded, run: Starter) -> None:
+    running = run(*SIMULATED_CLIENT, options=("--deadline", "0.5"))
+    running.expect("started")
+    assert guarded.guard is not None
+    guarded.guard.send_signal(signal.SIGSTOP)
+    running.process.terminate()
+    assert running.wait() == 0
+    assert len(running.said()) == 1
+    guarded.guard.send_signal(signal.SIGCONT)
+
+
+def test_who_is_in_a_hurry_does_not_wait_for_the_guard(guarded: Guarded, run: Starter) -> None:
+    running = run(*SIMULATED_CLIENT, options=("--deadline", "300"))
+    running.expect("started")
+    assert guarded.guard is not None
+    guarded.guard.send_signal(signal.SIGSTOP)
+    running.process.terminate()
+    assert running.silent()
+    running.process.terminate()
+    assert running.wait() == 0
+    guarded.guard.send_signal(signal.SIGCONT)
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_program_in_the_clean_order(guarded: Guarded, innocent: Program) -> None:
+    command = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(guarded.config), "--"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [*command, *SIMULATED_CLIENT, *LONG])
+    try:
+        wait_for("two clients", lambda: len(guarded.clients()) == 2)
+        os.write(terminal, b"\x03")
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        os.close(terminal)
+    # Python makes KeyboardInterrupt of SIGINT, unless it sees its CUDA error first.
+    assert status in (1, 3, 128 + signal.SIGINT)
+    assert [event["data"]["answer"] for event in guarded.events("client_terminated")] == ["0"]
+    assert unhurt(innocent)
+
+
+def test_no_descriptor_stays_open_however_often_the_guard_is_asked(guarded: Guarded, run: Starter) -> None:
+    running = run("sh", "-c", TELLS_OF.format(number="HUP", then="true"))
+    running.expect("up")
+
+    def one_round() -> int:
+        running.process.send_signal(signal.SIGHUP)
+        running.expect("HUP")
+        return descriptors(running.pid)
+
+    assert guarded.guard is not None
+    before = descriptors(guarded.guard.pid)
+    first = one_round()
+    assert {one_round() for _ in range(5)} == {first}
+    wait_for("the guard's descriptors", lambda: descriptors(guarded.guard.pid) == before if guarded.guard else False)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(
+    os.geteuid() != 0 or subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode != 0,
+    reason="needs root and a kernel that lets it make pid namespaces",
+)
+def test_in_a_container_with_a_pid_namespace_of_its_own(guarded: Guarded, innocent: Program) -> None:
+    command = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(guarded.config), "--"]
+    inside = Program(
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *command, *SIMULATED_CLIENT, *LONG],
+        guarded.environment,
+    )
+    try:
+        inside.expect("started")
+        pid = int(Path(f"/proc/{inside.pid}/task/{inside.pid}/children").read_text().split()[0])
+        os.kill(pid, signal.SIGTERM)
+        assert inside.wait() in (3, 128 + signal.SIGTERM)
+        assert len(guarded.events("client_terminated")) == 1
+        assert unhurt(innocent)
+    finally:
+        inside.close()
