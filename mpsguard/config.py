@@ -63,6 +63,37 @@ class Lifelines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of one that ended with status 0: its GPU memory is free at once, and work it left on the GPU ends the others."""
 
 
+RemedyName = Literal["terminate"]
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One remedy for a class of faults."""
+
+    remedy: RemedyName
+    mode: Literal["off", "observe", "enforce"] = "observe"
+    """With `observe` the journal says what would have been done."""
+    at_least: Literal["proven", "likely"] = "proven"
+    """How sure the culprit must be for a remedy that ends it."""
+    grace: Seconds = 5.0
+    """From SIGTERM to SIGKILL."""
+
+
+_TERMINATE: Final = (Step("terminate"),)
+
+
+class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which remedies follow, by fault class (docs/policy.md). What ends a process is only observed until asked for."""
+
+    mmu: tuple[Step, ...] = _TERMINATE
+    sm: tuple[Step, ...] = _TERMINATE
+    engine: tuple[Step, ...] = _TERMINATE
+    process: tuple[Step, ...] = ()
+    """The process has ended already."""
+    lane: tuple[Step, ...] = ()
+    """Nobody's doing; the lane is started again in any case."""
+    device: tuple[Step, ...] = ()
+
+
 class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One public pipe directory, the GPUs behind it, and how they are run."""
 
@@ -78,6 +109,7 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
     lifelines: Lifelines = Lifelines()
+    remedies: Remedies = Remedies()
 
 
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -210,6 +242,11 @@ def _check_domain(key: str, domain: Domain, guard: Guard) -> None:
         if not _GPU.match(gpu):
             raise ConfigError(f'{key}.gpus: {gpu!r} is neither "all", a GPU number, nor a UUID (GPU-..., MIG-...)')
     _check_settings(f"{key}.settings", domain.settings)
+    for name in Remedies.__struct_fields__:
+        remedies = [step.remedy for step in getattr(domain.remedies, name)]
+        twice = next((remedy for remedy in remedies if remedies.count(remedy) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"{key}.remedies.{name}: {twice!r} stands there twice; once for each class of faults")
 
 
 def _check_settings(key: str, settings: LaneSettings) -> None:
@@ -243,6 +280,8 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "domain[].settings": LaneSettings,
     "domain[].policy": Policy,
     "domain[].lifelines": Lifelines,
+    "domain[].remedies": Remedies,
+    **{f"domain[].remedies.{name}[]": Step for name in Remedies.__struct_fields__},
 }
 
 

@@ -18,12 +18,15 @@ from mpsguard.daemon import lifelines, public_directory, vault_service
 from mpsguard.daemon.api import Api, Handler
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.executor import Executor
 from mpsguard.daemon.investigation import Investigation
 from mpsguard.daemon.journal import Journal
 from mpsguard.daemon.journal_records import JournalError
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.daemon.public_directory import PublicDirectoryError
+from mpsguard.daemon.remedy_books import RemedyBooks
+from mpsguard.daemon.treatments import Treatments
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.linux import service_manager
 from mpsguard.vault.quota import Quota
@@ -56,6 +59,8 @@ class Guard:
         self.vault = _vault_service(settings) if settings.vault.enabled else None
         self.investigation: Investigation | None = None
         """There once the public directories are ours: no two guards write one journal."""
+        self._executor: Executor | None = None
+        """As `investigation`, whose verdicts it follows."""
 
     @property
     def journal(self) -> Journal:
@@ -113,6 +118,8 @@ class Guard:
             if tasks:
                 await asyncio.wait(tasks)
             await api.close()
+            if self._executor is not None:
+                await self._executor.close()
             if self.vault is not None:
                 await self.vault.close()
             for sock in parcels.values():
@@ -167,12 +174,17 @@ class Guard:
             loop.call_soon_threadsafe(lambda: self.events.publish(kind, "", **data))
 
         cores = self.config.guard.core_directory
+        journal = Journal.open(path, noticed=noticed)
+        treatments = Treatments(self.domains)
+        books = RemedyBooks(journal, self.events, self.metrics)
+        self._executor = Executor(treatments.of, treatments.standing, books)
         return Investigation(
-            Journal.open(path, noticed=noticed),
+            journal,
             events=self.events,
             metrics=self.metrics,
             clients=lambda: [client for domain in self.domains.values() for client in domain.clients.all()],
             core_directory=Path(cores) if cores is not None else None,
+            concluded=self._executor.consider,
         )
 
     async def _tell_ready(self) -> None:

@@ -34,11 +34,16 @@ class Investigation:
         metrics: Metrics,
         clients: Callable[[], Iterable[Client]],
         core_directory: Path | None,
+        concluded: Callable[[str, Incident], None],
     ) -> None:
-        """``clients`` tells who is on the lanes now; ``core_directory``: see `Senses`."""
+        """``clients`` tells who is on the lanes now; ``core_directory``: see `Senses`.
+
+        ``concluded`` is told of every incident and of every change of its verdict, once the journal has it.
+        """
         self.journal = journal
         self._events = events
         self._metrics = metrics
+        self._concluded = concluded
         self._desk = IncidentDesk(journal, clients, self._told)
         self.senses = Senses(self._take, self._kernel_log_after(), core_directory, self._noticed)
 
@@ -82,6 +87,7 @@ class Investigation:
             began=incident.began,
             published_at=time.monotonic(),
         )
+        self._concluded(incident_id, incident)
 
     def _kernel_log_after(self) -> int | None:
         saved = self.journal.recall(_POSITION)

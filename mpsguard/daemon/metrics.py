@@ -80,6 +80,9 @@ class Metrics:
         self.evidence = Counter("mpsguard_evidence", "Observations by sensor", ["source"], registry=self.registry)
         self.lifelines = Gauge("mpsguard_lifelines", "Lifelines of ended clients held now", registry=self.registry)
         self.incidents = Counter("mpsguard_incidents", "Incidents by class", ["fault_class"], registry=self.registry)
+        self.remedies = Counter(
+            "mpsguard_remedies", "Remedies by what came of them", ["remedy", "outcome"], registry=self.registry
+        )
 
     def domain(self, name: str) -> None:
         """Make every series of a domain exist, so that a counter that never counted reads 0."""

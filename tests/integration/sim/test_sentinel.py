@@ -3,47 +3,17 @@
 The stack is simulated, and so is libcuda: a stand-in that writes a made-up dump when it is told to by a signal.
 """
 
-import json
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fault_injection.sim.core_dump import core_dump, sm_row
 from mpsguard.linux import procfs
-from tests.integration.guarded import Guarded, Program, wait_for
-
-STAND_IN = Path(__file__).parent / "stand_in" / "libcuda.c"
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the stand-in."""
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler: the stand-in for libcuda cannot be built")
-    directory = tmp_path_factory.mktemp("stand-in")
-    directory.chmod(0o755)
-    subprocess.run(
-        [
-            compiler,
-            "-shared",
-            "-fPIC",
-            "-Wall",
-            "-Werror",
-            "-o",
-            str(directory / "libcuda.so.1"),
-            str(STAND_IN),
-            "-ldl",
-        ],
-        check=True,
-    )
-    return directory
+from tests.integration.guarded import Guarded, wait_for
+from tests.integration.sim.sentinels import code_of, logged, sentinel
 
 
 @pytest.fixture
@@ -53,27 +23,6 @@ def guarded(library: Path) -> Iterator[Guarded]:
     with Guarded(domain="sentinel = true", environment={"LD_LIBRARY_PATH": str(library)}) as running:
         running.start()
         yield running
-
-
-def logged(guarded: Guarded, kind: str) -> list[dict[str, Any]]:
-    """The guard's own log, read from its file: nearly at once, where a command would take long."""
-    lines = (guarded.root / "guard.log").read_text().splitlines()
-    return [line for line in map(json.loads, filter(None, lines)) if line.get("event") == kind]
-
-
-def sentinel(guarded: Guarded, count: int = 1) -> int:
-    """The pid of the sentinel once it stands, for the ``count``-th time."""
-    found = wait_for("a sentinel", lambda: said if len(said := logged(guarded, "sentinel_ready")) >= count else None)
-    pid: int = found[count - 1]["pid"]
-    return pid
-
-
-def code_of(client: Program) -> int:
-    """An address in what the client has reserved for the GPU."""
-    spans = [line.split()[0].split("-") for line in Path(f"/proc/{client.pid}/maps").read_text().splitlines()
-             if " ---p 00000000 00:00 0" in line]  # fmt: skip
-    first, _ = max(((int(first, 16), int(end, 16)) for first, end in spans), key=lambda span: span[1] - span[0])
-    return first + 0x3840
 
 
 def test_its_dump_names_the_client_whose_code_it_was(guarded: Guarded, library: Path) -> None:

@@ -1,0 +1,80 @@
+"""Policy: which remedies follow from an incident. Pure.
+
+Whatever ends a process is held to more than its mode: only the culprit itself, only a living client of ours, and only
+when it is proven to be the culprit, or likely and the configuration says that this is enough.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from mpsguard.config import Remedies, RemedyName, Step
+from mpsguard.incident import Confidence, FaultClass, Incident
+
+ENDING: Final[frozenset[RemedyName]] = frozenset({"terminate"})
+"""Remedies that end a process."""
+
+
+class Standing(StrEnum):
+    """What is known of a culprit now."""
+
+    CLIENT = "client"
+    """It lives, and is a client of a lane of ours."""
+    ENDED = "ended"
+    STRANGER = "stranger"
+    """It lives, but is no client of ours: not ours to end."""
+
+
+class Verdict(StrEnum):
+    """What is to become of one remedy."""
+
+    RUN = "run"
+    OBSERVE = "observe"
+    """Say what would have been done, and do nothing."""
+    DECLINE = "decline"
+    """Do nothing, and say why."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """One remedy for one incident."""
+
+    step: Step
+    verdict: Verdict
+    why: str
+
+
+def steps_for(remedies: Remedies, fault_class: FaultClass) -> tuple[Step, ...]:
+    """What the configuration has for a class of faults."""
+    steps: tuple[Step, ...] = getattr(remedies, fault_class.value)
+    return steps
+
+
+def decide(incident: Incident, remedies: Remedies, standing: Standing | None) -> tuple[Decision, ...]:
+    """Every remedy of the incident's class that is not off, in order. ``standing`` is None where nobody is named."""
+    return tuple(
+        _decide(incident, step, standing) for step in steps_for(remedies, incident.fault_class) if step.mode != "off"
+    )
+
+
+def _decide(incident: Incident, step: Step, standing: Standing | None) -> Decision:
+    against = _against(incident, step, standing) if step.remedy in ENDING else None
+    if against is not None:
+        return Decision(step, Verdict.DECLINE, against)
+    why = f"the culprit is {incident.confidence}" if standing is not None else "nobody has to be named for it"
+    return Decision(step, Verdict.RUN if step.mode == "enforce" else Verdict.OBSERVE, why)
+
+
+def _against(incident: Incident, step: Step, standing: Standing | None) -> str | None:
+    """Why no process may be ended, or None."""
+    if incident.culprit is None or incident.culprit.process is None or standing is None:
+        return "no process is named"
+    if incident.confidence is Confidence.UNKNOWN:
+        return "the culprit is not known"
+    if incident.confidence is Confidence.LIKELY and step.at_least != Confidence.LIKELY.value:
+        return 'the culprit is only likely; at_least = "likely" would make that enough'
+    if standing is Standing.ENDED:
+        return "the culprit has ended"
+    if standing is Standing.STRANGER:
+        return "the culprit is no client of this guard"
+    return None
