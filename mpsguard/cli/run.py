@@ -94,6 +94,8 @@ def run(
     except OSError as error:
         missing = error.errno == errno.ENOENT
         _fail(_NOT_FOUND if missing else _CANNOT_RUN, f"{arguments[0]}: {error.strerror}")
+    except Exception as error:  # a fault of ours must not look like an exit code of the program
+        _fail(OURS, f"{type(error).__name__}: {error}")
     sys.exit(code)
 
 
