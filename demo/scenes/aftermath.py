@@ -42,7 +42,25 @@ def stock(place: StockPlace, strike: Strike) -> Cell:
     ]
 
 
-def guarded(place: GuardedPlace, strike: Strike) -> Cell:
+def isolated(place: GuardedPlace, strike: Strike) -> Cell:
+    """The neighbours notice nothing, and the late clients are served at once."""
+    fates, idle = _strike_among_neighbours(place, strike)
+    ends = [fate(actor.finish()) for actor in _start_late(place)]
+    idle.go()
+    fates.append(idle.stricken())
+    served = ends.count(_SERVED)
+    return [
+        Fact(
+            f"neighbours: {tally(fates)}",
+            harm=any(each != LIVES for each in fates),
+            as_expected=all(each == LIVES for each in fates),
+            expected="all live",
+        ),
+        Fact(f"late: {tally(ends)}", harm=served < _LATE, as_expected=served == _LATE, expected=f"{_LATE} served"),
+    ]
+
+
+def guarded(place: GuardedPlace, strike: Strike, remark: str = _NOT_ISOLATED) -> Cell:
     """The late clients are held back until the lane is ready."""
     fates, idle = _strike_among_neighbours(place, strike)
     late = _start_late(place)
@@ -53,7 +71,7 @@ def guarded(place: GuardedPlace, strike: Strike) -> Cell:
     ends = [fate(actor.finish()) for actor in late]
     served = ends.count(_SERVED)
     return [
-        _neighbours(fates, _NOT_ISOLATED),
+        _neighbours(fates, remark),
         Fact(
             f"late: {parked} of {_LATE} parked, {tally(ends)}",
             harm=served < _LATE,
@@ -92,5 +110,5 @@ def _neighbours(fates: list[str], remark: str) -> Fact:
         f"neighbours: {tally(fates)}{f' ({remark})' if remark and hurt else ''}",
         harm=hurt,
         as_expected=all(each.startswith("died") for each in fates),
-        expected="all die: faults are not isolated yet",
+        expected="all die",
     )

@@ -3,8 +3,11 @@
 from typing import Final
 
 from demo.actor import PATIENCE
+from demo.fact import Cell
 from demo.scenes import aftermath
-from demo.stage import Place, Scene
+from demo.stage import GuardedPlace, Place, Scene
+
+_SIMULATED: Final = "a lifeline needs the real driver"
 
 
 def _strike(place: Place) -> None:
@@ -17,10 +20,18 @@ def _strike(place: Place) -> None:
     victim.finish()
 
 
+def _guarded(place: GuardedPlace) -> Cell:
+    """On the real stack the guard keeps the dead client's address space until its kernel has ended."""
+    if place.programs.simulated:
+        return aftermath.guarded(place, _strike, _SIMULATED)
+    return aftermath.isolated(place, _strike)
+
+
 SCENE: Final = Scene(
     "3 one client is killed",
-    "SIGKILL meets a client whose kernel is running. Its neighbours die of that too, in both columns: again, this is "
-    "not isolated yet. Again, look at the clients that start right after it.",
+    "SIGKILL meets a client whose kernel is running, and its neighbours die of that. On a real GPU the guard's "
+    "lifeline keeps them alive; the simulated one has no driver to hold on to. Look again at the clients that start "
+    "right after it.",
     lambda place: aftermath.stock(place, _strike),
-    lambda place: aftermath.guarded(place, _strike),
+    _guarded,
 )
