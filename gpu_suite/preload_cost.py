@@ -5,7 +5,6 @@ the program that measures.
 """
 
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpu_suite.core.errors import NotRunError, SuiteError
-from gpu_suite.core.programs import CUDA
+from gpu_suite.core.errors import SuiteError
 
 LATENCY_BAR: Final = 2.0
 """Median latency over plain, for allocations of at least 2 MiB."""
@@ -68,21 +66,6 @@ class Comparison(msgspec.Struct, frozen=True):
     def memory_holds(self) -> bool:
         """Whether the bar holds."""
         return self.memory_overhead <= MEMORY_BAR
-
-
-def build(directory: Path) -> Path:
-    """Compile the program for this machine's GPU; NotRunError without nvcc, SuiteError with its words."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        raise NotRunError("nvcc is not on PATH: allocation_cost.cu cannot be built")
-    binary = directory / "allocation_cost"
-    command = [nvcc, "-std=c++20", "-O2", "-arch=native", "-o", str(binary), str(CUDA / "allocation_cost.cu")]
-    stubs = Path(nvcc).resolve().parents[1] / "lib64" / "stubs"
-    command += [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    if done.returncode:
-        raise SuiteError(f"nvcc failed: {(done.stderr or done.stdout).strip()}")
-    return binary
 
 
 def cost(program: Path, environment: Mapping[str, str], size: int, count: int, rounds: int = 5) -> Cost:

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -89,18 +90,25 @@ def find_control() -> str:
 
 
 def build(directory: Path) -> CudaPrograms:
-    """Compile the CUDA programs into `directory`, for the GPU of this machine; SuiteError with nvcc's words.
+    """Compile the CUDA programs into `directory`, for the GPU of this machine; SuiteError with nvcc's words."""
+    with ThreadPoolExecutor() as compilers:
+        list(compilers.map(lambda name: compile_cuda(name, directory), ("worker", "partitioned")))
+    return CudaPrograms(find_control(), directory / "worker")
+
+
+def compile_cuda(name: str, directory: Path) -> Path:
+    """Compile one of them; NotRunError without nvcc, SuiteError with its words.
 
     A path from `nvcc`'s own stubs is added because a toolkit without a driver beside it has libcuda nowhere else.
     """
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise NotRunError("nvcc is not on PATH: the CUDA programs cannot be built")
+        raise NotRunError(f"nvcc is not on PATH: {name}.cu cannot be built")
+    binary = directory / name
+    command = [nvcc, "-std=c++20", "-O2", "-arch=native", "-o", str(binary), str(CUDA / f"{name}.cu")]
     stubs = Path(nvcc).resolve().parents[1] / "lib64" / "stubs"
-    for name in ("worker", "partitioned"):
-        command = [nvcc, "-std=c++20", "-O2", "-arch=native", "-o", str(directory / name), str(CUDA / f"{name}.cu")]
-        command += [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-        if done.returncode:
-            raise SuiteError(f"nvcc failed: {(done.stderr or done.stdout).strip()}")
-    return CudaPrograms(find_control(), directory / "worker")
+    command += [*(["-L", str(stubs)] if stubs.is_dir() else []), "-lcuda"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    if done.returncode:
+        raise SuiteError(f"nvcc failed: {(done.stderr or done.stdout).strip()}")
+    return binary

@@ -2,10 +2,12 @@
 
 from typing import Final
 
-from gpu_suite.isolation import crashes, memory, terminate
+from gpu_suite.isolation import crashes, memory, overrun, preload_cost, terminate
 
 MEASUREMENTS: Final = (
     crashes.MEASUREMENT,
     memory.MEASUREMENT,
     terminate.MEASUREMENT,
+    overrun.MEASUREMENT,
+    preload_cost.MEASUREMENT,
 )

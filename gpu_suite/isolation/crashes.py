@@ -67,7 +67,8 @@ class Loop:
     def run(self, tally: Tally) -> None:
         """Make them; what came of them is in ``tally``, also if this is stopped."""
         self.innocents.ready()
-        tally.begin = self.innocents.settle()
+        if not self.stock:
+            tally.begin = self.innocents.settle()
         before = tuple(self.innocents.crew)
         with ExitStack() as groups:
             try:
@@ -190,13 +191,12 @@ class Study:
     def _stock_arm(self) -> None:
         count = self.bench.runs(STOCK_REPETITIONS, QUICK_STOCK_REPETITIONS)
         numbers = [STOCK_STEP * place for place in range(count)]
-        for kind in KINDS:
-            if self.guarded[kind.name].skipped:
-                continue
-            tally = self.stock[kind.name] = Tally(kind.name, count)
-            with self.bench.stock() as stock, Clients() as clients:
-                innocents = Innocents(self.bench, stock, clients)
-                Loop(self.bench, stock, clients, innocents, kind, numbers, stock=True).run(tally)
+        with self.bench.stock() as stock, Clients() as clients:
+            innocents = Innocents(self.bench, stock, clients)
+            for kind in KINDS:
+                if not self.guarded[kind.name].skipped:
+                    tally = self.stock[kind.name] = Tally(kind.name, count)
+                    Loop(self.bench, stock, clients, innocents, kind, numbers, stock=True).run(tally)
 
     def rows(self) -> Iterator[Finding]:
         """What there is."""

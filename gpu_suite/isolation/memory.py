@@ -23,7 +23,7 @@ CRASH_HOLD: Final = 3.0
 CRASH_BAR_MS: Final = 1000 * CRASH_HOLD + 500
 IN_FLIGHT: Final = 1.0
 REPETITIONS, QUICK_REPETITIONS = 20, 2
-FEW, QUICK_FEW = 4, 1
+FEW, QUICK_FEW = 3, 1
 _FREE: Final = 20.0
 """Seconds after which memory that is still taken counts as lost."""
 _PAUSE: Final = 0.0005

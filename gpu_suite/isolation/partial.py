@@ -20,7 +20,8 @@ def kept(make: Callable[[], None], rows: Callable[[], Iterable[Finding]]) -> Ite
 
 def not_made(name: str, errors: Sequence[str], made: int, wanted: int) -> Finding:
     """The row of repetitions that failed, could not be proven or were not reached: none may be."""
-    note = f"{wanted - made - len(errors)} not reached; {'; '.join(error[:200] for error in errors[:4])}"
+    left = wanted - made - len(errors)
+    note = "; ".join([*([f"{left} not reached"] if left > 0 else []), *(error[:200] for error in errors[:4])])
     return none_of(f"{name}: repetitions not made or not proven", wanted - made, wanted, "repetitions", note=note)
 
 

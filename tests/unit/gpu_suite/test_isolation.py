@@ -15,11 +15,12 @@ from gpu_suite.core.guard import Guard, Options
 from gpu_suite.core.leftovers import end_all
 from gpu_suite.core.programs import Work
 from gpu_suite.core.stop import StopRunError
-from gpu_suite.isolation import crashes, culprit, memory, terminate
+from gpu_suite.isolation import crashes, culprit, memory, overrun, preload_cost, preloaded, terminate
 from gpu_suite.isolation.culprit import CLEAN, EXIT, KILL, KILL_IDLE, OOM, SEGV, Kind
 from gpu_suite.isolation.innocents import COUNT, Innocents, Report, longest
 from gpu_suite.isolation.partial import kept
 from gpu_suite.isolation.tally import Tally, survival
+from gpu_suite.preload_cost import MIB, Comparison, Cost
 from gpu_suite.simulated import SimulatedPrograms
 
 
@@ -187,3 +188,57 @@ def test_a_measurement_that_is_stopped_shows_what_it_has() -> None:
     assert [next(taken).row.holds for _ in range(2)] == [False, False]
     with pytest.raises(StopRunError):
         next(taken)
+
+
+def test_an_overrun_under_the_preload_harms_nobody_and_one_without_does(bench: Bench) -> None:
+    found = by_name(overrun.measure(bench))
+    row = found["overrun under the preload: innocents that survive"].row
+    assert (row.holds, row.value, row.count) == (True, 2 * COUNT, 2 * COUNT)
+    assert row.peer is not None
+    assert (row.peer.value, row.peer.count) == (0, COUNT)
+    assert found["overrun under the preload: the program finishes"].row.holds
+    # A simulated GPU has no managed memory, and so no sensor that sees the access.
+    named = found["overrun under the preload: incidents of class mmu that name the program"].row
+    assert (named.value, named.count, named.holds) == (0, 2, False)
+
+
+def test_loops_under_the_preload_are_compared_in_pairs(bench: Bench) -> None:
+    found = by_name(preload_cost.measure(bench))
+    for loop in (preload_cost.KERNELS, *preload_cost.TORCH):
+        assert found[f"{loop.name}, rate under the preload over plain (paired ratios)"].row.count == 2
+    assert not found["latency of allocations under the preload: skipped"].row.holds
+
+
+def one_size(size: int, allocate: float, taken: int) -> Comparison:
+    plain = Cost(1.0, 1.0, 1.0, 1.0, asked=1000, taken=1000, left=0)
+    return Comparison(size, plain, Cost(allocate, 1.0, 1.0, 1.0, asked=1000, taken=taken, left=0))
+
+
+@pytest.mark.parametrize(
+    ("compared", "latency", "memory_holds"),
+    [
+        ([one_size(4096, 9.0, 1000), one_size(2 * MIB, 2.0, 1019)], True, True),
+        ([one_size(2 * MIB, 1.0, 1000), one_size(256 * MIB, 2.1, 1000)], False, True),
+        ([one_size(4096, 1.0, 1021), one_size(2 * MIB, 1.0, 1000)], True, False),
+    ],
+)
+def test_allocations_hold_by_the_worst_size(compared: list[Comparison], latency: bool, memory_holds: bool) -> None:
+    first, second = preload_cost.allocation_rows(compared)
+    assert (first.row.holds, second.row.holds) == (latency, memory_holds)
+
+
+@pytest.mark.parametrize(
+    ("lines", "processes", "holds"),
+    [
+        (['{"pid":1,"placed":3,"placed_small":0,"plain_driver":1}'], 1, True),
+        (['{"pid":1,"placed":3,"placed_small":0}'], 2, False),
+        (['{"pid":1,"placed":0,"placed_small":0,"plain_unarmed":4}'], 1, False),
+        ([], 0, False),
+    ],
+)
+def test_a_preload_that_does_nothing_has_no_cost_to_show(
+    tmp_path: Path, lines: list[str], processes: int, holds: bool
+) -> None:
+    report = tmp_path / "report.txt"
+    report.write_text("\n".join(lines))
+    assert preload_cost.use(preloaded.served(report), processes).row.holds is holds

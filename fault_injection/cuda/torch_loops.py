@@ -1,0 +1,109 @@
+"""Two PyTorch programs like many: `torch_loops.py train|infer --rounds N --seconds S --controlled`.
+
+`train` steps a small network by Adam, `infer` passes batches of changing size through a transformer layer. Each round
+waits for a line on standard input and ends with the event `round` (iterations, seconds), as with `worker.cu`; events
+before it are `first_kernel` and `begin`, the last one is `finished`. Exit status: 0 finished, 2 usage, 4 failed.
+It runs under the interpreter that holds PyTorch, so it imports nothing of this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+FAILED = 4
+_WIDTH = 1024
+_BATCHES = (64, 96, 128)
+_WARM_UP = 10
+"""Steps before the first round: libraries choose their algorithms, and the caching allocator has what it needs."""
+
+
+def emit(event: str, **members: object) -> None:
+    """Print one event at once."""
+    head = {"event": event, "pid": os.getpid(), "monotonic": time.monotonic(), "realtime": time.time()}
+    sys.stdout.write(json.dumps(head | members) + "\n")
+    sys.stdout.flush()
+
+
+def training(torch: Any) -> Callable[[], None]:
+    """A function that makes one step."""
+    layers = [torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU(), torch.nn.Linear(_WIDTH, _WIDTH)]
+    model = torch.nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        batch = torch.randn(256, _WIDTH, device="cuda")
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(batch), batch).backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+
+    return step
+
+
+def inference(torch: Any) -> Callable[[], None]:
+    """A function that passes one batch."""
+    model = torch.nn.TransformerEncoderLayer(_WIDTH, 8, batch_first=True).cuda().eval()
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+        with torch.no_grad():
+            model(torch.randn(8, _BATCHES[count % len(_BATCHES)], _WIDTH, device="cuda"))
+        torch.cuda.synchronize()
+
+    return step
+
+
+def loop(step: Callable[[], None], seconds: float) -> dict[str, float]:
+    """Steps for `seconds`: how many, and how long they took."""
+    begin = time.monotonic()
+    iterations = 0
+    emit("begin")
+    while time.monotonic() - begin < seconds:
+        step()
+        iterations += 1
+    return {"iterations": iterations, "seconds": time.monotonic() - begin}
+
+
+def main() -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("kind", choices=("train", "infer"))
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--controlled", action="store_true")
+    options = parser.parse_args()
+    emit("start")
+    torch = importlib.import_module("torch")
+    try:
+        step = training(torch) if options.kind == "train" else inference(torch)
+        for _ in range(_WARM_UP):
+            step()
+        emit("first_kernel")
+        done: dict[str, float] = {}
+        for _ in range(options.rounds):
+            if options.controlled and not sys.stdin.readline():
+                break
+            done = loop(step, options.seconds)
+            emit("round", **done)
+    except RuntimeError as error:
+        emit("failed", code=-1, name=str(error).splitlines()[0], call="torch")
+        return FAILED
+    emit("finished", **done)
+    return 0
+
+
+if __name__ == "__main__":
+    # Straight out when the context is dead: PyTorch's own teardown would make CUDA calls that may never return.
+    status = main()
+    if status:
+        os._exit(status)
+    sys.exit(status)

@@ -1,0 +1,204 @@
+"""An unmodified program that accesses memory outside its allocation: under the preload, and under stock MPS alone."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gpu_suite.core.bench import Bench, Measurement, Target
+from gpu_suite.core.client import Client, Clients
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.events import Outcome
+from gpu_suite.core.finding import Finding, none_of, sampled
+from gpu_suite.core.guard import Guard
+from gpu_suite.isolation import preloaded
+from gpu_suite.isolation.innocents import COUNT, Innocents
+from gpu_suite.isolation.partial import kept
+from gpu_suite.isolation.tally import Tally, survival
+from gpu_suite.triage.incidents import Incidents, wait_until
+from gpu_suite.triage.rows import percentile
+from results.schema import Row
+
+REPETITIONS, QUICK_REPETITIONS = 20, 2
+STOCK_REPETITIONS, QUICK_STOCK_REPETITIONS = 5, 1
+ACCESSES: Final = (
+    ("--past", "0", "--access", "write"),
+    ("--past", "1048576", "--access", "read"),
+    ("--past", "33554432", "--access", "atomic"),
+    ("--before", "4", "--access", "write"),
+    ("--past", "62914560", "--access", "read"),
+)
+"""In turn; all within the zones that the preload has by default."""
+STOCK_ACCESSES: Final = (("--past", "62914560", "--access", "write"), ("--past", "62914560", "--access", "read"))
+"""As far off as the numbered fault `near`, where plain allocation has nothing mapped."""
+WATCH: Final = 0.4
+STOCK_WATCH: Final = 1.2
+PUBLISHED: Final = 1.0
+"""Seconds in which the incident must be published."""
+_START: Final = 30.0
+_ENDS: Final = 10.0
+_ERRORS: Final = 3
+_NAME: Final = "overrun under the preload"
+
+
+@dataclass
+class Study:
+    """Both arms."""
+
+    bench: Bench
+    guarded: Tally = field(init=False)
+    stock: Tally | None = None
+    finished: int = 0
+    latencies_ms: list[float] = field(default_factory=list)
+    """From just before the launch to the publication, for incidents that name the program's pid."""
+    late: int = 0
+    failures: list[str] = field(default_factory=list)
+    """How the programs ended that did not finish."""
+
+    def __post_init__(self) -> None:
+        self.guarded = Tally(_NAME, self.bench.runs(REPETITIONS, QUICK_REPETITIONS))
+
+    def make(self) -> None:
+        """The guarded arm, then stock."""
+        variables = preloaded.variables(self.bench)
+        with self.bench.guard() as guard, Clients() as clients, Incidents(_run_directory(guard)) as incidents:
+            self._guarded(guard, clients, incidents, variables)
+        self.stock = Tally(_NAME, self.bench.runs(STOCK_REPETITIONS, QUICK_STOCK_REPETITIONS))
+        with self.bench.stock() as stock, Clients() as clients:
+            self._stock(stock, clients, self.stock)
+
+    def _guarded(self, guard: Guard, clients: Clients, incidents: Incidents, variables: Mapping[str, str]) -> None:
+        innocents, tally = Innocents(self.bench, guard, clients), self.guarded
+        while tally.made + len(tally.errors) < tally.wanted and len(tally.errors) < _ERRORS:
+            try:
+                innocents.ready()
+                access = ACCESSES[(tally.made + len(tally.errors)) % len(ACCESSES)]
+                client = _start(self.bench, clients, guard, access, variables)
+                incidents.begin()
+                injected, done = _run(client)
+                self._judge(done)
+                tally.add(innocents.watch(injected + WATCH))
+                self._hear(incidents, client.pid, injected)
+                self.bench.say(
+                    f"overrun {' '.join(access)}, {tally.made} of {tally.wanted}: "
+                    f"{'finished' if self._went_well(done) else 'FAILED'}, {len(self.latencies_ms)} named"
+                )
+            except (SuiteError, TimeoutError) as error:
+                tally.errors.append(str(error))
+                self.bench.say(f"overrun: {error}")
+        innocents.settle()  # they work, and do not only live
+        innocents.count_late()
+        self.late = innocents.late
+
+    @staticmethod
+    def _went_well(done: Outcome) -> bool:
+        """Whether it never noticed: no error, its memory as it was, and an end in order."""
+        intact = done.find("intact")
+        return done.ok and intact is not None and intact.members.get("value") is True
+
+    def _judge(self, done: Outcome) -> None:
+        if self._went_well(done):
+            self.finished += 1
+        else:
+            self.failures.append(done.describe())
+
+    def _hear(self, incidents: Incidents, pid: int, injected: float) -> None:
+        """Wait for the incident of class mmu that names the program, and note how long it took."""
+
+        def told() -> list[float]:
+            return [
+                each.published_at
+                for each in incidents.published()
+                if each.culprit == pid and each.fault_class == "mmu" and each.published_at is not None
+            ]
+
+        if wait_until(lambda: bool(told()), injected + PUBLISHED):
+            self.latencies_ms.append(1000 * (min(told()) - injected))
+
+    def _stock(self, target: Target, clients: Clients, tally: Tally) -> None:
+        innocents = Innocents(self.bench, target, clients)
+        while tally.made + len(tally.errors) < tally.wanted and len(tally.errors) < _ERRORS:
+            try:
+                innocents.ready(fresh=tally.made > 0)
+                access = STOCK_ACCESSES[tally.made % len(STOCK_ACCESSES)]
+                client = _start(self.bench, clients, target, access, {})
+                injected, done = _run(client)
+                error = done.find("error")
+                if error is None or not error.number("code"):
+                    raise SuiteError(f"the access did no harm, so it was none: {done.describe()}")
+                tally.add(innocents.watch(injected + STOCK_WATCH))
+                self.bench.say(f"stock overrun {tally.made} of {tally.wanted}: {innocents.alive()} of {COUNT} live")
+            except (SuiteError, TimeoutError) as error:
+                tally.errors.append(str(error))
+                self.bench.say(f"stock overrun: {error}")
+
+    def rows(self) -> Iterator[Finding]:
+        """What there is."""
+        tally = self.guarded
+        yield from survival(tally, self.stock)
+        yield none_of(f"{_NAME}: innocents that died between two repetitions", self.late, tally.total, "innocents")
+        if not tally.made:
+            return
+        yield _all(f"{_NAME}: the program finishes", self.finished, tally, "; ".join(self.failures[:3]))
+        named = len(self.latencies_ms)
+        yield _all(f"{_NAME}: incidents of class mmu that name the program", named, tally, "")
+        if self.latencies_ms:
+            yield sampled(
+                f"{_NAME}: access to published incident, p50",
+                self.latencies_ms,
+                unit="ms",
+                bar="reported",
+                holds=named == tally.wanted,
+            )
+            value = percentile(self.latencies_ms, 0.99)
+            row = Row(
+                name=f"{_NAME}: access to published incident, p99",
+                value=float(f"{value:.6g}"),
+                unit="ms",
+                bar="reported",
+                holds=named == tally.wanted,
+                runs=named,
+            )
+            yield Finding(row, samples=(row.value,))
+
+
+def _run_directory(guard: Guard) -> Path:
+    lane, _ = guard.lane()
+    return Path(lane.pipe_directory).parents[2]  # RUN/lanes/NAME/pipe
+
+
+def _start(
+    bench: Bench, clients: Clients, target: Target, access: tuple[str, ...], variables: Mapping[str, str]
+) -> Client:
+    argv = preloaded.overrun(bench, ("--controlled", *access))
+    client = clients.start(argv, target.pipe_directory, f"{target.name}-overrun", variables)
+    client.wait_for("allocated", _START)
+    return client
+
+
+def _run(client: Client) -> tuple[float, Outcome]:
+    """When it made the access, and how it ended."""
+    client.go()
+    injected = client.wait_for("injected", _ENDS).monotonic
+    done = client.finish(_ENDS)
+    if done.find("error") is None:
+        raise SuiteError(f"it is not known whether the access was made: {done.describe()}")
+    return injected, done
+
+
+def _all(name: str, got: int, tally: Tally, note: str) -> Finding:
+    """A row that holds if it was so in every repetition, and all were made."""
+    holds = got == tally.made == tally.wanted
+    bar = f"{tally.made} of {tally.made}"
+    return Finding(
+        Row(name=name, value=got, count=tally.made, unit="runs", bar=bar, holds=holds, runs=tally.made), note
+    )
+
+
+def measure(bench: Bench) -> Iterator[Finding]:
+    """Both arms, and the rows of what was made."""
+    study = Study(bench)
+    yield from kept(study.make, study.rows)
+
+
+MEASUREMENT: Final = Measurement("overrun", "an access outside an allocation under the preload, against stock", measure)

@@ -1,0 +1,203 @@
+"""What the preload costs: latency and memory of allocations, and the rates of loops, against the same without it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from gpu_suite import preload_cost as allocations
+from gpu_suite.core.bench import Bench, Measurement, Target
+from gpu_suite.core.client import Client, Clients, client_environment
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.finding import Finding, sampled
+from gpu_suite.core.programs import Work
+from gpu_suite.core.statistics import alternating, ratios
+from gpu_suite.isolation import preloaded
+from gpu_suite.isolation.partial import kept, skipped
+from gpu_suite.isolation.preloaded import Served
+from gpu_suite.preload_cost import MIB, Comparison
+from results.schema import Row
+
+RATE_BAR: Final = 0.99
+PAIRS, QUICK_PAIRS = 5, 2
+SECONDS: Final = 0.8
+STEPS: Final = 4000
+"""About 0.1 ms a kernel."""
+_START: Final = 120.0
+_ROUND: Final = 30.0
+_ALLOCATIONS: Final = "latency of allocations under the preload"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A program that is run with the preload and without."""
+
+    name: str
+    command: Callable[[Bench, Work], list[str]]
+
+
+KERNELS: Final = Loop("kernel loop", lambda bench, work: bench.programs.worker(work))
+TORCH: Final = (
+    Loop("PyTorch training loop", lambda bench, work: preloaded.torch_loop(bench, "train", work)),
+    Loop("PyTorch inference loop", lambda bench, work: preloaded.torch_loop(bench, "infer", work)),
+)
+
+
+@dataclass
+class Study:
+    """All of it, as clients of one guard."""
+
+    bench: Bench
+    compared: list[Comparison] = field(default_factory=list)
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    """Paired ratios, by the name of the loop."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    processes: int = 0
+    """How many programs were run under the preload to their end."""
+    served: list[Served] = field(default_factory=list)
+
+    def make(self) -> None:
+        """Allocations first, then the loops."""
+        report = self.bench.root / "preload-report.txt"
+        variables = preloaded.variables(self.bench, report)
+        with self.bench.guard() as guard:
+            self.bench.warm_up(guard)
+            if self.bench.programs.simulated:
+                self.skipped[_ALLOCATIONS] = "a simulated GPU has no allocations to time"
+            else:
+                self._allocations(guard, variables)
+            loops = [KERNELS]
+            if missing := preloaded.no_torch(self.bench):
+                self.skipped |= {loop.name: missing for loop in TORCH}
+            else:
+                loops += TORCH
+            self._loops(guard, loops, variables)
+        if not self.bench.programs.simulated:
+            self.served = preloaded.served(report)
+
+    def _allocations(self, target: Target, variables: Mapping[str, str]) -> None:
+        plain = client_environment(target.pipe_directory)
+        program = preloaded.program(self.bench, "allocation_cost")
+        self.compared = allocations.compare(program, plain, plain | dict(variables))
+        self.processes += len(self.compared)
+        for each in self.compared:
+            self.bench.say(f"allocations of {each.size} bytes: {describe(each)}")
+
+    def _loops(self, target: Target, loops: Sequence[Loop], variables: Mapping[str, str]) -> None:
+        """All programs are there all the while and work in turns; the one that rests has nothing on the GPU."""
+        pairs = self.bench.runs(PAIRS, QUICK_PAIRS)
+        work = Work(seconds=SECONDS, work=STEPS, controlled=True, rounds=pairs + 1)
+        with Clients() as clients:
+            started = [
+                [
+                    clients.start(loop.command(self.bench, work), target.pipe_directory, f"{loop.name}, {arm}", extra)
+                    for arm, extra in (("preload", variables), ("plain", {}))
+                ]
+                for loop in loops
+            ]
+            for client in (client for both in started for client in both):
+                client.wait_for("first_kernel", _START)
+            for loop, (ours, plain) in zip(loops, started, strict=True):
+                each = self.rates[loop.name] = []
+                _round(ours)
+                _round(plain)  # warm: clocks
+                for order in alternating(pairs):
+                    rate = {under: _round(ours if under else plain) for under in order}
+                    each += ratios([rate[True]], [rate[False]])
+                    self.bench.say(f"{loop.name}, pair {len(each)} of {pairs}: {each[-1]:.4f}")
+            for client in (client for both in started for client in both):
+                if not (done := client.finish(_ROUND)).ok:
+                    raise SuiteError(done.describe())
+            self.processes += len(loops)
+
+    def rows(self) -> Iterator[Finding]:
+        """What there is."""
+        if self.compared:
+            yield from allocation_rows(self.compared)
+        for name, each in self.rates.items():
+            if each:
+                yield sampled(
+                    f"{name}, rate under the preload over plain (paired ratios)",
+                    each,
+                    unit="",
+                    bar=f"median >= {RATE_BAR}",
+                    holds=median(each) >= RATE_BAR and len(each) == self.bench.runs(PAIRS, QUICK_PAIRS),
+                    note="pairs: " + " ".join(f"{value:.4f}" for value in each),
+                )
+        if not self.bench.programs.simulated:
+            yield use(self.served, self.processes)
+        for name, why in self.skipped.items():
+            yield skipped(name, why)
+
+
+def _round(client: Client) -> float:
+    """Iterations per second in a round of its own."""
+    before = len(client.all_seen("round"))
+    after = client.all_seen("round")[-1].monotonic if before else 0.0
+    client.go()
+    done = client.wait_for("round", _ROUND, after=after)
+    return done.number("iterations") / done.number("seconds")
+
+
+def use(served: Sequence[Served], processes: int) -> Finding:
+    """Whether the preload was at work in every program that ran under it: what does nothing costs nothing."""
+    at_work = sum(each.placed > 0 for each in served)
+    note = "allocations served, and left to the driver: " + ", ".join(f"{each.placed}/{each.plain}" for each in served)
+    row = Row(
+        name="programs under the preload whose allocations it served",
+        value=at_work,
+        count=processes or None,
+        unit="programs",
+        bar=f"{processes} of {processes}",
+        holds=0 < processes == at_work == len(served),
+        runs=1,
+    )
+    return Finding(row, note)
+
+
+def allocation_rows(compared: Sequence[Comparison]) -> Iterator[Finding]:
+    """The worst of the sizes that have a limit, and the memory of all of them."""
+    note = "; ".join(f"{each.size} bytes: {describe(each)}" for each in compared)
+    limited = [each for each in compared if each.size >= 2 * MIB]
+    if limited:
+        worst = max(each.allocate_ratio for each in limited)
+        row = Row(
+            name="latency of an allocation of at least 2 MiB, preload over plain, the worst size",
+            value=float(f"{worst:.4g}"),
+            unit="",
+            bar=f"<= {allocations.LATENCY_BAR:g}",
+            holds=all(each.latency_holds for each in limited),
+            runs=1,
+        )
+        yield Finding(row, note, samples=(row.value,))
+    overhead = max(each.memory_overhead for each in compared)
+    row = Row(
+        name="memory taken beyond plain, the worst size",
+        value=float(f"{100 * overhead:.4g}"),
+        unit="%",
+        bar=f"<= {100 * allocations.MEMORY_BAR:g} %",
+        holds=all(each.memory_holds for each in compared),
+        runs=1,
+    )
+    note = "; ".join(f"{each.size} bytes: {100 * each.memory_overhead:.2f} %" for each in compared)
+    yield Finding(row, note, samples=(row.value,))
+
+
+def describe(each: Comparison) -> str:
+    """One size in a few words."""
+    return (
+        f"allocate {1e6 * each.preload.allocate:.0f} us, plain {1e6 * each.plain.allocate:.0f} us"
+        f" ({each.allocate_ratio:.2f}); free {1e6 * each.preload.free:.0f} us,"
+        f" plain {1e6 * each.plain.free:.0f} us ({each.free_ratio:.2f})"
+    )
+
+
+def measure(bench: Bench) -> Iterator[Finding]:
+    """All of it, and the rows of what was made."""
+    study = Study(bench)
+    yield from kept(study.make, study.rows)
+
+
+MEASUREMENT: Final = Measurement(
+    "preload_cost", "allocations and loops under the preload against plain, paired", measure
+)
