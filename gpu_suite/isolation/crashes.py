@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -183,10 +183,8 @@ class Study:
     def _measure(tally: Tally) -> None:
         """From the reports of the crew that was there all the while."""
         if tally.all_lived and tally.crew:
-            try:
+            with suppress(ValueError):  # stopped before all had reported: it is not measured
                 tally.slowest = slowest(tally.crew, tally.begin, tally.end)
-            except ValueError as error:
-                tally.errors.append(str(error))
 
     def _stock_arm(self) -> None:
         count = self.bench.runs(STOCK_REPETITIONS, QUICK_STOCK_REPETITIONS)
