@@ -7,7 +7,7 @@ from demo.fact import Cell
 from demo.scenes import aftermath
 from demo.stage import GuardedPlace, Place, Scene
 
-_SIMULATED: Final = "a lifeline needs the real driver"
+_SIMULATED: Final = "simulated: no driver to hold on to"
 
 
 def _strike(place: Place) -> None:
