@@ -181,9 +181,9 @@ class Connection:
 def _connect(path: str, due: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
+        reason = f"{path}: the vault does not accept"
         while True:
             left = due - time.monotonic()
-            reason = "the vault does not accept"
             try:
                 if left > 0:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(left))

@@ -138,22 +138,24 @@ class Session:
         WrongGpuError. Also raises UnknownRegionError, StaleGenerationError.
         """
         expected = Layout(tuple(sizes), va, gpu)
+        due = time.monotonic() + self._deadline
         with self._lock:
-            answer, fds = self._ask(wire.Open(0, name, expected))
-            if not isinstance(answer, wire.Opened):
-                raise _unexpected(answer, fds)
-            count = len(answer.region.layout.sizes)
-            try:
-                if len(fds) < count:
-                    assert self._connection is not None
-                    fds += self._connection.more_fds(answer.id, count - len(fds))
-            except BaseException as error:
-                for fd in fds:
-                    os.close(fd)
-                if isinstance(error, LostError):
-                    raise UnavailableError(str(error)) from None
-                raise
-        return Region(self, answer.region, fds, owned=True)
+            while True:
+                answer, fds = self._ask(wire.Open(0, name, expected))
+                if not isinstance(answer, wire.Opened):
+                    raise _unexpected(answer, fds)
+                try:
+                    fds += self._alive().more_fds(answer.id, len(answer.region.layout.sizes) - len(fds))
+                except LostError:
+                    # The vault ended in the middle: the next one is asked for all of them.
+                    _close_all(fds)
+                    if time.monotonic() > due:
+                        raise UnavailableError("the vault ended again and again while it was asked") from None
+                except BaseException:
+                    _close_all(fds)
+                    raise
+                else:
+                    return Region(self, answer.region, fds, owned=True)
 
     def describe(self, name: str) -> Description:
         """A region as it is now, without its descriptors; UnknownRegionError."""
@@ -357,8 +359,7 @@ class Session:
         if isinstance(notice, wire.Granted) and len(fds) == 1:
             self._enter(Role.WRITER, fds[0], self._capacity, notice.generation)
             return
-        for fd in fds:
-            os.close(fd)
+        _close_all(fds)
         if isinstance(notice, wire.Fenced):
             self._role = Role.FENCED
 
@@ -369,7 +370,11 @@ class Session:
         return forward
 
 
-def _unexpected(answer: wire.Answer, fds: Sequence[int]) -> VaultError:
+def _close_all(fds: Sequence[int]) -> None:
     for fd in fds:
         os.close(fd)
+
+
+def _unexpected(answer: wire.Answer, fds: Sequence[int]) -> VaultError:
+    _close_all(fds)
     return UnavailableError(f"the vault answered with {type(answer).__name__}")

@@ -202,13 +202,20 @@ class VaultProcess:
         return self.process.pid
 
     @contextmanager
-    def killed_again_and_again(self, times: int, chance: random.Random) -> Iterator[threading.Event]:
-        """SIGKILL it at random moments and start it again at once, as a service manager would; the event is the end."""
-        over = threading.Event()
+    def killed_again_and_again(
+        self, times: int, chance: random.Random, worked: threading.Semaphore
+    ) -> Iterator[threading.Event]:
+        """SIGKILL it at random moments and start it again at once, as a service manager would; the event is the end.
+
+        Between two of them ``worked`` was released at least once.
+        """
+        over, left = threading.Event(), threading.Event()
 
         def kill_and_start() -> None:
             for _ in range(times):
-                time.sleep(chance.uniform(0.0, 0.3))
+                if not worked.acquire(timeout=DEADLINE) or left.is_set():
+                    return
+                time.sleep(chance.uniform(0.0, 0.15))
                 self.kill()
                 self.start()
             over.set()
@@ -218,6 +225,8 @@ class VaultProcess:
         try:
             yield over
         finally:
+            left.set()
+            worked.release()
             thread.join()
 
     def kill(self) -> None:
