@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -73,7 +74,8 @@ def torch_loop(bench: Bench, kind: str, work: Work) -> list[str]:
     """The command line of `torch_loops.py`, ``train`` or ``infer``; there is nothing of PyTorch to simulate."""
     if bench.programs.simulated:
         return bench.programs.worker(work)
-    return [sys.executable, str(CUDA / "torch_loops.py"), kind, *work.arguments()]
+    # The length of a kernel is PyTorch's own affair.
+    return [sys.executable, str(CUDA / "torch_loops.py"), kind, *replace(work, work=None).arguments()]
 
 
 def no_torch(bench: Bench) -> str:
