@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -213,3 +216,43 @@ def test_who_kills_it_with_sigkill_does_not_kill_the_program(run: Starter) -> No
 def test_what_a_program_prints_is_its_own(run: Starter) -> None:
     done = once("--", "sh", "-c", "echo out; echo err >&2")
     assert (done.stdout, done.stderr) == ("out\n", "err\n")
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[tuple[int, int]]:
+    """`mpsguard run` at the keyboard of a terminal of its own: its pid, and the other end of the terminal."""
+    pid, keyboard = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [*RUN, *NOWHERE, *arguments])
+    try:
+        yield pid, keyboard
+    finally:
+        os.close(keyboard)
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
+
+
+def read_until(keyboard: int, text: str) -> str:
+    seen = b""
+    while text.encode() not in seen:
+        assert select.select([keyboard], [], [], 30)[0], seen
+        seen += os.read(keyboard, 4096)
+    return seen.decode()
+
+
+READS = ("--", "sh", "-c", 'read line; echo "it read $line"; exit 9')
+
+
+def test_a_program_that_wants_the_terminal_is_told_about_and_can_be_ended() -> None:
+    with terminal(*READS) as (pid, keyboard):
+        read_until(keyboard, "--foreground")
+        os.write(keyboard, b"\x03")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT
+
+
+def test_in_the_foreground_it_has_the_terminal() -> None:
+    with terminal("--foreground", *READS) as (pid, keyboard):
+        os.write(keyboard, b"a line\n")
+        read_until(keyboard, "it read a line")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
