@@ -1,4 +1,4 @@
-"""The long measurements of the kernel module, written to docs/results/kmod-<date>.json; see `scripts/kmod-suite`."""
+"""The long measurements of the kernel module, written to docs/results/kmod-<part>-<date>.json; see `scripts/kmod-suite`."""
 
 from __future__ import annotations
 
@@ -146,38 +146,51 @@ def record_branches(recorder: Recorder, kernel: Kernel, trees: list[Path]) -> No
     )
 
 
+def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Stock and patched, release and debug, NVIDIA's tests, random faults; on a sanitized kernel if there is one."""
+    for branch in sources.BRANCHES:
+        tree = sources.driver_tree(branch)
+        record_cases(recorder, kernel, tree, branch, debug=False)
+        record_builtin(recorder, kernel, tree, branch)
+    first, newest = sources.BRANCHES[0], sources.BRANCHES[-1]
+    record_stress(recorder, kernel, sources.driver_tree(first), first, parsed.faults)
+    if parsed.sanitized is not None:
+        built, label = sources.built_kernel(parsed.sanitized), f"{newest}, KASAN and lockdep"
+        record_cases(recorder, built, sources.driver_tree(newest), label, debug=False)
+        record_stress(recorder, built, sources.driver_tree(newest), label, parsed.faults // 10)
+    for branch in sources.BRANCHES:
+        record_cases(recorder, kernel, sources.driver_tree(branch), f"{branch}, debug build", debug=True)
+
+
+def branches(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Every tree there is, of Debian and by path."""
+    record_branches(recorder, kernel, [*map(sources.driver_tree, sources.BRANCHES), *parsed.trees])
+
+
+def cost(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Instructions on the path of a serviced fault."""
+    del parsed
+    for branch in sources.BRANCHES:
+        record_instructions(recorder, kernel, sources.driver_tree(branch), branch)
+
+
+PARTS = {"cases": cases, "branches": branches, "cost": cost}
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and write; 3 if something that is needed is not here."""
+    """Measure and write one file for each part; 3 if something that is needed is not here."""
     parser = argparse.ArgumentParser(prog="kmod-suite", description=__doc__)
-    parser.add_argument("trees", type=Path, nargs="*", metavar="TREE", help="more driver trees, for the branch matrix")
-    parser.add_argument("--sanitized", type=Path, help="a built kernel tree with KASAN and PROVE_LOCKING")
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("trees", type=Path, nargs="*", metavar="TREE", help="branches: more driver trees")
+    parser.add_argument("--sanitized", type=Path, help="cases: a built kernel tree with KASAN and PROVE_LOCKING")
     parser.add_argument("--faults", type=int, default=FAULTS)
-    parser.add_argument("--cost", action="store_true", help="only count instructions; written to kmod-cost-<date>.json")
     parsed = parser.parse_args(arguments)
     reason = sources.missing("linux", *(f"nvidia-{branch}" for branch in sources.BRANCHES))
     if reason is not None:
         say(reason)
         return 3
-    kernel = sources.debian_kernel()
-    trees = {branch: sources.driver_tree(branch) for branch in sources.BRANCHES}
-    if parsed.cost:
-        recorder = Recorder(suite="kmod-cost", script="scripts/kmod-suite --cost")
-        for branch, tree in trees.items():
-            record_instructions(recorder, kernel, tree, branch)
-        say(str(recorder.write()))
-        return 0
-    recorder = Recorder(suite="kmod", script="scripts/kmod-suite TREE... --sanitized KERNEL")
-    for branch, tree in trees.items():
-        record_cases(recorder, kernel, tree, branch, debug=False)
-        record_cases(recorder, kernel, tree, f"{branch}, debug build", debug=True)
-        record_builtin(recorder, kernel, tree, branch)
-    record_stress(recorder, kernel, trees[sources.BRANCHES[0]], sources.BRANCHES[0], parsed.faults)
-    if parsed.sanitized is not None:
-        built = sources.built_kernel(parsed.sanitized)
-        newest = sources.BRANCHES[-1]
-        record_cases(recorder, built, trees[newest], f"{newest}, KASAN and lockdep", debug=False)
-        record_stress(recorder, built, trees[newest], f"{newest}, KASAN and lockdep", parsed.faults // 10)
-    record_branches(recorder, kernel, [*trees.values(), *parsed.trees])
+    recorder = Recorder(suite=f"kmod-{parsed.part}", script=f"scripts/kmod-suite {parsed.part}")
+    PARTS[parsed.part](recorder, sources.debian_kernel(), parsed)
     say(str(recorder.write()))
     return 0
 
