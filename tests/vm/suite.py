@@ -1,4 +1,4 @@
-"""The long measurements of the kernel module, written to docs/results/kmod-<part>-<date>.json; see `scripts/kmod-suite`."""
+"""The long measurements of the kernel module, one file in docs/results for each part; see `scripts/kmod-suite`."""
 
 from __future__ import annotations
 
