@@ -16,6 +16,7 @@ from mpsguard.cli.tables import table
 from mpsguard.config import Config, ConfigError
 from mpsguard.daemon import protocol
 from mpsguard.linux import file_lock, seqpacket
+from mpsguard.sensors import kmod
 
 _STOCK_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108  # the vendor's own default pipe directory
 
@@ -44,6 +45,7 @@ def examine(settings: Config) -> Iterator[Finding]:
         yield from _public_directory(domain)
     yield _api(settings)
     yield _stock_daemon()
+    yield _kernel_module()
 
 
 def _privileges() -> Finding:
@@ -112,6 +114,12 @@ def _stock_daemon() -> Finding:
         Grade.NOTE,
         f"process {pid} serves {_STOCK_DEFAULT}: programs without CUDA_MPS_PIPE_DIRECTORY go there, past the guard",
     )
+
+
+def _kernel_module() -> Finding:
+    """The patched module is opt-in: without it nothing is wrong."""
+    mode = kmod.mode()
+    return Finding("kernel module", Grade.OK if mode.present else Grade.NOTE, mode.detail)
 
 
 @click.command()
