@@ -16,7 +16,7 @@ from kmod_patch.build import copy_tree, require_key
 from kmod_patch.errors import KmodError, ToolError, TreeError
 from kmod_patch.kernel import Headers, Key
 from kmod_patch.patch import make_plan
-from kmod_patch.program import run
+from kmod_patch.program import run, told
 from kmod_patch.tree import Tree
 
 NAME: Final = "mpsguard-nvidia-uvm"
@@ -45,12 +45,17 @@ class Layout(msgspec.Struct, frozen=True):
         """The line that makes `modprobe nvidia-uvm` take ours."""
         return self.root / "etc" / "modprobe.d" / "mpsguard-kmod.conf"
 
+    @property
+    def state(self) -> Path:
+        """Where DKMS builds."""
+        return self.root / "var" / "lib" / "dkms"
+
     def options(self) -> list[str]:
         """For dkms."""
         if self.root == Path("/"):
             return []
         return [
-            *("--dkmstree", str(self.root / "var" / "lib" / "dkms")),
+            *("--dkmstree", str(self.state)),
             *("--sourcetree", str(self.sources)),
             *("--installtree", str(self.root / "lib" / "modules")),
         ]
@@ -114,13 +119,14 @@ def remove(layout: Layout) -> list[str]:
 
 
 def _write_package(copy: Tree, version: str, headers: Headers, key: Key | None) -> None:
-    make = "make -j$(nproc) modules NV_KERNEL_MODULES='nvidia nvidia-uvm' KERNEL_UNAME=${kernelver}"
+    # In quotes, as DKMS would else add KERNELRELEASE to it, which the driver's Makefile takes for a call by Kbuild.
+    make = "'make' -j$(nproc) modules NV_KERNEL_MODULES='nvidia nvidia-uvm' KERNEL_UNAME=${kernelver}"
     lines = [
         f'PACKAGE_NAME="{NAME}"',
         f'PACKAGE_VERSION="{version}"',
         'AUTOINSTALL="yes"',
         f'MAKE[0]="{make}{_where(headers)}"',
-        'CLEAN="make clean"',
+        'CLEAN="true"',
         'BUILT_MODULE_NAME[0]="nvidia-uvm"',
         f'DEST_MODULE_NAME[0]="{NAME}"',
         'DEST_MODULE_LOCATION[0]="/updates/dkms"',
@@ -150,4 +156,13 @@ def _where(headers: Headers) -> str:
 
 
 def _dkms(layout: Layout, action: str, *arguments: str) -> None:
-    run(["dkms", action, *arguments, *layout.options()], deadline_s=DKMS_DEADLINE_S, failure=DkmsError)
+    try:
+        run(["dkms", action, *arguments, *layout.options()], deadline_s=DKMS_DEADLINE_S, failure=DkmsError)
+    except DkmsError as error:
+        # dkms names no reason; its log has one, and is about to be taken away.
+        reasons = [
+            reason
+            for log in layout.state.glob(f"{NAME}/*/build/make.log")
+            if (reason := told(log.read_text(encoding="utf-8", errors="replace")))
+        ]
+        raise DkmsError(": ".join([str(error), *reasons])) from None

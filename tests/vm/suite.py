@@ -158,7 +158,7 @@ def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
         built, label = sources.built_kernel(parsed.sanitized), f"{newest}, KASAN and lockdep"
         record_cases(recorder, built, sources.driver_tree(newest), label, debug=False)
         record_stress(recorder, built, sources.driver_tree(newest), label, parsed.faults // 10)
-    for branch in sources.BRANCHES:
+    for branch in sources.BRANCHES if parsed.debug else ():
         record_cases(recorder, kernel, sources.driver_tree(branch), f"{branch}, debug build", debug=True)
 
 
@@ -183,6 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("trees", type=Path, nargs="*", metavar="TREE", help="branches: more driver trees")
     parser.add_argument("--sanitized", type=Path, help="cases: a built kernel tree with KASAN and PROVE_LOCKING")
+    parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
     parser.add_argument("--faults", type=int, default=FAULTS)
     parsed = parser.parse_args(arguments)
     reason = sources.missing("linux", *(f"nvidia-{branch}" for branch in sources.BRANCHES))
