@@ -66,15 +66,12 @@ NON_REPLAYABLE_C = """\
 static NV_STATUS service_fault(gpu_t *gpu, fault_t *fault)
 {
     NV_STATUS status = NV_OK;
-    uvm_gpu_va_space_t *space;
+    uvm_gpu_va_space_t *space = find(gpu);
 
-    space = uvm_gpu_va_space_get(fault->space, gpu);
-    if (!fault->is_fatal) {
-        status = clear_faulted_on_gpu(fault->channel, fault, 1, &gpu->tracker);
-        uvm_tracker_clear(&gpu->tracker);
-    }
-    if (fault->is_fatal)
-        uvm_tools_record_gpu_fatal_fault(gpu->id, fault->space, fault, fault->reason);
+    if (managed(fault))
+        status = service(fault);
+    else
+        status = service_non_managed_fault(space, gpu->mm, fault, status);
     return status;
 }
 """
