@@ -15,7 +15,6 @@ PROGRAMS = {
     "stress": ("stress", "client"),
     "builtin": ("builtin", "client"),
     "agent": ("agent", "client"),
-    "service": ("service", "client"),
 }
 COMPILE_DEADLINE_S = 120.0
 

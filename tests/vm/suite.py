@@ -15,7 +15,7 @@ from kmod_patch.tree import BRANCHES as KNOWN_BRANCHES
 from kmod_patch.tree import open_tree
 from results.recorder import Recorder
 from results.schema import Peer
-from tests.vm import instructions, sources, workshop
+from tests.vm import sources, workshop
 from tests.vm.guests import run_program
 from tests.vm.machine import Run
 from tests.vm.sources import Kernel
@@ -98,30 +98,6 @@ def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, fa
     )
 
 
-def record_instructions(recorder: Recorder, kernel: Kernel, tree: Path, label: str) -> None:
-    """What nvidia-uvm executes for serviced faults; functions that poll, and so differ between runs, left out."""
-    runs = {}
-    for patched in (False, True):
-        modules = workshop.build(tree, kernel, patched=patched)
-        for turn in (1, 2):
-            say(f"{label}: instructions, {'patched' if patched else 'stock'}, run {turn}")
-            runs[patched, turn] = instructions.count(kernel, modules)
-    names = set().union(*runs.values())
-    steady = {
-        name for name in names if all(runs[patched, 1][name] == runs[patched, 2][name] for patched in (False, True))
-    }
-    ours, stock = (sum(runs[patched, 1][name] for name in steady) for patched in (True, False))
-    recorder.row(
-        f"{label}: instructions for {instructions.FAULTS} serviced faults, in the functions that do not poll",
-        ours,
-        unit="instructions",
-        bar="equal to stock",
-        holds=ours == stock > 0,
-        runs=2,
-        peer=Peer(name="stock module", value=stock),
-    )
-
-
 def record_branches(recorder: Recorder, kernel: Kernel, trees: list[Path]) -> None:
     """Whether the rules fit, and nvidia-uvm compiles, on trees given by path."""
     headers = Headers(kernel.release, kernel.output, kernel.source)
@@ -167,14 +143,7 @@ def branches(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> 
     record_branches(recorder, kernel, [*map(sources.driver_tree, sources.BRANCHES), *parsed.trees])
 
 
-def cost(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
-    """Instructions on the path of a serviced fault."""
-    del parsed
-    for branch in sources.BRANCHES:
-        record_instructions(recorder, kernel, sources.driver_tree(branch), branch)
-
-
-PARTS = {"cases": cases, "branches": branches, "cost": cost}
+PARTS = {"cases": cases, "branches": branches}
 
 
 def main(arguments: list[str] | None = None) -> int:
