@@ -5,33 +5,51 @@ A sentinel's made-up dump gives the simulation a culprit that lives: likely, and
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from fault_injection.sim.core_dump import core_dump, sm_row
-from mpsguard.linux import procfs
 from tests.integration.guarded import Guarded, Program, wait_for
 from tests.integration.sim.sentinels import code_of, logged, sentinel
+
+LIVES_ON = """
+import json, signal, sys, time
+from fault_injection.sim.cuda import CudaProcess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+cuda = CudaProcess()
+cuda.init()
+cuda.create_context(1)
+print(json.dumps({"event": "started"}), flush=True)
+sys.stdin.read()
+cuda.launch(0.0, "misaligned")
+time.sleep(600)
+"""
+"""A simulated client that does wrong when it is told to, never asks what came of it, and heeds no SIGTERM."""
 
 
 @contextmanager
 def accused(library: Path, step: str) -> Iterator[tuple[Guarded, Program, str]]:
-    """A guard with one remedy for SM faults, the likely culprit of one, stopped but living, and the incident."""
+    """A guard with one remedy for SM faults, the likely culprit of one, which lives on, and the incident."""
     for left in ("core", "refuse"):
         (library / left).unlink(missing_ok=True)
     domain = f"sentinel = true\n[domain.remedies]\nsm = [{step}]" if step else "sentinel = true"
-    with Guarded(domain=domain, environment={"LD_LIBRARY_PATH": str(library)}) as guarded:
+    environment = {"LD_LIBRARY_PATH": str(library)}
+    with Guarded(domain=domain, environment=environment) as guarded, ExitStack() as closing:
         guarded.start()
-        innocent, culprit = guarded.client(), guarded.client("--fault", "misaligned", "--after", "2.5")
+        innocent = guarded.client()
+        culprit = Program([sys.executable, "-c", LIVES_ON], guarded.environment, stdin=subprocess.PIPE)
+        closing.callback(culprit.close)
         for each in (innocent, culprit):
             each.expect("started")
         pid = sentinel(guarded)
         (library / "core").write_bytes(core_dump(sms=[sm_row(0), sm_row(9, 6, code_of(culprit))]))
+        assert culprit.process.stdin is not None
+        culprit.process.stdin.close()
         wait_for("the fault", lambda: any(line.get("state") == "FAULT" for line in logged(guarded, "lane_state")))
-        culprit.process.send_signal(signal.SIGSTOP)
-        assert procfs.is_running(procfs.process_key(culprit.pid))
         os.kill(pid, signal.SIGUSR1)
         told = wait_for("the name", lambda: [line for line in logged(guarded, "incident") if line["culprit"]])
         assert (told[-1]["culprit"], told[-1]["confidence"]) == (culprit.pid, "likely")
@@ -50,7 +68,6 @@ def journaled(guarded: Guarded, incident_id: str, kind: str) -> list[dict[str, A
 def test_enforced_it_ends_the_culprit_and_the_journal_and_reports_say_so(library: Path, tmp_path: Path) -> None:
     step = '{remedy = "terminate", mode = "enforce", at_least = "likely", grace = 0.2}'
     with accused(library, step) as (guarded, culprit, incident_id):
-        # Stopped, it cannot heed SIGTERM.
         assert culprit.wait() == -signal.SIGKILL
         (outcome,) = wait_for("the outcome", lambda: remedies(guarded, "outcome"))
         assert (outcome["remedy"], outcome["outcome"], outcome["culprit"]["pid"]) == ("terminate", "done", culprit.pid)
