@@ -56,6 +56,8 @@ class Options:
     crash_hold: float | None = None
     exit_hold: float | None = None
     """Seconds, of `[domain.lifelines]`."""
+    terminate: bool = False
+    """Whether the proven culprit of a memory fault is ended."""
 
     def fill(self, root: Path, control: str) -> str:
         """The configuration."""
@@ -64,6 +66,8 @@ class Options:
         domain.append("[domain.lifelines]")
         holds = {"crash_hold": self.crash_hold, "exit_hold": self.exit_hold}
         domain += [f"{key} = {seconds:g}" for key, seconds in holds.items() if seconds is not None]
+        if self.terminate:
+            domain += ["[domain.remedies]", 'mmu = [{ remedy = "terminate", mode = "enforce" }]']
         return _CONFIG.format(root=root, control=control, guard=cores, domain="\n".join(domain))
 
 

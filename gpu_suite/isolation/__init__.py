@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from gpu_suite.isolation import crashes, memory, overrun, preload_cost, terminate
+from gpu_suite.isolation import crashes, enforced, memory, overrun, preload_cost, terminate
 
 MEASUREMENTS: Final = (
     crashes.MEASUREMENT,
     memory.MEASUREMENT,
     terminate.MEASUREMENT,
     overrun.MEASUREMENT,
+    enforced.MEASUREMENT,
     preload_cost.MEASUREMENT,
 )

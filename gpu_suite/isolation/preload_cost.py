@@ -19,7 +19,7 @@ from gpu_suite.preload_cost import MIB, Comparison
 from results.schema import Row
 
 RATE_BAR: Final = 0.99
-PAIRS, QUICK_PAIRS = 5, 2
+PAIRS, QUICK_PAIRS = 10, 2
 SECONDS: Final = 0.8
 STEPS: Final = 4000
 """About 0.1 ms a kernel."""
