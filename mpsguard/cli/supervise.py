@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Final
 
 from mpsguard.cli.end_work import Outcome
@@ -56,14 +57,17 @@ class Supervisor:
         caught = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]
         for number in caught:
             loop.add_signal_handler(number, self._happened.put_nowait, number)
+        started: list[Wrapped] = []
+        for number, handler in self._passers(started):
+            loop.add_signal_handler(number, handler)
+            caught.append(number)
         try:
             program = self._start()
+            # Handlers run in the loop, and so not before this.
+            started.append(program)
             reap = self._reaper(program)
             loop.add_signal_handler(signal.SIGCHLD, reap)
             caught.append(signal.SIGCHLD)
-            for number, handler in self._passers(program):
-                loop.add_signal_handler(number, handler)
-                caught.append(number)
             reap()
             while (stop := await self._happened.get()) is not None:
                 await self._stop(program, stop)
@@ -84,20 +88,23 @@ class Supervisor:
 
         return reap
 
-    def _passers(self, program: Wrapped) -> list[tuple[signal.Signals, Callable[[], None]]]:
+    def _passers(self, started: Sequence[Wrapped]) -> list[tuple[signal.Signals, Callable[[], None]]]:
+        """Signals that are passed on to whoever is in ``started`` when they come."""
+
+        def pass_on(number: signal.Signals) -> None:
+            for program in started:
+                program.signal(number)
+
+        def stop() -> None:
+            pass_on(signal.SIGTSTP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
         passers: list[tuple[signal.Signals, Callable[[], None]]] = [
-            (number, lambda number=number: program.signal(number))  # type: ignore[misc]
-            for number in _PLAIN
-            if signal.getsignal(number) is not signal.SIG_IGN
+            (number, partial(pass_on, number)) for number in _PLAIN if signal.getsignal(number) is not signal.SIG_IGN
         ]
         if not self._foreground:
-
-            def stop() -> None:
-                program.signal(signal.SIGTSTP)
-                os.kill(os.getpid(), signal.SIGSTOP)
-
             passers.append((signal.SIGTSTP, stop))
-            passers.append((signal.SIGCONT, lambda: program.signal(signal.SIGCONT)))
+            passers.append((signal.SIGCONT, partial(pass_on, signal.SIGCONT)))
         return passers
 
     async def _stop(self, program: Wrapped, number: signal.Signals) -> None:
@@ -108,6 +115,8 @@ class Supervisor:
             await self._unless_hurried(self._end_work(clients, held, number))
             if number is signal.SIGKILL:
                 await program.kill_all()
+                # Those that had left its session, too: whoever outlives us would be somebody else's zombie.
+                self._reaper(program)()
                 return
             program.signal(number)
             for client in clients.values():

@@ -15,15 +15,15 @@ STUBBORN = """
 import json, os, signal, time
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
-print(json.dumps({"event": "ready", "pid": os.getpid()}), flush=True)
+os.write(1, (json.dumps({"event": "ready", "pid": os.getpid()}) + "\\n").encode())
 time.sleep(600)
 """
-"""Heeds nothing but SIGKILL."""
+"""Heeds nothing but SIGKILL. Several may say so at once: a line is one write."""
 
 OBEDIENT = """
 import json, os, signal, time
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-print(json.dumps({"event": "ready", "pid": os.getpid()}), flush=True)
+os.write(1, (json.dumps({"event": "ready", "pid": os.getpid()}) + "\\n").encode())
 time.sleep(600)
 """
 
