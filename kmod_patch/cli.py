@@ -53,9 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     make.add_argument("tree", type=Path, metavar="TREE")
     make.add_argument("--output", type=Path, default=Path(), help="directory for nvidia-uvm.ko (default: here)")
     _add_kernel(make)
+    make.add_argument("--key", type=Path, help="private key to sign the module with")
+    make.add_argument("--cert", type=Path, help="its certificate")
     make.set_defaults(run=_build)
 
-    package = commands.add_parser("dkms", help="build and install it as a DKMS package beside the driver's own")
+    package = commands.add_parser(
+        "dkms", help="build and install it as a DKMS package beside the driver's own; DKMS signs"
+    )
     package.add_argument("tree", type=Path, metavar="TREE", nargs="?")
     package.add_argument("--remove", action="store_true", help="go back to the stock module")
     package.add_argument("--root", type=Path, default=Path("/"), help="for an image: where its / is")
@@ -73,8 +77,6 @@ def _add_kernel(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--headers", type=Path, metavar="DIR", help="its headers (default: /lib/modules/RELEASE/build)"
     )
-    command.add_argument("--key", type=Path, help="private key to sign the module with")
-    command.add_argument("--cert", type=Path, help="its certificate")
 
 
 def _say(text: str) -> None:
@@ -134,8 +136,10 @@ def _dkms(arguments: argparse.Namespace) -> int:
     if arguments.tree is None:
         raise ToolError("dkms: names no TREE, and is not asked to --remove")
     tree = open_tree(arguments.tree)
-    headers, key = _kernel(arguments)
-    _say(f"{dkms.NAME}/{dkms.install(tree, headers, layout, key)}: installed for kernel {headers.release}")
+    headers = find_headers(arguments.kernel or running_release(), arguments.headers)
+    _say(f"{dkms.NAME}/{dkms.install(tree, headers, layout)}: installed for kernel {headers.release}")
+    if (why := why_only_signed()) is not None:
+        _say(f"signed modules only are loaded, for {why}: DKMS has signed it with its own key; enrol that one")
     return 0
 
 

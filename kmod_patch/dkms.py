@@ -2,6 +2,9 @@
 
 The module's file is called mpsguard-nvidia-uvm.ko: it lies beside the stock one and replaces nothing. That
 `modprobe nvidia-uvm` takes it is one line in modprobe.d; without that line the stock module is loaded as ever.
+
+DKMS strips what it has built and signs it with its own key (`mok_signing_key` in /etc/dkms/framework.conf), after all
+that a package can have done: a signature of ours would be lost or covered by that one.
 """
 
 import re
@@ -12,16 +15,15 @@ from typing import Final
 import msgspec
 
 from kmod_patch import VERSION, state
-from kmod_patch.build import copy_tree, require_key
+from kmod_patch.build import copy_tree
 from kmod_patch.errors import KmodError, ToolError, TreeError
-from kmod_patch.kernel import Headers, Key
+from kmod_patch.kernel import Headers
 from kmod_patch.patch import make_plan
 from kmod_patch.program import run, told
 from kmod_patch.tree import Tree
 
 NAME: Final = "mpsguard-nvidia-uvm"
 DKMS_DEADLINE_S: Final = 1800.0
-SIGN_SCRIPT: Final = "sign-module"
 
 
 class DkmsError(KmodError):
@@ -58,6 +60,8 @@ class Layout(msgspec.Struct, frozen=True):
             *("--dkmstree", str(self.state)),
             *("--sourcetree", str(self.sources)),
             *("--installtree", str(self.root / "lib" / "modules")),
+            # It would be run for the machine's own /lib/modules.
+            "--no-depmod",
         ]
 
 
@@ -66,12 +70,10 @@ def package_version(driver: str) -> str:
     return f"{driver}+mpsguard{VERSION}"
 
 
-def install(tree: Tree, headers: Headers, layout: Layout, key: Key | None) -> str:
+def install(tree: Tree, headers: Headers, layout: Layout) -> str:
     """Add, build and install the package for one kernel; returns its version. If it fails, all of it is taken back."""
     if shutil.which("dkms") is None:
         raise ToolError("dkms is not installed (Debian: dkms)")
-    if key is not None:
-        require_key(key, headers)
     version = package_version(tree.version)
     target = layout.sources / f"{NAME}-{version}"
     if target.exists():
@@ -81,7 +83,7 @@ def install(tree: Tree, headers: Headers, layout: Layout, key: Key | None) -> st
         copy = copy_tree(tree, target)
         if condition == "stock":
             state.apply(make_plan(copy))
-        _write_package(copy, version, headers, key)
+        _write_package(copy, version, headers)
         for action in ("add", "build", "install"):
             kernel = [] if action == "add" else ["-k", headers.release, "--kernelsourcedir", str(headers.build)]
             _dkms(layout, action, "-m", NAME, "-v", version, *kernel)
@@ -118,7 +120,7 @@ def remove(layout: Layout) -> list[str]:
     return removed
 
 
-def _write_package(copy: Tree, version: str, headers: Headers, key: Key | None) -> None:
+def _write_package(copy: Tree, version: str, headers: Headers) -> None:
     # In quotes, as DKMS would else add KERNELRELEASE to it, which the driver's Makefile takes for a call by Kbuild.
     make = "'make' -j$(nproc) modules NV_KERNEL_MODULES='nvidia nvidia-uvm' KERNEL_UNAME=${kernelver}"
     lines = [
@@ -135,16 +137,6 @@ def _write_package(copy: Tree, version: str, headers: Headers, key: Key | None) 
         raise TreeError(
             f"{copy.root}: has no nvidia/nv-kernel.o_binary; DKMS needs an installed driver's tree, as in /usr/src"
         )
-    if key is not None:
-        script = copy.root / SIGN_SCRIPT
-        script.write_text(
-            "#!/bin/sh\n# Run by DKMS after each build, for the kernel in $kernelver.\n"
-            f'exec "${{kernel_source_dir:-/lib/modules/$kernelver/build}}/scripts/sign-file" sha256 '
-            f'"{key.private.resolve()}" "{key.certificate.resolve()}" "$(dirname "$0")/nvidia-uvm.ko"\n',
-            encoding="utf-8",
-        )
-        script.chmod(0o755)
-        lines.append(f'POST_BUILD="{SIGN_SCRIPT}"')
     (copy.root / "dkms.conf").write_text("\n".join([*lines, ""]), encoding="ascii")
 
 
