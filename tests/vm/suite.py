@@ -31,10 +31,17 @@ def say(text: str) -> None:
     sys.stderr.write(f"kmod-suite: {text}\n")
 
 
+def ended_well(run: Run) -> bool:
+    """Exit status 0, and nothing in the kernel's log; else the reason is told."""
+    if run.status != 0 or run.trouble:
+        say(f"status {run.status}; {'; '.join(run.trouble[:3]) or 'nothing in the log'}; {run.lines[-1:]}")
+    return run.status == 0 and not run.trouble
+
+
 def passed(run: Run) -> tuple[int, int]:
     """Cases that are ok, and all of them; none if the run did not end well."""
     cases = [line for line in run.lines if "case" in line]
-    good = run.status == 0 and not run.trouble
+    good = ended_well(run)
     return (sum(bool(case["ok"]) for case in cases) if good else 0), len(cases)
 
 
@@ -84,7 +91,7 @@ def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, fa
     parameters = f"{TESTS} uvm_leak_checker=1"
     run = run_program(kernel, modules, "stress", str(faults), SEED, parameters=parameters, deadline_s=DEADLINE_S)
     result: dict[str, Any] = run.lines[-1] if run.lines else {"contained": 0}
-    well = run.status == 0 and not run.trouble
+    well = ended_well(run)
     left = sum(result.get(f"{what}_after", 0) > result.get(f"{what}_before", 0) for what in ("chunks", "rm", "spaces"))
     recorder.row(
         f"{label}: random faults contained, 8 clients, 2 TSGs, clients killed meanwhile",
