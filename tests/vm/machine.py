@@ -19,6 +19,9 @@ from tests.vm.archive import Archive
 from tests.vm.sources import Kernel
 
 MEMORY_MIB = 2048
+CALM = "no_timer_check rcupdate.rcu_cpu_stall_timeout=120"
+"""For a machine that its host starves: that is no fault of the kernel in it."""
+
 DONE = "guest: the program ended with status "
 
 INIT = """\
@@ -38,12 +41,11 @@ busybox echo b > /proc/sysrq-trigger
 busybox sleep 60
 """
 
-# What the kernel prints when something is wrong with it or with a module.
+# What the kernel and nvidia-uvm print when something is wrong. By case: a starved machine's "MP-BIOS bug" is none.
 TROUBLE = re.compile(
-    r"BUG:|WARNING:|\bOops\b|general protection|Kernel panic|INFO: task .* blocked|rcu: .*stall"
+    r"\bBUG: |\bWARNING: |\bOops\b|general protection fault|Kernel panic|INFO: task .* blocked|rcu: .*stall"
     r"|possible circular locking|inconsistent lock state|KASAN: |UBSAN: |Assert failed|Memory leak of"
-    r"|Already acquired equivalent|Releasing lock|invalid lock order|Failed to acquire the thread context",
-    re.IGNORECASE,
+    r"|Already acquired equivalent|Releasing lock|invalid lock order|Failed to acquire the thread context"
 )
 
 
@@ -122,7 +124,7 @@ def command_line(kernel: Kernel, directory: Path, processors: int, arguments: st
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-serial", f"file:{directory / 'console'}"),
         *("-kernel", str(kernel.image), "-initrd", str(directory / "initramfs")),
-        *("-append", f"console=ttyS0 panic=-1 quiet loglevel=6 mitigations=off nokaslr {arguments}"),
+        *("-append", f"console=ttyS0 panic=-1 quiet loglevel=6 mitigations=off nokaslr {CALM} {arguments}"),
     ]
 
 

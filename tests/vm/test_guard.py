@@ -12,7 +12,7 @@ from tests.vm.python_archive import add_python, run
 from tests.vm.sources import Kernel, driver_tree
 
 ADDRESS = 0x7FFF12345000
-DEADLINE_S = 240.0
+DEADLINE_S = 900.0
 
 
 def test_contained_named_ended_and_the_others_run_on(kernel: Kernel, branch: str) -> None:

@@ -12,7 +12,7 @@ from tests.vm.sources import Kernel, driver_tree
 from tests.vm.workshop import Modules
 
 LEAST_CASES = 30
-DEADLINE_S = 300.0
+DEADLINE_S = 900.0
 
 
 def cases_of(kernel: Kernel, modules: Modules) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from tests.vm.sources import Kernel, driver_tree
 
 FAULTS = 1000
 """`scripts/kmod-suite` does 10,000."""
-DEADLINE_S = 600.0
+DEADLINE_S = 1200.0
 
 
 @pytest.mark.parametrize("branch", ["535"], indirect=True)

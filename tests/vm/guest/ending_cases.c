@@ -13,7 +13,7 @@
 #include "case.h"
 
 #define WILD_VA 0x7fff12345000ULL
-#define PATIENCE_MS 4000
+#define PATIENCE_MS 60000
 
 static void tools_event(struct scene *scene)
 {

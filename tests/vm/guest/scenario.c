@@ -14,7 +14,7 @@
 
 #include "case.h"
 
-#define CASE_SECONDS 60
+#define CASE_SECONDS 240
 #define NEIGHBOUR_VA 0x500000000ULL
 #define FIRST_TSG 1
 

@@ -25,7 +25,7 @@
 #define RANGE_VA 0x400000000ULL
 #define MANAGED_VA 0x7c0000000000ULL
 #define KILL_EVERY_MS 150
-#define DEADLINE_S 900
+#define DEADLINE_S 1700
 
 /* Between all processes. */
 struct shared {

@@ -22,7 +22,7 @@ from mpsguard.triage.verdict import triage
 TSG = "77"
 ADDRESS = 0x7FFF12345000
 DONE_SPARSE = "wild 1"
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 class Agent:
