@@ -179,5 +179,6 @@ class ProcessEvents:
             if sender[0] != 0 or len(message) < _HEADERS.size + _EVENT.size:
                 continue
             what, _, _, pid, _, status = _EVENT.unpack_from(message, _HEADERS.size)
-            if what == self._kind and pid in self._told:
+            # The first one counts: what comes later under the same number is of a successor.
+            if what == self._kind and pid in self._told and self._told[pid] is None:
                 self._told[pid] = status
