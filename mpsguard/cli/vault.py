@@ -64,6 +64,8 @@ class LeaseView(msgspec.Struct, frozen=True):
     uid: int
     role: Role
     regions: tuple[str, ...]
+    ready: bool
+    """Of a standby: whether it could go on at once."""
 
 
 class RegionView(msgspec.Struct, frozen=True):
@@ -113,7 +115,9 @@ async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
         raise RequestError(error.code, str(error)) from None
     return SessionView(
         _summary(vault, key),
-        tuple(LeaseView(lease.process.pid, lease.uid, lease.role, lease.regions) for lease in session.leases),
+        tuple(
+            LeaseView(lease.process.pid, lease.uid, lease.role, lease.regions, lease.ready) for lease in session.leases
+        ),
         tuple(
             RegionView(
                 region.name,
@@ -195,7 +199,7 @@ def show(session: Session, uid: int, name: str) -> None:
     session.console.print(
         table(
             ("PID", "UID", "ROLE", "REGIONS"),
-            [(lease.pid, lease.uid, lease.role.value, len(lease.regions)) for lease in result.leases],
+            [(lease.pid, lease.uid, _role(lease), len(lease.regions)) for lease in result.leases],
         )
     )
     session.console.print(
@@ -238,6 +242,10 @@ def _vault(guard: Guard) -> Vault:
     if guard.vault is None:
         raise RequestError("failed", "the vault is switched off (vault.enabled in the configuration)")
     return guard.vault.vault
+
+
+def _role(lease: LeaseView) -> str:
+    return f"{lease.role.value}, ready" if lease.ready and lease.role is Role.STANDBY else lease.role.value
 
 
 def _summary(vault: Vault, key: SessionKey) -> SessionSummary:

@@ -12,13 +12,16 @@ and in the process that goes on with it:
     with client.Session("llm", role=client.Role.STANDBY) as session:
         with session.open("weights") as region:
             map_somehow(region.fds, region.layout)
-            session.wait_for_promotion(timeout=None)
+            session.ready()
             state = session.state()
+
+`join` gives the one or the other, as `mpsguard run --standby` asks for.
 
 Importing this takes the standard library and msgspec, nothing of the guard. Every refusal is a `VaultError`, with a
 code.
 """
 
+from mpsguard.client.joining import join
 from mpsguard.client.region import Chunk, Region
 from mpsguard.client.session import DEFAULT_SOCKET, Session
 from mpsguard.vault.errors import (
@@ -65,4 +68,5 @@ __all__ = [
     "UnknownSessionError",
     "VaultError",
     "WrongGpuError",
+    "join",
 ]

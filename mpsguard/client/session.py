@@ -252,17 +252,30 @@ class Session:
                         self._connect()
             return True
 
+    def ready(self, timeout: float | None = None) -> bool:
+        """Say that all is made or mapped, and return once this process is the one that is to work.
+
+        At once in a writer. In a standby when it has been promoted: from then on it publishes, and what the writer
+        before still does counts no more. False if that did not happen within ``timeout`` seconds (None: no limit);
+        it may be asked again. NotPermittedError for a reader, StaleGenerationError if we were fenced off.
+        """
+        if self._role is Role.WRITER:
+            return True
+        self._ask(wire.Ready(0))
+        return self.wait_for_promotion(timeout)
+
     # --- its end
 
-    def close(self) -> None:
+    def close(self, *, in_order: bool = True) -> None:
         """Give the lease back. What is mapped from regions' descriptors stays mapped until the process unmaps it.
 
-        If there is no guard at this moment, the lease stands until this process ends.
+        If there is no guard at this moment, the lease stands until this process ends. With ``in_order`` false the
+        session is left as by a process that died: a standby that is ready goes on with it.
         """
         with self._lock:
             if self._connection is not None:
                 self._deadline = min(self._deadline, _CLOSING_DEADLINE)
-                if os.getpid() == self._pid:
+                if in_order and os.getpid() == self._pid:
                     with suppress(VaultError):
                         self._ask(wire.Leave(0))
                 self._connection.close()
@@ -277,7 +290,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        failed = error.code not in (None, 0) if isinstance(error, SystemExit) else isinstance(error, Exception)
+        self.close(in_order=not failed)
 
     # --- asking
 

@@ -65,9 +65,9 @@ class Conversation:
         else:
             self._detach()
 
-    def _detach(self) -> None:
+    def _detach(self, *, in_order: bool = False) -> None:
         if self._token:
-            self._vault.detach(self._key, self._token, self._listener)
+            self._vault.detach(self._key, self._token, self._listener, in_order=in_order)
 
     def _notice(self, notice: wire.Notice) -> bool:
         """Tell the client at once, or not at all: one that leaves that much unread learns it by its next request."""
@@ -171,8 +171,11 @@ class Conversation:
             case wire.Acquire():
                 await vault.acquire(key, token)
                 await self._send_record(request.id)
+            case wire.Ready():
+                await vault.ready(key, token)
+                await self._done(request.id)
             case wire.Leave():
-                self._detach()
+                self._detach(in_order=True)
                 await self._done(request.id)
                 raise _EndError
             case wire.GetRecord():

@@ -92,6 +92,8 @@ class Lease(msgspec.Struct, frozen=True):
     role: Role
     regions: tuple[str, ...] = ()
     """Regions whose descriptors it has, and has not said that it gave back."""
+    ready: bool = False
+    """Of a standby: whether it has said that it could go on at once."""
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,6 +133,8 @@ class Session(msgspec.Struct, frozen=True):
     """The forward state as long as the record of this generation is not yet with the keeper."""
     idle_since: float | None = None
     """Since when nobody holds a lease."""
+    orphaned: bool = False
+    """Whether the last writer did not leave in order: then a standby that is ready is to go on."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:

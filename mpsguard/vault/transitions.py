@@ -33,7 +33,7 @@ def attach(session: Session, lease: Lease) -> Session:
     if lease.role is Role.WRITER:
         if session.writer is not None:
             raise LeaseHeldError(f"process {session.writer.process.pid} is the writer of {session.key.name!r}")
-        return replace(session, writer=lease, idle_since=None)
+        return replace(session, writer=lease, idle_since=None, orphaned=False)
     return replace(session, readers=(*session.readers, lease), idle_since=None)
 
 
@@ -41,12 +41,34 @@ def fence(session: Session, carried: Carried) -> Session:
     """Take the lease from the writer, if there is one: whatever it does from now on belongs to an old generation.
 
     It keeps its regions from being released, since it may map them still. ``carried`` is the forward state that counts.
+    The session is an orphan until somebody else writes.
     """
     writer = session.writer
     if writer is None:
         return session
     readers = (*session.readers, replace(writer, role=Role.FENCED))
-    return replace(session, writer=None, readers=readers, generation=session.generation + 1, carried=carried)
+    return replace(
+        session, writer=None, readers=readers, generation=session.generation + 1, carried=carried, orphaned=True
+    )
+
+
+def ready(session: Session, token: int) -> Session:
+    """Note that a standby could go on at once; NotPermittedError for a reader. One that has been promoted writes."""
+    lease = _lease(session, token)
+    if lease.role is Role.WRITER:
+        return session
+    if lease.role is Role.FENCED:
+        raise StaleGenerationError(f"fenced off; {session.key.name!r} is at generation {session.generation}")
+    if lease.role is not Role.STANDBY:
+        raise NotPermittedError(f"a {lease.role} of {session.key.name!r} does not wait to be promoted")
+    return _with_lease(session, replace(lease, ready=True))
+
+
+def heir(session: Session) -> Lease | None:
+    """Who is to write an orphaned session: of the standbys that are ready the one that came first. None: nobody."""
+    if not session.orphaned or session.writer is not None:
+        return None
+    return next((lease for lease in session.readers if lease.role is Role.STANDBY and lease.ready), None)
 
 
 def promote(session: Session, token: int) -> Session:
@@ -60,7 +82,7 @@ def promote(session: Session, token: int) -> Session:
             return session
         raise LeaseHeldError(f"process {session.writer.process.pid} is the writer of {session.key.name!r}")
     readers = tuple(reader for reader in session.readers if reader.token != token)
-    return replace(session, writer=replace(lease, role=Role.WRITER), readers=readers)
+    return replace(session, writer=replace(lease, role=Role.WRITER), readers=readers, orphaned=False)
 
 
 def record_kept(session: Session) -> Session:
@@ -68,11 +90,14 @@ def record_kept(session: Session) -> Session:
     return replace(session, carried=None)
 
 
-def end_lease(session: Session, token: int, now: float, carried: Carried | None) -> Session:
-    """A lease has ended; if it was the writer's, its generation has too, and ``carried`` is what it leaves."""
+def end_lease(session: Session, token: int, now: float, carried: Carried | None, *, in_order: bool = False) -> Session:
+    """A lease has ended; if it was the writer's, its generation has too, and ``carried`` is what it leaves.
+
+    ``in_order``: its holder gave it back; then nobody has to go on.
+    """
     if session.writer is not None and session.writer.token == token:
         assert carried is not None
-        session = fence(session, carried)
+        session = replace(fence(session, carried), orphaned=not in_order)
     readers = tuple(reader for reader in session.readers if reader.token != token)
     idle = now if not readers and session.writer is None else None
     return replace(session, readers=readers, idle_since=idle if session.idle_since is None else session.idle_since)

@@ -8,6 +8,7 @@ away at the next start. All of it runs on one event loop: between two awaits nob
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from mpsguard.linux import memfd
@@ -23,6 +24,7 @@ from mpsguard.vault.errors import (
     StaleGenerationError,
     TooLargeError,
     UnknownSessionError,
+    VaultError,
 )
 from mpsguard.vault.holdings import Holdings, copies
 from mpsguard.vault.keeper import record_name, session_name
@@ -62,6 +64,7 @@ class Vault:
         self._keeping = keeping
         self._leases = Leases(self._end_lease)
         self._making: set[SessionKey] = set()
+        self._successions: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.TimerHandle | None = None
 
     # --- what was there before, and what is left when this guard ends
@@ -75,12 +78,15 @@ class Vault:
             for lease in session.leases:
                 if not self._leases.adopt(session.key, lease):
                     self._end_lease(session.key, lease.token)
+            self._begin_succession(session.key)
         self._schedule()
 
     def close(self) -> None:
         """Give everything back; what the keeper has stays there, and leases stand for the next guard."""
         if self._expiry is not None:
             self._expiry.cancel()
+        for task in self._successions:
+            task.cancel()
         self._leases.close()
         self.stock.close()
 
@@ -143,15 +149,23 @@ class Vault:
         self._leases.connect(token, listener)
         return lease
 
-    def detach(self, key: SessionKey, token: int, listener: Listener) -> None:
-        """The connection of a lease has ended, and the lease with it, unless its holder came back on another."""
+    def detach(self, key: SessionKey, token: int, listener: Listener, *, in_order: bool) -> None:
+        """The connection of a lease has ended, and the lease with it, unless its holder came back on another.
+
+        ``in_order``: by the holder's own word; a writer's standby then stays one.
+        """
         if self._leases.speaks_for(token, listener):
-            self._end_lease(key, token)
+            self._end_lease(key, token, in_order=in_order)
 
     async def acquire(self, key: SessionKey, token: int) -> None:
         """Make the holder of ``token`` the writer; LeaseHeldError if there is one."""
         self.stock.commit(transitions.promote(self.stock.session(key), token))
         await self._keep_record(key, token)
+
+    async def ready(self, key: SessionKey, token: int) -> None:
+        """A standby could go on; if the session is an orphan, it does."""
+        self.stock.commit(transitions.ready(self.stock.session(key), token))
+        await self._inherit(key)
 
     def fence(self, key: SessionKey) -> None:
         """Take the lease from the writer, if there is one. When this returns nothing it does counts any more."""
@@ -300,17 +314,38 @@ class Vault:
         if now.carried is not None:
             self.stock.commit(transitions.record_kept(now))
 
-    def _end_lease(self, key: SessionKey, token: int) -> None:
+    def _end_lease(self, key: SessionKey, token: int, *, in_order: bool = False) -> None:
         self._leases.drop(token)
         session = self.stock.sessions.get(key)
         if session is None or session.lease(token) is None:
             return
         now = self._now()
         if session.writer is not None and session.writer.token == token:
-            self._change_generation(session, lambda carried: transitions.end_lease(session, token, now, carried))
+            self._change_generation(
+                session, lambda carried: transitions.end_lease(session, token, now, carried, in_order=in_order)
+            )
+            self._begin_succession(key)
         else:
             self.stock.commit(transitions.end_lease(session, token, now, None), must=False)
         self._schedule()
+
+    def _begin_succession(self, key: SessionKey) -> None:
+        if transitions.heir(self.stock.sessions[key]) is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._inherit(key))
+        self._successions.add(task)
+        task.add_done_callback(self._successions.discard)
+
+    async def _inherit(self, key: SessionKey) -> None:
+        """Promote the standby that is to go on with an orphaned session; the next one if that fails."""
+        tried: set[int] = set()
+        while (session := self.stock.sessions.get(key)) is not None:
+            heir = transitions.heir(session)
+            if heir is None or heir.token in tried:
+                return
+            tried.add(heir.token)
+            with suppress(VaultError):
+                await self.promote(key, heir.token)
 
     def _change_generation(self, session: Session, change: Callable[[Carried], Session]) -> None:
         holdings = self.stock.holdings[session.key]

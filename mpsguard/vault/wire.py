@@ -125,6 +125,12 @@ class Leave(_Message, frozen=True, tag="leave"):
     id: int
 
 
+class Ready(_Message, frozen=True, tag="ready"):
+    """A standby could go on at once. It is told by `Granted` when it is to."""
+
+    id: int
+
+
 class GetRecord(_Message, frozen=True, tag="record"):
     """Ask for the record of the forward state of the generation that is now."""
 
@@ -145,6 +151,7 @@ Request = (
     | Acquire
     | Leave
     | GetRecord
+    | Ready
 )
 
 

@@ -53,14 +53,39 @@ class AnyOrder(RuleBasedStateMachine):
             assert free
         return self.last_token
 
-    @rule(token=consumes(held))
-    def end(self, token: int) -> None:
+    @rule(token=consumes(held), in_order=st.booleans())
+    def end(self, token: int, in_order: bool) -> None:
         self.now += 1
-        generation = self.session.generation
+        generation, orphaned = self.session.generation, self.session.orphaned
         was_writer = self.session.writer is not None and self.session.writer.token == token
-        self.session = transitions.end_lease(self.session, token, self.now, CARRIED)
+        self.session = transitions.end_lease(self.session, token, self.now, CARRIED, in_order=in_order)
         assert self.session.lease(token) is None
         assert self.session.generation == generation + was_writer
+        assert self.session.orphaned == (not in_order if was_writer else orphaned)
+
+    @rule(token=held)
+    def ready(self, token: int) -> None:
+        lease = self.session.lease(token)
+        try:
+            self.session = transitions.ready(self.session, token)
+        except VaultError:
+            assert lease is None or lease.role in (Role.READER, Role.FENCED)
+        else:
+            assert lease is not None
+            after = self.session.lease(token)
+            assert after is not None
+            assert after.ready or after.role is Role.WRITER
+
+    @rule()
+    def inherit(self) -> None:
+        heir = transitions.heir(self.session)
+        waiting = [lease for lease in self.session.readers if lease.role is Role.STANDBY and lease.ready]
+        if heir is None:
+            assert not (self.session.orphaned and self.session.writer is None and waiting)
+            return
+        assert heir == waiting[0]
+        self.session = transitions.promote(self.session, heir.token)
+        assert transitions.heir(self.session) is None
 
     @rule()
     def fence(self) -> None:

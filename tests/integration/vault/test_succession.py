@@ -1,0 +1,189 @@
+"""Who goes on when a writer has ended: over the real socket, with processes that really die."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from mpsguard import client
+from mpsguard.client import Role, Session
+from mpsguard.client.joining import ROLE_VARIABLE
+from mpsguard.client.session import SOCKET_VARIABLE
+from tests.integration.vault.running import (
+    DEADLINE,
+    REPOSITORY,
+    ThreadedVault,
+    VaultProcess,
+    descriptors,
+    wait_for,
+)
+
+WRITER = """
+import sys
+from mpsguard import client
+session = client.Session("s")
+session.publish(b"the last words")
+print("published", flush=True)
+sys.stdin.read()
+raise SystemExit(int(sys.argv[1])) if len(sys.argv) > 1 else 0
+"""
+
+STANDBY = """
+from mpsguard import client
+with client.join("s") as session:
+    print("joined", flush=True)
+    session.ready()
+    print(session.role, session.generation, session.state().state.decode(), flush=True)
+"""
+
+
+@pytest.fixture
+def vault() -> Iterator[ThreadedVault]:
+    before = descriptors()
+    with ThreadedVault() as running:
+        yield running
+        running.keeper.empty()
+    assert descriptors() == before
+
+
+def start(code: str, socket: str, *arguments: str, role: str = "active") -> "subprocess.Popen[str]":
+    environment = os.environ | {SOCKET_VARIABLE: socket, ROLE_VARIABLE: role}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        cwd=REPOSITORY,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+class Waiting:
+    """A standby that waits on a thread of its own until it is the one."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.promoted: bool | None = None
+        self._thread = threading.Thread(target=self._wait)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        self.promoted = self.session.ready(DEADLINE)
+
+    def join(self) -> bool | None:
+        self._thread.join()
+        return self.promoted
+
+
+def is_ready(vault: ThreadedVault, count: int) -> bool:
+    session = next(iter(vault.vault.stock.sessions.values()))
+    return sum(lease.ready for lease in session.leases) == count
+
+
+def test_a_killed_writer_is_followed_by_the_standby_that_was_ready_first(vault: ThreadedVault) -> None:
+    with start(WRITER, vault.socket) as writer:
+        assert line(writer) == "published"
+        with vault.standby() as not_ready, vault.standby() as first, vault.standby() as second:
+            waiting = Waiting(first)
+            wait_for("the first is ready", lambda: vault.call(lambda: is_ready(vault, 1)))
+            other = Waiting(second)
+            wait_for("both are ready", lambda: vault.call(lambda: is_ready(vault, 2)))
+            writer.send_signal(signal.SIGKILL)
+            assert waiting.join()
+            state = first.state()
+            assert state is not None
+            assert (state.state, first.role, first.generation) == (b"the last words", Role.WRITER, 2)
+            assert first.publish(b"and on") > 0
+            # The next in line, once the first one's time has come as well.
+            first.close(in_order=False)
+            assert other.join()
+            assert (not_ready.role, second.generation) == (Role.STANDBY, 3)
+
+
+def test_a_standby_that_is_ready_too_late_goes_on_at_once(vault: ThreadedVault) -> None:
+    with vault.session() as writer, vault.standby() as standby:
+        writer.close(in_order=False)
+        wait_for("the lease has ended", lambda: vault.call(lambda: _orphaned(vault)))
+        assert standby.ready(DEADLINE)
+        assert standby.ready(0)
+
+
+def test_nobody_follows_a_writer_that_left_in_order(vault: ThreadedVault) -> None:
+    with vault.session() as writer, vault.standby() as standby:
+        writer.close()
+        assert not standby.ready(0)
+        with vault.session() as successor:
+            successor.close(in_order=False)
+            assert standby.ready(DEADLINE)
+
+
+def test_an_exception_leaves_an_orphan(vault: ThreadedVault) -> None:
+    with vault.session() as keeper_of_the_name:
+        keeper_of_the_name.close()
+    standby = vault.standby()
+    with pytest.raises(ZeroDivisionError), vault.session():
+        raise ZeroDivisionError
+    with standby:
+        assert standby.ready(DEADLINE)
+
+
+@pytest.mark.parametrize(("code", "followed"), [("0", False), ("3", True)])
+def test_the_way_a_with_block_is_left_counts(vault: ThreadedVault, code: str, followed: bool) -> None:
+    with vault.session() as first:
+        first.close()
+    standby = vault.standby()
+    with pytest.raises(SystemExit), vault.session():
+        raise SystemExit(int(code))
+    with standby:
+        assert standby.ready(DEADLINE if followed else 0) == followed
+
+
+def test_a_reader_is_no_standby_and_one_that_was_fenced_off_is_none_any_more(vault: ThreadedVault) -> None:
+    with vault.session() as writer, vault.session(role=Role.READER) as reader:
+        with pytest.raises(client.NotPermittedError):
+            reader.ready(0)
+        assert writer.ready(0)
+        vault.call(lambda: vault.vault.fence(next(iter(vault.vault.stock.sessions))))
+        wait_for("it has heard", lambda: _hears(writer))
+        with pytest.raises(client.StaleGenerationError):
+            writer.ready(0)
+
+
+def test_the_standby_of_a_writer_that_died_while_no_guard_ran_goes_on_with_the_next_guard() -> None:
+    with VaultProcess() as vault, start(WRITER, vault.socket) as writer:
+        assert line(writer) == "published"
+        with start(STANDBY, vault.socket, role="standby") as standby:
+            assert line(standby) == "joined"
+            vault.kill()
+            writer.kill()
+            writer.wait()
+            vault.start()
+            assert line(standby) == "writer 2 the last words"
+
+
+def test_a_role_that_there_is_not_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ROLE_VARIABLE, "understudy")
+    with pytest.raises(client.BadRequestError, match="neither active nor standby"):
+        client.join("s")
+
+
+def _orphaned(vault: ThreadedVault) -> bool:
+    return next(iter(vault.vault.stock.sessions.values())).orphaned
+
+
+def _hears(session: Session) -> bool:
+    try:
+        session.state()
+        list(session.names())
+    except client.VaultError:
+        pass
+    return session.role is Role.FENCED
