@@ -103,6 +103,8 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     multiuser: bool = False
     """Start the control daemon with -M, so that clients of different users share one server."""
     control_binary: str = "nvidia-cuda-mps-control"
+    standby: bool = False
+    """Run a second lane, on which standbys wait behind ``standby`` in the pipe directory (docs/standby.md)."""
     sentinel: bool = False
     """Keep an idle process of ours on the lane while it has clients, which tells whose kernel an SM fault was in. It
     takes a client's place and the memory of a context on each GPU (docs/sm-faults.md)."""
@@ -213,6 +215,11 @@ def lane_directory(guard: Guard, domain: Domain, index: int = 0) -> Path:
     return Path(guard.run_directory) / "lanes" / f"{domain.name}-{index}"
 
 
+def standby_directory(domain: Domain) -> Path:
+    """The public directory of a domain's standbys."""
+    return Path(domain.pipe_directory) / "standby"
+
+
 def find_control_binary(domain: Domain) -> str:
     """The absolute path of the domain's control daemon; ConfigError if there is none."""
     found = shutil.which(domain.control_binary)
@@ -226,7 +233,8 @@ def find_control_binary(domain: Domain) -> str:
 
 def _check_domain(key: str, domain: Domain, guard: Guard) -> None:
     _check_absolute(f"{key}.pipe_directory", domain.pipe_directory)
-    for directory in (Path(domain.pipe_directory), lane_directory(guard, domain) / "pipe"):
+    public = standby_directory(domain) if domain.standby else Path(domain.pipe_directory)
+    for directory in (public, lane_directory(guard, domain) / "pipe"):
         longest = len(os.fsencode(directory / "control_privileged"))
         if longest > _SUN_PATH:
             raise ConfigError(

@@ -46,6 +46,8 @@ class Client(msgspec.Struct, frozen=True):
     """True if this guard did not see the client come but found it on an adopted lane."""
     pipe_directory: str | None = None
     """``CUDA_MPS_PIPE_DIRECTORY`` of the client's environment at start, if set."""
+    program: str | None = None
+    """``MPSGUARD_PROGRAM`` of the client's environment at start, if set; cut."""
 
 
 class LaneState(StrEnum):

@@ -80,7 +80,7 @@ async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, 
     with handle:
         if handle.key != client.process:
             return Ended(named, Work.GONE, "the process has ended")
-        end = await termination.end_work(domain.lane, handle, within)
+        end = await termination.end_work(domain.lane_of(handle.key), handle, within)
     if end.work not in (Work.NONE, Work.GONE):
         guard.events.publish(
             "client_terminated" if end.work is Work.ENDED else "client_not_terminated",

@@ -23,7 +23,7 @@ class LaneList(msgspec.Struct, frozen=True):
 
 async def serve(guard: Guard, _: Arguments) -> LaneList:
     """The server half."""
-    return LaneList(tuple([await domain.lane.fresh() for domain in guard.domains.values()]))
+    return LaneList(tuple([await lane.fresh() for domain in guard.domains.values() for lane in domain.lanes.all]))
 
 
 HANDLER = Handler("lanes", Arguments, serve)

@@ -29,6 +29,9 @@ class DomainStatus(msgspec.Struct, frozen=True):
     gpus: tuple[str, ...]
     multiuser: bool
     lane: LaneReport
+    """The active one."""
+    spare: LaneReport | None
+    """The one on which standbys wait, if there is one."""
     clients: int
     parked: int
     sockets_held: bool
@@ -59,15 +62,16 @@ async def serve(guard: Guard, _: Arguments) -> Status:
                 gpus=domain.settings.gpus,
                 multiuser=domain.settings.multiuser,
                 lane=await domain.lane.fresh(),
+                spare=await domain.lanes.spare.fresh() if domain.lanes.spare is not None else None,
                 clients=len(domain.clients),
-                parked=domain.broker.parking.count,
-                sockets_held=domain.directory.held,
+                parked=sum(entrance.broker.parking.count for entrance in domain.entrances),
+                sockets_held=domain.sockets_held,
                 impersonates=domain.broker.impersonates,
             )
             for domain in guard.domains.values()
         ]
     )
-    judgement = judge([domain.lane for domain in domains])
+    judgement = judge([lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None])
     notes = [
         f"{domain.name}: clients that connect while no guard runs get no MPS (no mpsguard.socket holds the sockets)"
         for domain in domains
@@ -107,16 +111,18 @@ def status(session: Session) -> None:
                 [
                     (
                         domain.name,
-                        domain.lane.state.value,
+                        lane.state.value,
                         domain.clients,
                         domain.parked,
-                        domain.lane.name,
-                        domain.lane.control.pid if domain.lane.control else "-",
-                        ",".join(str(server.process.pid) for server in domain.lane.servers) or "-",
+                        lane.name if lane is domain.lane else f"{lane.name} (standby)",
+                        lane.control.pid if lane.control else "-",
+                        ",".join(str(server.process.pid) for server in lane.servers) or "-",
                         "held" if domain.sockets_held else "own",
                         domain.pipe_directory,
                     )
                     for domain in result.domains
+                    for lane in (domain.lane, domain.spare)
+                    if lane is not None
                 ],
             )
         )

@@ -15,6 +15,7 @@ from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.mps.command import CommandFailedError
+from mpsguard.mps.lane import Lane
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Plan, Termination, Work
 
@@ -72,22 +73,23 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
     try:
         # Held before the work ends: the signal must not reach a successor of the pid.
         with ProcessHandle.open(arguments.pid) as client:
-            domain = await _where(client, domains)
-            result = await termination.terminate(domain.lane, client, plan)
+            domain, lane = await _where(client, domains)
+            result = await termination.terminate(lane, client, plan)
             _tell(guard.events, domain.name, result)
             return _outcome(result)
     except (CommandFailedError, ProcessLookupError) as error:
         raise RequestError("failed", str(error)) from None
 
 
-async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> Domain:
+async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> tuple[Domain, Lane]:
     """Whose client the process is: as the guard knows, or a server says. Nobody else is ever signalled."""
     for domain in domains:
         if any(known.process == client.key for known in domain.clients.all()):
-            return domain
+            return domain, domain.lane_of(client.key)
     for domain in domains:
-        if client.key.pid in await domain.lane.clients() and client.alive():
-            return domain
+        for lane in domain.lanes.all:
+            if client.key.pid in await lane.clients() and client.alive():
+                return domain, lane
     raise RequestError("failed", f"process {client.key.pid} is no client of any lane")
 
 

@@ -238,10 +238,13 @@ class Session:
         """Wait until the guard makes this standby the writer; False after ``timeout`` seconds (None: no limit).
 
         If the guard goes away meanwhile, waits for the next one. Requests of other threads wait, too.
+        StaleGenerationError if it can go on no more: its lane has faulted, so that its CUDA context is dead.
         """
         due = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             while self._role is not Role.WRITER:
+                if self._role is Role.FENCED:
+                    raise StaleGenerationError(f"no standby of {self.name!r} any more: fenced off, or its lane faulted")
                 left = None if due is None else due - time.monotonic()
                 if left is not None and left <= 0:
                     return False
@@ -257,7 +260,8 @@ class Session:
 
         At once in a writer. In a standby when it has been promoted: from then on it publishes, and what the writer
         before still does counts no more. False if that did not happen within ``timeout`` seconds (None: no limit);
-        it may be asked again. NotPermittedError for a reader, StaleGenerationError if we were fenced off.
+        it may be asked again. NotPermittedError for a reader; StaleGenerationError if we were fenced off, or our lane
+        has faulted: then end this process, which can go on no more.
         """
         if self._role is Role.WRITER:
             return True

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from mpsguard.config import Policy
@@ -12,10 +13,12 @@ from mpsguard.daemon.clients import Clients
 from mpsguard.daemon.command_lines import CommandLines
 from mpsguard.daemon.connections import Connections
 from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.lanes import Lanes
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.opening import Opening, RefusedError, open_connection
 from mpsguard.daemon.parking import Parking
 from mpsguard.daemon.relay import LaneGoneError, Relay
+from mpsguard.daemon.way import Way
 from mpsguard.linux import seqpacket
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle
@@ -42,18 +45,28 @@ class Broker:
     """Owns the connections on a domain's public sockets; the sockets themselves are the public directory's."""
 
     def __init__(
-        self, name: str, policy: Policy, lane: Lane, known: Clients, *, metrics: Metrics, events: EventStream
+        self,
+        name: str,
+        policy: Policy,
+        lanes: Lanes,
+        way: Way,
+        known: Clients,
+        *,
+        metrics: Metrics,
+        events: EventStream,
     ) -> None:
+        """``way`` leads to one of ``lanes``."""
         self._name = name
         self._policy = policy
-        self._lane = lane
+        self._lanes = lanes
+        self._way = way
         self._clients = known
         self._metrics = metrics
         self._events = events
         self._connections = Connections(policy.max_connections)
         self._refusals = BurstLimit(*_TOLD_REFUSALS)
-        self.parking = Parking(name, policy, lane, metrics=metrics, events=events)
-        self.command_lines = CommandLines(name, policy, lane, events=events)
+        self.parking = Parking(name, policy, metrics=metrics, events=events)
+        self.command_lines = CommandLines(name, policy, lanes, way, events=events)
         self._listening: list[socket.socket] = []
         self.impersonates = seqpacket.may_impersonate()
         """Whether peers are introduced to the lane as themselves; without the privileges, as the guard."""
@@ -125,12 +138,12 @@ class Broker:
     async def _converse(self, front: PacketStream, privileged: bool) -> None:
         deadline = self._policy.handshake_deadline
         began = asyncio.get_running_loop().time()
-        greeting = self._lane.greeting
+        greeting = self._way.now().greeting
         if greeting is None:
             # A lane that never came up: there is no greeting yet that would be the right one.
             async with asyncio.timeout(self._policy.park_deadline):
-                await self._lane.admitting()
-            greeting = self._lane.greeting
+                await self._lanes.admitting(self._way.now)
+            greeting = self._way.now().greeting
             if greeting is None:
                 raise RefusedError("failed", "the lane's control daemon has yet to be seen")
         opening = await open_connection(front, greeting, deadline)
@@ -151,6 +164,7 @@ class Broker:
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
         kept = False
+        lane = self._way.now()
         task = asyncio.current_task()
         assert task is not None
 
@@ -158,7 +172,7 @@ class Broker:
             nonlocal kept
             kept = True
             owner = (opening.sender.uid, opening.sender.gid)
-            client = clients.identify(handle, owner, domain=self._name, lane=self._lane.spec.name, adopted=False)
+            client = clients.identify(handle, owner, domain=self._name, lane=lane.spec.name, adopted=False)
             self._clients.add(client, handle)
             self._connections.has_finished(task)
             waited = asyncio.get_running_loop().time() - began
@@ -167,16 +181,18 @@ class Broker:
         due = began + self._policy.park_deadline
         try:
             while True:
-                await self.parking.wait(front, opening.sender.pid, due)
+                choose = partial(self._way.for_client, handle.key, opening.sender)
+                await self.parking.wait(front, opening.sender.pid, due, choose, self._lanes)
+                lane = choose()
                 try:
-                    with await self._lane.connect(privileged) as back:
+                    with await lane.connect(privileged) as back:
                         relay = Relay(front, back, opening, impersonate=self.impersonates)
-                        await relay.run(self._greeted, handed_over)
+                        await relay.run(partial(_greeted, lane), handed_over)
                         return
                 except (LaneGoneError, OSError) as error:
                     # The lane's own "no" (it could not start a server, say) is the client's answer; a control daemon
                     # that died under us is not.
-                    if asyncio.get_running_loop().time() >= due or not await self._lane.has_died():
+                    if asyncio.get_running_loop().time() >= due or not await lane.has_died():
                         self._events.publish(
                             "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
                         )
@@ -193,10 +209,6 @@ class Broker:
         except ProcessLookupError:
             raise RefusedError("hung_up", "ended after its credentials") from None
 
-    def _greeted(self, word: bytes) -> None:
-        # The lane may have come back with another driver version.
-        self._lane.greeting = handshake.check_greeting(word)
-
     def _refuse(self, reason: str, peer: Credentials, detail: str) -> None:
         self._metrics.refused.labels(self._name, reason).inc()
         now = asyncio.get_running_loop().time()
@@ -205,3 +217,8 @@ class Broker:
             self._events.publish(
                 "connection_refused", self._name, reason=reason, detail=detail, pid=peer.pid, uid=peer.uid
             )
+
+
+def _greeted(lane: Lane, word: bytes) -> None:
+    # The lane may have come back with another driver version.
+    lane.greeting = handshake.check_greeting(word)

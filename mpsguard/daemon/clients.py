@@ -11,6 +11,8 @@ from mpsguard.model import Client, ProcessKey
 _GPUS: Final = "CUDA_VISIBLE_DEVICES"
 _PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
 _MAX_PATH: Final = 4096
+_PROGRAM: Final = "MPSGUARD_PROGRAM"
+_MAX_PROGRAM: Final = 64
 
 
 def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane: str, adopted: bool) -> Client:
@@ -20,6 +22,7 @@ def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane
     environment = procfs.environment(pid)
     gpus = environment.get(_GPUS)
     directory = environment.get(_PIPE_DIRECTORY)
+    program = environment.get(_PROGRAM)
     return Client(
         process=handle.key,
         uid=owner[0],
@@ -33,6 +36,7 @@ def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane
         connected_at=time.time(),
         adopted=adopted,
         pipe_directory=procfs.printable(directory)[:_MAX_PATH] if directory is not None else None,
+        program=procfs.printable(program)[:_MAX_PROGRAM] if program is not None else None,
     )
 
 

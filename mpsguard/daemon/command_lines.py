@@ -10,21 +10,25 @@ from contextlib import suppress
 
 from mpsguard.config import Policy
 from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.lanes import Lanes
 from mpsguard.daemon.opening import Opening, RefusedError, checked
+from mpsguard.daemon.way import Way
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.mps import handshake, settings
 from mpsguard.mps.command import Command, CommandFailedError, Reply
 from mpsguard.mps.handshake import ProtocolError
 from mpsguard.mps.lane import Lane
+from mpsguard.mps.settings import Setting
 
 
 class CommandLines:
     """Serves the command lines of one domain."""
 
-    def __init__(self, name: str, policy: Policy, lane: Lane, *, events: EventStream) -> None:
+    def __init__(self, name: str, policy: Policy, lanes: Lanes, way: Way, *, events: EventStream) -> None:
         self._name = name
         self._policy = policy
-        self._lane = lane
+        self._lanes = lanes
+        self._way = way
         self._events = events
 
     async def serve(self, front: PacketStream, opening: Opening, *, privileged: bool, impersonate: bool) -> None:
@@ -37,7 +41,7 @@ class CommandLines:
                 for said in reply.lines:
                     await front.send(handshake.encode_reply(said))
                 status = reply.exit_status
-                if _is_quit(line) and not self._lane.control_alive():
+                if _is_quit(line) and not self._way.now().control_alive():
                     break
             await front.send(handshake.encode_reply(status))
             # Closed with words unread, the front would be reset and our last ones lost: let the user close first.
@@ -51,22 +55,35 @@ class CommandLines:
             return
 
     async def run(self, command: Command) -> Reply:
-        """Carry out one command, and keep what it changed; raises CommandFailedError."""
+        """Carry out one command, and keep what it changed, on every lane; raises CommandFailedError."""
+        lane = self._way.now()
         with suppress(TimeoutError):
             # A daemon that is being restarted is worth a wait; one that does not come is for the asking to find out.
             async with asyncio.timeout(self._policy.start_deadline):
-                await self._lane.reachable()
+                await lane.reachable()
         quits = _is_quit(command.line) and (command.sender is None or command.sender.uid in (0, os.geteuid()))
         if quits:
-            self._lane.expect_quit()
+            lane.expect_quit()
             self._events.publish(
                 "lane_told_to_quit", self._name, pid=command.sender.pid if command.sender else os.getpid()
             )
-        reply = await self._lane.ask_for(command, None if quits else self._policy.user_command_deadline)
+        reply = await lane.ask_for(command, None if quits else self._policy.user_command_deadline)
         setting = settings.setting_touched_by(command.line)
         if setting is not None:
-            await self._lane.record(setting)
+            await lane.record(setting)
+            await self._repeat(command, setting, lane)
         return reply
+
+    async def _repeat(self, command: Command, setting: Setting, first: Lane) -> None:
+        """What a user sets is the domain's: work goes on under it when the lanes have changed places."""
+        for lane in self._lanes.all:
+            if lane is not first:
+                try:
+                    await lane.ask_for(command, self._policy.command_deadline)
+                except CommandFailedError as error:
+                    self._events.publish("setting_not_repeated", self._name, lane=lane.spec.name, detail=str(error))
+                else:
+                    await lane.record(setting)
 
     async def _next(self, front: PacketStream, opening: Opening) -> str | None:
         """The session's next command; None at its end. A user may think for as long as it likes between two."""

@@ -1,8 +1,9 @@
-"""One domain at work: its public directory, its lane, its broker, its clients."""
+"""One domain at work: its public directories, its lanes, its brokers, its clients."""
 
 import asyncio
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +11,26 @@ from mpsguard import config
 from mpsguard.daemon import clients
 from mpsguard.daemon.broker import Broker
 from mpsguard.daemon.clients import Clients
+from mpsguard.daemon.entrance import Entrance
 from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.lanes import Lanes
 from mpsguard.daemon.metrics import Metrics
-from mpsguard.daemon.public_directory import PublicDirectory
 from mpsguard.daemon.senses import Senses
 from mpsguard.daemon.sentinel import LaneSentinel
+from mpsguard.daemon.way import ToWait, ToWork, Way
 from mpsguard.evidence import ProcessEnded
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.model import Client, LaneReport
-from mpsguard.mps.command import CommandFailedError
+from mpsguard.model import Client, LaneReport, ProcessKey
+from mpsguard.mps.command import Command, CommandFailedError
 from mpsguard.mps.lane import Lane, LaneSpec
 from mpsguard.mps.settings_store import SettingsStore
 from mpsguard.remedies import lifeline
 
 
-def lane_spec(guard: config.Guard, domain: config.Domain, binary: str) -> LaneSpec:
-    """What the active lane of ``domain`` is made of."""
-    directory = config.lane_directory(guard, domain)
+def lane_spec(guard: config.Guard, domain: config.Domain, binary: str, index: int) -> LaneSpec:
+    """What a lane of ``domain`` is made of."""
+    directory = config.lane_directory(guard, domain, index)
     policy = domain.policy
     return LaneSpec(
         name=directory.name,
@@ -46,7 +49,7 @@ def lane_spec(guard: config.Guard, domain: config.Domain, binary: str) -> LaneSp
 
 
 class Domain:
-    """Owns everything of one domain but its lane's processes, which belong to nobody and outlive it."""
+    """Owns everything of one domain but its lanes' processes, which belong to nobody and outlive it."""
 
     def __init__(
         self,
@@ -59,103 +62,166 @@ class Domain:
     ) -> None:
         self.name = settings.name
         self.settings = settings
-        self.directory = PublicDirectory(Path(settings.pipe_directory))
         self.clients = Clients(self)
         self._senses: Senses
         """There from `run` on, and nobody comes before."""
-        spec = lane_spec(guard, settings, binary)
-        store = SettingsStore(Path(guard.state_directory) / "lanes" / f"{spec.name}.json", settings.settings)
-        self.lane = Lane(spec, store, self._noticed)
-        self.broker = Broker(self.name, settings.policy, self.lane, self.clients, metrics=metrics, events=events)
-        self.settled = asyncio.Event()
-        """Set once the lane has been adopted or started, or could not be."""
         self._metrics = metrics
         self._events = events
-        self._adopting: asyncio.Task[None] | None = None
-        self._sentinel: LaneSentinel | None = None
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._sentinels: dict[str, LaneSentinel] = {}
+        self._unsettled: set[str] = set()
+        self.settled = asyncio.Event()
+        """Set once every lane has been adopted or started, or could not be."""
         metrics.domain(self.name)
-        self._show(self.lane.report)
+        state = Path(guard.state_directory) / "lanes"
+        made = [self._make_lane(guard, binary, state, index) for index in range(2 if settings.standby else 1)]
+        self.lanes = Lanes(made, state / f"{self.name}.active.json")
+        public = Path(settings.pipe_directory)
+        ways: dict[Path, Way] = {public: ToWork(self.lanes, self.clients.all)}
+        if settings.standby:
+            ways[config.standby_directory(settings)] = ToWait(self.lanes, self.clients.all)
+        self.entrances = tuple(
+            Entrance(
+                path,
+                Broker(self.name, settings.policy, self.lanes, way, self.clients, metrics=metrics, events=events),
+            )
+            for path, way in ways.items()
+        )
+
+    def _make_lane(self, guard: config.Guard, binary: str, state: Path, index: int) -> Lane:
+        spec = lane_spec(guard, self.settings, binary, index)
+        store = SettingsStore(state / f"{spec.name}.json", self.settings.settings)
+
+        def noticed(kind: str, data: Mapping[str, Any]) -> None:
+            self._noticed(lane, kind, data)
+
+        lane = Lane(spec, store, noticed)
+        self._unsettled.add(spec.name)
+        self._show(lane.report)
+        return lane
+
+    @property
+    def lane(self) -> Lane:
+        """The active one."""
+        return self.lanes.active
+
+    @property
+    def broker(self) -> Broker:
+        """That of the public directory."""
+        return self.entrances[0].broker
+
+    @property
+    def sockets_held(self) -> bool:
+        """Whether the service manager holds the public sockets, so that clients wait while no guard runs."""
+        return self.entrances[0].directory.held
+
+    def lane_of(self, process: ProcessKey) -> Lane:
+        """The lane that a client is on; the active one for somebody who is no client."""
+        known = next((client.lane for client in self.clients.all() if client.process == process), None)
+        return (known is not None and self.lanes.named(known)) or self.lanes.active
 
     def open(self, given: dict[str, socket.socket]) -> None:
-        """Take the public directory; sockets of ours that were handed over are taken out of ``given``.
+        """Take the public directories; sockets of ours that were handed over are taken out of ``given``.
 
         Raises PublicDirectoryError.
         """
-        self.directory.open(given)
+        for entrance in self.entrances:
+            entrance.directory.open(given)
+
+    def close(self) -> None:
+        """Give the public directories back."""
+        for entrance in self.entrances:
+            entrance.directory.close()
 
     async def run(self, senses: Senses) -> None:
-        """Serve until cancelled, or until the lane was told to quit; then the public directory is given back.
+        """Serve until cancelled, or until a lane was told to quit; then the public directories are given back.
 
         ``senses`` are told of what happens here.
         """
         self._senses = senses
-        sentinel = self._post_sentinel(senses)
-        self.broker.listen(self.directory.sockets)
+        sentinels = [self._post_sentinel(lane, senses) for lane in self.lanes.all] if self.settings.sentinel else []
+        for entrance in self.entrances:
+            entrance.broker.listen(entrance.directory.sockets)
+        running = {asyncio.create_task(lane.run(), name=lane.spec.name): lane for lane in self.lanes.all}
         try:
-            await self.lane.run()
+            done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await asyncio.gather(*(self._quit(running[task]) for task in rest), *rest)
             self._events.publish("domain_ended", self.name)
         finally:
-            await self.broker.close()
-            for task in (self._adopting, sentinel):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.wait({task})
+            for entrance in self.entrances:
+                await entrance.broker.close()
+            for task in (*running, *self._adopting, *sentinels):
+                task.cancel()
+                await asyncio.wait({task})
             self.clients.close()
-            self.directory.close()
+            self.close()
 
-    def _post_sentinel(self, senses: Senses) -> asyncio.Task[None] | None:
-        if not self.settings.sentinel:
-            return None
-        name = self.lane.spec.name
-        self._sentinel = LaneSentinel(
-            self.lane,
-            lambda: len(self.clients),
+    async def _quit(self, lane: Lane) -> None:
+        """The domain's other lane was told to quit: this one goes with it, when its clients have gone."""
+        lane.expect_quit()
+        with suppress(CommandFailedError):
+            await lane.ask_for(Command("quit"), None)
+
+    def _post_sentinel(self, lane: Lane, senses: Senses) -> asyncio.Task[None]:
+        name = lane.spec.name
+        sentinel = self._sentinels[name] = LaneSentinel(
+            lane,
+            lambda: sum(client.lane == name for client in self.clients.all()),
             senses.sentinel_dumped,
             lambda kind, data: self._events.publish(kind, self.name, lane=name, **data),
         )
-        senses.sentinel_stands(name, self._sentinel.state)
-        return asyncio.create_task(self._sentinel.run(), name=f"sentinel {name}")
+        senses.sentinel_stands(name, sentinel.state)
+        return asyncio.create_task(sentinel.run(), name=f"sentinel {name}")
 
     def _population_changed(self) -> None:
         self._metrics.clients.labels(self.name).set(len(self.clients))
-        if self._sentinel is not None:
-            self._sentinel.look()
+        for sentinel in self._sentinels.values():
+            sentinel.look()
 
-    def _noticed(self, kind: str, data: Mapping[str, Any]) -> None:
-        lane = self.lane.spec.name
-        self._events.publish(kind, self.name, lane=lane, **data)
+    def _noticed(self, lane: Lane, kind: str, data: Mapping[str, Any]) -> None:
+        name = lane.spec.name
+        self._events.publish(kind, self.name, lane=name, **data)
         if kind == "command_timeout":
-            self._metrics.command_timeouts.labels(self.name, lane).inc()
+            self._metrics.command_timeouts.labels(self.name, name).inc()
         if kind in ("lane_adopted", "lane_started"):
-            self._senses.lane_began(self.lane.report)
+            self._senses.lane_began(lane.report)
         elif kind == "lane_state":
-            self._senses.lane_changed(self.lane.report)
-        if self._sentinel is not None:
-            self._sentinel.look()
+            self._senses.lane_changed(lane.report)
+        if name in self._sentinels:
+            self._sentinels[name].look()
         if kind == "lane_settled" and data["adopted"]:
-            self._adopting = asyncio.create_task(self._adopt_clients())
+            task = asyncio.create_task(self._adopt_clients(lane))
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
         elif kind in ("lane_settled", "lane_start_failed", "lane_foreign"):
-            self.settled.set()
-        self._show(self.lane.report)
+            self._has_settled(name)
+        self._show(lane.report)
 
-    async def _adopt_clients(self) -> None:
+    def _has_settled(self, lane: str) -> None:
+        self._unsettled.discard(lane)
+        if not self._unsettled:
+            self.settled.set()
+
+    async def _adopt_clients(self, lane: Lane) -> None:
         """Find the clients that came before this guard did: the control daemon lists them, /proc says who they are."""
         try:
-            for pid in await self.lane.clients():
-                self._adopt_client(pid)
+            for pid in await lane.clients():
+                self._adopt_client(lane, pid)
         except CommandFailedError as error:
             self._events.publish("clients_not_adopted", self.name, detail=str(error))
         finally:
-            self.settled.set()
+            self._has_settled(lane.spec.name)
 
-    def _adopt_client(self, pid: int) -> None:
+    def _adopt_client(self, lane: Lane, pid: int) -> None:
         try:
             handle = ProcessHandle.open(pid)
         except ProcessLookupError:
             return
         try:
             owner = procfs.uid(pid)
-            client = clients.identify(handle, owner, domain=self.name, lane=self.lane.spec.name, adopted=True)
+            client = clients.identify(handle, owner, domain=self.name, lane=lane.spec.name, adopted=True)
         except ProcessLookupError:
             handle.close()
             return
@@ -174,7 +240,7 @@ class Domain:
             command=client.command,
             container=client.container,
             # A program may set the variable for itself after its start: a hint beside the proof, no proof.
-            environment_agrees=client.pipe_directory == self.settings.pipe_directory,
+            environment_agrees=client.pipe_directory in [str(entrance.directory.path) for entrance in self.entrances],
         )
 
     def client_came_again(self, _: Client, handle: ProcessHandle) -> None:
@@ -183,7 +249,8 @@ class Domain:
 
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        servers = tuple(server.process.pid for server in self.lane.report.servers)
+        lane = self.lanes.named(client.lane)
+        servers = tuple(server.process.pid for server in lane.report.servers) if lane is not None else ()
         self._senses.client_ended(client, handle, servers, self._hold_for)
         self._population_changed()
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)

@@ -26,6 +26,7 @@ from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.daemon.public_directory import PublicDirectoryError
 from mpsguard.daemon.remedy_books import RemedyBooks
+from mpsguard.daemon.takeovers import Takeovers
 from mpsguard.daemon.treatments import Treatments
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.linux import service_manager
@@ -56,6 +57,7 @@ class Guard:
             for domain in settings.domain
         }
         self._handlers = handlers
+        self.takeovers = Takeovers(self.domains, self.events, self.metrics)
         self.vault = _vault_service(settings) if settings.vault.enabled else None
         self.investigation: Investigation | None = None
         """There once the public directories are ours: no two guards write one journal."""
@@ -120,6 +122,7 @@ class Guard:
             await api.close()
             if self._executor is not None:
                 await self._executor.close()
+            await self.takeovers.close()
             if self.vault is not None:
                 await self.vault.close()
             for sock in parcels.values():
@@ -128,7 +131,7 @@ class Guard:
                 await self.investigation.senses.lifelines.drained()
                 await self.investigation.close()
             for domain in self.domains.values():
-                domain.directory.close()
+                domain.close()
             for sock in given.values():
                 sock.close()
 
@@ -138,8 +141,7 @@ class Guard:
             run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             for domain in self.domains.values():
                 domain.open(given)
-                if not domain.directory.held:
-                    _store(domain)
+                _store(domain)
             self.investigation = self._investigate()
             api.open(self.config.guard.group)
             if self.config.guard.metrics_address is not None:
@@ -161,6 +163,7 @@ class Guard:
             await self.vault.open(parcels)
         except VaultStartError as error:
             raise StartError(str(error)) from None
+        self.takeovers.watch(self.vault.vault)
         if self.vault.lost or self.vault.unreadable:
             self.events.publish("vault_incomplete", "", lost=self.vault.lost, unreadable=self.vault.unreadable)
 
@@ -184,6 +187,7 @@ class Guard:
             metrics=self.metrics,
             clients=lambda: [client for domain in self.domains.values() for client in domain.clients.all()],
             core_directory=Path(cores) if cores is not None else None,
+            taken=self.takeovers.take,
             concluded=self._executor.consider,
         )
 
@@ -211,10 +215,12 @@ async def _watchdog() -> None:
 
 
 def _store(domain: Domain) -> None:
-    """Give the service manager a copy of our listening sockets, so that they outlive us even without a socket unit."""
-    fds = tuple(sock.fileno() for sock in domain.directory.sockets.values())
-    with suppress(OSError):
-        service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME=listen-{domain.name}", fds=fds)
+    """Give the service manager copies of our own listening sockets, so that they outlive us without a socket unit."""
+    own = [entrance.directory for entrance in domain.entrances if not entrance.directory.held]
+    fds = tuple(sock.fileno() for directory in own for sock in directory.sockets.values())
+    if fds:
+        with suppress(OSError):
+            service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME=listen-{domain.name}", fds=fds)
 
 
 def _vault_service(settings: Config) -> VaultService:

@@ -34,15 +34,18 @@ class Investigation:
         metrics: Metrics,
         clients: Callable[[], Iterable[Client]],
         core_directory: Path | None,
+        taken: Callable[[Evidence], None],
         concluded: Callable[[str, Incident], None],
     ) -> None:
         """``clients`` tells who is on the lanes now; ``core_directory``: see `Senses`.
 
-        ``concluded`` is told of every incident and of every change of its verdict, once the journal has it.
+        ``taken`` is told of every observation, before it is judged; ``concluded`` of every incident and of every change
+        of its verdict, once the journal has it.
         """
         self.journal = journal
         self._events = events
         self._metrics = metrics
+        self._taken = taken
         self._concluded = concluded
         self._desk = IncidentDesk(journal, clients, self._told)
         self.senses = Senses(self._take, self._kernel_log_after(), core_directory, self._noticed)
@@ -59,6 +62,8 @@ class Investigation:
         if isinstance(evidence.what, UvmFault) and not evidence.what.fatal:
             # A page of managed memory that comes to the GPU: daily work, of which there is a lot.
             return
+        # First, for here a millisecond counts: what will not live is left, whoever's fault it was.
+        self._taken(evidence)
         self._desk.take(evidence)
         if evidence.source is Source.KERNEL_LOG:
             self._remember_position()

@@ -80,6 +80,12 @@ class Metrics:
         self.evidence = Counter("mpsguard_evidence", "Observations by sensor", ["source"], registry=self.registry)
         self.lifelines = Gauge("mpsguard_lifelines", "Lifelines of ended clients held now", registry=self.registry)
         self.incidents = Counter("mpsguard_incidents", "Incidents by class", ["fault_class"], registry=self.registry)
+        self.takeovers = Counter(
+            "mpsguard_takeovers",
+            "Sessions on a lane that would not live",
+            ["domain", "outcome"],
+            registry=self.registry,
+        )
         self.remedies = Counter(
             "mpsguard_remedies", "Remedies by what came of them", ["remedy", "outcome"], registry=self.registry
         )

@@ -1,10 +1,12 @@
 """Parking: clients of a lane that is not ready wait here, instead of meeting error 807 or no MPS at all."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from mpsguard.config import Policy
 from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.lanes import Lanes
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.opening import RefusedError, gone
 from mpsguard.linux.packet_stream import PacketStream
@@ -17,29 +19,28 @@ _NOT_YET_PARKED: Final = 0.1
 class Parking:
     """Holds back the clients of one domain: so many at once, so long at most."""
 
-    def __init__(self, name: str, policy: Policy, lane: Lane, *, metrics: Metrics, events: EventStream) -> None:
+    def __init__(self, name: str, policy: Policy, *, metrics: Metrics, events: EventStream) -> None:
         self._name = name
         self._limit = policy.max_parked
-        self._lane = lane
         self._metrics = metrics
         self._events = events
         self.count = 0
         """Clients held back now."""
 
-    async def wait(self, front: PacketStream, pid: int, due: float) -> None:
-        """Return when the lane takes clients, or when this client must go on as it is.
+    async def wait(self, front: PacketStream, pid: int, due: float, choose: Callable[[], Lane], lanes: Lanes) -> None:
+        """Return when the lane that ``choose`` gives takes clients, or when this client must go on as it is.
 
         That is when the loop's clock says ``due``, or at once if too many are parked. Raises RefusedError if the
         client leaves meanwhile.
         """
-        if self._lane.admits_now():
+        if choose().admits_now():
             return
-        ready = asyncio.create_task(self._lane.admitting())
+        ready = asyncio.create_task(lanes.admitting(choose))
         left = asyncio.create_task(gone(front))
         try:
             await asyncio.wait({ready, left}, timeout=_NOT_YET_PARKED, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done() and not left.done():
-                await self._park(ready, left, pid, due)
+                await self._park(ready, left, pid, due, choose)
             if left.done() and not ready.done():
                 raise RefusedError("hung_up", "left while it was parked")
         finally:
@@ -47,14 +48,21 @@ class Parking:
                 task.cancel()
             await asyncio.wait({ready, left})
 
-    async def _park(self, ready: asyncio.Task[object], left: asyncio.Task[None], pid: int, due: float) -> None:
+    async def _park(
+        self,
+        ready: asyncio.Task[None],
+        left: asyncio.Task[None],
+        pid: int,
+        due: float,
+        choose: Callable[[], Lane],
+    ) -> None:
         if self.count >= self._limit:
             self._metrics.parked.labels(self._name, "too_many").inc()
             self._events.publish("parking_full", self._name, pid=pid, parked=self.count)
             return
         self._change(1)
         try:
-            self._events.publish("client_parked", self._name, pid=pid, lane_state=self._lane.report.state.value)
+            self._events.publish("client_parked", self._name, pid=pid, lane_state=choose().report.state.value)
             patience = max(due - asyncio.get_running_loop().time(), 0)
             await asyncio.wait({ready, left}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             outcome = "ready" if ready.done() else "left" if left.done() else "deadline"

@@ -184,9 +184,9 @@ class Senses:
         self._take(evidence)
 
     def _logged(self, evidence: Evidence) -> None:
+        self._take(evidence)
         if isinstance(evidence.what, Xid) and evidence.what.number in _SM_XIDS:
             self._sm_errors.sm_fault_seen()
-        self._take(evidence)
 
     def _close_log(self, lane: str, source: Source) -> None:
         sensor = self._logs.pop((lane, source), None)

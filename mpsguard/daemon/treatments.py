@@ -16,7 +16,7 @@ from mpsguard.remedies.terminate import Terminate
 
 def remedies_of(domain: Domain) -> Mapping[RemedyName, Remedy]:
     """Every remedy there is, for one domain."""
-    remedies: Final[tuple[Remedy, ...]] = (Terminate(domain.lane, domain.settings.policy.command_deadline),)
+    remedies: Final[tuple[Remedy, ...]] = (Terminate(domain.lane_of, domain.settings.policy.command_deadline),)
     return {remedy.name: remedy for remedy in remedies}
 
 
@@ -36,7 +36,7 @@ class Treatments:
             if culprit is not None and _is_client(domain, culprit):
                 return self._treatments[name]
         for name, domain in self._domains.items():
-            if incident.lane == domain.lane.spec.name:
+            if incident.lane is not None and domain.lanes.named(incident.lane) is not None:
                 return self._treatments[name]
         return None
 

@@ -1,6 +1,7 @@
 """The remedy `terminate`: end the culprit, and nobody else, in the clean order."""
 
 import signal
+from collections.abc import Callable
 from typing import Final
 
 from mpsguard.config import RemedyName
@@ -14,13 +15,13 @@ _SPARE: Final = 1.0
 
 
 class Terminate:
-    """On one lane."""
+    """In one domain."""
 
     name: Final[RemedyName] = "terminate"
 
-    def __init__(self, lane: Lane, answer_within: float) -> None:
-        """``answer_within``: seconds the control daemon gets."""
-        self._lane = lane
+    def __init__(self, lane_of: Callable[[ProcessKey], Lane], answer_within: float) -> None:
+        """``lane_of`` tells the lane of a client; ``answer_within``: seconds its control daemon gets."""
+        self._lane_of = lane_of
         self._answer_within = answer_within
 
     def within(self, case: Case) -> float:
@@ -41,7 +42,7 @@ class Terminate:
             return NotNeeded(f"process {case.culprit.pid} has ended")
         plan = Plan(self._answer_within, signal.SIGTERM, case.step.grace)
         with held as culprit:
-            result = await termination.terminate(self._lane, culprit, plan)
+            result = await termination.terminate(self._lane_of(case.culprit), culprit, plan)
         end = result.end
         if end.work in (Work.NONE, Work.GONE):
             return NotNeeded(f"process {result.pid}: {end.answer}")

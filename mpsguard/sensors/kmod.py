@@ -22,6 +22,7 @@ MODULE: Final = Path("/sys/module/nvidia_uvm")
 EVENT: Final = "fault_contained"
 _PARAMETER: Final = "uvm_fault_isolation"
 _MODES: Final = {"0": "off", "1": "on where a TSG is shared", "2": "on always"}
+_CONTAINING: Final = frozenset({"1", "2"})
 _DEVPATH: Final = "/module/nvidia_uvm"
 _WORD: Final = re.compile(r"[A-Z0-9_]{1,40}")
 _BATCH: Final = 64
@@ -54,6 +55,14 @@ def mode(module: Path = MODULE) -> SensorState:
         return SensorState(present=False, detail="the stock nvidia-uvm is loaded: memory faults are not contained")
     how = _MODES.get(policy, f"in mode {procfs.printable(policy)[:20]!r}, which is unknown here")
     return SensorState(present=True, detail=f"fault isolation {procfs.printable(version)[:20]}: containment is {how}")
+
+
+def contains(module: Path = MODULE) -> bool:
+    """Whether the loaded module keeps the memory faults of MPS clients, who share a TSG, with their client."""
+    try:
+        return (module / "parameters" / _PARAMETER).read_text().strip() in _CONTAINING
+    except OSError:
+        return False
 
 
 class KmodSensor:

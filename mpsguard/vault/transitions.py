@@ -64,6 +64,14 @@ def ready(session: Session, token: int) -> Session:
     return _with_lease(session, replace(lease, ready=True))
 
 
+def dismiss(session: Session, token: int) -> Session:
+    """A standby could not go on any more: it is not promoted, and its regions stand until its process has ended."""
+    lease = _lease(session, token)
+    if lease.role is not Role.STANDBY:
+        return session
+    return _with_lease(session, replace(lease, role=Role.FENCED, ready=False))
+
+
 def heir(session: Session) -> Lease | None:
     """Who is to write an orphaned session: of the standbys that are ready the one that came first. None: nobody."""
     if not session.orphaned or session.writer is not None:

@@ -176,6 +176,11 @@ class Vault:
         self._change_generation(session, lambda carried: transitions.fence(session, carried))
         self._leases.tell(token, Fenced(self.stock.sessions[key].generation))
 
+    def dismiss(self, key: SessionKey, token: int) -> None:
+        """A standby cannot go on any more (its lane has faulted): tell it, and promote it no more."""
+        self.stock.commit(transitions.dismiss(self.stock.session(key), token))
+        self._leases.tell(token, Fenced(self.stock.sessions[key].generation))
+
     async def promote(self, key: SessionKey, token: int) -> bool:
         """Fence the writer off, make the holder of ``token`` (a standby) the next one, and tell both.
 

@@ -76,6 +76,21 @@ class AnyOrder(RuleBasedStateMachine):
             assert after is not None
             assert after.ready or after.role is Role.WRITER
 
+    @rule(token=held)
+    def dismiss(self, token: int) -> None:
+        lease = self.session.lease(token)
+        try:
+            self.session = transitions.dismiss(self.session, token)
+        except VaultError:
+            assert lease is None
+        else:
+            assert lease is not None
+            after = self.session.lease(token)
+            assert after is not None
+            assert (after.role, after.ready) == (
+                (Role.FENCED, False) if lease.role is Role.STANDBY else (lease.role, lease.ready)
+            )
+
     @rule()
     def inherit(self) -> None:
         heir = transitions.heir(self.session)

@@ -1,0 +1,53 @@
+"""`mpsguard-ctl move`: leave a lane on purpose, while it lives: its sessions go on at their standbys."""
+
+import sys
+
+import click
+import msgspec
+
+from mpsguard.cli.session import Exit, Session, with_session
+from mpsguard.daemon.api import Handler
+from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.protocol import RequestError
+from mpsguard.daemon.takeovers import Move
+
+
+class Arguments(msgspec.Struct):
+    """Which domain; None: the only one."""
+
+    domain: str | None = None
+
+
+async def serve(guard: Guard, arguments: Arguments) -> Move:
+    """The server half."""
+    domain = guard.domain(arguments.domain)
+    if domain.lanes.spare is None:
+        raise RequestError("failed", f"domain {domain.name!r} has one lane only (standby = true gives it another)")
+    if guard.vault is None:
+        raise RequestError("failed", "there is no vault, and so no session that could go on elsewhere")
+    return await guard.takeovers.move(domain)
+
+
+HANDLER = Handler("move", Arguments, serve)
+
+
+@click.command()
+@click.option("--domain", help="Which one, if there are several.")
+@with_session
+def move(session: Session, domain: str | None) -> None:
+    """Move the work of a domain to its other lane: a planned takeover of every session whose standby is ready.
+
+    Sessions without one stay where they are, as do clients that have none; who comes from then on is brought to the
+    lane on which the work is. Exit 3 if a session was left behind.
+    """
+    result = session.ask("move", Arguments(domain), Move)
+    if session.as_json:
+        session.print_json(result)
+    else:
+        for key in result.moved:
+            session.console.print(f"{key} goes on on {result.to}", markup=False)
+        for key in result.left:
+            session.console.print(f"{key} stays on {result.lane}: no standby of it is ready elsewhere", markup=False)
+        if not result.moved and not result.left:
+            session.console.print(f"no session is written from {result.lane}", markup=False)
+    sys.exit(Exit.DEGRADED if result.left else Exit.OK)

@@ -1,0 +1,19 @@
+"""One public directory at work: its sockets, and the broker that serves them."""
+
+from pathlib import Path
+
+from mpsguard.daemon.broker import Broker
+from mpsguard.daemon.public_directory import PublicDirectory
+
+
+class Entrance:
+    """Owns a public directory and its broker."""
+
+    def __init__(self, path: Path, broker: Broker) -> None:
+        self.directory = PublicDirectory(path)
+        self.broker = broker
+
+    async def close(self) -> None:
+        """Stop serving, and give the directory back."""
+        await self.broker.close()
+        self.directory.close()

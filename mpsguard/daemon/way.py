@@ -1,0 +1,67 @@
+"""Where a public directory leads: to the active lane, or to that on which a program's standby belongs."""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from mpsguard.daemon.lanes import Lanes
+from mpsguard.linux import procfs
+from mpsguard.model import Client, Credentials, ProcessKey
+from mpsguard.mps.lane import Lane
+
+PROGRAM_VARIABLE: Final = "MPSGUARD_PROGRAM"
+"""Environment variable: the same unguessable word for all processes of one program under `mpsguard run --standby`."""
+
+
+class Way(Protocol):
+    """Says to which lane a peer is brought."""
+
+    def now(self) -> Lane:
+        """The lane for somebody of whom nothing is known yet, or for a user's command."""
+
+    def for_client(self, process: ProcessKey, sender: Credentials) -> Lane:
+        """The lane for a client: the one on which it is already, if it is on one."""
+
+
+class _Way:
+    def __init__(self, lanes: Lanes, known: Callable[[], Iterable[Client]]) -> None:
+        self._lanes = lanes
+        self._known = known
+
+    def _home(self, process: ProcessKey) -> Lane | None:
+        """Each of a client's contexts is a connection; all of them belong on one lane."""
+        client = next((client for client in self._known() if client.process == process), None)
+        return self._lanes.named(client.lane) if client is not None else None
+
+
+class ToWork(_Way):
+    """To the active lane."""
+
+    def now(self) -> Lane:
+        """See `Way`."""
+        return self._lanes.active
+
+    def for_client(self, process: ProcessKey, _: Credentials) -> Lane:
+        """See `Way`."""
+        return self._home(process) or self._lanes.active
+
+
+class ToWait(_Way):
+    """To the spare lane; if the program's own work is there, to the other one."""
+
+    def now(self) -> Lane:
+        """See `Way`."""
+        return self._lanes.spare or self._lanes.active
+
+    def for_client(self, process: ProcessKey, sender: Credentials) -> Lane:
+        """See `Way`. Whoever names another's program moves nobody but itself."""
+        home = self._home(process)
+        if home is not None:
+            return home
+        program = procfs.environment(process.pid).get(PROGRAM_VARIABLE)
+        at_work = {
+            client.lane
+            for client in self._known()
+            if program and client.uid == sender.uid and client.program == program
+        }
+        spare = self.now()
+        return next((lane for lane in (spare, *self._lanes.all) if lane.spec.name not in at_work), spare)

@@ -1,0 +1,192 @@
+"""Two lanes of a real guard over the simulated stack: what comes where, and who goes on when a lane faults."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from fault_injection.sim.script import Script
+from mpsguard.linux import procfs
+from mpsguard.model import ProcessKey
+from tests.integration.guarded import Guarded, Program, wait_for
+
+
+class Pair(Guarded):
+    """A guard with a standby lane."""
+
+    def __init__(self) -> None:
+        super().__init__(domain="standby = true")
+        with self.config.open("a") as file:
+            file.write("[vault]\nsimulated = true\n")
+        self.environment["MPSGUARD_VAULT"] = str(self.run_directory / "vault.sock")
+        self._workers: list[Program] = []
+
+    def worker(self, role: str, *, name: str = "work", program: str = "") -> Program:
+        directory = self.public / "standby" if role == "standby" else self.public
+        environment = self.environment | {
+            "CUDA_MPS_PIPE_DIRECTORY": str(directory),
+            "MPSGUARD_ROLE": role,
+            "MPSGUARD_PROGRAM": program,
+        }
+        worker = Program([sys.executable, "-m", "tests.integration.sim.worker", name], environment)
+        self._workers.append(worker)
+        return worker
+
+    def lane_of(self, worker: Program) -> str:
+        return next(str(client["lane"]) for client in self.clients() if client["process"]["pid"] == worker.pid)
+
+    def ready(self, count: int = 1, name: str = "work") -> None:
+        """Wait until so many standbys have said that they are."""
+
+        def look() -> bool:
+            shown = self.json("vault", "show", str(os.getuid()), name)
+            return [lease["ready"] for lease in shown["leases"] if lease["role"] == "standby"].count(True) == count
+
+        wait_for(f"{count} standbys ready", look)
+
+    def active(self) -> str:
+        name: str = self.json("status")["domains"][0]["lane"]["name"]
+        return name
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        for index in (1, 0):
+            pipe = self.run_directory / "lanes" / f"default-{index}" / "pipe"
+            if index and (pipe / "control").exists():
+                if self.guard is not None and self.guard.poll() is None:
+                    self.guard.kill()
+                    self.guard.wait()
+                self.ui("quit -t 1", pipe_directory=pipe)
+        super().close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with Pair() as running:
+        running.start()
+        yield running
+
+
+def working(pair: Pair) -> tuple[Program, Program]:
+    """One at work on the active lane, its standby ready on the other."""
+    first = pair.worker("active")
+    first.expect("went on")
+    second = pair.worker("standby")
+    second.expect("joined")
+    pair.ready()
+    return first, second
+
+
+def test_each_directory_leads_to_a_lane_of_its_own(pair: Pair) -> None:
+    first, second = working(pair)
+    assert (pair.lane_of(first), pair.lane_of(second)) == ("default-0", "default-1")
+    assert [lane["name"] for lane in pair.json("lanes")["lanes"]] == ["default-0", "default-1"]
+    assert pair.ctl("status").returncode == 0
+
+
+def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair: Pair) -> None:
+    first, second = working(pair)
+    culprit = pair.client("--fault", "trap", "--after", "0.1")
+    assert culprit.expect("died")["error"] == 719
+    assert first.expect("died", "fenced")["event"] in ("died", "fenced")
+    went_on = second.expect("went on")
+    (told,) = wait_for("the takeover is told", lambda: pair.events("takeover"))
+    assert (told["data"]["outcome"], told["data"]["heir"], told["data"]["writer"]) == ("done", second.pid, first.pid)
+    assert went_on["at"] > 1
+    assert pair.active() == "default-1"
+    assert pair.metric("mpsguard_takeovers_total", outcome="done") == 1
+    # Who comes now is brought to where the work is, and a new standby to the lane that was reset.
+    late = pair.client()
+    late.expect("started")
+    third = pair.worker("standby")
+    third.expect("joined")
+    assert (pair.lane_of(late), pair.lane_of(third)) == ("default-1", "default-0")
+    # And back again.
+    pair.ready()
+    pair.client("--fault", "trap", "--after", "0.1").expect("died")
+    assert third.expect("went on")["at"] > went_on["at"]
+    assert pair.active() == "default-0"
+
+
+def test_a_fault_of_the_standby_lane_leaves_the_work_alone(pair: Pair) -> None:
+    first, second = working(pair)
+    pair.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(pair.public / "standby")
+    assert pair.client("--fault", "trap").expect("died")["error"] == 719
+    wait_for("the lane is well again", lambda: pair.json("lanes")["lanes"][1]["state"] == "ACTIVE")
+    # It waits, and would not find out by itself; the lane could not be reset as long as it is there.
+    assert second.expect("fenced", "working")["event"] == "fenced"
+    assert first.process.poll() is None
+    assert pair.active() == "default-0"
+    assert not [told for told in pair.events("takeover") if told["data"]["outcome"] == "done"]
+
+
+def test_a_crash_hands_the_work_on_and_the_next_standby_is_kept_away_from_it(pair: Pair) -> None:
+    first = pair.worker("active", program="one")
+    first.expect("went on")
+    second = pair.worker("standby", program="one")
+    second.expect("joined")
+    pair.ready()
+    first.process.send_signal(signal.SIGKILL)
+    assert second.expect("went on")["at"] > 1
+    third = pair.worker("standby", program="one")
+    third.expect("joined")
+    # The lane did not fault, and others may work there: the lanes keep their places.
+    assert (pair.lane_of(second), pair.lane_of(third), pair.active()) == ("default-1", "default-0", "default-0")
+
+
+def test_an_operator_moves_the_work(pair: Pair) -> None:
+    first, second = working(pair)
+    done = pair.ctl("move")
+    assert done.returncode == 0, done.stderr
+    assert second.expect("went on")["at"] > 1
+    assert first.expect("fenced", "died")["event"] == "fenced"
+    assert pair.active() == "default-1"
+    # It has no standby now.
+    assert pair.ctl("move").returncode == 3
+    assert pair.active() == "default-1"
+
+
+def test_the_next_guard_knows_where_the_work_is(pair: Pair) -> None:
+    first, second = working(pair)
+    assert pair.ctl("move").returncode == 0
+    second.expect("went on")
+    first.wait()
+    pair.kill()
+    pair.start()
+    assert pair.active() == "default-1"
+    late = pair.client()
+    late.expect("started")
+    assert {pair.lane_of(late), pair.lane_of(second)} == {"default-1"}
+
+
+def test_who_is_parked_when_the_lanes_change_places_goes_where_the_work_is(pair: Pair) -> None:
+    _, second = working(pair)
+    Script(pair.pipe).force_fault()
+    late = pair.client("--iterations", "1")
+    # The guard sees the fault by asking, which the client that comes makes it do.
+    second.expect("went on")
+    assert late.expect("connected", "died")["event"] == "connected"
+    assert pair.active() == "default-1"
+
+
+def test_what_a_user_sets_is_set_on_both_lanes(pair: Pair) -> None:
+    assert pair.ui("set_default_active_thread_percentage 40").returncode == 0
+    kept = [lane["settings"]["active_thread_percentage"] for lane in pair.json("lanes")["lanes"]]
+    assert kept == [40.0, 40.0]
+
+
+def test_quit_ends_both_lanes(pair: Pair) -> None:
+    controls = [ProcessKey(**lane["control"]) for lane in pair.json("lanes")["lanes"]]
+    pair.ui("quit")
+    assert pair.guard is not None
+    assert pair.guard.wait(30) == 0
+    assert not [key for key in controls if procfs.is_running(key)]
+
+
+def test_move_is_refused_where_there_is_one_lane() -> None:
+    with Guarded() as alone:
+        alone.start()
+        assert alone.ctl("move").returncode == 1

@@ -1,0 +1,50 @@
+"""A simulated CUDA process with a session in the vault: counts kernels, and goes on counting as a standby.
+
+`python -m tests.integration.sim.worker [NAME]`; a JSON line for each thing that happens.
+"""
+
+import itertools
+import json
+import os
+import sys
+import time
+
+from fault_injection.sim.cuda import CudaFailureError, CudaProcess
+from mpsguard import client
+
+
+def say(event: str, **more: object) -> None:
+    sys.stdout.write(json.dumps({"event": event, "pid": os.getpid(), **more}) + "\n")
+    sys.stdout.flush()
+
+
+def main(name: str) -> int:
+    cuda = CudaProcess()
+    cuda.init()
+    cuda.create_context(1)
+    try:
+        with client.join(name) as session:
+            say("joined", role=session.role, mps=cuda.mps)
+            session.ready()
+            state = session.state()
+            begins = int(state.state) if state is not None else 0
+            say("working", at=begins, t=time.monotonic())
+            for number in itertools.count(begins + 1):
+                cuda.launch(0.001)
+                cuda.synchronize()
+                session.publish(str(number).encode())
+                if number == begins + 1:
+                    say("went on", at=number)
+            return 0
+    except CudaFailureError as failure:
+        say("died", error=failure.code)
+        return 3
+    except client.StaleGenerationError:
+        say("fenced")
+        return 4
+    finally:
+        cuda.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "work"))
