@@ -28,8 +28,10 @@ from mpsguard.daemon.public_directory import PublicDirectoryError
 from mpsguard.daemon.remedy_books import RemedyBooks
 from mpsguard.daemon.takeovers import Takeovers
 from mpsguard.daemon.treatments import Treatments
+from mpsguard.daemon.vault_metrics import VaultMetrics
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.linux import service_manager
+from mpsguard.vault.counters import Counters
 from mpsguard.vault.quota import Quota
 
 
@@ -59,10 +61,14 @@ class Guard:
         self._handlers = handlers
         self.takeovers = Takeovers(self.domains, self.events, self.metrics)
         self.vault = _vault_service(settings) if settings.vault.enabled else None
+        self.metrics.registry.register(VaultMetrics(self._vault_counters))
         self.investigation: Investigation | None = None
         """There once the public directories are ours: no two guards write one journal."""
         self._executor: Executor | None = None
         """As `investigation`, whose verdicts it follows."""
+
+    def _vault_counters(self) -> Counters | None:
+        return self.vault.vault.counters() if self.vault is not None and self.vault.is_open else None
 
     @property
     def journal(self) -> Journal:
@@ -230,7 +236,15 @@ def _vault_service(settings: Config) -> VaultService:
         regions_per_uid=limits.regions_per_user,
         chunks_per_uid=limits.chunks_per_user,
     )
-    return VaultService(Path(settings.guard.run_directory), quota, simulated=limits.simulated)
+    named = {gpu for domain in settings.domain for gpu in domain.gpus}
+    # By number or "all" nothing is said that could be held against a region.
+    by_uuid = all(gpu.startswith(("GPU-", "MIG-")) for gpu in named)
+    return VaultService(
+        Path(settings.guard.run_directory),
+        quota,
+        gpus=frozenset(named) if by_uuid else None,
+        simulated=limits.simulated,
+    )
 
 
 def _raise_descriptor_limit() -> None:

@@ -77,6 +77,11 @@ class VaultService:
         """Regions that were written down, and not kept."""
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a vault."""
+        return self._vault is not None
+
+    @property
     def vault(self) -> Vault:
         """The vault, once it is open."""
         assert self._vault is not None, "not open"

@@ -255,7 +255,8 @@ class Vault:
     def counters(self) -> Counters:
         """A snapshot."""
         tally = self.tally
-        held = quotas.of_sessions(self.stock.sessions.values())
+        # A copy: metrics are read by a thread of their own.
+        held = quotas.of_sessions(list(self.stock.sessions.values()))
         return Counters(
             regions_made=tally.made,
             regions_opened=tally.opened,

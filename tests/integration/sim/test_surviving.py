@@ -119,7 +119,7 @@ def test_a_dead_lane_is_started_again_with_its_settings(guarded: Guarded) -> Non
 
 
 def test_a_client_that_comes_while_the_lane_is_dead_is_parked_and_served(guarded: Guarded) -> None:
-    guarded.write_config(policy="restart_burst = 1\nrestart_window = 2")
+    guarded.write_config(policy="restart_burst = 1\nrestart_window = 6")
     guarded.start()
     os.kill(guarded.lane()["control"]["pid"], signal.SIGKILL)
     guarded.lane_in("DOWN")

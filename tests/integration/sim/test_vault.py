@@ -57,6 +57,8 @@ def test_regions_are_seen_kept_through_a_sigkill_and_released_by_command(guarded
     with Session("work", socket=socket(guarded), keep=None, deadline=30) as writer:
         writer.create("weights", [Chunk(fd, 1 << 20)], va=1 << 40)
         writer.publish(b"state")
+        assert guarded.metric("mpsguard_vault_regions_made_total") == 1
+        assert guarded.metric("mpsguard_vault_bytes") == 1 << 20
         _, listed = ctl(guarded, "vault", "list")
         assert listed["sessions"][0]["writer"] == os.getpid()
         assert (listed["counters"]["regions"], listed["counters"]["bytes"]) == (1, 1 << 20)

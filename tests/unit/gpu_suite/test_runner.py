@@ -1,5 +1,6 @@
 """The runner: errors become rows, and nothing is left running."""
 
+import itertools
 import signal
 import tarfile
 import threading
@@ -104,6 +105,11 @@ def test_stock_mps_refuses_clients_after_a_fault(tmp_path: Path) -> None:
     bench = Bench(tmp_path, SimulatedPrograms(), True, lambda _text: None)
     fates = fault_parking.Fates()
     with bench.stock() as stock:
-        fault_parking._one(bench, stock, fates)
+        # A client must come while the server tears down. That it is refused is sure; on a busy machine, that one comes
+        # then is not.
+        for rounds in itertools.count(1):
+            fault_parking._one(bench, stock, fates)
+            if fates.refused or rounds == 3:
+                break
     assert fates.refused
-    assert 15 <= len(fates.late) <= 25
+    assert 15 * rounds <= len(fates.late) <= 25 * rounds
