@@ -12,6 +12,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from mpsguard.client.connection import Answered, Connection, LostError
+from mpsguard.client.connections import tell_ready
 from mpsguard.client.forward_state import ForwardState
 from mpsguard.client.region import Chunk, Region
 from mpsguard.vault import wire
@@ -260,13 +261,19 @@ class Session:
 
         At once in a writer. In a standby when it has been promoted: from then on it publishes, and what the writer
         before still does counts no more. False if that did not happen within ``timeout`` seconds (None: no limit);
-        it may be asked again. NotPermittedError for a reader; StaleGenerationError if we were fenced off, or our lane
-        has faulted: then end this process, which can go on no more.
+        it may be asked again. `mpsguard run --standby` hears of both. NotPermittedError for a reader;
+        StaleGenerationError if we were fenced off, or our lane has faulted: then end this process, which can go on no
+        more.
         """
+        # The supervisor first: it must not learn of a promotion before it knows that there was somebody to promote.
+        tell_ready()
         if self._role is Role.WRITER:
             return True
         self._ask(wire.Ready(0))
-        return self.wait_for_promotion(timeout)
+        promoted = self.wait_for_promotion(timeout)
+        if promoted:
+            tell_ready(promoted=True)
+        return promoted
 
     # --- its end
 

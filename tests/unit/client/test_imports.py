@@ -27,6 +27,7 @@ def test_importing_the_client_brings_nothing_of_the_daemon() -> None:
     assert "mpsguard.client" in modules
     assert [name for name in modules if name.split(".")[0] in HEAVY] == []
     floors = {name.split(".")[1] for name in modules if name.startswith("mpsguard.")}
-    assert floors == {"client", "linux", "model", "vault"}
+    assert floors == {"client", "linux", "model", "standby", "vault"}
+    assert {name for name in modules if name.startswith("mpsguard.standby.")} == {"mpsguard.standby.wire"}
     of_the_vault = {name for name in modules if name.startswith("mpsguard.vault.")}
     assert of_the_vault == {f"mpsguard.vault.{name}" for name in ("errors", "record", "region", "wire")}

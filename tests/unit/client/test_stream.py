@@ -1,0 +1,200 @@
+"""`stream.written` against real connections: what the kernel counts is what was written, whoever wrote it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mpsguard.client import stream
+
+DEADLINE = 30.0
+HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+def wait_for(what: str, look: Callable[[], bool]) -> None:
+    due = time.monotonic() + DEADLINE
+    while not look():
+        assert time.monotonic() < due, f"not within {DEADLINE:g} s: {what}"
+        time.sleep(0.001)
+
+
+@pytest.fixture(params=HOSTS, ids=lambda family: family.name)
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """The accepted end and the opening end of a connection."""
+    family: socket.AddressFamily = request.param
+    with socket.socket(family) as listener:
+        try:
+            listener.bind((HOSTS[family], 0))
+        except OSError as error:
+            pytest.skip(f"no loopback of {family.name} here: {error.strerror}")
+        listener.listen()
+        opening = socket.create_connection(listener.getsockname()[:2])
+        accepted, _ = listener.accept()
+    with opening, accepted:
+        yield accepted, opening
+
+
+def fill(sock: socket.socket) -> int:
+    """Write until nothing more is taken."""
+    sock.setblocking(False)
+    count = 0
+    try:
+        while True:
+            count += sock.send(b"x" * 65536)
+    except BlockingIOError:
+        return count
+
+
+def read(sock: socket.socket, count: int) -> None:
+    while count:
+        count -= len(sock.recv(min(count, 1 << 20)))
+
+
+def test_both_ends_begin_with_nothing(pair: Pair) -> None:
+    accepted, opening = pair
+    assert stream.written(accepted) == 0
+    assert stream.written(opening, accepted=False) == 0
+
+
+def test_every_byte_counts_at_once_and_goes_on_counting_when_it_has_arrived(pair: Pair) -> None:
+    accepted, opening = pair
+    for count in (1, 7, 100_000):
+        before = stream.written(accepted), stream.written(opening, accepted=False)
+        accepted.sendall(b"x" * count)
+        assert stream.written(accepted) == before[0] + count
+        opening.sendall(b"y" * count)
+        assert stream.written(opening, accepted=False) == before[1] + count
+        read(opening, count)
+        read(accepted, count)
+        assert stream.written(accepted) == before[0] + count
+        assert stream.written(opening, accepted=False) == before[1] + count
+
+
+def test_a_peer_that_does_not_read_changes_nothing(pair: Pair) -> None:
+    accepted, opening = pair
+    count = fill(accepted)
+    assert stream.written(accepted) == count
+    read(opening, count // 2)
+    count += fill(accepted)
+    assert stream.written(accepted) == count
+
+
+def test_it_is_right_at_any_moment_while_acknowledgements_come(pair: Pair) -> None:
+    accepted, opening = pair
+    source = """
+import socket, sys
+sock = socket.socket(fileno=int(sys.argv[1]))
+while sock.recv(1 << 16): pass
+"""
+    with subprocess.Popen([sys.executable, "-c", source, str(opening.fileno())], pass_fds=[opening.fileno()]):
+        opening.close()
+        count = 0
+        for _ in range(300):
+            sent = accepted.send(b"x" * 30_000)
+            count += sent
+            assert [stream.written(accepted) for _ in range(5)] == [count] * 5
+        accepted.shutdown(socket.SHUT_WR)
+
+
+def test_the_end_of_this_side_is_no_byte(pair: Pair) -> None:
+    accepted, opening = pair
+    accepted.sendall(b"x" * 1000)
+    accepted.shutdown(socket.SHUT_WR)
+    assert stream.written(accepted) == 1000
+    assert len(opening.recv(1000)) == 1000
+    assert opening.recv(1) == b""
+    assert stream.written(accepted) == 1000
+
+
+def test_the_end_of_the_other_side_changes_nothing(pair: Pair) -> None:
+    accepted, opening = pair
+    opening.shutdown(socket.SHUT_WR)
+    assert accepted.recv(1) == b""
+    accepted.sendall(b"x" * 1000)
+    assert stream.written(accepted) == 1000
+
+
+def test_a_connection_that_both_sides_have_ended_is_over(pair: Pair) -> None:
+    accepted, opening = pair
+    accepted.shutdown(socket.SHUT_WR)
+    assert opening.recv(1) == b""
+    opening.shutdown(socket.SHUT_WR)
+    with pytest.raises(ConnectionResetError):
+        wait_for("the last acknowledgement", lambda: stream.written(opening, accepted=False) < 0)
+
+
+def test_a_connection_that_is_over_has_no_count(pair: Pair) -> None:
+    accepted, opening = pair
+    accepted.sendall(b"x")
+    opening.close()  # with a byte unread: the peer is told by a reset
+    with pytest.raises(ConnectionResetError):
+        wait_for("the reset", lambda: stream.written(accepted) < 0)
+
+
+def test_what_is_no_connection_is_refused() -> None:
+    with socket.socket() as never, pytest.raises(OSError, match=r"over"):
+        stream.written(never)
+    with socket.create_server(("127.0.0.1", 0)) as listening, pytest.raises(OSError, match=r"."):
+        stream.written(listening)
+    local, other = socket.socketpair()
+    with local, other, pytest.raises(OSError, match=r"."):
+        stream.written(local)
+
+
+WRITER = """
+import os, socket, sys
+sock = socket.socket(fileno=int(sys.argv[1]))
+piece = bytes(range(251)) * 4000
+os.write(1, b"!")
+while True:
+    sock.sendall(piece)
+"""
+
+
+@pytest.mark.parametrize("reads", [0, 3_000_000])
+def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: Pair, reads: int) -> None:
+    """The writer blocks in the middle of a write, since its peer reads no more than ``reads`` bytes."""
+    accepted, opening = pair
+    arguments = [sys.executable, "-c", WRITER, str(accepted.fileno())]
+    with subprocess.Popen(arguments, pass_fds=[accepted.fileno()], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.read(1) == b"!"
+        got = bytearray()
+        while len(got) < reads:
+            got += opening.recv(reads - len(got))
+        last = -1
+
+        def blocks() -> bool:
+            nonlocal last
+            before, last = last, stream.written(accepted)
+            return before == last > 0 and sleeping(writer.pid)
+
+        wait_for("the writer to block", blocks)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait(DEADLINE)
+    count = stream.written(accepted)
+    # Whoever goes on writes what lies behind the count, and the peer sees one stream.
+    piece = bytes(range(251)) * 4000
+    whole = piece * (count // len(piece) + 2)
+    accepted.setblocking(True)
+    rest = whole[count : count + 10_000]
+    opening.settimeout(DEADLINE)
+    while len(got) < count:
+        got += opening.recv(count - len(got))
+    accepted.sendall(rest)
+    while len(got) < count + len(rest):
+        got += opening.recv(count + len(rest) - len(got))
+    assert bytes(got) == whole[: count + len(rest)]
+    assert stream.written(accepted) == count + len(rest)
+
+
+def sleeping(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "S"

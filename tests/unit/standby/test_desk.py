@@ -1,0 +1,251 @@
+"""Both ends of the desk: what a program says to its supervisor, and the connections that are kept."""
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsguard.client import connections, desk
+from mpsguard.client.connections import Connections, NotKeptError
+from mpsguard.linux import seqpacket
+from mpsguard.standby import wire
+from mpsguard.standby.desk import Desk, Kept
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+class Supervised:
+    """A supervisor's end on a thread of its own, and a program's end here."""
+
+    def __init__(self, most: int = 8) -> None:
+        self.kept = Kept(most)
+        self.heard: list[wire.Ready | wire.Promoted | wire.Take] = []
+        self.desk = Desk(self.kept, self._hear)
+        self.desk.serves = True
+        self.raw = self.desk.theirs.dup()
+        self.program = desk.Desk(self.desk.theirs)
+        self.connections = Connections(self.program)
+        self._woken, self._wake = os.pipe()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _hear(self, desk: Desk, message: wire.Ready | wire.Promoted | wire.Take) -> None:
+        self.heard.append(message)
+        if isinstance(message, wire.Take):
+            desk.give_all(message)
+
+    def _serve(self) -> None:
+        while True:
+            ready, _, _ = select.select([self.desk.fileno(), self._woken], [], [])
+            if self._woken in ready or not self.desk.read():
+                break
+        self.desk.close()
+
+    def stop(self) -> None:
+        """The supervisor ends."""
+        os.write(self._wake, b"!")
+        self._thread.join()
+
+    def close(self) -> None:
+        self.stop()
+        self.program.close()
+        self.raw.close()
+        self.kept.close()
+        os.close(self._wake)
+        os.close(self._woken)
+
+
+@pytest.fixture
+def supervised() -> Iterator[Supervised]:
+    before = descriptors()
+    made = Supervised()
+    yield made
+    made.close()
+    assert descriptors() == before
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def connected(listener: socket.socket) -> tuple[socket.socket, socket.socket]:
+    opening = socket.create_connection(listener.getsockname())
+    return opening, listener.accept()[0]
+
+
+def test_a_connection_that_is_kept_outlives_the_end_of_its_process(
+    supervised: Supervised, listener: socket.socket
+) -> None:
+    opening, accepted = connected(listener)
+    with opening:
+        supervised.connections.keep(accepted, 7)
+        accepted.close()
+        taken = supervised.connections.take()
+        assert taken.keys() == {7}
+        with taken[7] as again:
+            again.sendall(b"on it goes")
+            assert opening.recv(100) == b"on it goes"
+        supervised.connections.drop(7)
+        assert opening.recv(1) == b""
+        assert supervised.connections.take() == {}
+
+
+def test_a_connection_is_kept_before_the_program_has_it(supervised: Supervised, listener: socket.socket) -> None:
+    assert supervised.connections.accept(listener, 1) is None
+    with socket.create_connection(listener.getsockname()) as opening:
+        select.select([listener], [], [])
+        accepted = supervised.connections.accept(listener, 1)
+        assert accepted is not None
+        with accepted:
+            assert accepted.getpeername() == opening.getsockname()
+            assert accepted.gettimeout() is None
+        (copy,) = supervised.connections.take().values()
+        with copy:
+            assert copy.getpeername() == opening.getsockname()
+
+
+def test_many_are_given_in_order_and_with_their_tags(listener: socket.socket) -> None:
+    before = descriptors()
+    supervised = Supervised(most=600)
+    pairs = [connected(listener) for _ in range(300)]
+    for tag, (_, accepted) in enumerate(pairs):
+        supervised.connections.keep(accepted, tag)
+        accepted.close()
+    taken = supervised.connections.take()
+    assert {tag: sock.getpeername() for tag, sock in taken.items()} == {
+        tag: opening.getsockname() for tag, (opening, _) in enumerate(pairs)
+    }
+    for sock in taken.values():
+        sock.close()
+    for opening, _ in pairs:
+        opening.close()
+    supervised.close()
+    assert descriptors() == before
+
+
+def test_what_is_not_kept_is_said_why(supervised: Supervised, listener: socket.socket) -> None:
+    opening, accepted = connected(listener)
+    with opening, accepted:
+        supervised.connections.keep(accepted, 0)
+        with pytest.raises(NotKeptError, match="0"):
+            supervised.connections.keep(accepted, 0)
+        for tag in range(1, 8):
+            supervised.connections.keep(accepted, tag)
+        with pytest.raises(NotKeptError):
+            supervised.connections.keep(accepted, 8)
+        with pytest.raises(NotKeptError):
+            supervised.connections.accept(listener, 8)
+        supervised.connections.drop(3)
+        with pytest.raises(NotKeptError):
+            supervised.connections.keep(listener, 3)
+        supervised.connections.keep(accepted, 3)
+        for tag in (-1, 1 << 63):
+            with pytest.raises(ValueError, match="tag"):
+                supervised.connections.keep(accepted, tag)
+
+
+def test_who_is_not_the_active_process_keeps_and_drops_nothing(supervised: Supervised, listener: socket.socket) -> None:
+    opening, accepted = connected(listener)
+    with opening, accepted:
+        supervised.connections.keep(accepted, 1)
+        supervised.desk.serves = False
+        with pytest.raises(NotKeptError):
+            supervised.connections.keep(accepted, 2)
+        supervised.connections.drop(1)
+        taken = supervised.connections.take()
+        assert taken.keys() == {1}
+        taken[1].close()
+
+
+def test_the_supervisor_hears_what_it_is_told_in_order(supervised: Supervised) -> None:
+    supervised.connections.ready()
+    supervised.program.tell(wire.Promoted())
+    supervised.connections.take()
+    assert [type(message) for message in supervised.heard] == [wire.Ready, wire.Promoted, wire.Take]
+
+
+def test_without_a_supervisor_nothing_happens_and_nothing_fails(listener: socket.socket) -> None:
+    alone = Connections(None)
+    assert not alone.kept
+    opening, accepted = connected(listener)
+    with opening, accepted:
+        alone.keep(accepted, 1)
+        alone.drop(1)
+        alone.ready()
+        assert alone.take() == {}
+    with socket.create_connection(listener.getsockname()) as another:
+        select.select([listener], [], [])
+        alone_accepted = alone.accept(listener, 1)
+        assert alone_accepted is not None
+        with alone_accepted:
+            assert alone_accepted.getpeername() == another.getsockname()
+    assert alone.accept(listener, 1) is None
+
+
+def test_the_end_of_the_supervisor_is_no_error(supervised: Supervised, listener: socket.socket) -> None:
+    opening, accepted = connected(listener)
+    with opening, accepted:
+        supervised.connections.keep(accepted, 1)
+        before = supervised.connections.kept
+        supervised.stop()
+        supervised.connections.keep(accepted, 2)
+        assert (before, supervised.connections.kept) == (True, False)
+        supervised.connections.drop(2)
+        assert supervised.connections.take() == {}
+
+
+@pytest.mark.parametrize("message", [b"", b"nonsense", b"\xc1", wire.encode(wire.Done(1))])
+def test_a_process_that_speaks_another_language_is_not_listened_to(supervised: Supervised, message: bytes) -> None:
+    supervised.raw.send(message)
+    assert supervised.raw.recv(1) == b""
+    assert supervised.heard == []
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(supervised: Supervised) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        for message in (wire.Ready(), wire.Drop(1), wire.Take(0)):
+            seqpacket.send(supervised.raw, wire.encode(message), fds=(theirs.fileno(), theirs.fileno()))
+        seqpacket.send(supervised.raw, wire.encode(wire.Keep(9, 1)), fds=(theirs.fileno(), theirs.fileno()))
+        supervised.connections.take()
+        theirs.close()
+        assert ours.recv(1) == b"", "somebody still has the other end"
+
+
+def test_a_child_made_by_fork_has_no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with told:
+        monkeypatch.setenv(wire.VARIABLE, str(theirs.detach()))
+        monkeypatch.setattr(connections, "_desks", {})
+        assert connections.Connections.from_environment().kept
+        assert not os.get_inheritable(int(os.environ[wire.VARIABLE]))
+        connections.tell_ready()
+        assert wire.decode_request(told.recv(100)) == wire.Ready()
+        assert in_a_child(lambda: not Connections.from_environment().kept)
+        connections.tell_ready(promoted=True)
+        assert wire.decode_request(told.recv(100)) == wire.Promoted()
+        for kept in connections._desks.values():
+            assert kept is not None
+            kept.close()
+
+
+def in_a_child(look: Callable[[], bool]) -> bool:
+    """What a child made by fork sees."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(not look())
+    return os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("value", ["", "x", "99999", "-1", "0"])
+def test_a_variable_that_names_no_desk_is_no_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(wire.VARIABLE, value)
+    assert desk.Desk.from_environment() is None
