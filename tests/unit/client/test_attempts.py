@@ -1,0 +1,112 @@
+"""The book of attempts: the innocent lose a step each, the guilty are alone when they do it again."""
+
+from collections.abc import Iterable
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsguard.client.attempts import MOST_DEATHS, Book, Suspicion, Turn
+
+REQUESTS = st.dictionaries(st.integers(0, 9), st.integers(0, 5), max_size=6)
+
+
+def turn(book: Book, waiting: Iterable[int]) -> Turn:
+    return book.turn(waiting)
+
+
+def test_without_a_death_all_are_run() -> None:
+    assert turn(Book(), [3, 1, 2, 1]) == Turn((3, 1, 2), ())
+
+
+def test_whoever_was_in_the_step_is_alone_until_it_gets_further() -> None:
+    book = Book().died({1: 10, 2: 20})
+    assert turn(book, [3, 1, 2]) == Turn((1,), ())
+    assert book.went_on(1, 10) == book
+    book = book.went_on(1, 11)
+    assert turn(book, [3, 1, 2]) == Turn((2,), ())
+    assert turn(book.went_on(2, 21), [3, 1, 2]) == Turn((3, 1, 2), ())
+
+
+def test_after_three_deaths_at_one_point_a_request_is_skipped_and_the_others_are_run() -> None:
+    book = Book()
+    for _ in range(MOST_DEATHS):
+        assert turn(book, [1, 2]).skip == ()
+        book = book.died({1: 10})
+    assert turn(book, [1, 2]) == Turn((2,), (1,))
+    assert turn(book.over(1), [2]) == Turn((2,), ())
+
+
+def test_deaths_further_on_do_not_add_up() -> None:
+    book = Book()
+    for progress in range(100):
+        book = book.died({1: progress})
+        assert turn(book, [1]) == Turn((1,), ())
+
+
+def test_a_death_of_an_idle_process_is_held_against_nobody() -> None:
+    book = Book().died({1: 3})
+    assert book.died({}) == book
+
+
+@given(st.lists(REQUESTS, max_size=6), st.integers(1, 4), st.lists(st.integers(0, 9), max_size=8))
+def test_a_turn_is_of_those_who_wait_and_never_of_two_suspects(
+    deaths: list[dict[int, int]], most: int, waiting: list[int]
+) -> None:
+    book = Book(most_deaths=most)
+    for in_step in deaths:
+        book = book.died(in_step)
+    now = turn(book, waiting)
+    assert set(now.run) | set(now.skip) <= set(waiting)
+    assert not set(now.run) & set(now.skip)
+    assert set(now.skip) == {each for each in waiting if book.deaths(each) >= most}
+    assert all(book.deaths(each) == 0 for each in now.run) or len(now.run) == 1
+    if set(waiting) - set(now.skip):
+        assert now.run, "somebody can always be run"
+
+
+@given(st.lists(REQUESTS, max_size=6), st.integers(1, 4))
+def test_it_is_the_same_when_it_has_been_written_down(deaths: list[dict[int, int]], most: int) -> None:
+    book = Book(most_deaths=most)
+    for in_step in deaths:
+        book = book.died(in_step)
+    for module in (msgspec.msgpack, msgspec.json):
+        assert module.decode(module.encode(book), type=Book) == book
+
+
+@given(
+    st.dictionaries(st.integers(0, 9), st.integers(1, 8), min_size=1, max_size=8),
+    st.dictionaries(st.integers(0, 9), st.integers(0, 7), max_size=3),
+)
+def test_all_innocent_requests_are_answered_and_all_guilty_ones_skipped(
+    lengths: dict[int, int], guilty_at: dict[int, int]
+) -> None:
+    """Processes that die whenever a guilty request comes to its point: it costs three of them for each, no more."""
+    guilty = {each: at for each, at in guilty_at.items() if at < lengths.get(each, 0)}
+    progress = dict.fromkeys(lengths, 0)
+    answered: set[int] = set()
+    skipped: set[int] = set()
+    deaths, book = 0, Book()
+    while len(answered) + len(skipped) < len(lengths):
+        now = turn(book, [each for each in lengths if each not in answered | skipped])
+        for each in now.skip:
+            skipped.add(each)
+            book = book.over(each)
+        if any(guilty.get(each) == progress[each] for each in now.run):
+            deaths += 1
+            assert deaths <= MOST_DEATHS * len(guilty)
+            book = book.died({each: progress[each] for each in now.run})
+            continue
+        for each in now.run:
+            progress[each] += 1
+            book = book.went_on(each, progress[each])
+            if progress[each] == lengths[each]:
+                answered.add(each)
+                book = book.over(each)
+    assert skipped == guilty.keys()
+    assert book.suspicions == {}
+
+
+def test_a_suspicion_is_small() -> None:
+    book = Book({1: Suspicion(2, 100)})
+    assert len(msgspec.msgpack.encode(book)) < 64
