@@ -3,20 +3,26 @@
 import asyncio
 import errno
 import os
+import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
 
 from mpsguard import config
-from mpsguard.cli import end_work, question
-from mpsguard.cli.supervise import Supervisor
+from mpsguard.cli import end_work, listening, question
+from mpsguard.cli.listening import Address
+from mpsguard.cli.pair import GRACE, Pair, Plan
+from mpsguard.cli.supervise import Start, Supervisor
 from mpsguard.cli.wrapped import Wrapped
 from mpsguard.config import ConfigError
+from mpsguard.daemon.way import PROGRAM_VARIABLE
 from mpsguard.linux import process_tree
 from mpsguard.model import ProcessKey
+from mpsguard.standby.decision import Role
 
 OURS: Final = 125
 """Exit code of `mpsguard run` for its own mistakes and its user's; as timeout(1), env(1) and docker-run(1) have it."""
@@ -24,6 +30,12 @@ OURS: Final = 125
 _CANNOT_RUN: Final = 126
 _NOT_FOUND: Final = 127
 _VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+
+_CONTROL: Final = "control"
+STANDBY_DIRECTORY: Final = "standby"
+"""In the public directory: where a standby comes to its own lane."""
+VAULT_VARIABLE: Final = "MPSGUARD_VAULT"
+VAULT_SOCKET: Final = "vault.sock"
 
 _MARGIN: Final = 0.5
 """Seconds the guard may take beyond the control daemon."""
@@ -65,6 +77,28 @@ class _Command(click.Command):
     "--deadline", type=click.FloatRange(0.1, 300), default=3.0, show_default=True, help="Seconds the guard may take."
 )
 @click.option("--foreground", is_flag=True, help="Leave the terminal, and its Ctrl-C, to the program.")
+@click.option(
+    "--standby",
+    type=click.IntRange(0, 1),
+    default=0,
+    show_default=True,
+    help="Processes that wait to go on where the active one leaves off.",
+)
+@click.option(
+    "--listen",
+    "addresses",
+    multiple=True,
+    metavar="HOST:PORT",
+    callback=listening.addresses,
+    help="With --standby: a listening socket for CMD, by LISTEN_FDS; may be given several times.",
+)
+@click.option(
+    "--give-up",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="With --standby: deaths in a row, with no process ready in between, after which it is over.",
+)
 @click.argument("arguments", metavar="-- CMD [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     *,
@@ -75,6 +109,9 @@ def run(
     grace: float | None,
     deadline: float,
     foreground: bool,
+    standby: int,
+    addresses: tuple[Address, ...],
+    give_up: int,
     arguments: tuple[str, ...],
 ) -> None:
     """Run CMD under the guard: on INT, TERM, HUP and QUIT its GPU work ends first, so that nobody else's does."""
@@ -82,21 +119,75 @@ def run(
         public, asked_at = _where(path, domain, pipe_directory, run_directory)
     except ConfigError as error:
         _fail(OURS, str(error))
-    environment = {**os.environ, _VARIABLE: public}
-    supervisor = Supervisor(
-        lambda: Wrapped.start(arguments, environment, own_group=not foreground),
-        lambda processes: _end_work(asked_at, processes, deadline),
-        grace=grace,
-        foreground=foreground,
-    )
+    if addresses and not standby:
+        raise _UsageError("--listen: only with --standby 1")
+
+    def end_below(processes: Sequence[ProcessKey]) -> Awaitable[end_work.Outcome]:
+        return _end_work(asked_at, processes, deadline)
+
+    with ExitStack() as owned:
+        start: Start
+        if standby:
+            plan = _plan(
+                owned,
+                public,
+                asked_at,
+                addresses,
+                arguments=arguments,
+                own_group=not foreground,
+                give_up=give_up,
+                grace=grace,
+            )
+
+            def start(ended: Callable[[], None]) -> Pair:
+                pair = Pair(plan, end_below, _say, ended)
+                owned.callback(pair.close)
+                pair.start()
+                return pair
+        else:
+            environment = {**os.environ, _VARIABLE: public}
+
+            def start(_: Callable[[], None]) -> Wrapped:
+                return Wrapped.start(arguments, environment, own_group=not foreground)
+
+        code = _supervise(Supervisor(start, end_below, grace=grace, foreground=foreground), arguments)
+    sys.exit(code)
+
+
+def _supervise(supervisor: Supervisor, arguments: tuple[str, ...]) -> int:
     try:
-        code = asyncio.run(supervisor.run(_say))
+        return asyncio.run(supervisor.run(_say))
     except OSError as error:
         missing = error.errno == errno.ENOENT
         _fail(_NOT_FOUND if missing else _CANNOT_RUN, f"{arguments[0]}: {error.strerror}")
     except Exception as error:  # a fault of ours must not look like an exit code of the program
         _fail(OURS, f"{type(error).__name__}: {error}")
-    sys.exit(code)
+
+
+def _plan(
+    owned: ExitStack,
+    public: str,
+    run_directory: str,
+    addresses: Sequence[Address],
+    *,
+    arguments: tuple[str, ...],
+    own_group: bool,
+    give_up: int,
+    grace: float | None,
+) -> Plan:
+    """How two processes are started; the listening sockets go to ``owned``."""
+    waiting = str(Path(public) / STANDBY_DIRECTORY)
+    if _is_socket(Path(public) / _CONTROL) and not _is_socket(Path(waiting) / _CONTROL):
+        # CUDA would not complain: it would run without MPS.
+        _fail(OURS, f"{public}: the domain has no standby lane (standby = true in its configuration)")
+    try:
+        listeners = listening.take(owned, addresses)
+    except OSError as error:
+        _fail(OURS, f"--listen: {error.strerror or error}")
+    vault = os.environ.get(VAULT_VARIABLE) or str(Path(run_directory) / VAULT_SOCKET)
+    common = {**os.environ, VAULT_VARIABLE: vault, PROGRAM_VARIABLE: secrets.token_hex(16)}
+    environment = {Role.ACTIVE: {**common, _VARIABLE: public}, Role.STANDBY: {**common, _VARIABLE: waiting}}
+    return Plan(arguments, environment, listeners, own_group, give_up, GRACE if grace is None else grace)
 
 
 def _where(
@@ -128,6 +219,13 @@ async def _end_work(run_directory: str, processes: Sequence[ProcessKey], within:
     assert namespace is not None
     arguments = end_work.Arguments(tuple(processes), namespace, within)
     return await question.ask(run_directory, "end_work", arguments, end_work.Outcome, within + _MARGIN)
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return path.is_socket()
+    except OSError:
+        return False
 
 
 def _say(text: str) -> None:

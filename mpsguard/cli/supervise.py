@@ -14,11 +14,10 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from mpsguard.cli.end_work import Outcome
 from mpsguard.cli.question import NoAnswerError
-from mpsguard.cli.wrapped import Wrapped
 from mpsguard.linux import process_tree
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import ProcessKey
@@ -34,10 +33,37 @@ EndWork = Callable[[Sequence[ProcessKey]], Awaitable[Outcome]]
 """Ends the GPU work of those that are clients; raises NoAnswerError."""
 
 
+class Program(Protocol):
+    """What is supervised: one process, or several that are one program."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """As a shell has it; None while it goes on."""
+
+    def reap(self, stopped_for_terminal: Callable[[], None]) -> None:
+        """Take in every child that has ended; for SIGCHLD."""
+
+    def stopping(self, number: signal.Signals) -> None:
+        """The user wants it to end."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+
+    def in_group(self, pid: int) -> bool:
+        """Whether `signal` reaches a process."""
+
+    async def kill_all(self) -> None:
+        """SIGKILL it and all that came of it."""
+
+
+Start = Callable[[Callable[[], None]], Program]
+"""Starts the program, which calls the argument when it has ended otherwise than by `Program.reap`; OSError."""
+
+
 class Supervisor:
     """Runs one program to its end."""
 
-    def __init__(self, start: Callable[[], Wrapped], end_work: EndWork, *, grace: float | None, foreground: bool):
+    def __init__(self, start: Start, end_work: EndWork, *, grace: float | None, foreground: bool):
         """``grace``: seconds from the first signal to SIGKILL. ``foreground``: the terminal is the program's."""
         self._start = start
         self._ask = end_work
@@ -57,12 +83,12 @@ class Supervisor:
         caught = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]
         for number in caught:
             loop.add_signal_handler(number, self._happened.put_nowait, number)
-        started: list[Wrapped] = []
+        started: list[Program] = []
         for number, handler in self._passers(started):
             loop.add_signal_handler(number, handler)
             caught.append(number)
         try:
-            program = self._start()
+            program = self._start(self._ended)
             # Handlers run in the loop, and so not before this.
             started.append(program)
             reap = self._reaper(program)
@@ -79,16 +105,19 @@ class Supervisor:
             for number in caught:
                 loop.remove_signal_handler(number)
 
-    def _reaper(self, program: Wrapped) -> Callable[[], None]:
+    def _ended(self) -> None:
+        self._happened.put_nowait(None)
+
+    def _reaper(self, program: Program) -> Callable[[], None]:
         def reap() -> None:
             before = program.exit_code
             program.reap(self._wants_the_terminal)
             if before is None and program.exit_code is not None:
-                self._happened.put_nowait(None)
+                self._ended()
 
         return reap
 
-    def _passers(self, started: Sequence[Wrapped]) -> list[tuple[signal.Signals, Callable[[], None]]]:
+    def _passers(self, started: Sequence[Program]) -> list[tuple[signal.Signals, Callable[[], None]]]:
         """Signals that are passed on to whoever is in ``started`` when they come."""
 
         def pass_on(number: signal.Signals) -> None:
@@ -107,9 +136,10 @@ class Supervisor:
             passers.append((signal.SIGCONT, partial(pass_on, signal.SIGCONT)))
         return passers
 
-    async def _stop(self, program: Wrapped, number: signal.Signals) -> None:
+    async def _stop(self, program: Program, number: signal.Signals) -> None:
         if self._passed_on and number is not signal.SIGHUP:
             number = signal.SIGKILL
+        program.stopping(number)
         with ExitStack() as held:
             clients: dict[ProcessKey, ProcessHandle] = {}
             await self._unless_hurried(self._end_work(clients, held, number))

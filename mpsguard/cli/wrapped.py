@@ -44,19 +44,15 @@ class Wrapped:
 
     def reap(self, stopped_for_terminal: Callable[[], None]) -> None:
         """Take in every child that has ended; for SIGCHLD."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if os.WIFSTOPPED(status):
-                if pid == self.pid and os.WSTOPSIG(status) in _TERMINAL:
-                    stopped_for_terminal()
-            elif pid == self.pid:
-                code = os.waitstatus_to_exitcode(status)
-                self.exit_code = 128 - code if code < 0 else code
+        reap_children({self.pid: self}, stopped_for_terminal)
+
+    def ended(self, status: int) -> None:
+        """It was reaped."""
+        code = os.waitstatus_to_exitcode(status)
+        self.exit_code = 128 - code if code < 0 else code
+
+    def stopping(self, number: signal.Signals) -> None:
+        """The user wants it to end, and it will hear of it. Nothing would start it again."""
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the program's group, or to it alone if it has none; to nobody once it was reaped."""
@@ -78,19 +74,42 @@ class Wrapped:
 
     async def kill_all(self) -> None:
         """SIGKILL the program and all that came of it, again until nobody is left."""
-        for _ in range(_KILL_ROUNDS):
-            handles = []
-            for key in process_tree.descendants(os.getpid()):
-                try:
-                    handle = ProcessHandle.open(key.pid)
-                except ProcessLookupError:
-                    continue
-                handles.append(handle)
-                if handle.key == key:
-                    with suppress(PermissionError, ProcessLookupError):
-                        handle.signal(signal.SIGKILL)
-            for handle in handles:
-                with handle:
-                    await handle.ended(_KILLED_WITHIN)
-            if not handles:
-                return
+        await kill_descendants(os.getpid())
+
+
+def reap_children(programs: Mapping[int, Wrapped], stopped_for_terminal: Callable[[], None]) -> None:
+    """Take in every child that has ended, and tell those of ``programs`` (by pid)."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        program = programs.get(pid)
+        if program is None:
+            continue
+        if not os.WIFSTOPPED(status):
+            program.ended(status)
+        elif os.WSTOPSIG(status) in _TERMINAL:
+            stopped_for_terminal()
+
+
+async def kill_descendants(root: int) -> None:
+    """SIGKILL all below a process that adopts orphans, again until nobody is left."""
+    for _ in range(_KILL_ROUNDS):
+        handles = []
+        for key in process_tree.descendants(root):
+            try:
+                handle = ProcessHandle.open(key.pid)
+            except ProcessLookupError:
+                continue
+            handles.append(handle)
+            if handle.key == key:
+                with suppress(PermissionError, ProcessLookupError):
+                    handle.signal(signal.SIGKILL)
+        for handle in handles:
+            with handle:
+                await handle.ended(_KILLED_WITHIN)
+        if not handles:
+            return

@@ -1,0 +1,72 @@
+"""How one process of several is ended while the others go on: its GPU work first, as with everything that is ended."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from mpsguard.cli.question import NoAnswerError
+from mpsguard.cli.supervise import EndWork
+from mpsguard.cli.wrapped import Wrapped
+from mpsguard.linux import process_tree, procfs, standstill
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import ProcessKey
+
+_LOOK_AGAIN: Final = 0.001
+_INTERRUPTIBLE_WITHIN: Final = 0.25
+"""Seconds after which a thread is taken to wait in the driver, and not for a lock of a connection."""
+_STILL_WITHIN: Final = 5.0
+
+
+async def hold_still(program: Wrapped, say: Callable[[str], None]) -> None:
+    """Stop a process and all below it where they are; when this returns none of them writes to anybody."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    while program.exit_code is None:
+        tree = _tree(program)
+        for key in tree:
+            _signal(key, signal.SIGSTOP)
+        passed = loop.time() - begun
+        # Who was forked while we looked is found when we look again.
+        if all(standstill.stands_still(key.pid, or_waits=passed > _INTERRUPTIBLE_WITHIN) for key in _tree(program)):
+            return
+        if passed > _STILL_WITHIN:
+            say(f"process {program.pid} was superseded, and cannot be stopped")
+            return
+        await asyncio.sleep(_LOOK_AGAIN)
+
+
+async def kill(program: Wrapped, end_work: EndWork) -> None:
+    """End a process and all below it: its GPU work, then itself by SIGKILL."""
+    tree = _tree(program)
+    with suppress(NoAnswerError):
+        await end_work(tree)
+    for key in {*tree, *_tree(program)}:
+        _signal(key, signal.SIGKILL)
+
+
+async def end(program: Wrapped, end_work: EndWork, grace: float) -> None:
+    """End a process: its GPU work, then itself by SIGTERM, and after ``grace`` seconds as `kill` does."""
+    with suppress(NoAnswerError):
+        await end_work(_tree(program))
+    program.signal(signal.SIGTERM)
+    program.signal(signal.SIGCONT)
+    await asyncio.sleep(grace)
+    if program.exit_code is None:
+        await kill(program, end_work)
+
+
+def _tree(program: Wrapped) -> Sequence[ProcessKey]:
+    if program.exit_code is not None:
+        return ()
+    try:
+        return [procfs.process_key(program.pid), *process_tree.descendants(program.pid)]
+    except ProcessLookupError:
+        return ()
+
+
+def _signal(key: ProcessKey, number: signal.Signals) -> None:
+    with suppress(PermissionError, ProcessLookupError), ProcessHandle.open(key.pid) as handle:
+        if handle.key == key:
+            handle.signal(number)

@@ -1,0 +1,242 @@
+"""The active process and the standby of a program, as one: what `mpsguard.standby.decision` decides is done here."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from mpsguard.cli import ending
+from mpsguard.cli.supervise import EndWork
+from mpsguard.cli.wrapped import Wrapped, kill_descendants, reap_children
+from mpsguard.linux import handover, process_tree
+from mpsguard.linux.handover import Handover
+from mpsguard.standby import decision, wire
+from mpsguard.standby.decision import Role
+from mpsguard.standby.desk import Desk, Kept
+
+ROLE_VARIABLE: Final = "MPSGUARD_ROLE"
+GRACE: Final = 10.0
+"""Seconds from SIGTERM to SIGKILL for a process that is ended without the user's word, unless he says otherwise."""
+PROMOTION_WITHIN: Final = 60.0
+"""Seconds for the vault to promote a standby; a guard may be restarted meanwhile."""
+
+_CANNOT_RUN: Final = 126
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How the processes are started and ended."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[Role, Mapping[str, str]]
+    listeners: Mapping[int, str]
+    """Listening sockets and their names; the descriptors stay the caller's."""
+    own_group: bool
+    give_up: int
+    grace: float = GRACE
+    promotion_within: float = PROMOTION_WITHIN
+
+
+class _Process:
+    """One of them, and its desk."""
+
+    def __init__(self, program: Wrapped, desk: Desk) -> None:
+        self.program = program
+        self.desk = desk
+
+
+class Pair:
+    """Owns the processes, their desks, and the connections that are kept for them. A `supervise.Program`."""
+
+    def __init__(self, plan: Plan, end_work: EndWork, say: Callable[[str], None], ended: Callable[[], None]) -> None:
+        """``ended`` is called when there is an exit code; ``end_work`` as for `Supervisor`."""
+        self.exit_code: int | None = None
+        self._plan = plan
+        self._end_work = end_work
+        self._say = say
+        self._ended = ended
+        self._kept = Kept()
+        self._processes: dict[int, _Process] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._stopping: asyncio.Task[None] | None = None
+        """Holds a superseded process still; nothing is given to its successor before."""
+        self._state, _ = decision.begin(plan.give_up)
+
+    def start(self) -> None:
+        """Start the first process; OSError if it cannot be."""
+        process_tree.adopts_orphans()
+        self._start(Role.ACTIVE)
+
+    def close(self) -> None:
+        """Give everything back but the processes; safe to call twice."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for process in self._processes.values():
+            self._close_desk(process.desk)
+        self._kept.close()
+
+    # --- a supervise.Program
+
+    def reap(self, stopped_for_terminal: Callable[[], None]) -> None:
+        """Take in every child that has ended; for SIGCHLD."""
+        reap_children({one.program.pid: one.program for one in self._processes.values()}, stopped_for_terminal)
+        ended = [number for number, one in self._processes.items() if one.program.exit_code is not None]
+        if not ended:
+            return
+        # What was said before counts before, by whomever: a promotion comes before the end of who was superseded.
+        for number, process in list(self._processes.items()):
+            if number in ended:
+                process.desk.read_rest()
+            else:
+                self._read(process.desk)
+        for number in ended:
+            process = self._processes.pop(number)
+            self._close_desk(process.desk)
+            assert process.program.exit_code is not None
+            self._happen(decision.Ended(number, process.program.exit_code))
+
+    def stopping(self, number: signal.Signals) -> None:
+        """The user wants it to end: nobody is started any more."""
+        self._happen(decision.Stop(128 + number))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all, to the standby first: it shall not go on where the active one leaves off."""
+        standby_first = sorted(self._processes, key=lambda each: each == self._state.active)
+        for each in standby_first:
+            self._processes[each].program.signal(number)
+
+    def in_group(self, pid: int) -> bool:
+        """Whether `signal` reaches a process."""
+        return any(process.program.in_group(pid) for process in self._processes.values())
+
+    async def kill_all(self) -> None:
+        """SIGKILL all and what came of them."""
+        await kill_descendants(os.getpid())
+
+    # --- what happens, and what is done
+
+    def _happen(self, event: decision.Event) -> None:
+        self._state, actions = decision.decide(self._state, event)
+        for number, process in self._processes.items():
+            process.desk.serves = number == self._state.serving
+        if self._state.coming is None:
+            self._disarm("start")
+        if not self._state.promotion_due:
+            self._disarm("promotion")
+        for action in actions:
+            self._do(action)
+
+    def _do(self, action: decision.Action) -> None:
+        match action:
+            case decision.Start(role, after):
+                self._arm("start", after, lambda: self._start_or_tell(role))
+            case decision.AwaitPromotion(number):
+                late = decision.NotPromoted(number)
+                self._arm("promotion", self._plan.promotion_within, lambda: self._happen(late))
+            case decision.Supersede(number):
+                self._supersede(self._processes[number].program)
+            case decision.End(number):
+                self._spawn(ending.end(self._processes[number].program, self._end_work, self._plan.grace))
+            case decision.Finish(code):
+                self.exit_code = code
+                self._ended()
+
+    def _start_or_tell(self, role: Role) -> None:
+        try:
+            self._start(role)
+        except OSError as error:
+            self._say(f"{self._plan.arguments[0]}: {error.strerror}")
+            number = self._state.next_number
+            self._happen(decision.Started())
+            self._happen(decision.Ended(number, _CANNOT_RUN))
+
+    def _start(self, role: Role) -> None:
+        desk = Desk(self._kept, self._heard)
+        try:
+            pid = handover.start(
+                self._plan.arguments,
+                {**self._plan.environment[role], ROLE_VARIABLE: role.value},
+                Handover(self._plan.listeners, {wire.VARIABLE: desk.theirs.fileno()}),
+                own_group=self._plan.own_group,
+            )
+        except BaseException:
+            desk.close()
+            raise
+        desk.theirs.close()
+        self._processes[self._state.next_number] = _Process(Wrapped(pid, self._plan.own_group), desk)
+        asyncio.get_running_loop().add_reader(desk.fileno(), self._read, desk)
+        self._happen(decision.Started())
+
+    def _read(self, desk: Desk) -> None:
+        if not desk.read():
+            self._close_desk(desk)
+
+    def _heard(self, desk: Desk, message: wire.Ready | wire.Promoted | wire.Take) -> None:
+        number = next((number for number, one in self._processes.items() if one.desk is desk), None)
+        if number is None:
+            return
+        match message:
+            case wire.Ready():
+                self._happen(decision.Ready(number))
+            case wire.Promoted():
+                self._happen(decision.Promoted(number))
+            case wire.Take(id):
+                if desk.serves:
+                    self._spawn(self._give(desk, message))
+                else:
+                    desk.refuse(id, "another process is the active one")
+
+    async def _give(self, desk: Desk, request: wire.Take) -> None:
+        while self._stopping is not None and not self._stopping.done():
+            await asyncio.wait({self._stopping})
+        if desk.serves:
+            desk.give_all(request)
+
+    def _supersede(self, program: Wrapped) -> None:
+        before = self._stopping
+
+        async def hold_still() -> None:
+            if before is not None:
+                await asyncio.wait({before})
+            await ending.hold_still(program, self._say)
+
+        async def end(still: asyncio.Task[None]) -> None:
+            await asyncio.wait({still})
+            await ending.kill(program, self._end_work)
+
+        self._stopping = self._spawn(hold_still())
+        self._spawn(end(self._stopping))
+
+    # --- its own
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _arm(self, name: str, after: float, then: Callable[[], None]) -> None:
+        self._disarm(name)
+
+        def due() -> None:
+            del self._timers[name]
+            then()
+
+        self._timers[name] = asyncio.get_running_loop().call_later(after, due)
+
+    def _disarm(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _close_desk(self, desk: Desk) -> None:
+        if desk.fileno() >= 0:
+            with suppress(RuntimeError):
+                asyncio.get_running_loop().remove_reader(desk.fileno())
+        desk.close()

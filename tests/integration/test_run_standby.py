@@ -1,0 +1,246 @@
+"""`mpsguard run --standby 1` with no guard: which processes there are, what they are given, and how it all ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.guarded import REPOSITORY, descriptors, wait_for
+from tests.integration.running import NOWHERE, PYTHON, Running
+
+RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]
+PROGRAM = """
+import json, os, signal, socket, sys, time
+from mpsguard.client import desk
+from mpsguard.client.connections import Connections, tell_ready
+from mpsguard.linux import service_manager
+
+def tell(event, **more):
+    line = {"event": event, "pid": os.getpid(), "role": os.environ["MPSGUARD_ROLE"], **more}
+    os.write(1, (json.dumps(line) + "\\n").encode())
+
+def act(number, _):
+    if number == signal.SIGUSR1:
+        tell_ready(promoted=True)
+        tell("took", tags=sorted(Connections.from_environment().take()))
+    else:
+        os._exit(0)
+
+signal.signal(signal.SIGUSR1, act)
+signal.signal(signal.SIGUSR2, act)
+given = service_manager.take_listen_fds()
+connections = Connections.from_environment()
+if "unready" not in sys.argv:
+    tell_ready()
+if given and os.environ["MPSGUARD_ROLE"] == "active":
+    listener = socket.socket(fileno=min(given))
+    sock = None
+    if "accept" in sys.argv:
+        while sock is None:
+            sock = connections.accept(listener, 5)
+tell("up", kept=connections.kept, listening=[
+    [name, socket.socket(fileno=os.dup(fd)).getsockname()[:2]] for fd, name in given.items()
+], variables={name: os.environ.get(name) for name in (
+    "CUDA_MPS_PIPE_DIRECTORY", "MPSGUARD_VAULT", "MPSGUARD_PROGRAM", "LISTEN_FDS"
+)})
+if "fail" in sys.argv:
+    os._exit(9)
+if "writes" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
+    while True:
+        sock.sendall(b"x" * 1000)
+while True:
+    time.sleep(600)
+"""
+"""Promoted by SIGUSR1, done by SIGUSR2. Arguments: unready, accept, writes, fail."""
+
+
+class Starter:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.started: list[Running] = []
+        self._pids: list[int] = []
+
+    def __call__(self, *arguments: str, options: tuple[str, ...] = ()) -> Running:
+        command = [*PYTHON, PROGRAM, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        self.started.append(Running(self._root, (*NOWHERE, "--standby", "1", *options), command, environment))
+        return self.started[-1]
+
+    def up(self, running: Running) -> dict[str, Any]:
+        told = running.expect("up")
+        self._pids.append(told["pid"])
+        return told
+
+    def close(self) -> None:
+        for running in self.started:
+            running.close()
+        for pid in self._pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Starter]:
+    starter = Starter(tmp_path)
+    yield starter
+    starter.close()
+
+
+def both(run: Starter, running: Running) -> tuple[dict[str, Any], dict[str, Any]]:
+    active, standby = run.up(running), run.up(running)
+    assert (active["role"], standby["role"]) == ("active", "standby")
+    return active, standby
+
+
+def stream_end(sock: socket.socket) -> int:
+    """Read until nothing has come for half a second; how many bytes have come in all, by the kernel's count."""
+    while select.select([sock], [], [], 0.5)[0]:
+        assert sock.recv(1 << 20)
+    return int.from_bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)[128:136], sys.byteorder)
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_both_have_their_role_their_lane_and_the_same_listening_sockets(run: Starter) -> None:
+    running = run(options=("--listen", "127.0.0.1:0", "--listen", "[::1]:0"))
+    active, standby = both(run, running)
+    assert active["kept"]
+    assert standby["kept"]
+    assert [name for name, _ in active["listening"]] == ["listen-0", "listen-1"]
+    assert active["listening"] == standby["listening"]
+    program = active["variables"]["MPSGUARD_PROGRAM"]
+    assert program
+    ours = {
+        "MPSGUARD_VAULT": "/nonexistent/mpsguard/vault.sock",
+        "MPSGUARD_PROGRAM": program,
+        "LISTEN_FDS": None,  # taken
+    }
+    assert active["variables"] == {**ours, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent/mps"}
+    assert standby["variables"] == {**ours, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent/mps/standby"}
+
+
+def test_a_signal_ends_both(run: Starter) -> None:
+    running = run()
+    active, standby = both(run, running)
+    running.process.terminate()
+    assert running.wait() == 128 + signal.SIGTERM
+    assert not alive(active["pid"])
+    assert not alive(standby["pid"])
+
+
+def test_what_is_done_is_done(run: Starter) -> None:
+    running = run()
+    active, standby = both(run, running)
+    os.kill(active["pid"], signal.SIGUSR2)
+    assert running.wait() == 0
+    assert not alive(standby["pid"])
+
+
+def test_the_standby_goes_on_and_has_a_standby_itself(run: Starter) -> None:
+    running = run()
+    active, standby = both(run, running)
+    os.kill(active["pid"], signal.SIGKILL)
+    os.kill(standby["pid"], signal.SIGUSR1)
+    assert running.expect("took")["pid"] == standby["pid"]
+    assert run.up(running)["role"] == "standby"
+    os.kill(standby["pid"], signal.SIGUSR2)
+    assert running.wait() == 0
+
+
+def test_a_standby_that_ends_is_replaced(run: Starter) -> None:
+    running = run()
+    active, standby = both(run, running)
+    os.kill(standby["pid"], signal.SIGKILL)
+    assert run.up(running)["role"] == "standby"
+    assert alive(active["pid"])
+
+
+def test_it_gives_up_with_the_exit_code_of_the_last_death(run: Starter) -> None:
+    running = run("unready", "fail", options=("--give-up", "3"))
+    assert [run.up(running)["role"] for _ in range(3)] == ["active"] * 3
+    assert running.wait() == 9
+
+
+def test_a_superseded_process_writes_no_more_before_its_connections_are_given_away(run: Starter) -> None:
+    """It lives, it is in the middle of writing, and does not know."""
+    running = run("accept", "writes", options=("--listen", "127.0.0.1:0"))
+    standby = run.up(running)
+    assert standby["role"] == "standby", "the active one waits for a connection"
+    with socket.create_connection(tuple(standby["listening"][0][1])) as opening:
+        active = run.up(running)
+        opening.settimeout(30)
+        assert opening.recv(1000)
+        os.kill(standby["pid"], signal.SIGUSR1)
+        assert running.expect("took")["tags"] == [5]
+        # What is on its way arrives, and then nothing.
+        before = stream_end(opening)
+        assert stream_end(opening) == before
+        wait_for("its end", lambda: not alive(active["pid"]))
+
+
+def test_who_kills_it_with_sigkill_kills_neither(run: Starter) -> None:
+    """They go on serving, and the vault still promotes; only nobody keeps connections, or starts another standby."""
+    running = run()
+    active, standby = both(run, running)
+    running.process.kill()
+    running.wait()
+    assert alive(active["pid"])
+    assert alive(standby["pid"])
+
+
+def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None:
+    running = run()
+    _, standby = both(run, running)
+    before = descriptors(running.pid)
+    for _ in range(3):
+        os.kill(standby["pid"], signal.SIGKILL)
+        standby = run.up(running)
+    wait_for("as many as before", lambda: descriptors(running.pid) == before)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--listen", "127.0.0.1:0"), 125),
+        (("--standby", "2"), 125),
+        (("--standby", "1", "--listen", "127.0.0.1"), 125),
+        (("--standby", "1", "--listen", "127.0.0.1:99999"), 125),
+        (("--standby", "1", "--listen", "192.0.2.1:1"), 125),
+        (("--standby", "1", "--give-up", "0"), 125),
+        (("--standby", "1", "/nonexistent/program"), 127),
+        (("--standby", "1", "/etc/passwd"), 126),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(options: tuple[str, ...], code: int) -> None:
+    done = subprocess.run(
+        [*RUN, *NOWHERE, *options, *([] if options[-1].startswith("/") else ["--", "true"])],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr
+
+
+def test_a_domain_without_a_standby_lane_is_refused(tmp_path: Path) -> None:
+    """CUDA would find nobody there, and run without MPS."""
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(tmp_path / "control"))
+        run = [*RUN, "--run-directory", "/nonexistent", "--pipe-directory", str(tmp_path), "--standby", "1"]
+        done = subprocess.run([*run, "--", "true"], cwd=REPOSITORY, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 125
