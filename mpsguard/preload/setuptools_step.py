@@ -1,4 +1,4 @@
-"""The step of the package's build that makes the preload (`tool.setuptools` in pyproject.toml names it)."""
+"""The step of the package's build that makes its C libraries (`tool.setuptools` in pyproject.toml names it)."""
 
 import runpy
 from pathlib import Path
@@ -7,8 +7,12 @@ from typing import Final
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
 
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 # By path: the package cannot be imported while it is being built.
-_BUILD: Final = runpy.run_path(str(Path(__file__).with_name("build.py")))
+_BUILDS: Final = {
+    f"mpsguard.{parent}.{library}": runpy.run_path(str(_PACKAGE.joinpath(*parent.split("."), "build.py")))
+    for parent, library in (("preload", "libmpsguard"), ("client.torch_regions", "libmpsguard_pool"))
+}
 
 
 class BuildPreload(build_ext):
@@ -19,12 +23,13 @@ class BuildPreload(build_ext):
         return f"{fullname.replace('.', '/')}.so"
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile; a machine without a compiler gets the package without the preload."""
+        """Compile; a machine without a compiler gets the package without the library."""
+        build = _BUILDS[ext.name]
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _BUILD["compile_library"](target)
-        except _BUILD["CompilerError"] as error:
+            build["compile_library"](target)
+        except build["CompilerError"] as error:
             if not ext.optional:
                 raise
-            self.warn(f"the preload {target.name} is not built: {error}")
+            self.warn(f"{target.name} is not built: {error}")

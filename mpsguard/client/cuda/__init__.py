@@ -1,0 +1,36 @@
+"""Regions of GPU memory, made and mapped: needs the CUDA driver and the package cuda-bindings (extra ``cuda``).
+
+    from mpsguard.client import cuda
+
+    with cuda.create(session, "weights", 64 << 30) as memory: ...        # mapped writable, and in the vault
+    with cuda.attach(session, "weights") as memory:                      # in another process, at the same address
+        array = cupy.asarray(memory.view(0, 4096))                       # or torch, numba: no copy
+        numpy.frombuffer(memory.view(0, 4096).read(), numpy.uint8)       # a copy in the host's memory
+
+A region is in one chunk if nothing else is said: mapping costs by the handle, not by the byte.
+"""
+
+from mpsguard.client import mapped
+from mpsguard.client.cuda.driver import CudaBackend, CudaError, NoCudaError
+from mpsguard.client.mapped import AddressTakenError, Memory, View
+from mpsguard.client.session import Session
+
+__all__ = ["AddressTakenError", "CudaBackend", "CudaError", "Memory", "NoCudaError", "View", "attach", "create"]
+
+
+def create(
+    session: Session, name: str, size: int, *, device: int = 0, largest: int | None = None, metadata: bytes = b""
+) -> Memory:
+    """Make ``size`` bytes on a GPU (CUDA's ordinal) and give them to the vault: see `mpsguard.client.mapped.create`.
+
+    NoCudaError if there is no CUDA here, CudaError if the driver refuses.
+    """
+    return mapped.create(session, CudaBackend(device), name, size, largest=largest, metadata=metadata)
+
+
+def attach(session: Session, name: str, *, device: int = 0, writable: bool = False) -> Memory:
+    """Map a region of this GPU where its maker has it: see `mpsguard.client.mapped.attach`.
+
+    NoCudaError if there is no CUDA here, CudaError if the driver refuses.
+    """
+    return mapped.attach(session, CudaBackend(device), name, writable=writable)

@@ -1,0 +1,13 @@
+"""Regions that are mapped: what memory of the host (`host`) and of a GPU (`mpsguard.client.cuda`) have in common.
+
+memory = create(session, backend, "weights", size)      # makes it, maps it, gives it to the vault
+with attach(session, backend, "weights") as memory:     # maps it at the same address, read-only
+    view = memory.view(offset, nbytes)
+"""
+
+from mpsguard.client.mapped.backend import AddressTakenError, Backend
+from mpsguard.client.mapped.host import HostBackend
+from mpsguard.client.mapped.memory import Memory, attach, create
+from mpsguard.client.mapped.view import View
+
+__all__ = ["AddressTakenError", "Backend", "HostBackend", "Memory", "View", "attach", "create"]

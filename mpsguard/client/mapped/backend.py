@@ -1,0 +1,55 @@
+"""What a kind of memory must be able to do to be mapped: the few calls behind which a driver, or the kernel, is."""
+
+from typing import Protocol, runtime_checkable
+
+
+class AddressTakenError(Exception):
+    """The region's addresses are not free in this process, so it cannot be mapped where everybody else has it."""
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Memory of one kind, on one device. Sizes and addresses are bytes; every call raises what its driver refuses.
+
+    Handles are the backend's own, and owned by the caller until `drop`; a mapping keeps its memory without them.
+    """
+
+    gpu: str | None
+    """UUID of the GPU on which the memory lies; None for memory of the host."""
+    device: str
+    """The device's name in PyTorch: ``cuda:0``, ``cpu``."""
+    granularity: int
+    """Sizes and addresses are multiples of it."""
+
+    def make(self, size: int) -> int:
+        """New memory; a handle."""
+
+    def export(self, handle: int) -> int:
+        """A descriptor of the memory, owned by the caller."""
+
+    def take(self, fd: int) -> int:
+        """A handle of the memory of a descriptor, which stays the caller's."""
+
+    def drop(self, handle: int) -> None:
+        """Give a handle back."""
+
+    def reserve(self, va: int, size: int) -> int:
+        """Keep addresses free for us, at ``va`` if that can be; where they are."""
+
+    def unreserve(self, va: int, size: int) -> None:
+        """Give them back; nothing is mapped there."""
+
+    def map(self, va: int, size: int, handle: int) -> None:
+        """Put memory at reserved addresses, for nobody's access yet."""
+
+    def unmap(self, va: int, size: int) -> None:
+        """Take it away again."""
+
+    def allow(self, va: int, size: int, *, writable: bool) -> None:
+        """Let this process read what is mapped there, and write it if ``writable``."""
+
+    def read(self, va: int, size: int) -> bytes:
+        """A copy in memory of the host, when all work before it is done."""
+
+    def write(self, va: int, data: bytes) -> None:
+        """Copy from memory of the host; done when it returns."""

@@ -1,0 +1,96 @@
+"""Memory of the host, as memfds mapped at fixed addresses: for state that lies there, and where there is no GPU."""
+
+import ctypes
+import mmap
+import os
+from typing import Final
+
+from mpsguard.linux import memfd
+
+_FIXED, _NORESERVE, _FIXED_NOREPLACE = 0x10, 0x4000, 0x100000
+"""MAP_FIXED, MAP_NORESERVE and MAP_FIXED_NOREPLACE (Linux 4.17) of <asm-generic/mman.h>."""
+_FAILED: Final = ctypes.c_void_p(-1).value
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class HostBackend:
+    """See `mpsguard.client.mapped.backend.Backend`; handles are descriptors. OSError if the kernel refuses."""
+
+    def __init__(self) -> None:
+        self.gpu: str | None = None
+        self.device = "cpu"
+        self.granularity = mmap.PAGESIZE
+
+    def make(self, size: int) -> int:
+        """A memfd whose size nobody can change."""
+        return memfd.create("mpsguard-region", size, fixed=True)
+
+    def export(self, handle: int) -> int:
+        """Another descriptor of it."""
+        return os.dup(handle)
+
+    def take(self, fd: int) -> int:
+        """Another descriptor of it."""
+        return os.dup(fd)
+
+    def drop(self, handle: int) -> None:
+        """Close it."""
+        os.close(handle)
+
+    def reserve(self, va: int, size: int) -> int:
+        """Map nothing there, at ``va`` or else where the kernel likes."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        try:
+            return _map(va, size, flags | _FIXED_NOREPLACE, -1)
+        except FileExistsError:
+            return _map(0, size, flags, -1)
+
+    def unreserve(self, va: int, size: int) -> None:
+        """Unmap it."""
+        _check(_libc.munmap(va, size))
+
+    def map(self, va: int, size: int, handle: int) -> None:
+        """Map it for nobody's access; `reserve` has the addresses."""
+        _map(va, size, mmap.MAP_SHARED | _FIXED, handle)
+
+    def unmap(self, va: int, size: int) -> None:
+        """Put a mapping of nothing in its place."""
+        _map(va, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | _FIXED, -1)
+
+    def allow(self, va: int, size: int, *, writable: bool) -> None:
+        """Change the pages' protection."""
+        _check(_libc.mprotect(va, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)))
+
+    def read(self, va: int, size: int) -> bytes:
+        """Copy from there."""
+        return ctypes.string_at(va, size)
+
+    def write(self, va: int, data: bytes) -> None:
+        """Copy to there."""
+        ctypes.memmove(va, data, len(data))
+
+
+def _map(va: int, size: int, flags: int, fd: int) -> int:
+    # No access until it is allowed; PROT_NONE is 0, and the mmap module has no name for it.
+    at = _libc.mmap(va, size, 0, flags, fd, 0)
+    if at == _FAILED:
+        _check(-1)
+    return int(at)
+
+
+def _check(result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

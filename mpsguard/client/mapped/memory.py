@@ -1,0 +1,163 @@
+"""A region of a session, mapped into this process."""
+
+import os
+import weakref
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Final, Self
+
+from mpsguard.client.mapped import layout
+from mpsguard.client.mapped.backend import AddressTakenError, Backend
+from mpsguard.client.mapped.view import View
+from mpsguard.client.region import Chunk, Region
+from mpsguard.client.session import Session
+from mpsguard.vault.errors import LayoutMismatchError, SealedError
+
+_TRIES: Final = 64
+"""Places that are tried for a new region while something else of this process is where it would be."""
+
+
+class Memory:
+    """Owns the mapping, its addresses, and the region as this process has it open. Made by `create` and `attach`."""
+
+    def __init__(self, backend: Backend, region: Region, undo: ExitStack, *, writable: bool, made: bool) -> None:
+        assert region.layout.va is not None
+        self.backend = backend
+        self.region = region
+        self.writable = writable
+        """Whether this process may write to it; the GPU, or else the kernel, sees to it."""
+        self.made = made
+        """Whether it was made here, and is not attached to."""
+        self.va: int = region.layout.va
+        self.size: int = region.layout.size
+        self._undo = undo
+        self._views: weakref.WeakSet[View] = weakref.WeakSet()
+
+    @property
+    def name(self) -> str:
+        """The region's name in its session."""
+        return self.region.name
+
+    def view(self, offset: int = 0, nbytes: int | None = None, *, readonly: bool | None = None) -> View:
+        """``nbytes`` (None: all that follow) from ``offset`` on; ValueError if that is not within the region.
+
+        ``readonly`` is what consumers are told, None: as it is mapped. False is for those that know no read-only memory
+        (PyTorch). It gives no right: a kernel that writes to what is mapped read-only makes a fault, and ends every
+        client of its MPS server.
+        """
+        length = self.size - offset if nbytes is None else nbytes
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise ValueError(f"region {self.name!r} has {self.size} bytes, not {length} from {offset} on")
+        view = View(self, self.va + offset, length, readonly=not self.writable if readonly is None else readonly)
+        self._views.add(view)
+        return view
+
+    def close(self) -> None:
+        """Unmap it, and tell the vault so. Safe to call twice.
+
+        BufferError while a view of it is alive, in an array or tensor perhaps: work on memory that is not mapped any
+        more would end every client of its MPS server. Raises the backend's error if a call fails, as all do after a
+        fault; whatever could be given back has been then.
+        """
+        alive = len(self._views)
+        if alive:
+            raise BufferError(f"region {self.name!r}: {alive} views of it are alive, or arrays made from them")
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # The frames of the exception may hold views; that must not hide what happened.
+        with suppress(Exception):
+            self.close()
+
+
+def create(
+    session: Session,
+    backend: Backend,
+    name: str,
+    size: int,
+    *,
+    largest: int | None = None,
+    metadata: bytes = b"",
+) -> Memory:
+    """Make ``size`` bytes (rounded up to the granularity), map them writable, and give them to the vault as a region.
+
+    ``largest``: bytes of a chunk at most; None: all in one, the fastest to map. Chunks are what can be sealed.
+
+    Raises what `Session.create` does, and the backend's errors; nothing is left behind then.
+    """
+    sizes = layout.chunk_sizes(size, backend.granularity, largest)
+    with ExitStack() as undo, ExitStack() as exported:
+        va = _reserve_somewhere(session, backend, sum(sizes))
+        undo.callback(backend.unreserve, va, sum(sizes))
+        chunks = []
+        for start, length in layout.pieces(va, sizes):
+            handle = backend.make(length)
+            try:
+                chunks.append(Chunk(backend.export(handle), length))
+                exported.callback(os.close, chunks[-1].fd)
+                backend.map(start, length, handle)
+            finally:
+                backend.drop(handle)
+            undo.callback(backend.unmap, start, length)
+        backend.allow(va, sum(sizes), writable=True)
+        region = session.create(name, chunks, va=va, gpu=backend.gpu, metadata=metadata)
+        return Memory(backend, region, undo.pop_all(), writable=True, made=True)
+
+
+def attach(session: Session, backend: Backend, name: str, *, writable: bool = False) -> Memory:
+    """Map a region of the session where its maker has it, for reading alone if not ``writable``.
+
+    Raises what `Session.open` does, LayoutMismatchError if the region is not such memory, SealedError if it is to be
+    written and a chunk of it is sealed, AddressTakenError if something else of this process is at its addresses.
+    """
+    with ExitStack() as undo:
+        region = undo.enter_context(session.open(name, gpu=backend.gpu))
+        va, sizes = region.layout.va, region.layout.sizes
+        if va is None or region.layout.gpu != backend.gpu:
+            raise LayoutMismatchError(f"region {name!r} has no address, or is not memory of {backend.device}")
+        if any(number % backend.granularity for number in (va, *sizes)):
+            raise LayoutMismatchError(f"region {name!r} is not made of units of {backend.granularity} bytes")
+        if writable and region.sealed:
+            raise SealedError(f"region {name!r}: {len(region.sealed)} of {len(sizes)} chunks are sealed")
+        _reserve_exactly(backend, name, va, sum(sizes))
+        undo.callback(backend.unreserve, va, sum(sizes))
+        for fd, (start, length) in zip(region.fds, layout.pieces(va, sizes), strict=True):
+            handle = backend.take(fd)
+            try:
+                backend.map(start, length, handle)
+            finally:
+                backend.drop(handle)
+            undo.callback(backend.unmap, start, length)
+        backend.allow(va, sum(sizes), writable=writable)
+        return Memory(backend, region, undo.pop_all(), writable=writable, made=False)
+
+
+def _reserve_exactly(backend: Backend, name: str, va: int, size: int) -> None:
+    got = backend.reserve(va, size)
+    if got != va:
+        backend.unreserve(got, size)
+        raise AddressTakenError(f"region {name!r} belongs at {va:#x}, where this process has something else")
+
+
+def _reserve_somewhere(session: Session, backend: Backend, size: int) -> int:
+    taken = []
+    for name in session.names():
+        there = session.describe(name).layout
+        if there.va is not None:
+            taken.append(layout.Range(there.va, there.va + there.size))
+    for _ in range(_TRIES):
+        va = layout.place(size, taken)
+        got = backend.reserve(va, size)
+        if got == va:
+            return va
+        backend.unreserve(got, size)
+        taken.append(layout.Range(va, va + size))
+    raise AddressTakenError(f"{_TRIES} places for {size} bytes, and something of this process in each of them")

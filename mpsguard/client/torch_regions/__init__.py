@@ -1,0 +1,35 @@
+"""PyTorch's tensors in regions: needs PyTorch, and for a GPU the extra ``cuda``.
+
+with cuda.create(session, "weights", size) as memory, RegionPool(memory) as pool:
+    with pool.use():
+        model = build()                                       # every CUDA tensor made here lies in the region
+    save_state_dict(session, memory, model.state_dict())
+
+state = open_state_dict(session, "weights", "cuda:0")                # in the standby: the same memory, read-only
+model.load_state_dict(state.tensors, assign=True)
+"""
+
+from mpsguard.client.torch_regions.manifest import Manifest, ManifestError, Placed, Spec
+from mpsguard.client.torch_regions.pool import RegionPool
+from mpsguard.client.torch_regions.state_dict import (
+    StateDict,
+    backend_of,
+    create_state_dict,
+    open_state_dict,
+    save_state_dict,
+    tensors_at,
+)
+
+__all__ = [
+    "Manifest",
+    "ManifestError",
+    "Placed",
+    "RegionPool",
+    "Spec",
+    "StateDict",
+    "backend_of",
+    "create_state_dict",
+    "open_state_dict",
+    "save_state_dict",
+    "tensors_at",
+]

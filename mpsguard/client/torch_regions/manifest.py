@@ -1,0 +1,138 @@
+"""Which tensors lie where in a region: written by who fills it, read by who maps it. Pure; knows no PyTorch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+VERSION: Final = 1
+ALIGNMENT: Final = 512
+"""Bytes to which tensors are aligned, as PyTorch's own allocator does it."""
+
+SIZES: Final[Mapping[str, int]] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""Bytes of an element, by PyTorch's name of the type."""
+
+Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
+
+
+class ManifestError(Exception):
+    """Not a manifest, or not of this region."""
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """A tensor that is wanted: its type by PyTorch's name, and its shape."""
+
+    dtype: str
+    shape: tuple[Natural, ...]
+
+
+class Placed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor in a region."""
+
+    dtype: str
+    shape: tuple[Natural, ...]
+    strides: tuple[Natural, ...]
+    """In elements."""
+    offset: Natural
+    """Bytes from the region's start to its first element."""
+
+    @property
+    def end(self) -> int:
+        """Bytes from the region's start to the end of its last element."""
+        return self.offset + extent(self.shape, self.strides) * SIZES[self.dtype]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All tensors of a region."""
+
+    version: int
+    size: Natural
+    """Bytes of the region that they need."""
+    tensors: dict[str, Placed]
+    """By name; several may lie in the same place."""
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to behind the last one; 0 if there are none."""
+    if not all(shape):
+        return 0
+    return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor in C order, as PyTorch counts them."""
+    strides: list[int] = []
+    step = 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def plan(specs: Mapping[str, Spec]) -> Manifest:
+    """Places for tensors, one behind the other; ManifestError for a type that is not in `SIZES`."""
+    tensors: dict[str, Placed] = {}
+    at = 0
+    for name, spec in specs.items():
+        _check_type(name, spec.dtype)
+        tensors[name] = Placed(spec.dtype, spec.shape, contiguous(spec.shape), at)
+        at = -(-tensors[name].end // ALIGNMENT) * ALIGNMENT
+    return Manifest(VERSION, max(at, 1), tensors)
+
+
+def of(tensors: Mapping[str, Placed]) -> Manifest:
+    """The manifest of tensors that have their places; ManifestError for a type that is not in `SIZES`."""
+    for name, placed in tensors.items():
+        _check_type(name, placed.dtype)
+    return Manifest(VERSION, max(_ends(tensors.values()), default=1), dict(tensors))
+
+
+def encode(manifest: Manifest) -> bytes:
+    """As bytes; they say where they end."""
+    body = msgspec.msgpack.encode(manifest)
+    return len(body).to_bytes(8, "little") + body
+
+
+def decode(data: bytes, size: int) -> Manifest:
+    """What `encode` made, perhaps with more behind it; ManifestError if it does not fit a region of ``size`` bytes."""
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 + length:
+        raise ManifestError(f"{len(data)} bytes are not all of the manifest")
+    try:
+        manifest = msgspec.msgpack.decode(data[8 : 8 + length], type=Manifest)
+    except msgspec.DecodeError as error:
+        raise ManifestError(f"not a manifest: {error}") from None
+    if manifest.version != VERSION:
+        raise ManifestError(f"manifest of version {manifest.version}; this is {VERSION}")
+    for name, placed in manifest.tensors.items():
+        _check_type(name, placed.dtype)
+        if len(placed.shape) != len(placed.strides):
+            raise ManifestError(f"{name}: {len(placed.shape)} lengths and {len(placed.strides)} strides")
+        if placed.offset % SIZES[placed.dtype] or placed.end > size:
+            raise ManifestError(f"{name}: bytes {placed.offset} to {placed.end} of a region of {size}")
+    return manifest
+
+
+def _ends(tensors: Iterable[Placed]) -> list[int]:
+    return [placed.end for placed in tensors]
+
+
+def _check_type(name: str, dtype: str) -> None:
+    if dtype not in SIZES:
+        raise ManifestError(f"{name}: type {dtype!r}; known are {', '.join(SIZES)}")

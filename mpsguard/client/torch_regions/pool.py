@@ -1,0 +1,75 @@
+"""A pool of PyTorch's CUDA allocator whose memory is a region."""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from mpsguard.client.mapped import Memory
+from mpsguard.client.torch_regions import library
+
+
+class RegionPool:
+    """Puts what PyTorch allocates on the GPU into a region that was made here. Owns the pool; closed before the region.
+
+        with cuda.create(session, "weights", size) as memory, RegionPool(memory) as pool:
+            with pool.use():
+                model = build()
+
+    PyTorch takes segments of 2 MiB (for tensors up to 1 MiB), of 20 MiB (up to 10 MiB), and of the next multiple of
+    2 MiB. When the region is full, torch.OutOfMemoryError.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        """ValueError if the region is not on a GPU, or was not made here: what it holds would be overwritten."""
+        if memory.backend.gpu is None or not memory.made:
+            raise ValueError(f"region {memory.name!r}: only a GPU's memory that was made here can become a pool")
+        path = library.path()
+        self._library = library.load(path)
+        self._device = torch.device(memory.backend.device)
+        self._view = memory.view()
+        wait = ctypes.cast(ctypes.CDLL("libcuda.so.1").cuCtxSynchronize, ctypes.c_void_p)
+        self._number = self._library.mpsguard_pool_open(memory.va, memory.size, self._device.index, wait)
+        if self._number < 0:
+            raise ValueError(f"region {memory.name!r} has less than {library.UNIT} bytes, or there are too many pools")
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(str(path), "mpsguard_pool_allocate", "mpsguard_pool_free")
+        # The pool does not keep it.
+        self._allocator = allocator
+        self._pool: torch.cuda.MemPool | None = torch.cuda.MemPool(allocator.allocator())
+
+    @property
+    def used(self) -> int:
+        """Bytes of the region that PyTorch has taken, in segments."""
+        return int(self._library.mpsguard_pool_used(self._number))
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Within, this thread's CUDA tensors lie in the region; those of threads it starts (autograd's) do not."""
+        before = self._library.mpsguard_pool_enter(self._number)
+        try:
+            with torch.cuda.use_mem_pool(self._pool, self._device):
+                yield
+        finally:
+            self._library.mpsguard_pool_enter(before)
+
+    def close(self) -> None:
+        """Give the memory back to the region; BufferError while a tensor lies there. Safe to call twice."""
+        if self._number < 0:
+            return
+        if self._pool is not None:
+            torch.cuda.synchronize(self._device)
+            self._pool = None
+        # Segments of tensors that were freed after the pool had gone.
+        torch.cuda.empty_cache()
+        if self._library.mpsguard_pool_close(self._number):
+            raise BufferError(f"{self.used} bytes of the region are still PyTorch's: tensors are alive there")
+        self._number = -1
+        del self._view
+
+    def __enter__(self) -> "RegionPool":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()

@@ -1,0 +1,165 @@
+"""Tensors by name in a region, with the manifest in another one (``NAME.manifest``, memory of the host)."""
+
+import os
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from mpsguard.client import mapped
+from mpsguard.client.cuda import CudaBackend
+from mpsguard.client.mapped import Backend, HostBackend, Memory
+from mpsguard.client.region import Chunk
+from mpsguard.client.session import Session
+from mpsguard.client.torch_regions import manifest
+from mpsguard.client.torch_regions.manifest import Manifest, ManifestError, Placed, Spec
+from mpsguard.linux import memfd
+
+SUFFIX = ".manifest"
+
+
+class StateDict:
+    """Named tensors on a region's memory; owns the mapping. Made by `create_state_dict` and `open_state_dict`."""
+
+    def __init__(self, memory: Memory, tensors: dict[str, torch.Tensor]) -> None:
+        self.memory = memory
+        self.tensors = tensors
+        """Some may be copies: those that were asked for as private."""
+
+    def close(self) -> None:
+        """Unmap; BufferError while a tensor on the memory is alive elsewhere. The tensors here are gone then."""
+        self.tensors = {}
+        self.memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        # What still uses the memory is in the frames of the exception.
+        with suppress(Exception):
+            self.close()
+
+
+def backend_of(device: torch.device | str) -> Backend:
+    """Memory of that device: ``cuda`` (the first GPU), ``cuda:N``, ``cpu``. ValueError for another one."""
+    wanted = torch.device(device)
+    if wanted.type == "cuda":
+        return CudaBackend(wanted.index or 0)
+    if wanted.type == "cpu":
+        return HostBackend()
+    raise ValueError(f"device {str(device)!r}; regions lie on cuda or cpu")
+
+
+def create_state_dict(
+    session: Session, name: str, specs: Mapping[str, Spec], device: torch.device | str, *, largest: int | None = None
+) -> StateDict:
+    """Make a region with room for just these tensors, whose content is not defined yet, and its manifest.
+
+    ``largest``: see `mpsguard.client.mapped.create`, which says what is raised, too.
+    """
+    plan = manifest.plan(specs)
+    memory = mapped.create(session, backend_of(device), name, plan.size, largest=largest)
+    try:
+        _store(session, name, plan)
+        return StateDict(memory, tensors_at(memory, plan))
+    except BaseException:
+        with suppress(Exception):
+            session.release(name)
+            memory.close()
+        raise
+
+
+def save_state_dict(session: Session, memory: Memory, tensors: Mapping[str, torch.Tensor]) -> Manifest:
+    """Make the manifest of tensors that lie in a region: what a `RegionPool` put there. ManifestError if one does not.
+
+    Waits for the work that fills them. The writer's to call, once a region.
+    """
+    found = manifest.of({name: _placed(memory, name, tensor) for name, tensor in tensors.items()})
+    if memory.backend.gpu is not None:
+        torch.cuda.synchronize(memory.backend.device)
+    _store(session, memory.name, found)
+    return found
+
+
+def open_state_dict(
+    session: Session,
+    name: str,
+    device: torch.device | str,
+    *,
+    writable: bool = False,
+    private: Collection[str] = (),
+) -> StateDict:
+    """The tensors of a region, on the same memory, at the same addresses as their maker has them.
+
+    If not ``writable``, the memory is mapped read-only, which the tensors do not know: a kernel that writes to one
+    makes a fault, and ends every client of its MPS server. ``private``: names of tensors to be copied instead, for what
+    this process changes for itself. ManifestError for a name that is not there or a manifest that does not fit; else
+    what `mpsguard.client.mapped.attach` raises.
+    """
+    with ExitStack() as undo:
+        memory = mapped.attach(session, backend_of(device), name, writable=writable)
+        undo.callback(memory.close)
+        found = manifest.decode(_read_all(session, name + SUFFIX), memory.size)
+        unknown = sorted(set(private) - set(found.tensors))
+        if unknown:
+            raise ManifestError(f"region {name!r} has no tensor {unknown[0]!r}")
+        tensors = tensors_at(memory, found)
+        for copied in private:
+            tensors[copied] = tensors[copied].clone()
+        undo.pop_all()
+        return StateDict(memory, tensors)
+
+
+def tensors_at(memory: Memory, found: Manifest) -> dict[str, torch.Tensor]:
+    """Tensors on the memory; as long as one lives, the memory cannot be closed."""
+    # Declared writable: PyTorch knows nothing else, and its warning on NumPy's way is an error to some.
+    view = memory.view(readonly=False)
+    if memory.backend.gpu is not None:
+        whole = torch.as_tensor(view, device=memory.backend.device)
+    else:
+        import numpy as np  # noqa: PLC0415 - PyTorch's way to memory of the host that keeps its owner alive
+
+        whole = torch.from_numpy(np.asarray(view))
+    if whole.data_ptr() != memory.va:
+        raise ManifestError(f"PyTorch copied region {memory.name!r} instead of using it")
+    return {name: _tensor(whole, placed) for name, placed in found.tensors.items()}
+
+
+def _tensor(whole: torch.Tensor, placed: Placed) -> torch.Tensor:
+    if placed.end == placed.offset:
+        return torch.empty(placed.shape, dtype=getattr(torch, placed.dtype), device=whole.device)
+    flat = whole[placed.offset : placed.end].view(getattr(torch, placed.dtype))
+    return flat.as_strided(placed.shape, placed.strides)
+
+
+def _placed(memory: Memory, name: str, tensor: torch.Tensor) -> Placed:
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    offset = tensor.data_ptr() - memory.va if tensor.numel() else 0
+    placed = Placed(dtype, shape, strides, max(offset, 0))
+    inside = dtype in manifest.SIZES and offset >= 0 and placed.end <= memory.size
+    if not inside or str(tensor.device) != memory.backend.device:
+        raise ManifestError(f"{name} ({dtype}, {tensor.device}) does not lie in region {memory.name!r}")
+    return placed
+
+
+def _store(session: Session, name: str, found: Manifest) -> None:
+    data = manifest.encode(found)
+    fd = memfd.create("mpsguard-manifest", len(data), fixed=True)
+    try:
+        os.pwrite(fd, data, 0)
+        session.create(name + SUFFIX, [Chunk(fd, len(data))]).seal()
+    finally:
+        os.close(fd)
+
+
+def _read_all(session: Session, name: str) -> bytes:
+    with session.open(name) as region:
+        if len(region.fds) != 1 or region.layout.gpu is not None:
+            raise ManifestError(f"region {name!r} is no manifest")
+        return os.pread(region.fds[0], region.layout.size, 0)
