@@ -1,5 +1,6 @@
 """The CUDA driver's calls for memory that can be exported, mapped and shared; nothing is decided here."""
 
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ class CudaBackend:
         except ImportError as error:
             raise NoCudaError(f"cuda-bindings is not installed (pip install 'mpsguard[cuda]'): {error}") from None
         self._driver = driver
+        self._inside = threading.local()
         try:
             self._call("cuInit", 0)
             self._device = self._call("cuDeviceGet", device)
@@ -50,47 +52,61 @@ class CudaBackend:
         self._memory.location = self._location
         self._memory.requestedHandleTypes = self._handle_type
         smallest = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-        with self._current():
+        with self.entered():
             self.granularity = int(self._call("cuMemGetAllocationGranularity", self._memory, smallest))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Makes the primary context current."""
+        if getattr(self._inside, "yes", False):
+            yield
+            return
+        self._call("cuCtxPushCurrent", self._context)
+        self._inside.yes = True
+        try:
+            yield
+        finally:
+            self._inside.yes = False
+            self._call("cuCtxPopCurrent")
 
     def make(self, size: int) -> int:
         """CUDA's cuMemCreate: its content is not defined."""
-        with self._current():
+        with self.entered():
             return int(self._call("cuMemCreate", size, self._memory, 0))
 
     def export(self, handle: int) -> int:
         """CUDA's cuMemExportToShareableHandle."""
-        with self._current():
+        with self.entered():
             return int(self._call("cuMemExportToShareableHandle", handle, self._handle_type, 0))
 
     def take(self, fd: int) -> int:
         """CUDA's cuMemImportFromShareableHandle."""
-        with self._current():
+        with self.entered():
             return int(self._call("cuMemImportFromShareableHandle", fd, self._handle_type))
 
     def drop(self, handle: int) -> None:
         """CUDA's cuMemRelease."""
-        with self._current():
+        with self.entered():
             self._call("cuMemRelease", handle)
 
     def reserve(self, va: int, size: int) -> int:
         """CUDA's cuMemAddressReserve, for which the address is a wish."""
-        with self._current():
+        with self.entered():
             return int(self._call("cuMemAddressReserve", size, 0, va, 0))
 
     def unreserve(self, va: int, size: int) -> None:
         """CUDA's cuMemAddressFree."""
-        with self._current():
+        with self.entered():
             self._call("cuMemAddressFree", va, size)
 
     def map(self, va: int, size: int, handle: int) -> None:
         """CUDA's cuMemMap."""
-        with self._current():
+        with self.entered():
             self._call("cuMemMap", va, size, 0, handle, 0)
 
     def unmap(self, va: int, size: int) -> None:
         """CUDA's cuMemUnmap, after all work of the context."""
-        with self._current():
+        with self.entered():
             try:
                 self._call("cuCtxSynchronize")
             finally:
@@ -102,30 +118,22 @@ class CudaBackend:
         access = self._driver.CUmemAccessDesc()
         access.location = self._location
         access.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writable else flags.CU_MEM_ACCESS_FLAGS_PROT_READ
-        with self._current():
+        with self.entered():
             self._call("cuMemSetAccess", va, size, [access], 1)
 
     def read(self, va: int, size: int) -> bytes:
         """CUDA's cuMemcpyDtoH, after all work of the context."""
         data = bytearray(size)
-        with self._current():
+        with self.entered():
             self._call("cuCtxSynchronize")
             self._call("cuMemcpyDtoH", data, va, size)
         return bytes(data)
 
     def write(self, va: int, data: bytes) -> None:
         """CUDA's cuMemcpyHtoD, and the wait for it: from pageable memory it may return before."""
-        with self._current():
+        with self.entered():
             self._call("cuMemcpyHtoD", va, data, len(data))
             self._call("cuCtxSynchronize")
-
-    @contextmanager
-    def _current(self) -> Iterator[None]:
-        self._call("cuCtxPushCurrent", self._context)
-        try:
-            yield
-        finally:
-            self._call("cuCtxPopCurrent")
 
     def _call(self, name: str, *arguments: Any) -> Any:
         result, *values = getattr(self._driver, name)(*arguments)

@@ -1,5 +1,6 @@
 """What a kind of memory must be able to do to be mapped: the few calls behind which a driver, or the kernel, is."""
 
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 
@@ -20,6 +21,9 @@ class Backend(Protocol):
     """The device's name in PyTorch: ``cuda:0``, ``cpu``."""
     granularity: int
     """Sizes and addresses are multiples of it."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """What every call needs, done once for all calls of this thread within."""
 
     def make(self, size: int) -> int:
         """New memory; a handle."""

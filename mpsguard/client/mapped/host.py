@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from mpsguard.linux import memfd
@@ -32,6 +33,10 @@ class HostBackend:
         self.gpu: str | None = None
         self.device = "cpu"
         self.granularity = mmap.PAGESIZE
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Nothing."""
+        return nullcontext()
 
     def make(self, size: int) -> int:
         """A memfd whose size nobody can change."""

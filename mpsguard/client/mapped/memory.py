@@ -62,7 +62,8 @@ class Memory:
         alive = len(self._views)
         if alive:
             raise BufferError(f"region {self.name!r}: {alive} views of it are alive, or arrays made from them")
-        self._undo.close()
+        with self.backend.entered():
+            self._undo.close()
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +95,7 @@ def create(
     Raises what `Session.create` does, and the backend's errors; nothing is left behind then.
     """
     sizes = layout.chunk_sizes(size, backend.granularity, largest)
-    with ExitStack() as undo, ExitStack() as exported:
+    with backend.entered(), ExitStack() as undo, ExitStack() as exported:
         va = _reserve_somewhere(session, backend, sum(sizes))
         undo.callback(backend.unreserve, va, sum(sizes))
         chunks = []
@@ -118,7 +119,7 @@ def attach(session: Session, backend: Backend, name: str, *, writable: bool = Fa
     Raises what `Session.open` does, LayoutMismatchError if the region is not such memory, SealedError if it is to be
     written and a chunk of it is sealed, AddressTakenError if something else of this process is at its addresses.
     """
-    with ExitStack() as undo:
+    with backend.entered(), ExitStack() as undo:
         region = undo.enter_context(session.open(name, gpu=backend.gpu))
         va, sizes = region.layout.va, region.layout.sizes
         if va is None or region.layout.gpu != backend.gpu:

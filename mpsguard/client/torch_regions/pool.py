@@ -57,13 +57,14 @@ class RegionPool:
         """Give the memory back to the region; BufferError while a tensor lies there. Safe to call twice."""
         if self._number < 0:
             return
-        if self._pool is not None:
-            torch.cuda.synchronize(self._device)
-            self._pool = None
-        # Segments of tensors that were freed after the pool had gone.
-        torch.cuda.empty_cache()
+        torch.cuda.synchronize(self._device)
+        alive = sum(segment["active_size"] for segment in self._pool.snapshot()) if self._pool else 0
+        if alive:
+            raise BufferError(f"{alive} bytes of the region are tensors that are alive")
+        # Its end gives the segments back.
+        self._pool = None
         if self._library.mpsguard_pool_close(self._number):
-            raise BufferError(f"{self.used} bytes of the region are still PyTorch's: tensors are alive there")
+            raise BufferError(f"{self.used} bytes of the region are still PyTorch's")
         self._number = -1
         del self._view
 
