@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gpu_suite import broker, isolation, sensors, sm, triage
+from gpu_suite import broker, failover, isolation, sensors, sm, triage
 from gpu_suite.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
@@ -11,4 +11,5 @@ SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "triage": triage.MEASUREMENTS,
     "sm": sm.MEASUREMENTS,
     "isolation": isolation.MEASUREMENTS,
+    "failover": failover.MEASUREMENTS,
 }

@@ -21,9 +21,11 @@ from gpu_suite.core.ready_socket import ReadySocket
 from gpu_suite.core.stock import quit_daemon
 from mpsguard.cli.clients import Watch
 from mpsguard.cli.terminate import Outcome as Terminated
+from mpsguard.cli.vault import LeaseView
 from mpsguard.daemon.lifelines import Held
 from mpsguard.daemon.senses import SensorStatus
 from mpsguard.model import Client, LaneReport
+from mpsguard.vault.region import Role
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 START: Final = 60.0
@@ -58,16 +60,26 @@ class Options:
     """Seconds, of `[domain.lifelines]`."""
     terminate: bool = False
     """Whether the proven culprit of a memory fault is ended."""
+    standby: bool = False
+    """Whether there is a second lane."""
+    host_memory: bool = False
+    """Whether regions of the vault may lie in the host's memory."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs, or none: all."""
 
     def fill(self, root: Path, control: str) -> str:
         """The configuration."""
         cores = f'core_directory = "{self.core_directory}"' if self.core_directory else ""
         domain = ["sentinel = true"] if self.sentinel else []
+        domain += ["standby = true"] if self.standby else []
+        domain += [f"gpus = {json.dumps(self.gpus)}"] if self.gpus else []
         domain.append("[domain.lifelines]")
         holds = {"crash_hold": self.crash_hold, "exit_hold": self.exit_hold}
         domain += [f"{key} = {seconds:g}" for key, seconds in holds.items() if seconds is not None]
         if self.terminate:
             domain += ["[domain.remedies]", 'mmu = [{ remedy = "terminate", mode = "enforce" }]']
+        if self.host_memory:
+            domain += ["[vault]", "simulated = true"]
         return _CONFIG.format(root=root, control=control, guard=cores, domain="\n".join(domain))
 
 
@@ -88,8 +100,13 @@ class Guard:
         self._held: list[socket.socket] = []
         self.starts = 0
         root.mkdir(parents=True)
-        self._config = root / "mpsguard.toml"
-        self._config.write_text(options.fill(root, control))
+        self.config = root / "mpsguard.toml"
+        self.config.write_text(options.fill(root, control))
+
+    @property
+    def vault(self) -> Path:
+        """The vault's socket."""
+        return self._root / "run" / "vault.sock"
 
     @property
     def pid(self) -> int:
@@ -112,7 +129,7 @@ class Guard:
         assert self._process is None
         self.starts += 1
         log = self._root / f"guard-{self.starts}.log"
-        serve = [sys.executable, "-m", "mpsguard.cli.guard", "serve", "--config", str(self._config)]
+        serve = [sys.executable, "-m", "mpsguard.cli.guard", "serve", "--config", str(self.config)]
         fds = [listener.fileno() for listener in self._held]
         if fds:
             wrapper = [sys.executable, "-m", "gpu_suite.core.listen_exec", ",".join(map(str, fds))]
@@ -195,6 +212,21 @@ class Guard:
             return msgspec.json.decode(done.stdout, type=Terminated)
         except msgspec.MsgspecError:
             raise SuiteError(f"mpsguard-ctl terminate: status {done.returncode}; {done.stderr[-300:]}") from None
+
+    def ready_standbys(self, session: str) -> int:
+        """How many standbys of one of our sessions are ready."""
+        done = self._control_command("vault", "show", str(os.getuid()), session)
+        try:
+            leases = msgspec.convert(json.loads(done.stdout)["leases"], list[LeaseView])
+        except (ValueError, KeyError, msgspec.ValidationError):
+            # There is no such session yet.
+            return 0
+        return sum(lease.ready and lease.role is Role.STANDBY for lease in leases)
+
+    def takeovers(self) -> list[dict[str, object]]:
+        """The events of that kind."""
+        lines = self._control_command("events", "--lines", "1000").stdout.splitlines()
+        return [event["data"] for event in map(json.loads, lines) if event["kind"] == "takeover"]
 
     def lane(self) -> tuple[LaneReport, ControlUi]:
         """The domain's one lane and the vendor's command line on its private directory, past the guard."""

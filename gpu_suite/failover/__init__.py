@@ -1,0 +1,13 @@
+"""Issue 5's claims on real input: work goes on at a standby when its lane will not live. One file a measurement."""
+
+from typing import Final
+
+from gpu_suite.failover import attach, cold, latency, steady, two_gpus
+
+MEASUREMENTS: Final = (
+    *latency.MEASUREMENTS,
+    cold.MEASUREMENT,
+    attach.MEASUREMENT,
+    steady.MEASUREMENT,
+    two_gpus.MEASUREMENT,
+)

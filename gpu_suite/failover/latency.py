@@ -1,0 +1,223 @@
+"""From a fault to the next operation and the next token at a standby, and whether the answers are the same.
+
+Services stream tokens to network clients all the while; a co-tenant on their lane does something wrong, over and over.
+`vault`: weights and cache are mapped in the standby. `reload`: it sleeps with a context, and the weights in pinned
+memory of the host.
+"""
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Final
+
+from gpu_suite.core.bench import Bench, Measurement
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.finding import Finding, all_of, none_of, sampled
+from gpu_suite.core.guard import Options
+from gpu_suite.failover.program import Service
+from gpu_suite.failover.rounds import Crowd, Samples
+from gpu_suite.failover.streams import Answer, Streams, compare, reference
+from gpu_suite.isolation.partial import kept
+
+SM: Final = ("misaligned", "shared", "illegal", "stack")
+MMU: Final = ("null", "far", "readonly", "near")
+KILL: Final = "SIGKILL of the active process"
+ENOUGH: Final = 20
+"""Takeovers a cell must have."""
+SM_P50, SM_P99, MMU_P50 = 20.0, 50.0, 170.0
+"""Bars in ms, from the injection to the first finished operation."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One model in one mode."""
+
+    model: str
+    mode: str
+    services: int
+    clients: int
+    tokens: int
+    rounds: int
+    quick_rounds: int
+    seconds: float
+    """For the faults of one class: the rounds that are not begun then are not made."""
+
+
+class _Cell:
+    """One class of faults."""
+
+    def __init__(self, name: str, faults: Sequence[str]) -> None:
+        self.name = name
+        self.faults = faults
+        self.samples = Samples()
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    bench: Bench
+    cells: Sequence[_Cell]
+    answers: list[Answer]
+    expected: dict[int, bytes]
+    step: float = math.nan
+    """Milliseconds between two tokens of an answer that nobody disturbs."""
+
+    def make(self) -> None:
+        device = "cpu" if self.bench.programs.simulated else "cuda"
+        with ExitStack() as stack:
+            guard = stack.enter_context(self.bench.guard(options=Options(standby=True, host_memory=device == "cpu")))
+            directory = self.bench.root / f"{self.plan.model}-{self.plan.mode}"
+            directory.mkdir()
+            services = []
+            for number in range(self.plan.services):
+                name = f"{self.plan.model}-{number}"
+                service = Service(guard, directory, name, model=self.plan.model, mode=self.plan.mode, device=device)
+                stack.callback(service.program.close)
+                services.append(service)
+            streams = [Streams(s.address, self.plan.clients, self.plan.tokens) for s in services]
+            crowd = Crowd(self.bench, guard, services, streams)
+            self.bench.say(f"{self.plan.model} {self.plan.mode}: guarded after {crowd.wait():.1f} s")
+            self.expected.update(reference(services[0].address, self.plan.tokens))
+            for each in streams:
+                each.start()
+            try:
+                for cell in self.cells:
+                    self._faults(cell, crowd)
+            finally:
+                for each in streams:
+                    with contextlib.suppress(SuiteError):
+                        each.stop()
+                    self.answers.extend(each.answers)
+                self.step = _usual_step(self.answers)
+
+    def _faults(self, cell: _Cell, crowd: Crowd) -> None:
+        due = time.monotonic() + self.plan.seconds
+        for number in range(self.bench.runs(self.plan.rounds, self.plan.quick_rounds)):
+            if time.monotonic() > due:
+                cell.samples.errors.append(f"{number} rounds in {self.plan.seconds:g} s")
+                return
+            if cell.name == KILL:
+                crowd.kill(cell.samples)
+            else:
+                crowd.fault(cell.faults[number % len(cell.faults)], cell.samples)
+            self.bench.say(
+                f"  {cell.name} {number}: operation {cell.samples.operation[-1]:.1f} ms, "
+                f"token {cell.samples.token[-1]:.1f} ms, next standby {cell.samples.guarded[-1]:.1f} s"
+            )
+
+    def rows(self) -> Iterator[Finding]:
+        title = f"{self.plan.model}, {self.plan.mode}"
+        for cell in self.cells:
+            yield from self._cell_rows(title, cell)
+        if self.plan.mode == "vault":
+            right, asked, wrong = compare(self.answers, self.expected)
+            takeovers = sum(len(cell.samples.operation) for cell in self.cells)
+            yield none_of(
+                f"{title}: answers that are not the undisturbed ones, over {takeovers} takeovers",
+                asked - right,
+                asked,
+                "answers",
+                note="; ".join(wrong[:5]),
+            )
+
+    def _cell_rows(self, title: str, cell: _Cell) -> Iterator[Finding]:
+        found = cell.samples
+        if not found.operation:
+            yield all_of(f"{title}, {cell.name}: takeovers", 0, ENOUGH, "takeovers", note="; ".join(found.errors))
+            return
+        p50, p99 = percentile(found.operation, 0.5), percentile(found.operation, 0.99)
+        bar, holds = _bar(self.plan.mode, cell.name, p50)
+        note = (
+            f"{len(found.operation)} takeovers; p99 {p99:.1f} ms; promoted after {median(found.promoted):.1f} ms; "
+            f"next standby ready after {median(found.guarded):.1f} s; {'; '.join(found.errors)}"
+        )
+        yield sampled(
+            f"{title}, {cell.name}: fault to first finished operation (p50)",
+            found.operation,
+            unit="ms",
+            bar=bar,
+            holds=holds and len(found.operation) >= ENOUGH,
+            note=note,
+        )
+        if self.plan.mode == "vault" and cell.name.startswith("SM"):
+            yield sampled(
+                f"{title}, {cell.name}: fault to first finished operation (p99)",
+                [p99],
+                unit="ms",
+                bar=f"p99 <= {SM_P99:g} ms",
+                holds=p99 <= SM_P99 and len(found.operation) >= ENOUGH,
+            )
+        yield sampled(
+            f"{title}, {cell.name}: fault to next token on the wire",
+            found.token,
+            unit="ms",
+            bar="reported",
+            holds=True,
+            note=f"a token every {self.step:.1f} ms when nobody disturbs; p99 {percentile(found.token, 0.99):.1f} ms",
+        )
+        if found.silence:
+            yield sampled(
+                f"{title}, {cell.name}: longest silence of an answer",
+                found.silence,
+                unit="ms",
+                bar="reported",
+                holds=True,
+            )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _bar(mode: str, cell: str, p50: float) -> tuple[str, bool]:
+    if mode != "vault":
+        return "reported beside the vault", True
+    if cell.startswith("SM"):
+        return f"p50 <= {SM_P50:g} ms", p50 <= SM_P50
+    if cell.startswith("MMU"):
+        return f"p50 <= {MMU_P50:g} ms", p50 <= MMU_P50
+    return "reported", True
+
+
+def _usual_step(answers: Sequence[Answer]) -> float:
+    gaps = [b - a for answer in answers for a, b in itertools.pairwise(answer.came)]
+    return median(gaps) / 1e6 if gaps else math.nan
+
+
+def measure(plan: Plan, bench: Bench) -> Iterator[Finding]:
+    """All classes of faults, one after the other, on the same services."""
+    if bench.programs.simulated:
+        plan = Plan("tiny-gpt2", plan.mode, 1, 2, 40, 2, 2, 120.0)
+        cells = [_Cell(KILL, ())]
+    else:
+        cells = [_Cell("SM faults", SM), _Cell("MMU faults", MMU)]
+        if plan.mode == "vault" and plan.model == "gpt2":
+            cells.append(_Cell("trap", ("trap",)))
+            cells.append(_Cell(KILL, ()))
+    run = _Run(plan, bench, cells, [], {})
+    yield from kept(run.make, run.rows)
+
+
+def _measurement(name: str, what: str, plan: Plan) -> Measurement:
+    made: Callable[[Bench], Iterator[Finding]] = partial(measure, plan)
+    return Measurement(name, what, made)
+
+
+MEASUREMENTS: Final = (
+    _measurement(
+        "gpt2", "GPT-2 small: fault to next operation and token", Plan("gpt2", "vault", 4, 4, 200, 13, 1, 170.0)
+    ),
+    _measurement("llama", "a 7B model: the same", Plan("llama-7b", "vault", 2, 2, 100, 10, 1, 180.0)),
+    _measurement(
+        "gpt2_reload", "a standby that must reload, GPT-2 small", Plan("gpt2", "reload", 4, 4, 200, 5, 1, 90.0)
+    ),
+    _measurement("llama_reload", "a standby that must reload, 7B", Plan("llama-7b", "reload", 1, 2, 100, 3, 1, 120.0)),
+)

@@ -1,0 +1,106 @@
+"""One fault after the other on the lane of some services, and what each of them made of it."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpu_suite.core.bench import Bench
+from gpu_suite.core.client import Clients
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.guard import Guard
+from gpu_suite.core.programs import Work
+from gpu_suite.failover.program import Service
+from gpu_suite.failover.streams import Streams
+
+TAKEN_OVER: Final = 20.0
+"""Seconds in which a standby must have gone on."""
+_MOMENTS: Final = (0.05, 0.6)
+"""Seconds of ordinary work of the culprit before its fault: somewhere in the services' steps."""
+_AFTER: Final = 0.5
+"""Seconds to go on before the next thing is done."""
+_MS: Final = 1e6
+
+
+@dataclass
+class Samples:
+    """Milliseconds from the injection, a value for each takeover."""
+
+    promoted: list[float] = field(default_factory=list)
+    """The standby's `ready` returned."""
+    operation: list[float] = field(default_factory=list)
+    """Its first operation on the shared state has finished."""
+    token: list[float] = field(default_factory=list)
+    """The next piece of an answer came to a network client."""
+    silence: list[float] = field(default_factory=list)
+    """The longest that an answer under way said nothing; not from the injection."""
+    guarded: list[float] = field(default_factory=list)
+    """Seconds until the next standby was ready."""
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Crowd:
+    """Services on one guard, with network clients, under one fault after the other."""
+
+    bench: Bench
+    guard: Guard
+    services: Sequence[Service]
+    streams: Sequence[Streams]
+    chance: random.Random = field(default_factory=lambda: random.Random(20))  # noqa: S311 - no secret
+
+    def wait(self, since: int = 0) -> float:
+        """Until every service has a standby; the seconds it took."""
+        begin = time.monotonic()
+        for service in self.services:
+            service.wait_until_guarded(since)
+        return time.monotonic() - begin
+
+    def fault(self, name: str, samples: Samples) -> None:
+        """Have a client of the services' lane do something wrong, and see who goes on; all are guarded afterwards."""
+        with Clients() as clients:
+            work = Work(seconds=60, controlled=True, fault=name, fault_at=self.chance.uniform(*_MOMENTS))
+            culprit = self.bench.workers(clients, self.guard, 1, work)[0]
+            culprit.go()
+            at = int(culprit.wait_for("fault").monotonic * 1e9)
+            self._look(self.services, at, samples)
+        samples.guarded.append(self.wait(at))
+
+    def kill(self, samples: Samples) -> None:
+        """SIGKILL the process that works, of one service after the other."""
+        for service in self.services:
+            time.sleep(self.chance.uniform(*_MOMENTS))  # a random moment, not a wait
+            at = time.monotonic_ns()
+            os.kill(service.active(), signal.SIGKILL)
+            self._look([service], at, samples)
+            samples.guarded.append(self.wait(at))
+
+    def _look(self, services: Sequence[Service], at: int, samples: Samples) -> None:
+        for service in services:
+            streams = self.streams[self.services.index(service)]
+            promoted = service.program.wait_for("promoted", at, TAKEN_OVER)
+            first = service.program.wait_for("first_operation", at, TAKEN_OVER)
+            token = _next_piece(streams, first["ns"])
+            samples.promoted.append((promoted["ns"] - at) / _MS)
+            samples.operation.append((first["ns"] - at) / _MS)
+            samples.token.append((token - at) / _MS)
+        until = time.monotonic_ns() + int(_AFTER * 1e9)
+        time.sleep(_AFTER)  # of ordinary work, so that a silence has its end
+        for service in services:
+            streams = self.streams[self.services.index(service)]
+            if silence := streams.longest_silence(at, until):
+                samples.silence.append(silence / _MS)
+
+
+def _next_piece(streams: Streams, after: int) -> int:
+    due = time.monotonic() + TAKEN_OVER
+    while True:
+        came = next((at for at in streams.pieces() if at > after), None)
+        if came is not None:
+            return came
+        if time.monotonic() > due:
+            raise SuiteError("no network client has heard anything since the takeover")
+        time.sleep(0.002)

@@ -1,0 +1,89 @@
+"""What a standby costs while nothing happens: throughput of others, and its own GPU memory."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from statistics import median
+from typing import Final
+
+from gpu_suite.core.bench import Bench, Measurement, Target
+from gpu_suite.core.client import Clients
+from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.finding import Finding, sampled
+from gpu_suite.core.guard import Options
+from gpu_suite.core.programs import Work
+from gpu_suite.core.statistics import alternating, ratios
+from gpu_suite.failover.program import Service
+
+BAR: Final = 0.995
+MEMORY_BAR: Final = 1024
+"""MiB of an idle standby, beside what it shares."""
+CLIENTS: Final = 4
+PAIRS, QUICK_PAIRS = 10, 2
+SECONDS: Final = 3.0
+STEPS: Final = 4000
+MODEL: Final = "gpt2"
+
+
+def measure(bench: Bench) -> Iterator[Finding]:
+    """Four clients under a guard with a vault and an idle service with its standby, against plain MPS; in pairs."""
+    if bench.programs.simulated:
+        raise SuiteError("there is no GPU memory to be measured")
+    ours: list[float] = []
+    theirs: list[float] = []
+    with ExitStack() as stack:
+        guard = stack.enter_context(bench.guard(options=Options(standby=True)))
+        stock = stack.enter_context(bench.stock())
+        directory = bench.root / "steady"
+        directory.mkdir()
+        service = Service(guard, directory, "steady", model=MODEL, mode="vault", device="cuda")
+        stack.callback(service.program.close)
+        service.program.wait_for("first_operation")
+        _one(bench, guard, 0.5)
+        before = _used()
+        service.wait_until_guarded()
+        # What is under way when it says that it is ready has its end.
+        time.sleep(1.0)
+        memory = _used() - before
+        _one(bench, stock, 0.5)
+        for order in alternating(bench.runs(PAIRS, QUICK_PAIRS)):
+            for through_guard in order:
+                (ours if through_guard else theirs).append(_one(bench, guard if through_guard else stock, SECONDS))
+    each = ratios(ours, theirs)
+    yield sampled(
+        "throughput with guard, vault and an idle standby over plain MPS (paired ratios)",
+        each,
+        unit="",
+        bar=f"median >= {BAR}",
+        holds=median(each) >= BAR,
+    )
+    yield sampled(
+        f"GPU memory of an idle standby ({MODEL}), its server and context included",
+        [memory],
+        unit="MiB",
+        bar=f"<= {MEMORY_BAR} MiB",
+        holds=0 < memory <= MEMORY_BAR,
+    )
+
+
+def _one(bench: Bench, target: Target, seconds: float) -> float:
+    """Kernels per second of all clients together."""
+    with Clients() as clients:
+        crew = bench.workers(clients, target, CLIENTS, Work(seconds=seconds, work=STEPS, controlled=True))
+        for client in crew:
+            client.go()
+        outcomes = [client.finish() for client in crew]
+    if trouble := next((outcome for outcome in outcomes if not outcome.ok), None):
+        raise SuiteError(f"{target.name}: {trouble.describe()}")
+    return sum(outcome.iterations for outcome in outcomes) / seconds
+
+
+def _used() -> int:
+    """MiB used on the first GPU, as the driver counts them."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+    return int(done.stdout.split()[0])
+
+
+MEASUREMENT: Final = Measurement("steady", "what a standby costs while nothing happens", measure)
