@@ -80,8 +80,8 @@ def copies_of_device(pidfd: int, pid: int, device: Path) -> Copies:
     return Copies(copies, complete=len(names) <= MAX_LOOKED_AT)
 
 
-def copy_of_link(pidfd: int, pid: int, text: str) -> int | None:
-    """Copy the first descriptor of the process whose link reads ``text``; None if it has none.
+def copies_of_link(pidfd: int, pid: int, text: str, most: int) -> list[int]:
+    """Copy the first descriptors of the process whose links read ``text``, ``most`` at most.
 
     The text proves nothing, and what is copied may be a trap (see above): ask of it only what no file system is waited
     for, and close it where waiting does no harm. Errors as of `copies_of_device`.
@@ -90,18 +90,25 @@ def copy_of_link(pidfd: int, pid: int, text: str) -> int | None:
         directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise ProcessLookupError(f"process {pid} has ended") from None
+    copies: list[int] = []
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in itertools.islice(entries, MAX_LOOKED_AT)]
         for name in names:
+            if len(copies) == most:
+                break
             try:
                 if os.readlink(name, dir_fd=directory) == text and (fd := _copy(pidfd, int(name))) is not None:
-                    return fd
+                    copies.append(fd)
             except FileNotFoundError:
                 continue
-        return None
+    except BaseException:
+        for fd in copies:
+            os.close(fd)
+        raise
     finally:
         os.close(directory)
+    return copies
 
 
 def same_file(one: int, other: int) -> bool:

@@ -21,12 +21,14 @@ LINK: Final = f"/memfd:{NAME} (deleted)"
 
 MAGIC: Final = b"MPSGZON1"
 VERSION: Final = 1
-_HEADER: Final = struct.Struct("<8sIIIIII")
-_HEADER_BYTES: Final = 4096
-_COUNTERS_AT: Final = 64
-_SLOT: Final = struct.Struct("<IIQQQQQQIi")
+HEADER: Final = struct.Struct("<8sIIIIII")
+"""Magic, version, `HEADER_BYTES`, bytes of a slot, slots, pid, counters."""
+HEADER_BYTES: Final = 4096
+COUNTERS_AT: Final = 64
+SLOT: Final = struct.Struct("<IIQQQQQQIi")
+"""As `encode` writes it."""
 _MOST_SLOTS: Final = 65536
-_MOST_COUNTERS: Final = (_HEADER_BYTES - _COUNTERS_AT) // 8
+_MOST_COUNTERS: Final = (HEADER_BYTES - COUNTERS_AT) // 8
 _ADDRESSES: Final = 1 << 57
 """No user address is higher, with five levels of page tables."""
 
@@ -176,7 +178,7 @@ def _check_is_memfd(fd: int) -> None:
 
 
 def _contents(fd: int) -> bytes:
-    most = _HEADER_BYTES + _MOST_SLOTS * _SLOT.size
+    most = HEADER_BYTES + _MOST_SLOTS * SLOT.size
     contents = b""
     while len(contents) < most and (piece := os.pread(fd, most - len(contents), len(contents))):
         contents += piece
@@ -188,21 +190,21 @@ def decode(contents: bytes, later: bytes | None = None) -> Table:
 
     ``later`` is a second reading of the same: a slot that has changed in between may have been read half.
     """
-    if len(contents) < _HEADER_BYTES:
-        raise TableError(f"{len(contents)} bytes: at least {_HEADER_BYTES} are needed")
-    magic, version, header, slot, slots, pid, counters = _HEADER.unpack_from(contents)
+    if len(contents) < HEADER_BYTES:
+        raise TableError(f"{len(contents)} bytes: at least {HEADER_BYTES} are needed")
+    magic, version, header, slot, slots, pid, counters = HEADER.unpack_from(contents)
     if magic != MAGIC or version != VERSION:
         raise TableError(f"magic {magic!r}, version {version}: {MAGIC!r}, {VERSION} is expected")
-    if header != _HEADER_BYTES or slot != _SLOT.size or slots > _MOST_SLOTS or counters > _MOST_COUNTERS:
+    if header != HEADER_BYTES or slot != SLOT.size or slots > _MOST_SLOTS or counters > _MOST_COUNTERS:
         raise TableError(
             f"header of {header} bytes, {slots} slots of {slot} bytes, {counters} counters: not of version 1"
         )
     if len(contents) < header + slots * slot:
         raise TableError(f"{len(contents)} bytes are too few for {slots} slots")
-    values = struct.unpack_from(f"<{counters}Q", contents, _COUNTERS_AT)
+    values = struct.unpack_from(f"<{counters}Q", contents, COUNTERS_AT)
     found = []
     for at in range(header, header + slots * slot, slot):
-        word = _SLOT.unpack_from(contents, at)
+        word = SLOT.unpack_from(contents, at)
         steady = later is None or contents[at : at + slot] == later[at : at + slot]
         if word[0] & 1 or not steady or word[1] & _LIVE:
             found.append(_region(word) if steady else None)
@@ -232,6 +234,23 @@ def _region(word: tuple[int, ...]) -> Region | None:
     if sequence & 1 or region.end > _ADDRESSES or not inside or size == 0 or device < 0:
         return None
     return region
+
+
+def encode(region: Region, sequence: int) -> bytes:
+    """A region's slot; ``sequence`` is odd while it is written."""
+    flags = _LIVE | _FRONT_ARMED * region.front_armed | _BACK_ARMED * region.back_armed | _SLAB * region.slab
+    return SLOT.pack(
+        sequence,
+        flags,
+        region.start,
+        region.front,
+        region.memory,
+        region.back,
+        region.user,
+        region.size,
+        region.number,
+        region.device,
+    )
 
 
 def _without_overlaps(regions: Sequence[Region]) -> tuple[Region, ...]:

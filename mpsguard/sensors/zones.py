@@ -27,12 +27,15 @@ AGAIN: Final = 60.0
 _NO_TABLE: Final = 10.0
 """Seconds for which a client that had no table is not asked again: one that uses managed memory faults all the time."""
 _CLOSE_WITHIN: Final = 2.0
+_MOST_TABLES: Final = 4
+"""Of one process: the preload's, and one for each space that the program made itself (mpsguard.client.zones)."""
 
 
 class _Client:
     def __init__(self, pidfd: int) -> None:
         self.pidfd = pidfd
-        self.told: dict[int, float] = {}
+        self.told: dict[tuple[int, int], float] = {}
+        """When a region was told of, by its number and its first address: each table counts from 1."""
         self.no_table_at = -_NO_TABLE
         self.looking = False
 
@@ -87,18 +90,21 @@ class ZoneSensor:
         assert isinstance(evidence.what, UvmFault)
         place: Place | None = None
         found = False
+        files: list[int] = []
         try:
-            file = foreign_fd.copy_of_link(pidfd, key.pid, zone_table.LINK)
-            if file is not None:
-                try:
-                    place = zone_table.read(file).locate(evidence.what.address)
-                    found = True
-                finally:
-                    os.close(file)
-        except (OSError, TableError):
-            found = False
+            files = foreign_fd.copies_of_link(pidfd, key.pid, zone_table.LINK, _MOST_TABLES)
+        except OSError:
+            pass
         finally:
             os.close(pidfd)
+        for file in files:
+            try:
+                place = place or zone_table.read(file).locate(evidence.what.address)
+                found = True
+            except (OSError, TableError):
+                continue
+            finally:
+                os.close(file)
         with suppress(RuntimeError):  # the loop has ended: nobody wants to know
             self._loop.call_soon_threadsafe(self._looked, key, evidence, place, found)
 
@@ -113,9 +119,10 @@ class ZoneSensor:
         if place is None or place.part is Part.MEMORY:
             return
         region = place.region.number
-        if now - client.told.get(region, -AGAIN) < AGAIN:
+        told = (region, place.region.start)
+        if now - client.told.get(told, -AGAIN) < AGAIN:
             return
-        client.told[region] = now
+        client.told[told] = now
         self._hits += 1
         assert isinstance(evidence.what, UvmFault)
         self._emit(

@@ -18,16 +18,28 @@ HEAVY = (
     "cuda",
     "numpy",
 )
-LISTED = "import sys, mpsguard.client; print(*sorted(sys.modules))"
+
+
+def modules_after(imported: str) -> list[str]:
+    listed = f"import sys, {imported}; print(*sorted(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", listed], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    modules = said.split()
+    assert imported in modules
+    return modules
 
 
 def test_importing_the_client_brings_nothing_of_the_daemon() -> None:
-    said = subprocess.run([sys.executable, "-c", LISTED], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    modules = said.split()
-    assert "mpsguard.client" in modules
+    modules = modules_after("mpsguard.client")
     assert [name for name in modules if name.split(".")[0] in HEAVY] == []
     floors = {name.split(".")[1] for name in modules if name.startswith("mpsguard.")}
     assert floors == {"client", "linux", "model", "standby", "vault"}
     assert {name for name in modules if name.startswith("mpsguard.standby.")} == {"mpsguard.standby.wire"}
     of_the_vault = {name for name in modules if name.startswith("mpsguard.vault.")}
     assert of_the_vault == {f"mpsguard.vault.{name}" for name in ("errors", "record", "region", "wire")}
+
+
+def test_zones_bring_the_form_of_the_zone_table_and_no_cuda() -> None:
+    modules = modules_after("mpsguard.client.zones")
+    assert [name for name in modules if name.split(".")[0] in HEAVY] == []
+    of_the_preload = {name for name in modules if name.startswith("mpsguard.preload.")}
+    assert of_the_preload == {f"mpsguard.preload.{name}" for name in ("zone_layout", "zone_table")}

@@ -22,11 +22,14 @@ TABLE = f"""
 import fcntl, os, struct, sys
 fd = os.memfd_create({zone_table.NAME!r}, os.MFD_ALLOW_SEALING)
 flags = {LIVE | BACK_ARMED | FRONT_ARMED}
-slot = struct.pack({SLOT!r}, 2, flags, {START}, {FRONT}, {MEMORY}, {BACK}, {USER}, {MEMORY}, 7, 0)
+START = {START} + %d
+slot = struct.pack({SLOT!r}, 2, flags, START, {FRONT}, {MEMORY}, {BACK}, START + {FRONT}, {MEMORY}, 7, 0)
 header = struct.pack({HEADER!r}, {zone_table.MAGIC!r}, {zone_table.VERSION}, 4096, len(slot), 1, os.getpid(), 0)
 os.write(fd, header.ljust(4096, b'\\0') + slot)
 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 """
+NEXT = 1 << 40
+"""Between two tables' regions."""
 WAIT = "print('ready', flush=True); sys.stdin.read()"
 
 
@@ -58,7 +61,7 @@ def test_an_access_in_a_zone_is_told_with_its_place_once_and_one_in_ordinary_mem
     async def story() -> None:
         before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(seen.append)
-        with client(TABLE) as handle:
+        with client(TABLE % 0) as handle:
             sensor.client_came(handle)
             sensor.client_came(handle)
             sensor.fault(fault(handle, USER + 8))
@@ -78,6 +81,28 @@ def test_an_access_in_a_zone_is_told_with_its_place_once_and_one_in_ordinary_mem
     (evidence,) = seen
     assert evidence.what == ZoneHit(USER + MEMORY + 16, "write", 7, "back zone", beyond=17, size=MEMORY)
     assert evidence.happened_at == 4.9
+
+
+def test_each_table_of_a_client_is_looked_at() -> None:
+    """The preload has one, and so has each space that a program makes itself; both count their regions from 1."""
+    seen: list[Evidence] = []
+
+    async def story() -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        sensor = ZoneSensor(seen.append)
+        with client(TABLE % 0 + TABLE % NEXT) as handle:
+            sensor.client_came(handle)
+            for address in (USER + MEMORY, NEXT + USER + MEMORY + 4):
+                sensor.fault(fault(handle, address))
+                await until(lambda: not sensor._clients[handle.key].looking)
+        sensor.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(story())
+    assert [each.what for each in seen] == [
+        ZoneHit(USER + MEMORY, "write", 7, "back zone", beyond=1, size=MEMORY),
+        ZoneHit(NEXT + USER + MEMORY + 4, "write", 7, "back zone", beyond=5, size=MEMORY),
+    ]
 
 
 def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look() -> None:

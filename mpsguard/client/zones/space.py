@@ -1,0 +1,278 @@
+"""All regions of a process with zones about them: made, accounted for, entered in the table, and taken back."""
+
+import os
+import threading
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from mpsguard.client.zones import budget
+from mpsguard.client.zones.driver import Context, CudaDriver, Driver
+from mpsguard.client.zones.errors import CudaError, NoZonesError, UvmError, ZoneError
+from mpsguard.client.zones.region import ZonedRegion
+from mpsguard.client.zones.settings import Kind, Settings
+from mpsguard.client.zones.table import TableWriter
+from mpsguard.client.zones.undo import Undo
+from mpsguard.client.zones.uvm import Uvm
+from mpsguard.preload import zone_layout
+from mpsguard.preload.zone_layout import Layout
+from mpsguard.preload.zone_table import Region as Entry
+
+_NUMBERS: Final = 1 << 32
+
+
+@dataclass
+class _Made:
+    """What one region holds, and how it is taken back: zones, memory, addresses, in this order."""
+
+    context: Context
+    layout: Layout
+    start: int = 0
+    kind: Kind = Kind.NONE
+    armed: int = 0
+    """Bytes of managed ranges."""
+    slot: int | None = None
+    entry: Entry | None = None
+    addresses: Undo = field(default_factory=Undo)
+    zones: Undo = field(default_factory=Undo)
+    memory: Undo = field(default_factory=Undo)
+
+
+class ZoneSpace:
+    """Give one to the part of a program that allocates; `close` gives back all that it made.
+
+    Every region belongs to the CUDA context that is current when it is allocated, and must be closed before that
+    context ends. Calls may come from any thread. A child after fork(2) has no zones: CUDA is of no use there.
+    """
+
+    def __init__(
+        self, settings: Settings | None = None, *, driver: Driver | None = None, uvm: Uvm | None = None
+    ) -> None:
+        self._settings = settings or Settings()
+        self._driver = driver if driver is not None else CudaDriver()
+        self._uvm = uvm if uvm is not None else Uvm()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._made: dict[int, _Made] = {}
+        self._withdrawn: dict[int, _Made] = {}
+        """Not a region any more, but the driver has not taken all of it back."""
+        self._numbers = 0
+        self._table = TableWriter()
+        self._open = True
+
+    @property
+    def armed(self) -> int:
+        """Bytes of managed ranges, of all regions together."""
+        with self._lock:
+            return self._armed()
+
+    def allocate(self, size: int, *, front: int | None = None, back: int | None = None) -> ZonedRegion:
+        """Device memory of ``size`` bytes with zones about it, of the settings' sizes unless others are given.
+
+        LayoutError for sizes that cannot be, BudgetError if the zones are more than may be armed, NoZonesError if this
+        machine has none of the kinds of zones wanted, CudaError (2: out of memory) if the driver refuses. Nothing is
+        left of a region that was refused.
+        """
+        with self._lock:
+            self._check_usable()
+            context = self._driver.current()
+            if not self._driver.has_virtual_memory(context.device):
+                raise NoZonesError(f"device {context.device} has no virtual memory management")
+            layout = self._plan(context, size, front, back)
+            free = self._driver.free_memory()
+            allowed = budget.most(free, layout.memory, self._settings.limit)
+            self._shed(allowed)
+            made = _Made(context, layout)
+            try:
+                self._reserve(made)
+                self._surround(made, free, allowed)
+                self._fill(made)
+            except BaseException:
+                self._numbers += 1
+                self._withdrawn[self._numbers] = made
+                self._try_again(self._numbers)
+                raise
+            return self._enter(made, size)
+
+    def kind_of(self, number: int) -> Kind:
+        """What is around a region now; NONE once it is closed."""
+        with self._lock:
+            made = self._made.get(number)
+            return made.kind if made is not None else Kind.NONE
+
+    def take_back(self, number: int) -> None:
+        """Close a region: see `ZonedRegion.close`."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            made = self._made.get(number)
+        if made is not None:
+            # Not under the lock: it may take as long as the program's kernels.
+            self._driver.synchronize(made.context)
+        with self._lock:
+            if self._made.pop(number, None) is not None and made is not None:
+                self._table.take_out(made.slot)
+                self._table.count("freed")
+                self._withdrawn[number] = made
+            if number in self._withdrawn:
+                self._unmake(number)
+
+    def close(self) -> None:
+        """Close all regions and withdraw the zone table; safe to call twice.
+
+        If the driver keeps something, the rest is closed and the first error (CudaError, UvmError) raised: calling it
+        again tries again.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._open = False
+            numbers = [*self._made, *self._withdrawn]
+        errors: list[ZoneError] = []
+        for number in numbers:
+            try:
+                self.take_back(number)
+            except (CudaError, UvmError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        with self._lock:
+            self._table.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ZoneError("this is a child of the process that made the space: CUDA is of no use here")
+        if not self._open:
+            raise ZoneError("the space is closed")
+
+    def _armed(self) -> int:
+        return sum(made.armed for made in (*self._made.values(), *self._withdrawn.values()))
+
+    def _plan(self, context: Context, size: int, front: int | None, back: int | None) -> Layout:
+        settings = self._settings
+        return zone_layout.plan(
+            size,
+            settings.front if front is None else front,
+            settings.back if back is None else back,
+            granularity=self._driver.granularity(context.device),
+            alignment=settings.alignment,
+            at_end=settings.at_end,
+        )
+
+    def _shed(self, allowed: int) -> None:
+        """Take the zones of regions that the card has no room for any more, and what the driver kept once."""
+        for number in list(self._withdrawn):
+            self._try_again(number)
+        for number in budget.to_shed(((number, made.armed) for number, made in self._made.items()), allowed):
+            made = self._made[number]
+            made.zones.run()
+            made.armed, made.kind = 0, Kind.NONE
+            assert made.entry is not None
+            made.entry = msgspec.structs.replace(made.entry, front_armed=False, back_armed=False)
+            self._table.change(made.slot, made.entry)
+            self._table.count("shed")
+
+    def _reserve(self, made: _Made) -> None:
+        length = made.layout.total
+        made.start = self._driver.reserve(length, self._driver.granularity(made.context.device))
+        made.addresses.push(lambda: self._driver.release_addresses(made.start, length))
+
+    def _surround(self, made: _Made, free: int, allowed: int) -> None:
+        """The first kind of zones that there is, of those that will do."""
+        wanted = [(start, length) for start, length in _zones(made) if length]
+        refused = []
+        for kind in self._settings.kinds:
+            try:
+                if kind is Kind.TRIPWIRE:
+                    self._arm(made, wanted, free, allowed)
+                elif kind is Kind.SPARSE:
+                    self._make_sparse(made, wanted)
+            except UvmError as error:
+                made.zones.run()
+                made.armed = 0
+                refused.append(f"{kind}: {error}")
+            else:
+                made.kind = kind if wanted else Kind.NONE
+                return
+        raise NoZonesError("; ".join(refused))
+
+    def _arm(self, made: _Made, zones: list[tuple[int, int]], free: int, allowed: int) -> None:
+        if not self._driver.has_managed_faults(made.context.device):
+            raise UvmError(f"device {made.context.device} has no concurrent managed access")
+        if zones:
+            budget.check(sum(length for _, length in zones), armed=self._armed(), allowed=allowed, free=free)
+        for start, length in zones:
+            before = self._uvm.arm(start, length)
+            made.zones.push(lambda start=start, length=length, before=before: self._uvm.disarm(start, length, before))  # type: ignore[misc]
+            made.armed += length
+
+    def _make_sparse(self, made: _Made, zones: list[tuple[int, int]]) -> None:
+        gpu = self._driver.uuid(made.context.device)
+        for start, length in zones:
+            self._uvm.make_sparse(start, length, gpu)
+            made.zones.push(lambda start=start, length=length: self._uvm.end_sparse(start, length))  # type: ignore[misc]
+
+    def _fill(self, made: _Made) -> None:
+        """Real memory in the middle; from here on the mapping holds it."""
+        start, length = made.start + made.layout.front, made.layout.memory
+        handle = self._driver.create(length, made.context.device)
+        held = Undo()
+        held.push(lambda: self._driver.release(handle))
+        made.memory.push(held.run)
+        self._driver.map(start, length, handle, made.context.device)
+        made.memory.push(lambda: self._driver.unmap(start, length))
+        held.run()
+
+    def _enter(self, made: _Made, size: int) -> ZonedRegion:
+        self._numbers += 1
+        number = self._numbers
+        user = made.start + made.layout.user
+        told = made.kind is Kind.TRIPWIRE
+        made.entry = Entry(
+            number=number % _NUMBERS,
+            device=made.context.device,
+            start=made.start,
+            front=made.layout.front,
+            memory=made.layout.memory,
+            back=made.layout.back,
+            user=user,
+            size=size,
+            front_armed=told and made.layout.front > 0,
+            back_armed=told and made.layout.back > 0,
+            slab=False,
+        )
+        made.slot = self._table.add(made.entry)
+        self._table.count("placed")
+        self._made[number] = made
+        return ZonedRegion(self, number, user, size)
+
+    def _try_again(self, number: int) -> None:
+        try:
+            self._unmake(number)
+        except (CudaError, UvmError):
+            # Kept: nobody waits for it now, and whoever closes the space is told.
+            return
+
+    def _unmake(self, number: int) -> None:
+        # Zones first: whatever the driver keeps, nothing of it stays armed.
+        made = self._withdrawn[number]
+        made.zones.run()
+        made.armed = 0
+        made.memory.run()
+        made.addresses.run()
+        del self._withdrawn[number]
+
+
+def _zones(made: _Made) -> tuple[tuple[int, int], tuple[int, int]]:
+    layout = made.layout
+    return (made.start, layout.front), (made.start + layout.front + layout.memory, layout.back)

@@ -1,0 +1,80 @@
+"""The zone table of this process: the memory file that the guard reads (mpsguard/preload/zone_table.h, .py)."""
+
+import fcntl
+import mmap
+import os
+import struct
+from typing import Final
+
+from mpsguard.preload import zone_table
+from mpsguard.preload.zone_table import Region
+
+SLOTS: Final = 8192
+_WORD: Final = struct.Struct("<I")
+_COUNTER: Final = struct.Struct("<Q")
+
+
+class TableWriter:
+    """Owns the memory file until `close`. Callers write one at a time."""
+
+    def __init__(self) -> None:
+        bytes_in_all = zone_table.HEADER_BYTES + SLOTS * zone_table.SLOT.size
+        file = os.memfd_create(zone_table.NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(file, bytes_in_all)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            # It keeps a copy of the descriptor as long as it is open: that is the one the guard finds.
+            self._memory = mmap.mmap(file, bytes_in_all)
+        finally:
+            os.close(file)
+        self._free = list(reversed(range(SLOTS)))
+        header = zone_table.HEADER.pack(
+            zone_table.MAGIC,
+            zone_table.VERSION,
+            zone_table.HEADER_BYTES,
+            zone_table.SLOT.size,
+            SLOTS,
+            os.getpid(),
+            len(zone_table.COUNTERS),
+        )
+        self._memory[: len(header)] = header
+
+    def add(self, region: Region) -> int | None:
+        """Enter a region; its slot, or None (which is counted) if the table is full."""
+        if not self._free:
+            self.count("unlisted")
+            return None
+        slot = self._free.pop()
+        self._write(slot, region)
+        return slot
+
+    def change(self, slot: int | None, region: Region) -> None:
+        """Say something else of an entry; does nothing for a region that was not entered."""
+        if slot is not None:
+            self._write(slot, region)
+
+    def take_out(self, slot: int | None) -> None:
+        """Take an entry out; does nothing for a region that was not entered."""
+        if slot is not None:
+            self._write(slot, None)
+            self._free.append(slot)
+
+    def count(self, counter: str) -> None:
+        """One more of what `zone_table.COUNTERS` has under that name."""
+        at = zone_table.COUNTERS_AT + _COUNTER.size * zone_table.COUNTERS.index(counter)
+        (value,) = _COUNTER.unpack_from(self._memory, at)
+        _COUNTER.pack_into(self._memory, at, value + 1)
+
+    def close(self) -> None:
+        """Give the file up; safe to call twice. A copy of its descriptor still reads what it said last."""
+        self._memory.close()
+
+    def _write(self, slot: int, region: Region | None) -> None:
+        # The number is odd while the slot is written. No barrier stands between the writes: a reader takes no slot
+        # that differs between two readings.
+        at = zone_table.HEADER_BYTES + slot * zone_table.SLOT.size
+        (sequence,) = _WORD.unpack_from(self._memory, at)
+        _WORD.pack_into(self._memory, at, sequence + 1 & 0xFFFFFFFF)
+        content = zone_table.encode(region, 0) if region is not None else bytes(zone_table.SLOT.size)
+        self._memory[at + _WORD.size : at + zone_table.SLOT.size] = content[_WORD.size :]
+        _WORD.pack_into(self._memory, at, sequence + 2 & 0xFFFFFFFF)
