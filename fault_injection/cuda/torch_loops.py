@@ -1,6 +1,7 @@
-"""Two PyTorch programs like many: `torch_loops.py train|infer --rounds N --seconds S --controlled`.
+"""PyTorch programs like many: `torch_loops.py KIND --rounds N --seconds S --controlled [--cores 2]`.
 
-`train` steps a small network by Adam, `infer` passes batches of changing size through a transformer layer. Each round
+`train` steps a network by Adam, `infer` passes batches of changing size through a transformer layer, both with enough
+work in a step to keep the GPU busy; `train-small` and `infer-small` have less than Python takes to launch it. A round
 waits for a line on standard input and ends with the event `round` (iterations, seconds), as with `worker.cu`; events
 before it are `first_kernel` and `begin`, the last one is `finished`. Exit status: 0 finished, 2 usage, 4 failed.
 It runs under the interpreter that holds PyTorch, so it imports nothing of this project.
@@ -9,9 +10,11 @@ It runs under the interpreter that holds PyTorch, so it imports nothing of this 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
+import pathlib
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +22,7 @@ from typing import Any
 
 FAILED = 4
 _WIDTH = 1024
-_BATCHES = (64, 96, 128)
+_LENGTHS = (64, 96, 128)
 _WARM_UP = 10
 """Steps before the first round: libraries choose their algorithms, and the caching allocator has what it needs."""
 
@@ -31,14 +34,14 @@ def emit(event: str, **members: object) -> None:
     sys.stdout.flush()
 
 
-def training(torch: Any) -> Callable[[], None]:
+def training(torch: Any, rows: int, width: int) -> Callable[[], None]:
     """A function that makes one step."""
-    layers = [torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU(), torch.nn.Linear(_WIDTH, _WIDTH)]
+    layers = [torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)]
     model = torch.nn.Sequential(*layers).cuda()
     optimizer = torch.optim.Adam(model.parameters())
 
     def step() -> None:
-        batch = torch.randn(256, _WIDTH, device="cuda")
+        batch = torch.randn(rows, width, device="cuda")
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(batch), batch).backward()
         optimizer.step()
@@ -47,7 +50,7 @@ def training(torch: Any) -> Callable[[], None]:
     return step
 
 
-def inference(torch: Any) -> Callable[[], None]:
+def inference(torch: Any, rows: int, factor: int) -> Callable[[], None]:
     """A function that passes one batch."""
     model = torch.nn.TransformerEncoderLayer(_WIDTH, 8, batch_first=True).cuda().eval()
     count = 0
@@ -56,10 +59,25 @@ def inference(torch: Any) -> Callable[[], None]:
         nonlocal count
         count += 1
         with torch.no_grad():
-            model(torch.randn(8, _BATCHES[count % len(_BATCHES)], _WIDTH, device="cuda"))
+            model(torch.randn(rows, factor * _LENGTHS[count % len(_LENGTHS)], _WIDTH, device="cuda"))
         torch.cuda.synchronize()
 
     return step
+
+
+KINDS: dict[str, Callable[[Any], Callable[[], None]]] = {
+    "train": lambda torch: training(torch, 8192, 2048),
+    "infer": lambda torch: inference(torch, 64, 4),
+    "train-small": lambda torch: training(torch, 256, _WIDTH),
+    "infer-small": lambda torch: inference(torch, 8, 1),
+}
+
+
+def stay_on(cores: set[int]) -> None:
+    """Keep all threads that there are by now on these CPUs."""
+    for thread in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def loop(step: Callable[[], None], seconds: float) -> dict[str, float]:
@@ -76,17 +94,20 @@ def loop(step: Callable[[], None], seconds: float) -> dict[str, float]:
 def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("kind", choices=("train", "infer"))
+    parser.add_argument("kind", choices=tuple(KINDS))
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--controlled", action="store_true")
+    parser.add_argument("--cores", default="", help="after the warm-up, run on these CPUs alone, as in 2 or 2,3")
     options = parser.parse_args()
     emit("start")
     torch = importlib.import_module("torch")
     try:
-        step = training(torch) if options.kind == "train" else inference(torch)
+        step = KINDS[options.kind](torch)
         for _ in range(_WARM_UP):
             step()
+        if options.cores:
+            stay_on({int(core) for core in options.cores.split(",")})
         emit("first_kernel")
         done: dict[str, float] = {}
         for _ in range(options.rounds):

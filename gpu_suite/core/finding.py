@@ -54,11 +54,12 @@ def sampled(
     bar: str,
     holds: bool,
     peer: Sequence[float] | None = None,
+    peer_name: str = "stock",
     note: str = "",
 ) -> Finding:
-    """A finding made of several values: the median stands for them, stock's beside it."""
+    """A finding made of several values: the median stands for them, the peer's (stock's) beside it."""
     kept = _rounded(samples)
-    beside = recorder.peer("stock", _rounded(peer)) if peer else None
+    beside = recorder.peer(peer_name, _rounded(peer)) if peer else None
     row = recorder.measured_row(name, kept, unit=unit, bar=bar, holds=holds, peer=beside)
     return Finding(row, note, kept)
 

@@ -1,46 +1,21 @@
 """What the preload costs: latency and memory of allocations, and the rates of loops, against the same without it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Final
 
 from gpu_suite import preload_cost as allocations
 from gpu_suite.core.bench import Bench, Measurement, Target
-from gpu_suite.core.client import Client, Clients, client_environment
-from gpu_suite.core.errors import SuiteError
-from gpu_suite.core.finding import Finding, sampled
-from gpu_suite.core.programs import Work
-from gpu_suite.core.statistics import alternating, ratios
-from gpu_suite.isolation import preloaded
+from gpu_suite.core.client import client_environment
+from gpu_suite.core.finding import Finding
+from gpu_suite.isolation import loops, preloaded
+from gpu_suite.isolation.loops import Rates
 from gpu_suite.isolation.partial import kept, skipped
 from gpu_suite.isolation.preloaded import Served
 from gpu_suite.preload_cost import MIB, Comparison
 from results.schema import Row
 
-RATE_BAR: Final = 0.99
-PAIRS, QUICK_PAIRS = 10, 2
-SECONDS: Final = 0.8
-STEPS: Final = 4000
-"""About 0.1 ms a kernel."""
-_START: Final = 120.0
-_ROUND: Final = 30.0
 _ALLOCATIONS: Final = "latency of allocations under the preload"
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A program that is run with the preload and without."""
-
-    name: str
-    command: Callable[[Bench, Work], list[str]]
-
-
-KERNELS: Final = Loop("kernel loop", lambda bench, work: bench.programs.worker(work))
-TORCH: Final = (
-    Loop("PyTorch training loop", lambda bench, work: preloaded.torch_loop(bench, "train", work)),
-    Loop("PyTorch inference loop", lambda bench, work: preloaded.torch_loop(bench, "infer", work)),
-)
 
 
 @dataclass
@@ -49,8 +24,7 @@ class Study:
 
     bench: Bench
     compared: list[Comparison] = field(default_factory=list)
-    rates: dict[str, list[float]] = field(default_factory=dict)
-    """Paired ratios, by the name of the loop."""
+    rates: list[Rates] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     processes: int = 0
     """How many programs were run under the preload to their end."""
@@ -66,12 +40,13 @@ class Study:
                 self.skipped[_ALLOCATIONS] = "a simulated GPU has no allocations to time"
             else:
                 self._allocations(guard, variables)
-            loops = [KERNELS]
-            if missing := preloaded.no_torch(self.bench):
-                self.skipped |= {loop.name: missing for loop in TORCH}
-            else:
-                loops += TORCH
-            self._loops(guard, loops, variables)
+            for loop in loops.LOOPS:
+                if loop.needs_torch and (missing := preloaded.no_torch(self.bench)):
+                    self.skipped[loop.name] = missing
+                    continue
+                self.rates.append(Rates(loop, self.bench))
+                self.rates[-1].measure(guard, variables)
+                self.processes += self.rates[-1].crews
         if not self.bench.programs.simulated:
             self.served = preloaded.served(report)
 
@@ -83,66 +58,22 @@ class Study:
         for each in self.compared:
             self.bench.say(f"allocations of {each.size} bytes: {describe(each)}")
 
-    def _loops(self, target: Target, loops: Sequence[Loop], variables: Mapping[str, str]) -> None:
-        """All programs are there all the while and work in turns; the one that rests has nothing on the GPU."""
-        pairs = self.bench.runs(PAIRS, QUICK_PAIRS)
-        work = Work(seconds=SECONDS, work=STEPS, controlled=True, rounds=pairs + 1)
-        with Clients() as clients:
-            started = [
-                [
-                    clients.start(loop.command(self.bench, work), target.pipe_directory, f"{loop.name}, {arm}", extra)
-                    for arm, extra in (("preload", variables), ("plain", {}))
-                ]
-                for loop in loops
-            ]
-            for client in (client for both in started for client in both):
-                client.wait_for("first_kernel", _START)
-            for loop, (ours, plain) in zip(loops, started, strict=True):
-                each = self.rates[loop.name] = []
-                _round(ours)
-                _round(plain)  # warm: clocks
-                for order in alternating(pairs):
-                    rate = {under: _round(ours if under else plain) for under in order}
-                    each += ratios([rate[True]], [rate[False]])
-                    self.bench.say(f"{loop.name}, pair {len(each)} of {pairs}: {each[-1]:.4f}")
-            for client in (client for both in started for client in both):
-                if not (done := client.finish(_ROUND)).ok:
-                    raise SuiteError(done.describe())
-            self.processes += len(loops)
-
     def rows(self) -> Iterator[Finding]:
         """What there is."""
         if self.compared:
             yield from allocation_rows(self.compared)
-        for name, each in self.rates.items():
-            if each:
-                yield sampled(
-                    f"{name}, rate under the preload over plain (paired ratios)",
-                    each,
-                    unit="",
-                    bar=f"median >= {RATE_BAR}",
-                    holds=median(each) >= RATE_BAR and len(each) == self.bench.runs(PAIRS, QUICK_PAIRS),
-                    note="pairs: " + " ".join(f"{value:.4f}" for value in each),
-                )
+        for each in self.rates:
+            yield from each.rows()
         if not self.bench.programs.simulated:
             yield use(self.served, self.processes)
         for name, why in self.skipped.items():
             yield skipped(name, why)
 
 
-def _round(client: Client) -> float:
-    """Iterations per second in a round of its own."""
-    before = len(client.all_seen("round"))
-    after = client.all_seen("round")[-1].monotonic if before else 0.0
-    client.go()
-    done = client.wait_for("round", _ROUND, after=after)
-    return done.number("iterations") / done.number("seconds")
-
-
 def use(served: Sequence[Served], processes: int) -> Finding:
     """Whether the preload was at work in every program that ran under it: what does nothing costs nothing."""
     at_work = sum(each.placed > 0 for each in served)
-    note = "allocations served, and left to the driver: " + ", ".join(f"{each.placed}/{each.plain}" for each in served)
+    note = "allocations served, and left to the driver: " + ", ".join(each.describe() for each in served)
     row = Row(
         name="programs under the preload whose allocations it served",
         value=at_work,

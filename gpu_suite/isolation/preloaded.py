@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ from gpu_suite.core.programs import CUDA, Work, compile_cuda
 from mpsguard.preload import library
 from mpsguard.preload.build import CompilerError, compile_library
 
+_NOTABLE: Final = ("plain_", "ipc_refused", "deferred", "shed", "unlisted")
 _SIMULATED_OVERRUN: Final = Path(__file__).resolve().parents[1] / "simulated_overrun.py"
 
 
@@ -40,6 +42,13 @@ class Served(NamedTuple):
     placed: int
     plain: int
     """Those it left to the driver, for whatever reason."""
+    notable: Mapping[str, int]
+    """The counters behind that, and those of what was refused or put off, where they are not 0."""
+
+    def describe(self) -> str:
+        """In a few words."""
+        why = ", ".join(f"{name} {count}" for name, count in self.notable.items())
+        return f"{self.placed}/{self.plain}" + (f" ({why})" if why else "")
 
 
 def served(report: Path) -> list[Served]:
@@ -50,6 +59,7 @@ def served(report: Path) -> list[Served]:
             Served(
                 each["placed"] + each["placed_small"],
                 sum(value for name, value in each.items() if name.startswith("plain_")),
+                {name: each[name] for name in each if each[name] and name.startswith(_NOTABLE)},
             )
             for each in counters
         ]
@@ -71,11 +81,24 @@ def program(bench: Bench, name: str) -> Path:
 
 
 def torch_loop(bench: Bench, kind: str, work: Work) -> list[str]:
-    """The command line of `torch_loops.py`, ``train`` or ``infer``; there is nothing of PyTorch to simulate."""
+    """The command line of `torch_loops.py`, on the same CPU each time; there is nothing of PyTorch to simulate.
+
+    One CPU and not two: a training step goes from the program's thread to autograd's and back, and on a virtual machine
+    it takes long, and never the same time, to wake a thread on another CPU.
+    """
     if bench.programs.simulated:
         return bench.programs.worker(work)
+    allowed = sorted(os.sched_getaffinity(0))
+    # In the middle: the first ones serve interrupts.
+    core = str(allowed[len(allowed) // 2])
     # The length of a kernel is PyTorch's own affair.
-    return [sys.executable, str(CUDA / "torch_loops.py"), kind, *replace(work, work=None).arguments()]
+    arguments = replace(work, work=None).arguments()
+    return [sys.executable, str(CUDA / "torch_loops.py"), kind, *arguments, "--cores", core]
+
+
+def torch_program(*arguments: str) -> list[str]:
+    """The command line of `torch_programs.py`."""
+    return [sys.executable, str(CUDA / "torch_programs.py"), *arguments]
 
 
 def no_torch(bench: Bench) -> str:

@@ -15,7 +15,7 @@ from gpu_suite.core.guard import Guard, Options
 from gpu_suite.core.leftovers import end_all
 from gpu_suite.core.programs import Work
 from gpu_suite.core.stop import StopRunError
-from gpu_suite.isolation import crashes, culprit, memory, overrun, preload_cost, preloaded, terminate
+from gpu_suite.isolation import crashes, culprit, loops, memory, overrun, preload_cost, preloaded, terminate
 from gpu_suite.isolation.culprit import CLEAN, EXIT, KILL, KILL_IDLE, OOM, SEGV, Kind
 from gpu_suite.isolation.innocents import COUNT, Innocents, Report, longest
 from gpu_suite.isolation.partial import kept
@@ -204,8 +204,10 @@ def test_an_overrun_under_the_preload_harms_nobody_and_one_without_does(bench: B
 
 def test_loops_under_the_preload_are_compared_in_pairs(bench: Bench) -> None:
     found = by_name(preload_cost.measure(bench))
-    for loop in (preload_cost.KERNELS, *preload_cost.TORCH):
-        assert found[f"{loop.name}, rate under the preload over plain (paired ratios)"].row.count == 2
+    for loop in loops.LOOPS:
+        row = found[f"{loop.name}, rate under the preload over plain (paired ratios)"].row
+        assert row.peer is not None
+        assert (row.count, row.peer.count, row.peer.name) == (2, 2, "plain over plain")
     assert not found["latency of allocations under the preload: skipped"].row.holds
 
 
