@@ -2,7 +2,15 @@
 
 from typing import Final
 
-from gpu_suite.isolation import crashes, enforced, memory, overrun, preload_cost, terminate
+from gpu_suite.isolation import (
+    crashes,
+    enforced,
+    memory,
+    overrun,
+    preload_cost,
+    terminate,
+    zone_api,
+)
 
 MEASUREMENTS: Final = (
     crashes.MEASUREMENT,
@@ -10,5 +18,6 @@ MEASUREMENTS: Final = (
     terminate.MEASUREMENT,
     overrun.MEASUREMENT,
     enforced.MEASUREMENT,
+    zone_api.MEASUREMENT,
     preload_cost.MEASUREMENT,
 )

@@ -1,6 +1,6 @@
-"""An unmodified program that accesses memory outside its allocation: under the preload, and under stock MPS alone."""
+"""A program that accesses memory outside its allocation: where zones are, and under stock MPS alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -38,7 +38,24 @@ PUBLISHED: Final = 1.0
 _START: Final = 30.0
 _ENDS: Final = 10.0
 _ERRORS: Final = 3
-_NAME: Final = "overrun under the preload"
+_PAGE: Final = 4096
+"""The driver reports the page of an access, not the byte."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The program, and what makes its zones."""
+
+    name: str
+    command: Callable[[Bench, tuple[str, ...]], list[str]]
+    variables: Callable[[Bench], Mapping[str, str]]
+    told: bool = True
+    """Whether the zones report what they absorb."""
+    beside_stock: bool = True
+    """Whether the same is done under stock MPS, without zones."""
+
+
+PRELOADED: Final = Subject("overrun under the preload", preloaded.overrun, preloaded.variables)
 
 
 @dataclass
@@ -46,24 +63,31 @@ class Study:
     """Both arms."""
 
     bench: Bench
+    subject: Subject = PRELOADED
     guarded: Tally = field(init=False)
     stock: Tally | None = None
     finished: int = 0
     latencies_ms: list[float] = field(default_factory=list)
     """From just before the launch to the publication, for incidents that name the program's pid."""
     late: int = 0
+    placed: int = 0
+    """Incidents that say truly how far outside its allocation the access was."""
+    incidents: int = 0
+    """All that were made."""
     failures: list[str] = field(default_factory=list)
     """How the programs ended that did not finish."""
 
     def __post_init__(self) -> None:
-        self.guarded = Tally(_NAME, self.bench.runs(REPETITIONS, QUICK_REPETITIONS))
+        self.guarded = Tally(self.subject.name, self.bench.runs(REPETITIONS, QUICK_REPETITIONS))
 
     def make(self) -> None:
         """The guarded arm, then stock."""
-        variables = preloaded.variables(self.bench)
+        variables = self.subject.variables(self.bench)
         with self.bench.guard() as guard, Clients() as clients, Incidents(_run_directory(guard)) as incidents:
             self._guarded(guard, clients, incidents, variables)
-        self.stock = Tally(_NAME, self.bench.runs(STOCK_REPETITIONS, QUICK_STOCK_REPETITIONS))
+        if not self.subject.beside_stock:
+            return
+        self.stock = Tally(self.subject.name, self.bench.runs(STOCK_REPETITIONS, QUICK_STOCK_REPETITIONS))
         with self.bench.stock() as stock, Clients() as clients:
             self._stock(stock, clients, self.stock)
 
@@ -73,14 +97,14 @@ class Study:
             try:
                 innocents.ready()
                 access = ACCESSES[(tally.made + len(tally.errors)) % len(ACCESSES)]
-                client = _start(self.bench, clients, guard, access, variables)
+                client = self._start(clients, guard, access, variables)
                 incidents.begin()
                 injected, done = _run(client)
                 self._judge(done)
                 tally.add(innocents.watch(injected + WATCH))
-                self._hear(incidents, client.pid, injected)
+                self._hear(incidents, client.pid, injected, access)
                 self.bench.say(
-                    f"overrun {' '.join(access)}, {tally.made} of {tally.wanted}: "
+                    f"{self.subject.name} {' '.join(access)}, {tally.made} of {tally.wanted}: "
                     f"{'finished' if self._went_well(done) else 'FAILED'}, {len(self.latencies_ms)} named"
                 )
             except (SuiteError, TimeoutError) as error:
@@ -102,18 +126,22 @@ class Study:
         else:
             self.failures.append(done.describe())
 
-    def _hear(self, incidents: Incidents, pid: int, injected: float) -> None:
-        """Wait for the incident of class mmu that names the program, and note how long it took."""
+    def _hear(self, incidents: Incidents, pid: int, injected: float, access: tuple[str, ...]) -> None:
+        """Wait for the incident of class mmu that names the program; note how long it took, and what it says."""
 
-        def told() -> list[float]:
+        def told() -> list[tuple[float, str]]:
             return [
-                each.published_at
+                (each.published_at, each.id)
                 for each in incidents.published()
                 if each.culprit == pid and each.fault_class == "mmu" and each.published_at is not None
             ]
 
         if wait_until(lambda: bool(told()), injected + PUBLISHED):
-            self.latencies_ms.append(1000 * (min(told()) - injected))
+            at, incident = min(told())
+            self.latencies_ms.append(1000 * (at - injected))
+            found = incidents.detailed(incident)
+            self.placed += found is not None and any(says_where(each, access) for each in found.evidence)
+        self.incidents += len(incidents.listed())
 
     def _stock(self, target: Target, clients: Clients, tally: Tally) -> None:
         innocents = Innocents(self.bench, target, clients)
@@ -121,7 +149,7 @@ class Study:
             try:
                 innocents.ready(fresh=tally.made > 0)
                 access = STOCK_ACCESSES[tally.made % len(STOCK_ACCESSES)]
-                client = _start(self.bench, clients, target, access, {})
+                client = self._start(clients, target, access, {})
                 injected, done = _run(client)
                 error = done.find("error")
                 if error is None or not error.number("code"):
@@ -134,17 +162,21 @@ class Study:
 
     def rows(self) -> Iterator[Finding]:
         """What there is."""
-        tally = self.guarded
+        tally, name = self.guarded, self.subject.name
         yield from survival(tally, self.stock)
-        yield none_of(f"{_NAME}: innocents that died between two repetitions", self.late, tally.total, "innocents")
+        yield none_of(f"{name}: innocents that died between two repetitions", self.late, tally.total, "innocents")
         if not tally.made:
             return
-        yield _all(f"{_NAME}: the program finishes", self.finished, tally, "; ".join(self.failures[:3]))
+        yield _all(f"{name}: the program finishes", self.finished, tally, "; ".join(self.failures[:3]))
+        if not self.subject.told:
+            yield none_of(f"{name}: incidents, since nobody is told", self.incidents, tally.made, "runs")
+            return
         named = len(self.latencies_ms)
-        yield _all(f"{_NAME}: incidents of class mmu that name the program", named, tally, "")
+        yield _all(f"{name}: incidents of class mmu that name the program", named, tally, "")
+        yield _all(f"{name}: incidents that say how far outside it was, to {_PAGE} bytes", self.placed, tally, "")
         if self.latencies_ms:
             yield sampled(
-                f"{_NAME}: access to published incident, p50",
+                f"{name}: access to published incident, p50",
                 self.latencies_ms,
                 unit="ms",
                 bar="reported",
@@ -152,7 +184,7 @@ class Study:
             )
             value = percentile(self.latencies_ms, 0.99)
             row = Row(
-                name=f"{_NAME}: access to published incident, p99",
+                name=f"{name}: access to published incident, p99",
                 value=float(f"{value:.6g}"),
                 unit="ms",
                 bar="reported",
@@ -161,19 +193,26 @@ class Study:
             )
             yield Finding(row, samples=(row.value,))
 
+    def _start(self, clients: Clients, target: Target, access: tuple[str, ...], variables: Mapping[str, str]) -> Client:
+        argv = self.subject.command(self.bench, ("--controlled", *access))
+        client = clients.start(argv, target.pipe_directory, f"{target.name}-overrun", variables)
+        client.wait_for("allocated", _START)
+        return client
+
+
+def says_where(evidence: Mapping[str, object], access: tuple[str, ...]) -> bool:
+    """Whether it is of a zone, and of the place that the program was told to access."""
+    what = evidence.get("what")
+    if not isinstance(what, dict) or what.get("type") != "zone_hit" or not isinstance(what.get("beyond"), int):
+        return False
+    past, distance, beyond = access[0] == "--past", int(access[1]), int(what["beyond"])
+    wanted = distance + 1 if past else -distance
+    return (beyond > 0) == past and abs(beyond - wanted) < _PAGE
+
 
 def _run_directory(guard: Guard) -> Path:
     lane, _ = guard.lane()
     return Path(lane.pipe_directory).parents[2]  # RUN/lanes/NAME/pipe
-
-
-def _start(
-    bench: Bench, clients: Clients, target: Target, access: tuple[str, ...], variables: Mapping[str, str]
-) -> Client:
-    argv = preloaded.overrun(bench, ("--controlled", *access))
-    client = clients.start(argv, target.pipe_directory, f"{target.name}-overrun", variables)
-    client.wait_for("allocated", _START)
-    return client
 
 
 def _run(client: Client) -> tuple[float, Outcome]:

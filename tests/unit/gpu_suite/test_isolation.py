@@ -18,6 +18,7 @@ from gpu_suite.core.stop import StopRunError
 from gpu_suite.isolation import crashes, culprit, loops, memory, overrun, preload_cost, preloaded, terminate
 from gpu_suite.isolation.culprit import CLEAN, EXIT, KILL, KILL_IDLE, OOM, SEGV, Kind
 from gpu_suite.isolation.innocents import COUNT, Innocents, Report, longest
+from gpu_suite.isolation.overrun import says_where
 from gpu_suite.isolation.partial import kept
 from gpu_suite.isolation.tally import Tally, survival
 from gpu_suite.preload_cost import MIB, Comparison, Cost
@@ -200,6 +201,8 @@ def test_an_overrun_under_the_preload_harms_nobody_and_one_without_does(bench: B
     # A simulated GPU has no managed memory, and so no sensor that sees the access.
     named = found["overrun under the preload: incidents of class mmu that name the program"].row
     assert (named.value, named.count, named.holds) == (0, 2, False)
+    placed = found["overrun under the preload: incidents that say how far outside it was, to 4096 bytes"].row
+    assert (placed.value, placed.count, placed.holds) == (0, 2, False)
 
 
 def test_loops_under_the_preload_are_compared_in_pairs(bench: Bench) -> None:
@@ -244,3 +247,23 @@ def test_a_preload_that_does_nothing_has_no_cost_to_show(
     report = tmp_path / "report.txt"
     report.write_text("\n".join(lines))
     assert preload_cost.use(preloaded.served(report), processes).row.holds is holds
+
+
+@pytest.mark.parametrize(
+    ("access", "beyond", "right"),
+    [
+        (("--past", "0"), 1, True),
+        (("--past", "1048576"), 1048577, True),
+        (("--past", "1048576"), 1044481, False),
+        (("--before", "4"), -4096, True),
+        (("--before", "4"), 1, False),
+        (("--before", "8192"), -4, False),
+        (("--past", "0"), -4, False),
+    ],
+)
+def test_an_incident_says_where_if_the_offset_is_that_of_the_access(
+    access: tuple[str, ...], beyond: int, right: bool
+) -> None:
+    assert says_where({"what": {"type": "zone_hit", "beyond": beyond}}, access) is right
+    assert not says_where({"what": {"type": "uvm_fault", "beyond": beyond}}, access)
+    assert not says_where({}, access)
