@@ -6,8 +6,10 @@ from gpu_suite.isolation import (
     crashes,
     enforced,
     memory,
+    nccl,
     overrun,
     preload_cost,
+    programs,
     terminate,
     zone_api,
 )
@@ -19,5 +21,7 @@ MEASUREMENTS: Final = (
     overrun.MEASUREMENT,
     enforced.MEASUREMENT,
     zone_api.MEASUREMENT,
+    programs.MEASUREMENT,
+    nccl.MEASUREMENT,
     preload_cost.MEASUREMENT,
 )
