@@ -80,7 +80,7 @@ class Connection:
             self.close()
             raise LostError("the vault closed the connection") from None
         if isinstance(answer, wire.Failure):
-            _close_all(came)
+            close_all(came)
             raise from_code(answer.code, answer.message)
         return answer, came
 
@@ -95,7 +95,7 @@ class Connection:
                 if not isinstance(answer, wire.MoreChunks) or not fds:
                     raise LostError(f"the vault said {type(answer).__name__} where descriptors were due")
         except BaseException as error:
-            _close_all(got)
+            close_all(got)
             self.close()
             if isinstance(error, TimeoutError | ConnectionError):
                 raise LostError("the vault did not send all descriptors") from None
@@ -117,7 +117,7 @@ class Connection:
         if isinstance(answer, wire.Notice):
             self._notice(answer, fds)
         else:
-            _close_all(fds)
+            close_all(fds)
         return True
 
     def _answer(self, id: int, due: float) -> Answered:  # noqa: A002 - the wire's own word
@@ -128,7 +128,7 @@ class Connection:
             elif message.id == id or isinstance(message, wire.Failure):
                 return message, fds
             else:
-                _close_all(fds)
+                close_all(fds)
 
     def _receive(self, due: float | None) -> tuple[wire.Answer | wire.Notice, tuple[int, ...]]:
         self._limit(socket.SO_RCVTIMEO, due)
@@ -143,11 +143,11 @@ class Connection:
                 raise UnavailableError("this process has no room for the descriptors of the region (RLIMIT_NOFILE)")
             return wire.decode_reply(packet.data), packet.fds
         except msgspec.DecodeError as error:
-            _close_all(packet.fds)
+            close_all(packet.fds)
             self.close()
             raise UnavailableError(f"not the language of version {wire.VERSION}: {error}") from None
         except BaseException:
-            _close_all(packet.fds)
+            close_all(packet.fds)
             self.close()
             raise
 
@@ -208,6 +208,13 @@ def _timeval(seconds: float) -> bytes:
     return _TIMEVAL.pack(int(seconds), max(int(seconds % 1 * 1e6), 1))
 
 
-def _close_all(fds: Sequence[int]) -> None:
+def close_all(fds: Sequence[int]) -> None:
+    """Close descriptors that came and are not wanted."""
     for fd in fds:
         os.close(fd)
+
+
+def unexpected(answer: wire.Answer, fds: Sequence[int]) -> UnavailableError:
+    """The error for an answer that belongs to another request; its descriptors are closed."""
+    close_all(fds)
+    return UnavailableError(f"the vault answered with {type(answer).__name__}")

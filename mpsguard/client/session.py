@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from mpsguard.client.connection import Answered, Connection, LostError
+from mpsguard.client.connection import Answered, Connection, LostError, close_all, unexpected
 from mpsguard.client.connections import tell_ready
 from mpsguard.client.forward_state import ForwardState
 from mpsguard.client.region import Chunk, Region
@@ -144,16 +144,16 @@ class Session:
             while True:
                 answer, fds = self._ask(wire.Open(0, name, expected))
                 if not isinstance(answer, wire.Opened):
-                    raise _unexpected(answer, fds)
+                    raise unexpected(answer, fds)
                 try:
                     fds += self._alive().more_fds(answer.id, len(answer.region.layout.sizes) - len(fds))
                 except LostError:
                     # The vault ended in the middle: the next one is asked for all of them.
-                    _close_all(fds)
+                    close_all(fds)
                     if time.monotonic() > due:
                         raise UnavailableError("the vault ended again and again while it was asked") from None
                 except BaseException:
-                    _close_all(fds)
+                    close_all(fds)
                     raise
                 else:
                     return Region(self, answer.region, fds, owned=True)
@@ -168,7 +168,7 @@ class Session:
         while more:
             answer, fds = self._ask(wire.Names(0, after))
             if not isinstance(answer, wire.NameList):
-                raise _unexpected(answer, fds)
+                raise unexpected(answer, fds)
             yield from answer.names
             more = answer.more and bool(answer.names)
             after = answer.names[-1] if answer.names else ""
@@ -309,7 +309,7 @@ class Session:
     def _described(self, request: wire.Request, fds: Sequence[int] = ()) -> Description:
         answer, came = self._ask(request, fds)
         if not isinstance(answer, wire.Done) or answer.region is None:
-            raise _unexpected(answer, came)
+            raise unexpected(answer, came)
         return answer.region
 
     def _ask(self, request: wire.Request, fds: Sequence[int] = ()) -> Answered:
@@ -359,7 +359,7 @@ class Session:
     def _welcomed(self, answered: Answered) -> None:
         answer, fds = answered
         if not isinstance(answer, wire.Welcome) or len(fds) != 1:
-            raise _unexpected(answer, fds)
+            raise unexpected(answer, fds)
         with self._lock:
             self._again = True
             self._enter(answer.role, fds[0], answer.capacity, answer.generation)
@@ -384,7 +384,7 @@ class Session:
         if isinstance(notice, wire.Granted) and len(fds) == 1:
             self._enter(Role.WRITER, fds[0], self._capacity, notice.generation)
             return
-        _close_all(fds)
+        close_all(fds)
         if isinstance(notice, wire.Fenced):
             self._role = Role.FENCED
 
@@ -393,13 +393,3 @@ class Session:
         if forward is None:
             raise StaleGenerationError("this session is closed")
         return forward
-
-
-def _close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-
-
-def _unexpected(answer: wire.Answer, fds: Sequence[int]) -> VaultError:
-    _close_all(fds)
-    return UnavailableError(f"the vault answered with {type(answer).__name__}")
