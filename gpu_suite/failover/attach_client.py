@@ -27,7 +27,8 @@ def say(**members: object) -> None:
 
 def words(memory: Any, offset: int, nbytes: int) -> torch.Tensor:
     """A piece of mapped memory as 64-bit numbers."""
-    return torch.as_tensor(memory.view(offset, nbytes), device="cuda").view(torch.int64)
+    # PyTorch takes no array that says that it is read-only.
+    return torch.as_tensor(memory.view(offset, nbytes, readonly=False), device="cuda").view(torch.int64)
 
 
 def fill(memory: Any, size: int) -> None:

@@ -135,7 +135,7 @@ class _Run:
         bar, holds = _bar(self.plan.mode, cell.name, p50)
         note = (
             f"{len(found.operation)} takeovers; p99 {p99:.1f} ms; promoted after {median(found.promoted):.1f} ms; "
-            f"next standby ready after {median(found.guarded):.1f} s; {'; '.join(found.errors)}"
+            f"next standby ready after {median(found.guarded or [math.nan]):.1f} s; {'; '.join(found.errors)}"
         )
         yield sampled(
             f"{title}, {cell.name}: fault to first finished operation (p50)",
