@@ -20,8 +20,12 @@ demo: venv ## the main job on a simulated GPU, installs what it needs; REAL=1: o
 	PATH="$(CURDIR)/.venv/bin:$$PATH" scripts/demo $(if $(filter 1,$(REAL)),--real)
 
 .PHONY: test
-test: packages vendor lint ## everything this machine can check; what it cannot is named
+test: packages vendor lint takeovers ## everything this machine can check; what it cannot is named
 	$(PY) -m pytest -q -ra -o faulthandler_timeout=300
+
+.PHONY: takeovers
+takeovers: venv ## 1,000 takeovers in simulation, faults at random
+	$(PY) scripts/takeover-simulation --schedules 1000 --seed 1
 
 .PHONY: lint
 lint: venv ## ruff, mypy, import layers, shellcheck
