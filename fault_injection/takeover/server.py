@@ -7,6 +7,7 @@ connection only when it has been answered.
 
 import mmap
 import os
+import random
 import select
 import signal
 import socket
@@ -31,6 +32,8 @@ _SEND_BUFFER: Final = 16384
 _IDLE: Final = 5.0
 _STEP: Final = 0.0005
 """Seconds that a step takes."""
+_LATE: Final = 0.01
+"""Seconds, at most, for which a process that was fenced off does nothing."""
 _SESSION: Final = "simulated"
 _CACHE: Final = "cache"
 
@@ -255,6 +258,8 @@ class Server:
     def _reach(self, point: Point) -> None:
         if self._traps.reach(point) is Effect.FENCE:
             self._session.close(in_order=False)
+            # So that what it does next may fall into the takeover.
+            time.sleep(random.uniform(0, _LATE))
 
 
 def main() -> None:
