@@ -46,15 +46,20 @@ async def kill(program: Wrapped, end_work: EndWork) -> None:
         _signal(key, signal.SIGKILL)
 
 
+async def outlive(program: Wrapped, end_work: EndWork, grace: float) -> None:
+    """Let a process end by itself; after ``grace`` seconds as `kill` does."""
+    await asyncio.sleep(grace)
+    if program.exit_code is None:
+        await kill(program, end_work)
+
+
 async def end(program: Wrapped, end_work: EndWork, grace: float) -> None:
     """End a process: its GPU work, then itself by SIGTERM, and after ``grace`` seconds as `kill` does."""
     with suppress(NoAnswerError):
         await end_work(_tree(program))
     program.signal(signal.SIGTERM)
     program.signal(signal.SIGCONT)
-    await asyncio.sleep(grace)
-    if program.exit_code is None:
-        await kill(program, end_work)
+    await outlive(program, end_work, grace)
 
 
 def _tree(program: Wrapped) -> Sequence[ProcessKey]:

@@ -106,9 +106,12 @@ class Pair:
         self._happen(decision.Stop(128 + number))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all, to the standby first: it shall not go on where the active one leaves off."""
-        standby_first = sorted(self._processes, key=lambda each: each == self._state.active)
-        for each in standby_first:
+        """Send a signal to all, to the standby first: it shall not go on where the active one leaves off.
+
+        Not to who was superseded: it is being ended, and must not run on.
+        """
+        told = [member.number for member in self._state.members if not member.superseded]
+        for each in sorted(told, key=lambda each: each == self._state.active):
             self._processes[each].program.signal(number)
 
     def in_group(self, pid: int) -> bool:
@@ -199,6 +202,10 @@ class Pair:
             desk.give_all(request)
 
     def _supersede(self, program: Wrapped) -> None:
+        """Nobody else may write to what is kept; where nothing is, it has time to end, and to say why, by itself."""
+        if not self._kept.all():
+            self._spawn(ending.outlive(program, self._end_work, self._plan.grace))
+            return
         before = self._stopping
 
         async def hold_still() -> None:

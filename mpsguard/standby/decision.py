@@ -128,7 +128,7 @@ class AwaitPromotion(msgspec.Struct, frozen=True):
 
 
 class Supersede(msgspec.Struct, frozen=True):
-    """Stop a process where it is, so that it writes to nobody, then end it in order."""
+    """See to it that a process, whose place another one has, writes to nobody any more, and ends."""
 
     number: int
 

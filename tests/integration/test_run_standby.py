@@ -193,6 +193,29 @@ def test_a_superseded_process_writes_no_more_before_its_connections_are_given_aw
         wait_for("its end", lambda: not alive(active["pid"]))
 
 
+def test_a_superseded_process_that_has_no_connections_ends_by_itself(run: Starter) -> None:
+    """Its exit code is not the program's."""
+    running = run(options=("--grace", "60"))
+    active, standby = both(run, running)
+    os.kill(standby["pid"], signal.SIGUSR1)
+    running.expect("took")
+    assert run.up(running)["role"] == "standby"
+    assert alive(active["pid"])
+    os.kill(active["pid"], signal.SIGUSR2)
+    wait_for("its end", lambda: not alive(active["pid"]))
+    os.kill(standby["pid"], signal.SIGUSR2)
+    assert running.wait() == 0
+
+
+def test_a_superseded_process_that_does_not_end_is_ended(run: Starter) -> None:
+    running = run(options=("--grace", "0.1"))
+    active, standby = both(run, running)
+    os.kill(standby["pid"], signal.SIGUSR1)
+    running.expect("took")
+    wait_for("its end", lambda: not alive(active["pid"]))
+    assert alive(standby["pid"])
+
+
 def test_who_kills_it_with_sigkill_kills_neither(run: Starter) -> None:
     """They go on serving, and the vault still promotes; only nobody keeps connections, or starts another standby."""
     running = run()
