@@ -93,14 +93,14 @@ import socket, sys
 sock = socket.socket(fileno=int(sys.argv[1]))
 while sock.recv(1 << 16): pass
 """
-    with subprocess.Popen([sys.executable, "-c", source, str(opening.fileno())], pass_fds=[opening.fileno()]):
-        opening.close()
-        count = 0
-        for _ in range(300):
-            sent = accepted.send(b"x" * 30_000)
-            count += sent
-            assert [stream.written(accepted) for _ in range(5)] == [count] * 5
-        accepted.shutdown(socket.SHUT_WR)
+    with subprocess.Popen([sys.executable, "-c", source, str(opening.fileno())], pass_fds=[opening.fileno()]) as reader:
+        try:
+            count = 0
+            for _ in range(300):
+                count += accepted.send(b"x" * 30_000)
+                assert [stream.written(accepted) for _ in range(5)] == [count] * 5
+        finally:
+            reader.kill()
 
 
 def test_the_end_of_this_side_is_no_byte(pair: Pair) -> None:

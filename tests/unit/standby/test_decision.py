@@ -202,6 +202,8 @@ def test_a_process_that_lives_and_was_superseded_is_ended() -> None:
     assert state.serving == 1
     # It is not the program that ends with it, whatever it says.
     assert after(*BOTH, Promoted(1), Ended(0, 0))[1] == []
+    # Nor is it a death of a standby.
+    assert after(*BOTH, Promoted(1), Ended(0, 1), Started(), Ended(2, 1))[1] == [Start(Role.STANDBY, 0.0)]
 
 
 def test_the_program_is_done_when_the_active_process_ends_with_0() -> None:
