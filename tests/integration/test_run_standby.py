@@ -236,6 +236,37 @@ def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None
     wait_for("as many as before", lambda: descriptors(running.pid) == before)
 
 
+SUPERVISOR = """
+import asyncio, os, sys
+from mpsguard.cli.pair import Pair, Plan
+from mpsguard.standby.decision import Role
+
+async def main():
+    program = "import os; from mpsguard.client.connections import tell_ready; tell_ready(); os._exit(3)"
+    environment = dict.fromkeys(Role, dict(os.environ))
+    plan = Plan((sys.executable, "-c", program), environment, {}, own_group=True, give_up=2)
+    pair = Pair(plan, None, print, lambda: None)
+    pair.start()
+    for _ in range(3):
+        # The loop does not run meanwhile, so that nothing was heard when the end is seen.
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        pair.reap(lambda: None)
+        assert pair.exit_code is None
+        await asyncio.sleep(0.001)
+    pair.close()
+
+asyncio.run(main())
+"""
+
+
+def test_what_was_said_last_counts_before_the_end() -> None:
+    """Each says that it is ready, and ends: it would be given up after two of them if that were not heard."""
+    done = subprocess.run(
+        [*PYTHON, SUPERVISOR], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [
