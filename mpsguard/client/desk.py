@@ -40,15 +40,18 @@ class Desk:
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """The desk that MPSGUARD_DESK names, close-on-exec from now on; None if there is none, or it is no desk."""
-        number = os.environ.get(wire.VARIABLE, "")
+        """The desk that MPSGUARD_DESK names, close-on-exec from now on; None if there is none, or it is no desk.
+
+        The variable is taken out of the environment: no child shall mistake it for its own.
+        """
+        number = os.environ.pop(wire.VARIABLE, "")
         if not number.isdecimal():
             return None
         try:
             sock = socket.socket(fileno=int(number))
         except OSError:
             return None
-        if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+        if not _is_one(sock):
             # Inherited by name alone: the number is another descriptor's here, and not ours.
             sock.detach()
             return None
@@ -140,6 +143,16 @@ class Desk:
         # A late answer would be taken for another's.
         self.close()
         return DeskClosedError(f"the supervisor: {why}")
+
+
+def _is_one(sock: socket.socket) -> bool:
+    """Whether it could be a desk, which is one of a pair: a connection to a vault has a peer with a name."""
+    if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+        return False
+    try:
+        return not sock.getpeername()
+    except OSError:
+        return False
 
 
 def close_all(fds: Sequence[int]) -> None:

@@ -223,10 +223,12 @@ def test_descriptors_that_nobody_asked_for_are_closed(supervised: Supervised) ->
 def test_a_child_made_by_fork_has_no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     told, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with told:
-        monkeypatch.setenv(wire.VARIABLE, str(theirs.detach()))
+        number = theirs.detach()
+        monkeypatch.setenv(wire.VARIABLE, str(number))
         monkeypatch.setattr(connections, "_desks", {})
         assert connections.Connections.from_environment().kept
-        assert not os.get_inheritable(int(os.environ[wire.VARIABLE]))
+        assert not os.get_inheritable(number)
+        assert wire.VARIABLE not in os.environ
         connections.tell_ready()
         assert wire.decode_request(told.recv(100)) == wire.Ready()
         assert in_a_child(lambda: not Connections.from_environment().kept)
@@ -249,3 +251,15 @@ def in_a_child(look: Callable[[], bool]) -> bool:
 def test_a_variable_that_names_no_desk_is_no_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(wire.VARIABLE, value)
     assert desk.Desk.from_environment() is None
+
+
+def test_a_connection_to_a_vault_is_no_desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may have the number by chance, in a program that inherited the variable, and not the descriptor."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(tmp_path / "vault.sock"))
+        listening.listen()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connected:
+            connected.connect(str(tmp_path / "vault.sock"))
+            monkeypatch.setenv(wire.VARIABLE, str(connected.fileno()))
+            assert desk.Desk.from_environment() is None
+            connected.getpeername()
