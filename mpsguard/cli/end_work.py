@@ -15,7 +15,7 @@ from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.linux import process_tree
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.model import Client, ProcessKey
+from mpsguard.model import Client, LaneState, ProcessKey
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Work
 
@@ -77,10 +77,14 @@ async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, 
         handle = ProcessHandle.open(client.process.pid)
     except ProcessLookupError:
         return Ended(named, Work.GONE, "the process has ended")
+    lane = domain.lane_of(client.process)
     with handle:
         if handle.key != client.process:
             return Ended(named, Work.GONE, "the process has ended")
-        end = await termination.end_work(domain.lane_of(handle.key), handle, within)
+        if lane.report.state is LaneState.FAULT:
+            # Its server would answer only when it has let go of all its clients, which this one keeps it from.
+            return Ended(named, Work.NONE, "its lane has faulted, and its work has ended with it")
+        end = await termination.end_work(lane, handle, within)
     if end.work not in (Work.NONE, Work.GONE):
         guard.events.publish(
             "client_terminated" if end.work is Work.ENDED else "client_not_terminated",

@@ -9,13 +9,12 @@ from typing import Final
 from mpsguard.cli.question import NoAnswerError
 from mpsguard.cli.supervise import EndWork
 from mpsguard.cli.wrapped import Wrapped
-from mpsguard.linux import process_tree, procfs, standstill
+from mpsguard.linux import process_tree, procfs
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.standstill import Standstill
 from mpsguard.model import ProcessKey
 
 _LOOK_AGAIN: Final = 0.001
-_INTERRUPTIBLE_WITHIN: Final = 0.25
-"""Seconds after which a thread is taken to wait in the driver, and not for a lock of a connection."""
 _STILL_WITHIN: Final = 5.0
 
 
@@ -23,15 +22,16 @@ async def hold_still(program: Wrapped, say: Callable[[str], None]) -> None:
     """Stop a process and all below it where they are; when this returns none of them writes to anybody."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
+    stopped = Standstill()
     while program.exit_code is None:
         tree = _tree(program)
         for key in tree:
             _signal(key, signal.SIGSTOP)
-        passed = loop.time() - begun
         # Who was forked while we looked is found when we look again.
-        if all(standstill.stands_still(key.pid, or_waits=passed > _INTERRUPTIBLE_WITHIN) for key in _tree(program)):
+        still = [stopped.reached(key.pid) for key in _tree(program)]
+        if all(still):
             return
-        if passed > _STILL_WITHIN:
+        if loop.time() - begun > _STILL_WITHIN:
             say(f"process {program.pid} was superseded, and cannot be stopped")
             return
         await asyncio.sleep(_LOOK_AGAIN)

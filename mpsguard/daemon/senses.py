@@ -1,5 +1,6 @@
 """The guard's senses: every sensor, what each is to be told of, and one place to ask which of them are there."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,10 @@ from mpsguard.sensors.zones import ZoneSensor
 
 _SM_XIDS: Final = frozenset({13, 43})
 """What the kernel log says first of an SM fault (43 alone: `trap`)."""
+
+_LOOK_AFTER: Final = 0.01
+"""Seconds from such a line until the clients' memory maps are read, which takes a core: takeovers come first. No client
+hears of its error sooner than 40 ms after the fault."""
 
 _LOGS: Final = ((Source.SERVER_LOG, "server.log"), (Source.CONTROL_LOG, "control.log"))
 
@@ -186,7 +191,7 @@ class Senses:
     def _logged(self, evidence: Evidence) -> None:
         self._take(evidence)
         if isinstance(evidence.what, Xid) and evidence.what.number in _SM_XIDS:
-            self._sm_errors.sm_fault_seen()
+            asyncio.get_running_loop().call_later(_LOOK_AFTER, self._sm_errors.sm_fault_seen)
 
     def _close_log(self, lane: str, source: Source) -> None:
         sensor = self._logs.pop((lane, source), None)

@@ -1,30 +1,84 @@
-"""Whether processes that were sent SIGSTOP have come to a standstill: a signal takes effect a little later."""
+"""Whether processes that were sent SIGSTOP have come to a standstill: a signal takes effect a little later.
 
+A thread that was sent the signal runs no instruction of its program any more; but it may be inside a system call, which
+goes on to its end. One that waits in the driver can take a third of a second to get out (a CUDA process after an SM
+fault, H200, driver 580.159.04). What counts is whether the call can still write to a descriptor: which call it is, the
+kernel tells of threads that sleep in it, and of one that never sleeps how much time it has used.
+"""
+
+import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
-_STILL: Final = frozenset(b"TtZX")
-_IN_THE_KERNEL: Final = frozenset(b"D")
+_STOPPED: Final = frozenset(b"TtZX")
+_EXITING: Final = 0x4
+"""PF_EXITING in the flags of /proc/PID/stat: it never returns to its program."""
+
+_HARMLESS: Final[Mapping[str, frozenset[int]]] = {
+    # ioctl, futex, mmap, munmap, madvise, sched_yield, nanosleep, clock_nanosleep, exit, exit_group
+    "x86_64": frozenset({16, 202, 9, 11, 28, 24, 35, 230, 60, 231}),
+    "aarch64": frozenset({29, 98, 222, 215, 233, 124, 101, 115, 93, 94}),
+}
+"""System calls that neither write to nor read from a connection."""
+
+_LONG: Final = 20_000_000
+"""Nanoseconds on a processor: no write to a socket that does not sleep takes as long (16 MiB, the most that a socket
+holds by default, are copied in a quarter of it)."""
 
 
-def stands_still(pid: int, *, or_waits: bool = False) -> bool:
-    """Whether no thread of a process can run on: all are stopped, or have ended.
+class Standstill:
+    """Watches processes that were sent SIGSTOP before, until none of their threads can write to anybody.
 
-    With ``or_waits`` those count as well that wait in the kernel and cannot be interrupted: they will be stopped before
-    they are back in their program.
+    What it has seen of a thread holds until that gets SIGCONT: then it is to be watched by another one of these.
     """
-    still = _STILL | _IN_THE_KERNEL if or_waits else _STILL
-    try:
-        threads = list((_PROC / str(pid) / "task").iterdir())
-    except OSError:
-        return True
-    return all(_state(thread) in still for thread in threads)
 
+    def __init__(self) -> None:
+        self._harmless = _HARMLESS.get(platform.machine(), frozenset())
+        self._still: set[str] = set()
+        """Threads that were seen inside a call that is harmless."""
+        self._used: dict[str, int] = {}
+        """Nanoseconds of each thread, when it was first looked at."""
 
-def _state(thread: Path) -> int:
-    try:
-        stat = (thread / "stat").read_bytes()
-    except OSError:
-        return ord("X")
-    return stat[stat.rindex(b")") + 2]
+    def reached(self, pid: int) -> bool:
+        """Whether no thread of a process writes to anybody any more."""
+        try:
+            threads = [thread.name for thread in (_PROC / str(pid) / "task").iterdir()]
+        except OSError:
+            return True
+        # Each is looked at, since time counts from the first look.
+        still = [self._is_still(thread) for thread in threads]
+        return all(still)
+
+    def _is_still(self, thread: str) -> bool:
+        if thread in self._still:
+            return True
+        here = _PROC / thread
+        try:
+            stat = (here / "stat").read_bytes()
+        except OSError:
+            return True
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        if fields[0][0] in _STOPPED or int(fields[6]) & _EXITING:
+            return True
+        if self._call_of(here) in self._harmless or self._has_used(thread, here) > _LONG:
+            self._still.add(thread)
+            return True
+        return False
+
+    @staticmethod
+    def _call_of(here: Path) -> int | None:
+        """The system call in which a thread sleeps; None if it runs, or is not ours to look at."""
+        try:
+            return int((here / "syscall").read_bytes().split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _has_used(self, thread: str, here: Path) -> int:
+        """Nanoseconds on a processor since the first look; 0 if the kernel does not tell."""
+        try:
+            used = int((here / "schedstat").read_bytes().split()[0])
+        except (OSError, ValueError, IndexError):
+            return 0
+        return used - self._used.setdefault(thread, used)

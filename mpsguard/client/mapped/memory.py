@@ -132,10 +132,9 @@ def attach(session: Session, backend: Backend, name: str, *, writable: bool = Fa
         undo.callback(backend.unreserve, va, sum(sizes))
         for fd, (start, length) in zip(region.fds, layout.pieces(va, sizes), strict=True):
             handle = backend.take(fd)
-            try:
-                backend.map(start, length, handle)
-            finally:
-                backend.drop(handle)
+            # Later: who attaches is in a hurry, and a mapping keeps its memory in any case.
+            undo.callback(backend.drop, handle)
+            backend.map(start, length, handle)
             undo.callback(backend.unmap, start, length)
         backend.allow(va, sum(sizes), writable=writable)
         return Memory(backend, region, undo.pop_all(), writable=writable, made=False)

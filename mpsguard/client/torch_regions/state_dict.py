@@ -56,14 +56,20 @@ def backend_of(device: torch.device | str) -> Backend:
 
 
 def create_state_dict(
-    session: Session, name: str, specs: Mapping[str, Spec], device: torch.device | str, *, largest: int | None = None
+    session: Session,
+    name: str,
+    specs: Mapping[str, Spec],
+    device: torch.device | str,
+    *,
+    largest: int | None = None,
+    metadata: bytes = b"",
 ) -> StateDict:
     """Make a region with room for just these tensors, whose content is not defined yet, and its manifest.
 
-    ``largest``: see `mpsguard.client.mapped.create`, which says what is raised, too.
+    ``largest``, ``metadata``: see `mpsguard.client.mapped.create`, which says what is raised, too.
     """
     plan = manifest.plan(specs)
-    memory = mapped.create(session, backend_of(device), name, plan.size, largest=largest)
+    memory = mapped.create(session, backend_of(device), name, plan.size, largest=largest, metadata=metadata)
     try:
         _store(session, name, plan)
         return StateDict(memory, tensors_at(memory, plan))

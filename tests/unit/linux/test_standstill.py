@@ -1,14 +1,17 @@
-"""A process stands still when all its threads are stopped, and not before."""
+"""A process stands still when none of its threads can write to anybody, and not before."""
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from mpsguard.linux import standstill
+from mpsguard.linux.standstill import Standstill
 
 DEADLINE = 30.0
 THREADS = """
@@ -24,36 +27,76 @@ spin()
 
 @pytest.fixture
 def busy() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", THREADS], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.read(1) == b"!"
+    with started(THREADS) as process:
         yield process
         process.kill()
 
 
-def until_still(pid: int) -> None:
+def started(code: str, **more: int) -> "subprocess.Popen[bytes]":
+    fds = tuple(more.values())
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, fds)], stdout=subprocess.PIPE, pass_fds=fds)
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"!"
+    return process
+
+
+def until(what: Callable[[], bool]) -> None:
     due = time.monotonic() + DEADLINE
-    while not standstill.stands_still(pid):
+    while not what():
         assert time.monotonic() < due
         time.sleep(0.001)
 
 
-def test_a_process_at_work_does_not(busy: subprocess.Popen[bytes]) -> None:
-    assert not standstill.stands_still(busy.pid)
-    assert not standstill.stands_still(busy.pid, or_waits=True)
+def state(pid: int) -> str:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat[stat.rindex(")") + 2]
 
 
 def test_a_stopped_one_does_with_all_its_threads(busy: subprocess.Popen[bytes]) -> None:
     busy.send_signal(signal.SIGSTOP)
-    until_still(busy.pid)
-    busy.send_signal(signal.SIGCONT)
-    due = time.monotonic() + DEADLINE
-    while standstill.stands_still(busy.pid):
-        assert time.monotonic() < due
+    watched = Standstill()
+    until(lambda: watched.reached(busy.pid))
+    assert state(busy.pid) == "T"
 
 
 def test_one_that_has_ended_does_reaped_or_not(busy: subprocess.Popen[bytes]) -> None:
     busy.kill()
-    until_still(busy.pid)
+    until(lambda: Standstill().reached(busy.pid))
     busy.wait()
-    assert standstill.stands_still(busy.pid)
+    assert Standstill().reached(busy.pid)
+
+
+def test_one_that_waits_to_write_does_not(busy: subprocess.Popen[bytes]) -> None:
+    # Not stopped here, so that it stays in the call: what would be a wait in the driver that no signal ends.
+    ours, theirs = socket.socketpair()
+    code = "import os,sys; print('!', end='', flush=True); os.write(int(sys.argv[1]), bytes(1 << 26))"
+    with ours, theirs, started(code, fd=theirs.fileno()) as writer:
+        until(lambda: state(writer.pid) == "S")
+        watched = Standstill()
+        for _ in range(20):
+            assert not watched.reached(writer.pid)
+        writer.kill()
+    assert busy.poll() is None
+
+
+def test_one_that_waits_in_a_call_that_cannot_write_does_and_that_holds() -> None:
+    code = "import time; print('!', end='', flush=True); time.sleep(3600)"
+    with started(code) as sleeper:
+        until(lambda: state(sleeper.pid) == "S")
+        watched = Standstill()
+        until(lambda: watched.reached(sleeper.pid))
+        assert watched.reached(sleeper.pid)
+        sleeper.kill()
+
+
+def test_one_that_computes_for_longer_than_any_write_does(busy: subprocess.Popen[bytes]) -> None:
+    # Not stopped: from outside, its loop looks like one in the driver that never sleeps.
+    watched = Standstill()
+    assert not watched.reached(busy.pid)
+    until(lambda: watched.reached(busy.pid))
+
+
+def test_what_cannot_be_looked_at_is_not_taken_for_still() -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may look at everybody's system calls")
+    assert not Standstill().reached(1)
