@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpsguard.linux import process_tree
 from tests.integration.guarded import REPOSITORY, descriptors, wait_for
 from tests.integration.running import NOWHERE, PYTHON, Running
 
@@ -83,13 +85,14 @@ class Starter:
         return told
 
     def close(self) -> None:
+        left = set(self._pids)
         for running in self.started:
+            # Some have not been heard of yet.
+            left |= {key.pid for key in process_tree.descendants(running.pid)}
             running.close()
-        for pid in self._pids:
-            try:
+        for pid in left:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
 
 
 @pytest.fixture

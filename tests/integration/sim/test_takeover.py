@@ -53,13 +53,13 @@ class Pair(Guarded):
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
-        for index in (1, 0):
-            pipe = self.run_directory / "lanes" / f"default-{index}" / "pipe"
-            if index and (pipe / "control").exists():
-                if self.guard is not None and self.guard.poll() is None:
-                    self.guard.kill()
-                    self.guard.wait()
-                self.ui("quit -t 1", pipe_directory=pipe)
+        if self.guard is not None and self.guard.poll() is None:
+            # Or the holder would wait for the next guard.
+            self.ctl("vault", "release", str(os.getuid()), "work")
+            self.stop()
+        pipe = self.run_directory / "lanes" / "default-1" / "pipe"
+        if (pipe / "control").exists():
+            self.ui("quit -t 1", pipe_directory=pipe)
         super().close()
 
 
