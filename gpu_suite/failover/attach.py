@@ -97,7 +97,13 @@ def _times(bench: Bench, guard: Guard, name: str, handles: int, bar: float) -> I
         holds=median(mapped) <= bar,
         note=f"with the first read: {median(answer['used'] for answer in attached) * 1e3:.1f} ms",
     )
-    yield sampled(f"{GIB} GiB loaded from pinned memory", reloaded, unit="ms", bar="reported beside it", holds=True)
+    yield sampled(
+        f"{GIB} GiB loaded from pinned memory, beside {handles} handle{'s' if handles > 1 else ''}",
+        reloaded,
+        unit="ms",
+        bar="reported beside it",
+        holds=True,
+    )
 
 
 def _survives(bench: Bench, guard: Guard, maker: Attacher) -> Iterator[Finding]:

@@ -133,9 +133,13 @@ class _Run:
             return
         p50, p99 = percentile(found.operation, 0.5), percentile(found.operation, 0.99)
         bar, holds = _bar(self.plan.mode, cell.name, p50)
+        each = {
+            kind: [v for k, v in zip(found.kinds, found.operation, strict=True) if k == kind] for kind in found.kinds
+        }
+        kinds = ", ".join(f"{kind} {median(values):.1f}" for kind, values in each.items())
         note = (
-            f"{len(found.operation)} takeovers; p99 {p99:.1f} ms; promoted after {median(found.promoted):.1f} ms; "
-            f"next standby ready after {median(found.guarded or [math.nan]):.1f} s; {'; '.join(found.errors)}"
+            f"{len(found.operation)} takeovers ({kinds}); p99 {p99:.1f} ms; "
+            f"promoted after {median(found.promoted):.1f} ms; next standby ready after {median(found.guarded or [math.nan]):.1f} s; {'; '.join(found.errors)}"
         )
         yield sampled(
             f"{title}, {cell.name}: fault to first finished operation (p50)",

@@ -31,6 +31,8 @@ class Samples:
 
     promoted: list[float] = field(default_factory=list)
     """The standby's `ready` returned."""
+    kinds: list[str] = field(default_factory=list)
+    """The fault of each."""
     operation: list[float] = field(default_factory=list)
     """Its first operation on the shared state has finished."""
     token: list[float] = field(default_factory=list)
@@ -66,7 +68,7 @@ class Crowd:
             culprit = self.bench.workers(clients, self.guard, 1, work)[0]
             culprit.go()
             at = int(culprit.wait_for("fault").monotonic * 1e9)
-            self._look(self.services, at, samples)
+            self._look(self.services, name, at, samples)
         samples.guarded.append(self.wait(at))
 
     def kill(self, samples: Samples) -> None:
@@ -75,17 +77,18 @@ class Crowd:
             time.sleep(self.chance.uniform(*_MOMENTS))  # a random moment, not a wait
             at = time.monotonic_ns()
             os.kill(service.active(), signal.SIGKILL)
-            self._look([service], at, samples)
+            self._look([service], "kill", at, samples)
             begin = time.monotonic()
             service.wait_until_guarded(at)
             samples.guarded.append(time.monotonic() - begin)
 
-    def _look(self, services: Sequence[Service], at: int, samples: Samples) -> None:
+    def _look(self, services: Sequence[Service], kind: str, at: int, samples: Samples) -> None:
         for service in services:
             streams = self.streams[self.services.index(service)]
             promoted = service.program.wait_for("promoted", at, TAKEN_OVER)
             first = service.program.wait_for("first_operation", at, TAKEN_OVER)
             token = _next_piece(streams, first["ns"])
+            samples.kinds.append(kind)
             samples.promoted.append((promoted["ns"] - at) / _MS)
             samples.operation.append((first["ns"] - at) / _MS)
             samples.token.append((token - at) / _MS)
