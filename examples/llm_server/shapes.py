@@ -1,0 +1,69 @@
+"""The models: shapes of well-known ones, and small ones for machines without a GPU.
+
+Weights are random and seeded, so that nothing is downloaded; what a model says means nothing, but depends on all it was
+given before, as a trained one's words do.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from transformers import GPT2Config, LlamaConfig
+
+SPARE: Final = 8
+"""Places behind the ones that a sequence may use. Padding and warming write there, and nobody reads it."""
+
+
+class Shape(NamedTuple):
+    """One model."""
+
+    name: str
+    config: Callable[[], Any]
+    dtype: str
+    """PyTorch's name of the weights' and the cache's type."""
+    length: int
+    """Tokens that a sequence may have, prompt and all; with `SPARE`, a multiple of 8."""
+    chunk: int
+    """Tokens of a prompt that are computed at once."""
+
+    @property
+    def places(self) -> int:
+        """Of the cache, for each sequence."""
+        return self.length + SPARE
+
+
+def _gpt2() -> Any:
+    return GPT2Config(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
+
+
+def _llama_7b() -> Any:
+    return LlamaConfig(max_position_embeddings=4096)
+
+
+def _tiny_gpt2() -> Any:
+    return GPT2Config(
+        n_layer=2, n_embd=32, n_head=2, n_positions=128, vocab_size=512, bos_token_id=0, eos_token_id=0, attn_pdrop=0.0
+    )
+
+
+def _tiny_llama() -> Any:
+    return LlamaConfig(
+        num_hidden_layers=2,
+        hidden_size=32,
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=512,
+        max_position_embeddings=256,
+    )
+
+
+SHAPES: Final[Mapping[str, Shape]] = {
+    shape.name: shape
+    for shape in (
+        Shape("gpt2", _gpt2, "bfloat16", 1016, 64),
+        Shape("llama-7b", _llama_7b, "bfloat16", 2040, 64),
+        Shape("tiny-gpt2", _tiny_gpt2, "float32", 120, 8),
+        Shape("tiny-llama", _tiny_llama, "float32", 120, 8),
+    )
+}
+"""By name; the tiny ones are for tests."""
