@@ -1,0 +1,1 @@
+"""A training loop whose weights and optimiser outlive its process. See `__main__`."""

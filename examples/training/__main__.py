@@ -1,0 +1,106 @@
+"""A training loop that resumes at the last published step, in a process that was ready before.
+
+    mpsguard run --standby 1 -- python -m examples.training --steps 10000 --events losses.jsonl
+
+Its losses are those of a run in which nobody died, bit for bit. An event ``step`` with a step's number and loss follows
+each publication; the process that goes on writes the last one again, since its predecessor may have died before it did.
+
+Exit codes: 0 all steps are done; 2 wrong arguments; 3 another process goes on in our place; 4 the work failed.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+# Before PyTorch is loaded: sums are to be the same in every process.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch
+
+from examples.events import Events
+from examples.training import progress as forward
+from examples.training.progress import COPIES, Progress
+from examples.training.replica import Replica, specs
+from mpsguard import client
+from mpsguard.client.torch_regions import StateDict, create_state_dict, open_state_dict
+
+REGION = "training"
+FENCED, FAILED = 3, 4
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """What was asked for; exits with 2 and a line if it is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m examples.training", description="A training loop that resumes")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--session", default="training", help="name of the session in the vault")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first weights")
+    parser.add_argument("--keep", type=float, default=300.0, help="seconds that the session outlives its last process")
+    parser.add_argument("--events", help="file or descriptor for JSON lines: steps and their losses")
+    asked = parser.parse_args(words)
+    if asked.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch sees no GPU")
+    return asked
+
+
+def open_region(session: client.Session, device: torch.device) -> StateDict:
+    """The three copies; a writer makes them anew as long as nothing was published."""
+    if session.role is not client.Role.WRITER or session.state() is not None:
+        return open_state_dict(session, REGION, device, writable=True)
+    for name in list(session.names()):
+        session.release(name)
+    wanted = {f"{copy}/{name}": spec for copy in range(COPIES) for name, spec in specs().items()}
+    return create_state_dict(session, REGION, wanted, device)
+
+
+def train(asked: argparse.Namespace, session: client.Session, events: Events) -> None:
+    """Prepare, wait for our turn, and go on from the last step that is whole."""
+    device = torch.device(asked.device)
+    torch.use_deterministic_algorithms(True)
+    state = open_region(session, device)
+    parts = [{n[2:]: t for n, t in state.tensors.items() if n.startswith(f"{copy}/")} for copy in range(COPIES)]
+    replicas = [Replica(part) for part in parts]
+    warm(parts[0], device)
+    events.write("prepared", role=str(session.role))
+    session.ready()
+    found = session.state()
+    if found is None:
+        replicas[0].fill(asked.seed)
+        now = Progress(0, 0)
+        session.publish(forward.encode(now))
+    else:
+        now = forward.inherited(forward.decode(found.state))
+    events.write("promoted", step=now.step, loss=now.loss)
+    while now.step < asked.steps:
+        loss = replicas[forward.target(now)].step(replicas[now.copy], now.step, device)
+        now = forward.advanced(now, loss)
+        session.publish(forward.encode(now))
+        events.write("step", step=now.step, loss=loss)
+
+
+def warm(part: dict[str, torch.Tensor], device: torch.device) -> None:
+    """A step on memory of our own, so that all libraries are loaded."""
+    before, after = (Replica({name: torch.zeros_like(tensor) for name, tensor in part.items()}) for _ in range(2))
+    after.step(before, 0, device)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run; the exit code."""
+    asked = arguments(words)
+    with Events(asked.events) as events:
+        try:
+            with client.join(asked.session, keep=asked.keep) as session:
+                train(asked, session, events)
+        except client.StaleGenerationError as error:
+            print(f"training: another process goes on: {error}", file=sys.stderr, flush=True)
+            return FENCED
+        except Exception as error:
+            print(f"training: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    # Not sys.exit: after a fault on the GPU, the end of the interpreter waits for work that never ends.
+    os._exit(main())

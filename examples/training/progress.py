@@ -1,0 +1,58 @@
+"""Which step is whole, and where: the forward state. Pure.
+
+There are three copies of all that a step changes. A step reads the one that is whole and writes another one, so a
+process that dies in the middle leaves the last step as it was. The third is for who goes on: a process that was fenced
+off may still be writing to the second for a moment.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+COPIES: Final = 3
+
+
+class ProgressError(Exception):
+    """Not a state of this program."""
+
+
+class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is published after each step."""
+
+    step: Annotated[int, Meta(ge=0)]
+    """Steps that are done."""
+    copy: Annotated[int, Meta(ge=0, lt=COPIES)]
+    """Which copy has them."""
+    loss: float | None = None
+    """Of the last one."""
+    taken_over: bool = False
+    """Whether the process is new, and has not finished a step yet."""
+
+
+def encode(progress: Progress) -> bytes:
+    """As bytes."""
+    return msgspec.json.encode(progress)
+
+
+def decode(data: bytes) -> Progress:
+    """What `encode` made; ProgressError."""
+    try:
+        return msgspec.json.decode(data, type=Progress)
+    except msgspec.DecodeError as error:
+        raise ProgressError(f"not a state: {error}") from None
+
+
+def inherited(progress: Progress) -> Progress:
+    """As a process finds it whose predecessor has ended, or may be about to."""
+    return msgspec.structs.replace(progress, taken_over=True)
+
+
+def target(progress: Progress) -> int:
+    """The copy that the next step writes."""
+    return (progress.copy + (2 if progress.taken_over else 1)) % COPIES
+
+
+def advanced(progress: Progress, loss: float) -> Progress:
+    """When the next step is whole."""
+    return Progress(progress.step + 1, target(progress), loss)
