@@ -139,7 +139,8 @@ class _Run:
         kinds = ", ".join(f"{kind} {median(values):.1f}" for kind, values in each.items())
         note = (
             f"{len(found.operation)} takeovers ({kinds}); p99 {p99:.1f} ms; "
-            f"promoted after {median(found.promoted):.1f} ms; next standby ready after {median(found.guarded or [math.nan]):.1f} s; {'; '.join(found.errors)}"
+            f"promoted after {median(found.promoted):.1f} ms; "
+            f"next standby ready after {median(found.guarded or [math.nan]):.1f} s; {'; '.join(found.errors)}"
         )
         yield sampled(
             f"{title}, {cell.name}: fault to first finished operation (p50)",
