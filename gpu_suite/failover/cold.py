@@ -18,7 +18,7 @@ from gpu_suite.failover.latency import KILL, SM
 from gpu_suite.failover.program import START, Program, environment, server_arguments
 from gpu_suite.isolation.partial import kept
 
-MODELS: Final = {"gpt2": 5, "llama-7b": 3}
+MODELS: Final = {"gpt2": 5, "llama-7b": 2}
 QUICK_ROUNDS: Final = 1
 TOKENS: Final = 200
 REQUESTS: Final = 100_000

@@ -9,9 +9,9 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Final
@@ -28,6 +28,7 @@ from gpu_suite.isolation.partial import kept
 SM: Final = ("misaligned", "shared", "illegal", "stack")
 MMU: Final = ("null", "far", "readonly", "near")
 KILL: Final = "SIGKILL of the active process"
+_FAULTS: Final = {"SM faults": SM, "MMU faults": MMU, "trap": ("trap",), KILL: ()}
 ENOUGH: Final = 20
 """Takeovers a cell must have."""
 SM_P50, SM_P99, MMU_P50 = 20.0, 50.0, 170.0
@@ -43,19 +44,20 @@ class Plan:
     services: int
     clients: int
     tokens: int
-    rounds: int
-    quick_rounds: int
-    seconds: float
+    rounds: Mapping[str, int]
+    """By class of faults; each round is a takeover of every service."""
+    seconds: float = 240.0
     """For the faults of one class: the rounds that are not begun then are not made."""
 
 
+@dataclass(frozen=True)
 class _Cell:
     """One class of faults."""
 
-    def __init__(self, name: str, faults: Sequence[str]) -> None:
-        self.name = name
-        self.faults = faults
-        self.samples = Samples()
+    name: str
+    faults: Sequence[str]
+    rounds: int
+    samples: Samples = field(default_factory=Samples)
 
 
 @dataclass
@@ -98,7 +100,7 @@ class _Run:
 
     def _faults(self, cell: _Cell, crowd: Crowd) -> None:
         due = time.monotonic() + self.plan.seconds
-        for number in range(self.bench.runs(self.plan.rounds, self.plan.quick_rounds)):
+        for number in range(self.bench.runs(cell.rounds, 1)):
             if time.monotonic() > due:
                 cell.samples.errors.append(f"{number} rounds in {self.plan.seconds:g} s")
                 return
@@ -200,13 +202,8 @@ def _usual_step(answers: Sequence[Answer]) -> float:
 def measure(plan: Plan, bench: Bench) -> Iterator[Finding]:
     """All classes of faults, one after the other, on the same services."""
     if bench.programs.simulated:
-        plan = Plan("tiny-gpt2", plan.mode, 1, 2, 40, 2, 2, 120.0)
-        cells = [_Cell(KILL, ())]
-    else:
-        cells = [_Cell("SM faults", SM), _Cell("MMU faults", MMU)]
-        if plan.mode == "vault" and plan.model == "gpt2":
-            cells.append(_Cell("trap", ("trap",)))
-            cells.append(_Cell(KILL, ()))
+        plan = Plan("tiny-gpt2", plan.mode, services=1, clients=2, tokens=40, rounds={KILL: 2})
+    cells = [_Cell(name, _FAULTS[name], rounds) for name, rounds in plan.rounds.items()]
     run = _Run(plan, bench, cells, [], {})
     yield from kept(run.make, run.rows)
 
@@ -216,13 +213,16 @@ def _measurement(name: str, what: str, plan: Plan) -> Measurement:
     return Measurement(name, what, made)
 
 
+_GPT2: Final = Plan(
+    "gpt2", "vault", services=4, clients=4, tokens=200, rounds={"SM faults": 12, "MMU faults": 11, "trap": 2, KILL: 1}
+)
+_LLAMA: Final = Plan("llama-7b", "vault", services=3, clients=2, tokens=100, rounds={"SM faults": 7, "MMU faults": 7})
+_GPT2_RELOAD: Final = replace(_GPT2, mode="reload", rounds={"SM faults": 5})
+_LLAMA_RELOAD: Final = replace(_LLAMA, mode="reload", services=2, rounds={"SM faults": 3})
+
 MEASUREMENTS: Final = (
-    _measurement(
-        "gpt2", "GPT-2 small: fault to next operation and token", Plan("gpt2", "vault", 4, 4, 200, 13, 1, 170.0)
-    ),
-    _measurement("llama", "a 7B model: the same", Plan("llama-7b", "vault", 2, 2, 100, 10, 1, 180.0)),
-    _measurement(
-        "gpt2_reload", "a standby that must reload, GPT-2 small", Plan("gpt2", "reload", 4, 4, 200, 5, 1, 90.0)
-    ),
-    _measurement("llama_reload", "a standby that must reload, 7B", Plan("llama-7b", "reload", 1, 2, 100, 3, 1, 120.0)),
+    _measurement("gpt2", "GPT-2 small: fault to next operation and token", _GPT2),
+    _measurement("llama", "a 7B model: the same", _LLAMA),
+    _measurement("gpt2_reload", "a standby that must reload, GPT-2 small", _GPT2_RELOAD),
+    _measurement("llama_reload", "a standby that must reload, 7B", _LLAMA_RELOAD),
 )

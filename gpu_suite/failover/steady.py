@@ -20,7 +20,7 @@ BAR: Final = 0.995
 MEMORY_BAR: Final = 1024
 """MiB of an idle standby, beside what it shares."""
 CLIENTS: Final = 4
-PAIRS, QUICK_PAIRS = 10, 2
+PAIRS, QUICK_PAIRS = 8, 2
 SECONDS: Final = 3.0
 STEPS: Final = 4000
 MODEL: Final = "gpt2"
