@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
 from mpsguard.client.torch_regions import manifest
 from mpsguard.client.torch_regions.manifest import ALIGNMENT, SIZES, Manifest, ManifestError, Placed, Spec
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
 from mpsguard.client.torch_regions import build, library
 from mpsguard.client.torch_regions.library import UNIT
 
