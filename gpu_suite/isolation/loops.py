@@ -19,8 +19,8 @@ from gpu_suite.core.statistics import alternating
 from gpu_suite.isolation import preloaded
 
 BAR: Final = 0.99
-CREWS, QUICK_CREWS = 5, 1
-TRIPLES, QUICK_TRIPLES = 3, 2
+CREWS, QUICK_CREWS = 3, 1
+TRIPLES, QUICK_TRIPLES = 4, 2
 """Rounds of a crew: each time preload, plain and plain again, in turn forwards and backwards."""
 SECONDS: Final = 0.8
 STEPS: Final = 4000
