@@ -34,18 +34,21 @@ class Investigation:
         metrics: Metrics,
         clients: Callable[[], Iterable[Client]],
         core_directory: Path | None,
-        taken: Callable[[Evidence], None],
+        taken: Callable[[Evidence], asyncio.Task[Any] | None],
         concluded: Callable[[str, Incident], None],
     ) -> None:
         """``clients`` tells who is on the lanes now; ``core_directory``: see `Senses`.
 
-        ``taken`` is told of every observation, before it is judged; ``concluded`` of every incident and of every change
-        of its verdict, once the journal has it.
+        ``taken`` is told of every observation, before it is judged, and gives the work that is more urgent than a
+        verdict, if there is any; ``concluded`` is told of every incident and of every change of its verdict, once the
+        journal has it.
         """
         self.journal = journal
         self._events = events
         self._metrics = metrics
         self._taken = taken
+        self._urgent: asyncio.Task[Any] | None = None
+        self._waiting: list[Evidence] = []
         self._concluded = concluded
         self._desk = IncidentDesk(journal, clients, self._told)
         self.senses = Senses(self._take, self._kernel_log_after(), core_directory, self._noticed)
@@ -63,7 +66,23 @@ class Investigation:
             # A page of managed memory that comes to the GPU: daily work, of which there is a lot.
             return
         # First, for here a millisecond counts: what will not live is left, whoever's fault it was.
-        self._taken(evidence)
+        urgent = self._taken(evidence)
+        if self._urgent is None and urgent is not None:
+            self._urgent = urgent
+            urgent.add_done_callback(self._judge_those_that_wait)
+        # A verdict takes many milliseconds of this loop after a storm, and changes nothing of what is under way.
+        if self._urgent is not None:
+            self._waiting.append(evidence)
+        else:
+            self._judge(evidence)
+
+    def _judge_those_that_wait(self, _: asyncio.Task[Any]) -> None:
+        self._urgent = None
+        waiting, self._waiting = self._waiting, []
+        for evidence in waiting:
+            self._judge(evidence)
+
+    def _judge(self, evidence: Evidence) -> None:
         self._desk.take(evidence)
         if evidence.source is Source.KERNEL_LOG:
             self._remember_position()

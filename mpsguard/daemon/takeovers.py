@@ -62,24 +62,25 @@ class Takeovers:
         """Begin, with the vault's sessions; before this, and without a vault, nothing is taken over."""
         self._vault = vault
 
-    def take(self, evidence: Evidence) -> None:
-        """Act on an observation, if it is one of a lane that will not live."""
+    def take(self, evidence: Evidence) -> "asyncio.Task[Move] | None":
+        """Act on an observation, if it is one of a lane that will not live; what is being done, if anything is."""
         if self._vault is None or not self._domains:
-            return
+            return None
         what = evidence.what
         nameless = isinstance(what, Xid) and what.pid is None
         if nameless and evidence.observed_at - self._last < _AFTERSHOCKS:
-            return
+            return None
         waiting = takeover.waiting(self._vault.stock.sessions.values())
         contained = isinstance(what, UvmFault) and kmod.contains()
         name = takeover.struck(evidence, self._views(), waiting, contained=contained)
         domain = next((domain for domain in self._domains if name and domain.lanes.named(name)), None)
         if domain is None or name is None:
-            return
+            return None
         task = self._leave(domain, name, f"{evidence.source}: {what.__struct_config__.tag}", evidence)
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        return task
 
     async def move(self, domain: Domain) -> Move:
         """Leave the active lane by an operator's wish: every session with a ready standby goes on there."""
