@@ -49,6 +49,11 @@ def pieces(va: int, sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
         va += size
 
 
+def room(size: int) -> int:
+    """Addresses to reserve for a region: whole steps, since the CUDA driver places small reservations as it likes."""
+    return rounded(size, STEP)
+
+
 def place(size: int, taken: Sequence[Range]) -> int:
     """The lowest address for ``size`` bytes that touches nothing of ``taken``; `NoRoomError`."""
     at = FIRST

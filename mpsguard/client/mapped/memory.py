@@ -96,8 +96,9 @@ def create(
     """
     sizes = layout.chunk_sizes(size, backend.granularity, largest)
     with backend.entered(), ExitStack() as undo, ExitStack() as exported:
-        va = _reserve_somewhere(session, backend, sum(sizes))
-        undo.callback(backend.unreserve, va, sum(sizes))
+        room = layout.room(sum(sizes))
+        va = _reserve_somewhere(session, backend, room)
+        undo.callback(backend.unreserve, va, room)
         chunks = []
         for start, length in layout.pieces(va, sizes):
             handle = backend.make(length)
@@ -128,8 +129,9 @@ def attach(session: Session, backend: Backend, name: str, *, writable: bool = Fa
             raise LayoutMismatchError(f"region {name!r} is not made of units of {backend.granularity} bytes")
         if writable and region.sealed:
             raise SealedError(f"region {name!r}: {len(region.sealed)} of {len(sizes)} chunks are sealed")
-        _reserve_exactly(backend, name, va, sum(sizes))
-        undo.callback(backend.unreserve, va, sum(sizes))
+        room = layout.room(sum(sizes))
+        _reserve_exactly(backend, name, va, room)
+        undo.callback(backend.unreserve, va, room)
         for fd, (start, length) in zip(region.fds, layout.pieces(va, sizes), strict=True):
             handle = backend.take(fd)
             # Later: who attaches is in a hurry, and a mapping keeps its memory in any case.

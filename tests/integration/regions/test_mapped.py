@@ -74,9 +74,7 @@ def test_it_is_writable_for_who_asked_for_that_alone(vault: ThreadedVault) -> No
             # Its own session, its own place: what is tried here may end it.
             status = 1
             try:
-                made_range = (made.va, made.size)
-                HostBackend().unmap(*made_range)
-                HostBackend().unreserve(*made_range)
+                made.close()
                 session = Session("s", socket=vault.socket, role=Role.READER)
                 attached = attach(session, HostBackend(), "r")
                 with pytest.raises(PermissionError):

@@ -1,0 +1,165 @@
+"""The token server with a real, tiny model on the CPU and a real vault, where PyTorch and transformers are there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.vault.running import REPOSITORY, VaultProcess, wait_for
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from examples.llm_server import headless, memory  # noqa: E402 - imports PyTorch
+from examples.llm_server.decode import Decoder, Next  # noqa: E402
+from examples.llm_server.memory import Loaded  # noqa: E402
+from examples.llm_server.shapes import SHAPES, Shape  # noqa: E402
+
+CPU = torch.device("cpu")
+SLOTS, PROMPT, TOKENS = 3, 20, 25
+MODELS = ("tiny-gpt2", "tiny-llama")
+
+
+@pytest.fixture(params=MODELS)
+def shape(request: pytest.FixtureRequest) -> Shape:
+    return SHAPES[request.param]
+
+
+def decoder(loaded: Loaded, shape: Shape) -> Decoder:
+    return Decoder(loaded.network, loaded.slots, shape, SLOTS, CPU)
+
+
+def sequence(at_work: Decoder, number: int, slot: int, others: dict[int, Next] | None = None) -> list[int]:
+    asked = headless.request(number, slot, prompt=PROMPT, tokens=TOKENS, vocabulary=512)
+    tokens = [at_work.prefill(slot, asked.prompt, asked.seed)]
+    while len(tokens) < TOKENS:
+        given = {slot: Next(tokens[-1], PROMPT + len(tokens) - 1, asked.seed), **(others or {})}
+        tokens.append(at_work.step(given)[slot])
+    return tokens
+
+
+def test_a_sequence_depends_on_nothing_beside_it(shape: Shape) -> None:
+    loaded = memory.cold(shape, SLOTS, 1, CPU)
+    at_work = decoder(loaded, shape)
+    alone = sequence(at_work, 5, 0)
+    assert len(set(alone)) > TOKENS // 2
+    assert sequence(at_work, 6, 0) != alone
+    assert sequence(at_work, 5, 2, {0: Next(7, 3, 9), 1: Next(3, 60, 1)}) == alone
+    assert sequence(decoder(memory.cold(shape, SLOTS, 1, CPU), shape), 5, 1) == alone
+    assert sequence(decoder(memory.cold(shape, SLOTS, 2, CPU), shape), 5, 0) != alone
+
+
+def test_what_is_cached_decides(shape: Shape) -> None:
+    """A stream of tokens would tell if cached keys and values got lost."""
+    loaded = memory.cold(shape, SLOTS, 1, CPU)
+    at_work = decoder(loaded, shape)
+    expected = sequence(at_work, 5, 0)
+    asked = headless.request(5, 0, prompt=PROMPT, tokens=TOKENS, vocabulary=512)
+    at_work.prefill(0, asked.prompt, asked.seed)
+    for tensor in (*loaded.slots.keys, *loaded.slots.values):
+        tensor[0, :, : PROMPT // 2] = 0.0
+    tokens = expected[:1]
+    while len(tokens) < TOKENS:
+        tokens.append(at_work.step({0: Next(tokens[-1], PROMPT + len(tokens) - 1, 5)})[0])
+    assert tokens != expected
+
+
+def test_warming_writes_nothing_that_is_read(shape: Shape) -> None:
+    loaded = memory.cold(shape, SLOTS, 1, CPU)
+    tensors = (*loaded.slots.keys, *loaded.slots.values)
+    for tensor in tensors:
+        tensor.fill_(3.0)
+    decoder(loaded, shape).warm(record=True)
+    for tensor in tensors:
+        assert bool((tensor[:, :, : shape.length] == 3.0).all())
+
+
+class Processes:
+    """The server's processes of one session, without a network."""
+
+    def __init__(self, vault: VaultProcess, directory: Path, model: str) -> None:
+        self._vault, self._directory, self._model = vault, directory, model
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, session: str, role: str, mode: str) -> tuple[subprocess.Popen[bytes], Path]:
+        events = self._directory / f"{session}.{len(self._running)}"
+        words = ["--device", "cpu", "--model", self._model, "--session", session, "--events", str(events)]
+        words += ["--requests", "5", "--prompt", str(PROMPT), "--tokens", "60", "--slots", str(SLOTS), "--mode", mode]
+        environment = {
+            **os.environ,
+            "MPSGUARD_VAULT": self._vault.socket,
+            "MPSGUARD_ROLE": role,
+            "OMP_NUM_THREADS": "1",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "examples.llm_server", *words], cwd=REPOSITORY, env=environment
+        )
+        self._running.append(process)
+        return process, events
+
+    def close(self) -> None:
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+
+def read(events: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+
+
+def count(events: Path, name: str) -> int:
+    return sum(event["event"] == name for event in read(events))
+
+
+def answers(*files: Path) -> dict[int, list[int]]:
+    return {event["id"]: event["tokens"] for file in files for event in read(file) if event["event"] == "answer"}
+
+
+@pytest.fixture
+def processes(tmp_path: Path, shape: Shape) -> Iterator[Processes]:
+    with VaultProcess() as vault:
+        running = Processes(vault, tmp_path, shape.name)
+        yield running
+        running.close()
+
+
+@pytest.mark.parametrize("mode", ["vault", "reload"])
+def test_the_standby_goes_on_with_the_next_token(processes: Processes, mode: str) -> None:
+    process, reference = processes.start("reference", "active", mode)
+    assert process.wait(120) == 0
+    expected = answers(reference)
+    assert sorted(expected) == list(range(5))
+
+    active, before = processes.start("s", "active", mode)
+    wait_for("a few tokens", lambda: count(before, "token") >= 5)
+    # It must not be through before the standby is ready.
+    active.send_signal(signal.SIGSTOP)
+    standby, after = processes.start("s", "standby", mode)
+    wait_for("a standby", lambda: count(after, "prepared"))
+    seen = count(before, "token")
+    active.send_signal(signal.SIGCONT)
+    wait_for("a few more", lambda: count(before, "token") >= seen + 10)
+    active.kill()
+    active.wait()
+    assert standby.wait(120) == 0
+    assert answers(before, after) == expected
+    names = [event["event"] for event in read(after)]
+    assert names[:3] == ["prepared", "promoted", "first_operation"]
+    assert sum(len(e["tokens"]) for f in (before, after) for e in read(f) if e["event"] == "token") >= 5 * 60 - 3
+
+
+def test_a_cold_start_goes_on_where_the_state_says(processes: Processes) -> None:
+    active, before = processes.start("s", "active", "vault")
+    wait_for("a few tokens", lambda: count(before, "token") >= 20)
+    active.kill()
+    active.wait()
+    again, after = processes.start("s", "active", "vault")
+    assert again.wait(120) == 0
+    assert sorted(answers(before, after)) == list(range(5))
+    assert count(after, "token") < 5 * 60 / SLOTS + 10

@@ -1,0 +1,68 @@
+"""The training loop with a real vault, killed in the middle of its steps, where PyTorch is installed."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.vault.running import REPOSITORY, VaultProcess, wait_for
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("numpy", reason="NumPy is not installed")
+
+STEPS = 400
+
+
+@pytest.fixture
+def vault() -> Iterator[VaultProcess]:
+    with VaultProcess() as running:
+        yield running
+
+
+def start(vault: VaultProcess, session: str, role: str, events: Path) -> subprocess.Popen[bytes]:
+    words = ["--device", "cpu", "--session", session, "--steps", str(STEPS), "--events", str(events)]
+    environment = {**os.environ, "MPSGUARD_VAULT": vault.socket, "MPSGUARD_ROLE": role, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-m", "examples.training", *words], cwd=REPOSITORY, env=environment)
+
+
+def losses(events: Path) -> dict[int, float]:
+    """By step; one that was written twice was the same both times."""
+    found: dict[int, float] = {}
+    for line in events.read_text().splitlines() if events.exists() else ():
+        event = json.loads(line)
+        if event["event"] == "step" or (event["event"] == "promoted" and event["step"]):
+            assert found.setdefault(event["step"], event["loss"]) == event["loss"]
+    return found
+
+
+def prepared(events: Path) -> int:
+    return events.read_text().count('"prepared"') if events.exists() else 0
+
+
+def test_losses_are_those_of_a_run_in_which_nobody_died(vault: VaultProcess, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    assert start(vault, "alone", "active", alone).wait(120) == 0
+    expected = losses(alone)
+    assert sorted(expected) == list(range(1, STEPS + 1))
+    assert expected[STEPS] < expected[1] / 2
+
+    chance = random.Random(0)
+    events = tmp_path / "events"
+    active = start(vault, "s", "active", events)
+    for death in range(3):
+        standby = start(vault, "s", "standby", events)
+        try:
+            wait_for("a standby", lambda death=death: prepared(events) == death + 2)  # type: ignore[misc]
+            done = max(losses(events), default=0)
+            wait_for("steps", lambda done=done: max(losses(events), default=0) > done + chance.randrange(40))  # type: ignore[misc]
+        finally:
+            active.kill()
+            active.wait()
+        active = standby
+    assert active.wait(120) == 0
+    assert losses(events) == expected
