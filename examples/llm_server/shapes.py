@@ -12,6 +12,9 @@ from transformers import GPT2Config, LlamaConfig
 SPARE: Final = 8
 """Places behind the ones that a sequence may use. Padding and warming write there, and nobody reads it."""
 
+_TINY_SPREAD: Final = 0.3
+"""Standard deviation of a tiny model's weights: with the usual 0.02 so narrow a model would hardly look back."""
+
 
 class Shape(NamedTuple):
     """One model."""
@@ -41,7 +44,14 @@ def _llama_7b() -> Any:
 
 def _tiny_gpt2() -> Any:
     return GPT2Config(
-        n_layer=2, n_embd=32, n_head=2, n_positions=128, vocab_size=512, bos_token_id=0, eos_token_id=0, attn_pdrop=0.0
+        n_layer=2,
+        n_embd=32,
+        n_head=2,
+        n_positions=128,
+        vocab_size=512,
+        bos_token_id=0,
+        eos_token_id=0,
+        initializer_range=_TINY_SPREAD,
     )
 
 
@@ -54,6 +64,7 @@ def _tiny_llama() -> Any:
         num_key_value_heads=2,
         vocab_size=512,
         max_position_embeddings=256,
+        initializer_range=_TINY_SPREAD,
     )
 
 

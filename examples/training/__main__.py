@@ -67,13 +67,13 @@ def train(asked: argparse.Namespace, session: client.Session, events: Events) ->
     found = session.state()
     if found is None:
         replicas[0].fill(asked.seed)
-        now = Progress(0, 0)
-        session.publish(forward.encode(now))
+        now = Progress(0, copy=0, target=1)
     else:
         now = forward.inherited(forward.decode(found.state))
+    session.publish(forward.encode(now))
     events.write("promoted", step=now.step, loss=now.loss)
     while now.step < asked.steps:
-        loss = replicas[forward.target(now)].step(replicas[now.copy], now.step, device)
+        loss = replicas[now.target].step(replicas[now.copy], now.step, device)
         now = forward.advanced(now, loss)
         session.publish(forward.encode(now))
         events.write("step", step=now.step, loss=loss)

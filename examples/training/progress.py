@@ -24,10 +24,10 @@ class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Steps that are done."""
     copy: Annotated[int, Meta(ge=0, lt=COPIES)]
     """Which copy has them."""
+    target: Annotated[int, Meta(ge=0, lt=COPIES)]
+    """Which copy the next step writes."""
     loss: float | None = None
-    """Of the last one."""
-    taken_over: bool = False
-    """Whether the process is new, and has not finished a step yet."""
+    """Of the last step."""
 
 
 def encode(progress: Progress) -> bytes:
@@ -44,15 +44,14 @@ def decode(data: bytes) -> Progress:
 
 
 def inherited(progress: Progress) -> Progress:
-    """As a process finds it whose predecessor has ended, or may be about to."""
-    return msgspec.structs.replace(progress, taken_over=True)
-
-
-def target(progress: Progress) -> int:
-    """The copy that the next step writes."""
-    return (progress.copy + (2 if progress.taken_over else 1)) % COPIES
+    """As a process publishes it, before it does anything, whose predecessor has ended, or may be about to."""
+    return msgspec.structs.replace(progress, target=_other(progress.copy, progress.target))
 
 
 def advanced(progress: Progress, loss: float) -> Progress:
     """When the next step is whole."""
-    return Progress(progress.step + 1, target(progress), loss)
+    return Progress(progress.step + 1, progress.target, _other(progress.copy, progress.target), loss)
+
+
+def _other(one: int, another: int) -> int:
+    return ({*range(COPIES)} - {one, another}).pop()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.vault.running import REPOSITORY, VaultProcess, wait_for
+from tests.integration.examples.waiting import until
+from tests.integration.vault.running import REPOSITORY, VaultProcess
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -132,22 +133,22 @@ def processes(tmp_path: Path, shape: Shape) -> Iterator[Processes]:
 @pytest.mark.parametrize("mode", ["vault", "reload"])
 def test_the_standby_goes_on_with_the_next_token(processes: Processes, mode: str) -> None:
     process, reference = processes.start("reference", "active", mode)
-    assert process.wait(120) == 0
+    assert process.wait(240) == 0
     expected = answers(reference)
     assert sorted(expected) == list(range(5))
 
     active, before = processes.start("s", "active", mode)
-    wait_for("a few tokens", lambda: count(before, "token") >= 5)
+    until("a few tokens", lambda: count(before, "token") >= 5)
     # It must not be through before the standby is ready.
     active.send_signal(signal.SIGSTOP)
     standby, after = processes.start("s", "standby", mode)
-    wait_for("a standby", lambda: count(after, "prepared"))
+    until("a standby", lambda: count(after, "prepared"))
     seen = count(before, "token")
     active.send_signal(signal.SIGCONT)
-    wait_for("a few more", lambda: count(before, "token") >= seen + 10)
+    until("a few more", lambda: count(before, "token") >= seen + 10)
     active.kill()
     active.wait()
-    assert standby.wait(120) == 0
+    assert standby.wait(240) == 0
     assert answers(before, after) == expected
     names = [event["event"] for event in read(after)]
     assert names[:3] == ["prepared", "promoted", "first_operation"]
@@ -156,10 +157,10 @@ def test_the_standby_goes_on_with_the_next_token(processes: Processes, mode: str
 
 def test_a_cold_start_goes_on_where_the_state_says(processes: Processes) -> None:
     active, before = processes.start("s", "active", "vault")
-    wait_for("a few tokens", lambda: count(before, "token") >= 20)
+    until("a few tokens", lambda: count(before, "token") >= 20)
     active.kill()
     active.wait()
     again, after = processes.start("s", "active", "vault")
-    assert again.wait(120) == 0
+    assert again.wait(240) == 0
     assert sorted(answers(before, after)) == list(range(5))
     assert count(after, "token") < 5 * 60 / SLOTS + 10

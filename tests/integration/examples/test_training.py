@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.vault.running import REPOSITORY, VaultProcess, wait_for
+from tests.integration.examples.waiting import until
+from tests.integration.vault.running import REPOSITORY, VaultProcess
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("numpy", reason="NumPy is not installed")
@@ -46,7 +47,7 @@ def prepared(events: Path) -> int:
 
 def test_losses_are_those_of_a_run_in_which_nobody_died(vault: VaultProcess, tmp_path: Path) -> None:
     alone = tmp_path / "alone"
-    assert start(vault, "alone", "active", alone).wait(120) == 0
+    assert start(vault, "alone", "active", alone).wait(240) == 0
     expected = losses(alone)
     assert sorted(expected) == list(range(1, STEPS + 1))
     assert expected[STEPS] < expected[1] / 2
@@ -57,12 +58,12 @@ def test_losses_are_those_of_a_run_in_which_nobody_died(vault: VaultProcess, tmp
     for death in range(3):
         standby = start(vault, "s", "standby", events)
         try:
-            wait_for("a standby", lambda death=death: prepared(events) == death + 2)  # type: ignore[misc]
+            until("a standby", lambda death=death: prepared(events) == death + 2)  # type: ignore[misc]
             done = max(losses(events), default=0)
-            wait_for("steps", lambda done=done: max(losses(events), default=0) > done + chance.randrange(40))  # type: ignore[misc]
+            until("steps", lambda done=done: max(losses(events), default=0) > done + chance.randrange(40))  # type: ignore[misc]
         finally:
             active.kill()
             active.wait()
         active = standby
-    assert active.wait(120) == 0
+    assert active.wait(240) == 0
     assert losses(events) == expected
