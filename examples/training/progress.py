@@ -54,4 +54,4 @@ def advanced(progress: Progress, loss: float) -> Progress:
 
 
 def _other(one: int, another: int) -> int:
-    return ({*range(COPIES)} - {one, another}).pop()
+    return next(copy for copy in range(COPIES) if copy not in (one, another))
