@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,18 +53,25 @@ def test_losses_are_those_of_a_run_in_which_nobody_died(vault: VaultProcess, tmp
     assert sorted(expected) == list(range(1, STEPS + 1))
     assert expected[STEPS] < expected[1] / 2
 
+    events, started = tmp_path / "events", []
     chance = random.Random(0)
-    events = tmp_path / "events"
-    active = start(vault, "s", "active", events)
-    for death in range(3):
-        standby = start(vault, "s", "standby", events)
-        try:
+    try:
+        started.append(start(vault, "s", "active", events))
+        for death in range(3):
+            active = started[-1]
+            until("steps", lambda: losses(events))
+            # It must not be through before the standby is ready.
+            active.send_signal(signal.SIGSTOP)
+            started.append(start(vault, "s", "standby", events))
             until("a standby", lambda death=death: prepared(events) == death + 2)  # type: ignore[misc]
-            done = max(losses(events), default=0)
-            until("steps", lambda done=done: max(losses(events), default=0) > done + chance.randrange(40))  # type: ignore[misc]
-        finally:
+            enough = max(losses(events)) + 1 + chance.randrange(40)
+            active.send_signal(signal.SIGCONT)
+            until("more steps", lambda enough=enough: max(losses(events)) >= enough)  # type: ignore[misc]
             active.kill()
             active.wait()
-        active = standby
-    assert active.wait(240) == 0
+        assert started[-1].wait(240) == 0
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
     assert losses(events) == expected
