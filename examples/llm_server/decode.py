@@ -18,8 +18,7 @@ _SLOW_WARMING = 3
 """Passes before a graph is recorded: libraries choose and load their kernels in them."""
 
 _SAME_EVERY_TIME: Final = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Attention whose sums are the same in every run. What PyTorch 2.11 chooses on an H200 (cuDNN's) is not: of two runs of
-one process, one differed in its 19th token."""
+"""Attention whose sums are the same in every run. What PyTorch 2.11 chooses on an H200 for itself is not."""
 
 
 class Next(NamedTuple):
