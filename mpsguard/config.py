@@ -61,6 +61,9 @@ class Lifelines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of one that ended by a signal or with a status other than 0."""
     exit_hold: Hold = 0.0
     """Of one that ended with status 0: its GPU memory is free at once, and work it left on the GPU ends the others."""
+    overdue: Literal["release", "keep"] = "release"
+    """What becomes of a lifeline whose time is over while the GPUs have not been idle since: with ``keep`` it is told
+    (event ``lifeline_overdue``) and held until they are, or an operator lets go of it."""
 
 
 RemedyName = Literal["terminate"]

@@ -40,6 +40,11 @@ async def serve(guard: Guard, arguments: Arguments) -> LifelineList:
 HANDLER = Handler("lifelines", Arguments, serve)
 
 
+def _at_most(held: Held) -> str:
+    seconds = f"{held.until - held.since:.1f} s"
+    return f"{seconds}, then until the GPUs are idle" if held.beyond else seconds
+
+
 @click.command()
 @click.option(
     "--release",
@@ -57,9 +62,6 @@ def lifelines(session: Session, release: int | None) -> None:
     session.console.print(
         table(
             ("PID", "HELD FOR", "AT MOST"),
-            [
-                (held.pid, f"{result.now - held.since:.1f} s", f"{held.until - held.since:.1f} s")
-                for held in result.lifelines
-            ],
+            [(held.pid, f"{result.now - held.since:.1f} s", _at_most(held)) for held in result.lifelines],
         )
     )

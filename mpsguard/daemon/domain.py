@@ -255,9 +255,11 @@ class Domain:
         self._population_changed()
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)
 
-    def _hold_for(self, ended: ProcessEnded) -> float:
+    def _hold_for(self, ended: ProcessEnded) -> lifeline.Hold:
         holds = self.settings.lifelines
-        return lifeline.hold_for(ended, crash_hold=holds.crash_hold, exit_hold=holds.exit_hold)
+        return lifeline.hold_for(
+            ended, crash_hold=holds.crash_hold, exit_hold=holds.exit_hold, beyond=holds.overdue == "keep"
+        )
 
     def _show(self, report: LaneReport) -> None:
         self._metrics.set_lane_state(self.name, report.name, report.state)

@@ -17,6 +17,7 @@ from mpsguard.linux import service_manager
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import lifeline
+from mpsguard.remedies.lifeline import Hold
 
 NAME: Final = "lifeline-"
 """Names in the descriptor store begin with it; the pid follows."""
@@ -54,14 +55,18 @@ class Held(msgspec.Struct, frozen=True):
     since: float
     """CLOCK_MONOTONIC seconds."""
     until: float
-    """When it is let go at the latest."""
+    """When its time is over."""
+    beyond: bool = False
+    """Whether it is held on to then, until the GPUs are seen idle or an operator lets go of it."""
+    overdue: bool = False
+    """Whether that is so now."""
 
 
 class Lifelines:
     """Owns which are held and until when. All in one event loop."""
 
     def __init__(self, spaces: Spaces, idleness: Idleness, notice: Callable[[str, Mapping[str, Any]], None]) -> None:
-        """``notice`` hears ``lifeline_held`` and ``lifeline_released``."""
+        """``notice`` hears ``lifeline_held``, ``lifeline_overdue`` and ``lifeline_released``."""
         self._spaces = spaces
         self._idleness = idleness
         self._notice = notice
@@ -69,10 +74,11 @@ class Lifelines:
         self._adopted: list[tuple[int, str]] = []
         self._closers = SideThreads("lifeline-close", 1)
         self._timer: asyncio.TimerHandle | None = None
+        self._ending = False
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def take(self, process: ProcessKey, seconds: float) -> bool:
+    def take(self, process: ProcessKey, hold: Hold) -> bool:
         """Hold on to an ended client; False if there is nothing to hold on to."""
         files = self._spaces.hold(process)
         if not files:
@@ -80,10 +86,10 @@ class Lifelines:
         if len(self._held) >= MOST:
             self.release(min(self._held, key=lambda key: self._held[key].since), "too many are held")
         now = time.monotonic()
-        self._held[process] = Held(process.pid, process.start_ticks, now, now + seconds)
+        self._held[process] = Held(process.pid, process.start_ticks, now, now + hold.seconds, hold.beyond)
         self._empty.clear()
         service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={NAME}{process.pid}", fds=files)
-        self._notice("lifeline_held", {"pid": process.pid, "start_ticks": process.start_ticks, "seconds": seconds})
+        self._notice("lifeline_held", {"pid": process.pid, "start_ticks": process.start_ticks, "seconds": hold.seconds})
         self._idleness.watch_idleness(True)
         self._look_later()
         return True
@@ -118,7 +124,8 @@ class Lifelines:
             asyncio.get_running_loop().call_later(seconds, self._drop_adopted)
 
     async def drained(self) -> None:
-        """Wait until none is held; returns at once if the service manager holds them too."""
+        """Wait until none is held, none beyond its time; returns at once if the service manager holds them too."""
+        self._ending = True
         if not os.environ.get("NOTIFY_SOCKET"):
             await self._empty.wait()
 
@@ -139,8 +146,12 @@ class Lifelines:
         for process, held in list(self._held.items()):
             if lifeline.drained(held.since, idle):
                 self.release(process, "the GPUs are idle")
-            elif now >= held.until:
+            elif now >= held.until and (self._ending or not held.beyond):
                 self.release(process, "its time is over")
+            elif now >= held.until and not held.overdue:
+                self._held[process] = msgspec.structs.replace(held, overdue=True)
+                # Its kernel may never end. `mpsguard-ctl move` brings sessions off its lane; then it can be let go.
+                self._notice("lifeline_overdue", {"pid": process.pid, "start_ticks": process.start_ticks})
         if self._held:
             self._look_later()
 

@@ -13,6 +13,7 @@ from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, S
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.mps.server_log import LogTail
+from mpsguard.remedies.lifeline import Hold
 from mpsguard.sensors.core_directory import CoreDirectory
 from mpsguard.sensors.daemon_logs import DaemonLogSensor
 from mpsguard.sensors.kernel_log import KernelLogSensor
@@ -101,15 +102,15 @@ class Senses:
         client: Client,
         handle: ProcessHandle,
         servers: tuple[int, ...],
-        hold_for: Callable[[ProcessEnded], float],
+        hold_for: Callable[[ProcessEnded], Hold],
     ) -> None:
         """A client has ended; ``handle`` is still open, ``servers`` are its lane's.
 
         ``hold_for`` tells for how long its address space is to be kept, by how it ended.
         """
         ended = self._ends.client_ended(client, handle, servers)
-        seconds = hold_for(ended.what) if isinstance(ended.what, ProcessEnded) else 0.0
-        kept = bool(seconds) and self.lifelines.take(client.process, seconds)
+        hold = hold_for(ended.what) if isinstance(ended.what, ProcessEnded) else Hold(0.0)
+        kept = bool(hold.seconds) and self.lifelines.take(client.process, hold)
         if not kept:
             self._uvm.client_ended(client.process)
         elif isinstance(ended.what, ProcessEnded):

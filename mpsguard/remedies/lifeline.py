@@ -8,16 +8,28 @@ whether the GPUs have been idle since, which proves that nothing runs.
 
 from typing import Final
 
+import msgspec
+
 from mpsguard.evidence import ProcessEnded
 
 IDLE_WINDOW: Final = 1.1
 """Seconds that NVML's utilisation looks back, with some to spare: one second at most (nvml.h)."""
 
 
-def hold_for(ended: ProcessEnded, *, crash_hold: float, exit_hold: float) -> float:
-    """Seconds for which to hold on to a client that ended so, unless the GPUs are seen idle before; 0: not at all."""
+class Hold(msgspec.Struct, frozen=True):
+    """For how long to hold on to a client, unless the GPUs are seen idle before."""
+
+    seconds: float
+    """0: not at all."""
+    beyond: bool = False
+    """Whether to hold on when they are over, until the GPUs are seen idle or an operator lets go: its kernel may be one
+    that never ends, and that nothing can end from outside."""
+
+
+def hold_for(ended: ProcessEnded, *, crash_hold: float, exit_hold: float, beyond: bool = False) -> Hold:
+    """For how long to hold on to a client that ended so; ``beyond`` is for those that did not end in order."""
     clean = ended.signal is None and ended.exit_code == 0
-    return exit_hold if clean else crash_hold
+    return Hold(exit_hold) if clean else Hold(crash_hold, beyond)
 
 
 def drained(ended_at: float, idle_seen_at: float | None) -> bool:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mpsguard.daemon.lifelines import MOST, NAME, Lifelines
 from mpsguard.evidence import ProcessEnded
 from mpsguard.model import ProcessKey
-from mpsguard.remedies.lifeline import IDLE_WINDOW, drained, hold_for
+from mpsguard.remedies.lifeline import IDLE_WINDOW, Hold, drained, hold_for
 from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
 
 
@@ -76,7 +76,8 @@ def descriptors() -> int:
 def test_who_ended_in_order_is_held_for_the_exits_time_and_all_others_for_the_crashes(
     ended: ProcessEnded, seconds: float
 ) -> None:
-    assert hold_for(ended, crash_hold=7.0, exit_hold=1.0) == seconds
+    assert hold_for(ended, crash_hold=7.0, exit_hold=1.0) == Hold(seconds)
+    assert hold_for(ended, crash_hold=7.0, exit_hold=1.0, beyond=True) == Hold(seconds, beyond=seconds == 7.0)
 
 
 @given(ended_at=st.floats(0, 1e6), later=st.floats(0, 10))
@@ -95,10 +96,10 @@ def test_it_is_let_go_when_its_time_is_over_and_when_the_gpus_are_idle_and_by_wi
         short, long, named = (ProcessKey(pid, 1) for pid in (1, 2, 3))
         for key in (short, long, named):
             spaces.came(key)
-        assert lifelines.take(short, 0.05)
-        assert lifelines.take(long, 3600.0)
-        assert lifelines.take(named, 3600.0)
-        assert not lifelines.take(ProcessKey(4, 1), 1.0)
+        assert lifelines.take(short, Hold(0.05))
+        assert lifelines.take(long, Hold(3600.0))
+        assert lifelines.take(named, Hold(3600.0))
+        assert not lifelines.take(ProcessKey(4, 1), Hold(1.0))
         assert [held.pid for held in lifelines.held()] == [1, 2, 3]
         assert lifelines.release_pid(3, "an operator said so")
         assert not lifelines.release_pid(3, "again")
@@ -119,6 +120,30 @@ def test_it_is_let_go_when_its_time_is_over_and_when_the_gpus_are_idle_and_by_wi
     assert descriptors() == before
 
 
+def test_one_that_is_kept_beyond_its_time_is_told_once_and_held_until_the_gpus_are_idle_or_the_guard_ends() -> None:
+    async def story() -> None:
+        spaces, gpus, told = MemorySpaces(), Gpus(), Told()
+        lifelines = Lifelines(spaces, gpus, told)
+        first, second = (ProcessKey(pid, 1) for pid in (1, 2))
+        for key in (first, second):
+            spaces.came(key)
+        assert lifelines.take(first, Hold(0.01, beyond=True))
+        async with asyncio.timeout(20):
+            while not lifelines.held()[0].overdue:
+                await asyncio.sleep(0.01)
+            gpus.idle = lifelines.held()[0].since + IDLE_WINDOW
+            while lifelines.held():
+                await asyncio.sleep(0.01)
+            gpus.idle = None
+            assert lifelines.take(second, Hold(0.01, beyond=True))
+            await lifelines.drained()
+        assert [kind for kind, _ in told.events].count("lifeline_overdue") in (1, 2)
+        assert told.released() == ["the GPUs are idle", "its time is over"]
+        lifelines.close()
+
+    asyncio.run(story())
+
+
 def test_a_hundred_thousand_lives_leave_nothing_behind() -> None:
     async def story() -> None:
         spaces, told = MemorySpaces(), Told()
@@ -127,7 +152,7 @@ def test_a_hundred_thousand_lives_leave_nothing_behind() -> None:
         for number in range(100_000):
             key = ProcessKey(number % 50_000 + 1, number)
             spaces.came(key)
-            assert lifelines.take(key, 3600.0)
+            assert lifelines.take(key, Hold(3600.0))
             if number % 3 == 0:
                 lifelines.release(key, "its time is over")
             if number % 1000 == 0:
@@ -157,7 +182,7 @@ def test_the_service_manager_is_given_a_copy_and_told_to_drop_it(
         spaces = MemorySpaces()
         lifelines = Lifelines(spaces, Gpus(), Told())
         spaces.came(key)
-        lifelines.take(key, 3600.0)
+        lifelines.take(key, Hold(3600.0))
         message, files, _, _ = socket.recv_fds(manager, 4096, 4)
         assert set(message.decode().splitlines()) == {"FDSTORE=1", "FDPOLL=0", f"FDNAME={NAME}77"}
         assert os.fstat(files[0]) == os.fstat(spaces.files[key])
