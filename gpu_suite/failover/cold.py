@@ -13,9 +13,9 @@ from gpu_suite.core.client import Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, sampled
 from gpu_suite.core.guard import Guard, Options
-from gpu_suite.core.programs import Work
 from gpu_suite.failover.latency import KILL, SM
 from gpu_suite.failover.program import START, Program, environment, server_arguments
+from gpu_suite.failover.rounds import injected, start_culprit
 from gpu_suite.isolation.partial import kept
 
 MODELS: Final = {"gpt2": 5, "llama-7b": 2}
@@ -67,11 +67,8 @@ class _Restarted:
             self._again(at, operation, token)
             return
         with Clients() as clients:
-            work = Work(seconds=60, controlled=True, fault=kind, fault_at=0.1)
-            culprit = self._bench.workers(clients, self._guard, 1, work)[0]
-            culprit.go()
-            at = int(culprit.wait_for("fault").monotonic * 1e9)
-            self._again(at, operation, token)
+            culprit = start_culprit(self._bench, self._guard, clients, kind, 0.1)
+            self._again(injected(culprit), operation, token)
 
     def _again(self, at: int, operation: list[float], token: list[float]) -> None:
         old = self.program

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpu_suite.core.bench import Bench
-from gpu_suite.core.client import Clients
+from gpu_suite.core.client import Client, Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.guard import Guard
 from gpu_suite.core.programs import Work
@@ -64,10 +64,8 @@ class Crowd:
     def fault(self, name: str, samples: Samples) -> None:
         """Have a client of the services' lane do something wrong, and see who goes on; all are guarded afterwards."""
         with Clients() as clients:
-            work = Work(seconds=60, controlled=True, fault=name, fault_at=self.chance.uniform(*_MOMENTS))
-            culprit = self.bench.workers(clients, self.guard, 1, work)[0]
-            culprit.go()
-            at = int(culprit.wait_for("fault").monotonic * 1e9)
+            culprit = start_culprit(self.bench, self.guard, clients, name, self.chance.uniform(*_MOMENTS))
+            at = injected(culprit)
             self._look(self.services, name, at, samples)
         samples.guarded.append(self.wait(at))
 
@@ -98,6 +96,22 @@ class Crowd:
             streams = self.streams[self.services.index(service)]
             if silence := streams.longest_silence(at, until):
                 samples.silence.append(silence / _MS)
+
+
+def start_culprit(bench: Bench, guard: Guard, clients: Clients, fault: str, after: float) -> Client:
+    """A client that is at work, and commits a fault so many seconds from now."""
+    work = Work(seconds=60, controlled=True, fault=fault, fault_at=after)
+    # All of its kernels are loaded beforehand, or loading the one that faults would count as the fault's own time.
+    variables = {"CUDA_MODULE_LOADING": "EAGER"}
+    culprit = clients.start(bench.programs.worker(work), guard.pipe_directory, "culprit", variables)
+    culprit.wait_for("first_kernel")
+    culprit.go()
+    return culprit
+
+
+def injected(culprit: Client) -> int:
+    """When the fault was launched, ns; it has been prepared by then."""
+    return int(culprit.wait_for("injected").monotonic * 1e9)
 
 
 def _next_piece(streams: Streams, after: int) -> int:
