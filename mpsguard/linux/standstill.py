@@ -6,6 +6,7 @@ fault, H200, driver 580.159.04). What counts is whether the call can still write
 kernel tells of threads that sleep in it, and of one that never sleeps how much time it has used.
 """
 
+import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,10 @@ _HARMLESS: Final[Mapping[str, frozenset[int]]] = {
 
 _LONG: Final = 20_000_000
 """Nanoseconds on a processor: no write to a socket that does not sleep takes as long (16 MiB, the most that a socket
-holds by default, are copied in a quarter of it)."""
+holds by default, are copied in a quarter of it). Where time is counted in ticks, two more must have begun."""
+
+
+_TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Standstill:
@@ -62,7 +66,7 @@ class Standstill:
         fields = stat[stat.rindex(b")") + 2 :].split()
         if fields[0][0] in _STOPPED or int(fields[6]) & _EXITING:
             return True
-        if self._call_of(here) in self._harmless or self._has_used(thread, here) > _LONG:
+        if self._call_of(here) in self._harmless or self._has_used(thread, _time_of(here, fields)) > _LONG:
             self._still.add(thread)
             return True
         return False
@@ -75,10 +79,15 @@ class Standstill:
         except (OSError, ValueError, IndexError):
             return None
 
-    def _has_used(self, thread: str, here: Path) -> int:
-        """Nanoseconds on a processor since the first look; 0 if the kernel does not tell."""
-        try:
-            used = int((here / "schedstat").read_bytes().split()[0])
-        except (OSError, ValueError, IndexError):
-            return 0
+    def _has_used(self, thread: str, used: int) -> int:
+        """Nanoseconds on a processor since the first look, at least."""
         return used - self._used.setdefault(thread, used)
+
+
+def _time_of(here: Path, stat: list[bytes]) -> int:
+    """Nanoseconds on a processor; to the tick, where the kernel counts them no better."""
+    try:
+        used = int((here / "schedstat").read_bytes().split()[0])
+    except (OSError, ValueError, IndexError):
+        used = 0
+    return used or (int(stat[11]) + int(stat[12])) * _TICK
