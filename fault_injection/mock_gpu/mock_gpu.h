@@ -122,9 +122,16 @@ void mock_engine_stop(void);
 /* rm_gpu.c */
 bool mock_raise_interrupt(void);
 
+/* rm_stall.c */
+void mock_stall(const struct file *owner, struct mock_stall *wanted);
+void mock_end_stall_of(const struct file *owner);
+bool mock_wait_while_stalled(void);
+
 /* rm_client.c */
 struct mock_user_channel *mock_find_channel(u32 tsg, u32 veid);
 struct mock_user_channel *mock_any_channel(u32 tsg);
+long mock_create_channel(struct file *file, const struct mock_channel *wanted);
+long mock_create_memory(struct file *file, struct mock_memory *wanted);
 void mock_forget_owner(struct file *owner);
 
 #endif

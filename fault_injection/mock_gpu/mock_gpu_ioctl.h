@@ -72,6 +72,12 @@ struct mock_translation {
 	__u64 page_size;	/* out; 0: nothing is mapped */
 };
 
+/* RM takes its time: calls of nvidia-uvm for a client's memory wait from here on, until told otherwise. */
+struct mock_stall {
+	__u32 on;
+	__u32 waiting;		/* out: calls that wait now */
+};
+
 struct mock_statistics {
 	__u32 tsg;
 	__u32 tsg_dead;
@@ -93,5 +99,6 @@ struct mock_statistics {
 #define MOCK_GPU_ACCESS _IOWR('g', 3, struct mock_access)
 #define MOCK_GPU_TRANSLATE _IOWR('g', 4, struct mock_translation)
 #define MOCK_GPU_STATISTICS _IOWR('g', 5, struct mock_statistics)
+#define MOCK_GPU_STALL _IOWR('g', 6, struct mock_stall)
 
 #endif

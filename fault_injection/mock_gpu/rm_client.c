@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* The channels and memory of clients, made through /dev/mock-gpu and looked up by nvidia-uvm under their RM handles. */
 #include <linux/fs.h>
-#include <linux/miscdevice.h>
 #include <linux/module.h>
-#include <linux/pci.h>
 #include <linux/slab.h>
-#include <linux/uaccess.h>
 
 #include "nv_uvm_interface.h"
 #include "mock_gpu.h"
@@ -17,7 +14,6 @@
 #define FIRST_INSTANCE 0x80000000ULL
 
 DEFINE_MUTEX(mock_lock);
-struct pci_dev *mock_pci_device;
 LIST_HEAD(mock_user_channels);
 LIST_HEAD(mock_allocations);
 static u32 next_id = 1;
@@ -80,7 +76,7 @@ void mock_forget_owner(struct file *owner)
 	mutex_unlock(&mock_lock);
 }
 
-static long create_channel(struct file *file, const struct mock_channel *wanted)
+long mock_create_channel(struct file *file, const struct mock_channel *wanted)
 {
 	struct mock_user_channel *new;
 
@@ -100,7 +96,7 @@ static long create_channel(struct file *file, const struct mock_channel *wanted)
 	return 0;
 }
 
-static long create_memory(struct file *file, struct mock_memory *wanted)
+long mock_create_memory(struct file *file, struct mock_memory *wanted)
 {
 	struct mock_allocation *new;
 	long chunk;
@@ -127,100 +123,6 @@ static long create_memory(struct file *file, struct mock_memory *wanted)
 		kfree(new);
 	return chunk < 0 ? chunk : 0;
 }
-
-static long translate(struct mock_translation *question)
-{
-	struct mock_user_channel *channel;
-	long result = 0;
-
-	mutex_lock(&mock_lock);
-	channel = mock_find_channel(question->tsg, question->veid);
-	if (channel)
-		question->pte = mock_translate(channel->vas, question->va, &question->page_size);
-	else
-		result = -ENODEV;
-	mutex_unlock(&mock_lock);
-	return result;
-}
-
-static long access(struct mock_access *wanted)
-{
-	if (wanted->tsg >= MOCK_GPU_TSGS || wanted->kind > MOCK_PREFETCH || wanted->va & 7 || !wanted->deadline_ms)
-		return -EINVAL;
-	return mock_access_wait(wanted);
-}
-
-static long statistics(struct mock_statistics *answer)
-{
-	u32 tsg = answer->tsg;
-
-	if (tsg >= MOCK_GPU_TSGS)
-		return -EINVAL;
-	mutex_lock(&mock_lock);
-	*answer = mock_counts;
-	answer->tsg = tsg;
-	answer->tsg_dead = mock_tsg_is_dead(tsg);
-	mutex_unlock(&mock_lock);
-	return 0;
-}
-
-static long control(struct file *file, unsigned int command, unsigned long argument)
-{
-	union {
-		struct mock_channel channel;
-		struct mock_memory memory;
-		struct mock_access access;
-		struct mock_translation translation;
-		struct mock_statistics statistics;
-	} u;
-	void __user *user = (void __user *)argument;
-	long result;
-
-	if (_IOC_TYPE(command) != 'g' || _IOC_SIZE(command) > sizeof(u))
-		return -ENOTTY;
-	if (copy_from_user(&u, user, _IOC_SIZE(command)))
-		return -EFAULT;
-	switch (command) {
-	case MOCK_GPU_CHANNEL:
-		return create_channel(file, &u.channel);
-	case MOCK_GPU_MEMORY:
-		result = create_memory(file, &u.memory);
-		break;
-	case MOCK_GPU_ACCESS:
-		result = access(&u.access);
-		break;
-	case MOCK_GPU_TRANSLATE:
-		result = translate(&u.translation);
-		break;
-	case MOCK_GPU_STATISTICS:
-		result = statistics(&u.statistics);
-		break;
-	default:
-		return -ENOTTY;
-	}
-	if (!result && copy_to_user(user, &u, _IOC_SIZE(command)))
-		return -EFAULT;
-	return result;
-}
-
-static int release(struct inode *inode, struct file *file)
-{
-	mock_forget_owner(file);
-	return 0;
-}
-
-static const struct file_operations operations = {
-	.owner = THIS_MODULE,
-	.unlocked_ioctl = control,
-	.release = release,
-};
-
-static struct miscdevice device = {
-	.minor = MISC_DYNAMIC_MINOR,
-	.name = "mock-gpu",
-	.fops = &operations,
-	.mode = 0666,
-};
 
 NV_STATUS nvUvmInterfaceRetainChannel(uvmGpuAddressSpaceHandle vas, NvHandle client, NvHandle handle, void **retained,
 				      UvmGpuChannelInstanceInfo *info)
@@ -292,6 +194,8 @@ NV_STATUS nvUvmInterfaceDupMemory(uvmGpuDeviceHandle gpu, NvHandle client, NvHan
 {
 	struct mock_allocation *each, *found = NULL;
 
+	if (!mock_wait_while_stalled())
+		return NV_ERR_SIGNAL_PENDING;
 	mutex_lock(&mock_lock);
 	list_for_each_entry(each, &mock_allocations, node)
 		if (each->is.hclient == client && each->is.hmemory == handle && each->owner)
@@ -357,46 +261,3 @@ NV_STATUS nvUvmInterfaceGetExternalAllocPtes(uvmGpuAddressSpaceHandle vas, NvHan
 	return NV_OK;
 }
 MOCK_EXPORT(nvUvmInterfaceGetExternalAllocPtes);
-
-static int __init mock_gpu_init(void)
-{
-	int result;
-
-	/* Some device that memory can be mapped for; nothing is done to it. */
-	mock_pci_device = pci_get_device(PCI_ANY_ID, PCI_ANY_ID, NULL);
-	if (!mock_pci_device)
-		return -ENODEV;
-	dma_coerce_mask_and_coherent(&mock_pci_device->dev, DMA_BIT_MASK(40));
-	result = mock_memory_init();
-	if (!result)
-		result = mock_faults_init();
-	if (!result)
-		result = mock_engine_start();
-	if (!result) {
-		result = misc_register(&device);
-		if (result)
-			mock_engine_stop();
-	}
-	if (result) {
-		mock_faults_exit();
-		mock_memory_exit();
-		pci_dev_put(mock_pci_device);
-		return result;
-	}
-	pr_info("mock GPU: a simulation, with %llu MiB of video memory\n", MOCK_VIDEO_MEMORY >> 20);
-	return 0;
-}
-
-static void __exit mock_gpu_exit(void)
-{
-	misc_deregister(&device);
-	mock_engine_stop();
-	mock_faults_exit();
-	mock_memory_exit();
-	pci_dev_put(mock_pci_device);
-}
-
-module_init(mock_gpu_init);
-module_exit(mock_gpu_exit);
-MODULE_DESCRIPTION("A simulated GPU behind nvidia.ko's interface to nvidia-uvm, for tests");
-MODULE_LICENSE("Dual MIT/GPL");
