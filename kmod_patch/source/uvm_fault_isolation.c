@@ -235,7 +235,7 @@ static void report(uvm_va_space_t *va_space)
     snprintf(veid, sizeof(veid), "VEID=%u", isolation->report_veid);
     snprintf(access, sizeof(access), "ACCESS=%s", access_name(isolation->report_access));
     snprintf(type, sizeof(type), "TYPE=%s", type_name(isolation->report_type));
-    snprintf(gpu, sizeof(gpu), "GPU=GPU-%pUb", isolation->report_gpu->parent->uuid.uuid);
+    snprintf(gpu, sizeof(gpu), "GPU=GPU-%pUb", isolation->report_gpu.uuid);
     kobject_uevent_env(&THIS_MODULE->mkobj.kobj, KOBJ_CHANGE, environment);
 }
 
@@ -263,7 +263,7 @@ static void note_contained(uvm_gpu_va_space_t *gpu_va_space, const uvm_fault_buf
 
     isolation->report_address = fault->fault_address;
     isolation->report_veid = fault->fault_source.ve_id;
-    isolation->report_gpu = gpu_va_space->gpu;
+    isolation->report_gpu = gpu_va_space->gpu->parent->uuid;
     isolation->report_access = fault->fault_access_type;
     isolation->report_type = fault->fault_type;
     isolation->report_from_copy_engine = fault->fault_source.client_type == UVM_FAULT_CLIENT_TYPE_HUB;
@@ -442,7 +442,12 @@ static NV_STATUS contain_in_no_range(uvm_gpu_va_space_t *gpu_va_space, NvU64 add
     return place_in_hole(gpu_va_space, address, start, end);
 }
 
-/* In an external range: a hole between its mappings, or what a mapping does not permit. */
+/*
+ * In an external range: a hole between its mappings, or what a mapping does not
+ * permit. NV_WARN_MORE_PROCESSING_REQUIRED if the range is being changed: who
+ * does that holds its lock over calls of RM, and RM can be waiting for a channel
+ * that waits for this very bottom half. It is not to be waited for.
+ */
 static NV_STATUS contain_in_external(uvm_gpu_va_space_t *gpu_va_space, uvm_va_range_t *va_range, NvU64 address)
 {
     uvm_ext_gpu_range_tree_t *tree = uvm_ext_gpu_range_tree(UVM_ISOLATION_EXTERNAL(va_range), gpu_va_space->gpu);
@@ -452,7 +457,9 @@ static NV_STATUS contain_in_external(uvm_gpu_va_space_t *gpu_va_space, uvm_va_ra
     uvm_range_tree_node_t *node;
     NV_STATUS status;
 
-    uvm_mutex_lock(&tree->lock);
+    if (!uvm_mutex_trylock(&tree->lock))
+        return NV_WARN_MORE_PROCESSING_REQUIRED;
+
     node = uvm_range_tree_find(&tree->tree, address);
     if (node) {
         uvm_ext_gpu_map_t *map = container_of(node, uvm_ext_gpu_map_t, node);
@@ -520,5 +527,5 @@ NV_STATUS uvm_fault_isolation_contain(uvm_gpu_va_space_t *gpu_va_space, uvm_faul
     if (status == NV_OK)
         note_contained(gpu_va_space, fault);
 
-    return status;
+    return status == NV_WARN_MORE_PROCESSING_REQUIRED ? NV_OK : status;
 }

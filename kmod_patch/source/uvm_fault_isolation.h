@@ -14,6 +14,7 @@
 
 #include "uvm_forward_decl.h"
 #include "uvm_hal_types.h"
+#include "nvCpuUuid.h"
 #include "nvstatus.h"
 #include "nv-kthread-q.h"
 #include <linux/atomic.h>
@@ -37,11 +38,14 @@ typedef struct
     /* 0 until somebody has taken it upon him to report the first fault. */
     atomic_t reported;
 
-    /* That fault; written once, before the item is scheduled. */
+    /*
+     * That fault; written once, before the item is scheduled. The GPU by its
+     * UUID: the client can unregister it before the report runs.
+     */
     nv_kthread_q_item_t report_item;
     NvU64 report_address;
     NvU32 report_veid;
-    uvm_gpu_t *report_gpu;
+    NvProcessorUuid report_gpu;
     uvm_fault_access_type_t report_access;
     uvm_fault_type_t report_type;
     bool report_from_copy_engine;
@@ -76,7 +80,9 @@ void uvm_fault_isolation_gpu_va_space_deinit(uvm_gpu_va_space_t *gpu_va_space);
     (unlikely(READ_ONCE((va_space)->isolation.poisoned)) ? NV_ERR_INVALID_STATE : NV_OK)
 
 /*
- * NV_OK: the faulting address resolves, the access can be replayed. Anything
+ * NV_OK: the access can be replayed. The faulting address resolves then, or
+ * faults once more, if the client was just changing its external range; the
+ * bottom half must not wait for that, for it can take a lock of RM's. Anything
  * else: nothing that the caller would have to undo, the fault is to be
  * cancelled as ever.
  *

@@ -9,12 +9,16 @@ from tests.vm.sources import CACHE
 from tests.vm.workshop import MOCK, digest
 
 SOURCES = Path(__file__).resolve().parent / "guest"
-CASES = ("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases", "client")
+CASES = (
+    *("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases"),
+    *("race_cases", "hmm_cases", "client"),
+)
 PROGRAMS = {
     "scenario": CASES,
     "stress": ("stress", "client"),
     "builtin": ("builtin", "client"),
     "agent": ("agent", "client"),
+    "service": ("service", "client"),
 }
 COMPILE_DEADLINE_S = 120.0
 

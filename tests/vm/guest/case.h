@@ -6,6 +6,8 @@
 #ifndef CASE_H
 #define CASE_H
 
+#include <stddef.h>
+
 #include "client.h"
 
 enum expected {
@@ -26,6 +28,8 @@ struct test_case {
 	void (*run)(struct scene *scene);
 	bool alone;		/* no neighbour */
 	bool ends_tsg;		/* the TSG is to die: what cannot or must not be contained */
+	bool last_user;		/* nobody else holds the GPU: it is taken apart when the suspect lets go of it */
+	bool needs_hmm;		/* left out where the kernel has none */
 };
 
 /* Note the first failure, and leave the case. */
@@ -45,6 +49,11 @@ struct test_case {
 		       #access, got_.ending, (unsigned int)(wanted), got_.faults, got_.value);		\
 	} while (0)
 
-extern const struct test_case memory_cases[], hole_cases[], refusal_cases[], policy_cases[], ending_cases[];
+extern const struct test_case memory_cases[], hole_cases[], refusal_cases[], policy_cases[], ending_cases[], race_cases[],
+	hmm_cases[];
+
+/* Uevents: a socket that hears them, and the next one of a contained fault, its NULs made blanks; empty if none comes. */
+int listen_to_uevents(void);
+void next_report(int fd, char *text, size_t size);
 
 #endif

@@ -259,6 +259,32 @@ unsigned int try_tools_queue(const struct client *client, int *fd, UvmToolsEvent
 	return tracker.rmStatus | threshold.rmStatus | events.rmStatus;
 }
 
+bool has_hmm(const struct client *client)
+{
+	UVM_PAGEABLE_MEM_ACCESS_PARAMS parameters = { 0 };
+
+	ASK(client, UVM_PAGEABLE_MEM_ACCESS, &parameters);
+	return parameters.rmStatus == NV_OK && parameters.pageableMemAccess;
+}
+
+unsigned int try_unregister_gpu(const struct client *client)
+{
+	UVM_UNREGISTER_GPU_PARAMS parameters = { 0 };
+
+	memcpy(parameters.gpu_uuid.uuid, uuid, sizeof(uuid));
+	ASK(client, UVM_UNREGISTER_GPU, &parameters);
+	return parameters.rmStatus;
+}
+
+unsigned int stall_rm(const struct client *client, bool on)
+{
+	struct mock_stall stall = { .on = on };
+
+	if (ioctl(client->gpu, MOCK_GPU_STALL, &stall))
+		die("stall RM");
+	return stall.waiting;
+}
+
 unsigned int new_memory(const struct client *client, uint64_t size, uint64_t page_size, bool read_only)
 {
 	static unsigned int next = 0x100;

@@ -46,6 +46,11 @@ unsigned int try_parallelism_region(const struct client *client, uint64_t base, 
 void *try_managed(const struct client *client, uint64_t base, uint64_t length);
 unsigned int try_tools_queue(const struct client *client, int *fd, UvmToolsEventControlData **control);
 
+bool has_hmm(const struct client *client);
+unsigned int try_unregister_gpu(const struct client *client);
+/* Calls of the driver for memory that wait for RM now. */
+unsigned int stall_rm(const struct client *client, bool on);
+
 /* New video memory under a handle; ends the process if the GPU has none. */
 unsigned int new_memory(const struct client *client, uint64_t size, uint64_t page_size, bool read_only);
 

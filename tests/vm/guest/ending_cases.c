@@ -27,7 +27,7 @@ static void tools_event(struct scene *scene)
 	close(readable.fd);
 }
 
-static int listen_to_uevents(void)
+int listen_to_uevents(void)
 {
 	struct sockaddr_nl address = { .nl_family = AF_NETLINK, .nl_groups = 1 };
 	int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_KOBJECT_UEVENT);
@@ -37,8 +37,7 @@ static int listen_to_uevents(void)
 	return fd;
 }
 
-/* The next uevent of a contained fault, its NULs made blanks; empty if none comes. */
-static void next_report(int fd, char *text, size_t size)
+void next_report(int fd, char *text, size_t size)
 {
 	struct pollfd readable = { .fd = fd, .events = POLLIN };
 

@@ -119,6 +119,15 @@ static void overlay_outlives_its_mapping(struct scene *scene)
 	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, RANGE_VA, 1), MOCK_DONE_SPARSE);
 }
 
+static void large_overlay_outlives_its_mapping(struct scene *scene)
+{
+	map_new(&scene->suspect, RANGE_VA, 4 * MIB, 2 * MIB, 2 * MIB, UvmGpuMappingTypeReadOnly);
+	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, RANGE_VA, 1), MOCK_DONE_SPARSE);
+	EXPECT(scene, try_unmap(&scene->suspect, RANGE_VA, 2 * MIB) == NV_OK, "no unmap");
+	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, RANGE_VA + MIB, 1), MOCK_DONE_SPARSE);
+	EXPECT(scene, translate(&scene->suspect, RANGE_VA).page_size == 64 * KIB, "no page of 64 KiB");
+}
+
 const struct test_case hole_cases[] = {
 	{ "hole in an external range", CONTAINED, hole_in_a_range },
 	{ "external range without a mapping", CONTAINED, range_without_a_mapping },
@@ -131,5 +140,6 @@ const struct test_case hole_cases[] = {
 	{ "where a mapping was", CONTAINED, after_an_unmap },
 	{ "where a range was", CONTAINED, after_a_free },
 	{ "the mapping under a sink is unmapped and freed", CONTAINED, overlay_outlives_its_mapping },
+	{ "the 2 MiB page under a sink is unmapped", CONTAINED, large_overlay_outlives_its_mapping },
 	{ 0 },
 };

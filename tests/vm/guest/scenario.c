@@ -164,17 +164,28 @@ static void start_case(const struct test_case *test, unsigned int tsg)
 int main(void)
 {
 	static const struct test_case *const groups[] = {
-		memory_cases, hole_cases, refusal_cases, policy_cases, ending_cases
+		memory_cases, hole_cases, refusal_cases, policy_cases, ending_cases, race_cases, hmm_cases
 	};
 	unsigned int group, i, tsg = FIRST_TSG;
 	struct client keeper;
+	bool hmm;
 
 	make_device_nodes();
 	/* Holds the GPU, or it would be set up anew for each case. */
 	keeper = open_client(0, 0);
+	hmm = has_hmm(&keeper);
 	for (group = 0; group < sizeof(groups) / sizeof(groups[0]); group++)
-		for (i = 0; groups[group][i].name; i++)
-			start_case(&groups[group][i], tsg++);
+		for (i = 0; groups[group][i].name; i++) {
+			const struct test_case *test = &groups[group][i];
+
+			if (test->needs_hmm && !hmm)
+				continue;
+			if (test->last_user)
+				close_client(&keeper);
+			start_case(test, tsg++);
+			if (test->last_user)
+				keeper = open_client(0, 0);
+		}
 	close_client(&keeper);
 	printf("{\"cases\": %u}\n", tsg - FIRST_TSG);
 	return 0;
