@@ -15,15 +15,20 @@ from kmod_patch.tree import BRANCHES as KNOWN_BRANCHES
 from kmod_patch.tree import open_tree
 from results.recorder import Recorder
 from results.schema import Peer
-from tests.vm import sources, workshop
+from tests.vm import instructions, sources, workshop
 from tests.vm.guests import run_program
 from tests.vm.machine import Run
 from tests.vm.sources import Kernel
 
 FAULTS = 10_000
-SEED = "1"
+FAULTS_A_RUN = 2500
+MOST_RUNS = 20
+GIVEN_BACK = ("chunks", "rm", "spaces", "channels")
 DEADLINE_S = 1800.0
+STRESS_DEADLINE_S = 2400.0
+"""The program stops by itself long before, and then gives everything back."""
 TESTS = "uvm_enable_builtin_tests=1"
+HMM = "uvm_disable_hmm=0"
 
 
 def say(text: str) -> None:
@@ -45,13 +50,16 @@ def passed(run: Run) -> tuple[int, int]:
     return (sum(bool(case["ok"]) for case in cases) if good else 0), len(cases)
 
 
-def record_cases(recorder: Recorder, kernel: Kernel, tree: Path, label: str, *, debug: bool) -> None:
+def record_cases(
+    recorder: Recorder, kernel: Kernel, tree: Path, label: str, *, debug: bool, parameters: str = ""
+) -> None:
     """The cases with the patched module, the stock one beside it."""
     counts = {}
     for patched in (True, False):
         say(f"{label}: cases, {'patched' if patched else 'stock'}")
         modules = workshop.build(tree, kernel, patched=patched, debug=debug)
-        counts[patched] = passed(run_program(kernel, modules, "scenario", deadline_s=DEADLINE_S))
+        run = run_program(kernel, modules, "scenario", parameters=parameters, deadline_s=DEADLINE_S)
+        counts[patched] = passed(run)
     (ours, total), (stock, _) = counts[True], counts[False]
     recorder.row(
         f"{label}: cases passed",
@@ -84,25 +92,68 @@ def record_builtin(recorder: Recorder, kernel: Kernel, tree: Path, label: str) -
     )
 
 
-def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, faults: int) -> None:
-    """Random faults, and what was not given back after them."""
-    say(f"{label}: {faults} random faults")
-    modules = workshop.build(tree, kernel, patched=True)
+def stress(kernel: Kernel, tree: Path, faults: int, seed: int, *, patched: bool) -> tuple[Run, dict[str, Any]]:
+    """One run of random faults: it, and what it says of itself."""
+    modules = workshop.build(tree, kernel, patched=patched)
     parameters = f"{TESTS} uvm_leak_checker=1"
-    run = run_program(kernel, modules, "stress", str(faults), SEED, parameters=parameters, deadline_s=DEADLINE_S)
-    result: dict[str, Any] = run.lines[-1] if run.lines else {"contained": 0}
-    well = ended_well(run)
-    left = sum(result.get(f"{what}_after", 0) > result.get(f"{what}_before", 0) for what in ("chunks", "rm", "spaces"))
+    run = run_program(
+        kernel, modules, "stress", str(faults), str(seed), parameters=parameters, deadline_s=STRESS_DEADLINE_S
+    )
+    return run, run.lines[-1] if run.lines else {"contained": 0, "killed": 0, "why": "no result"}
+
+
+def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, faults: int) -> None:
+    """Random faults, a part of them with each seed, until there were so many; and what was not given back."""
+    contained = killed = left = runs = 0
+    well = True
+    while well and contained < faults and runs < MOST_RUNS:
+        runs += 1
+        say(f"{label}: random faults with seed {runs}, {contained} of {faults} so far")
+        run, result = stress(kernel, tree, min(FAULTS_A_RUN, faults - contained), runs, patched=True)
+        well = ended_well(run)
+        contained += int(result["contained"])
+        killed += int(result["killed"])
+        left += sum(result.get(f"{what}_after", 0) > result.get(f"{what}_before", 0) for what in GIVEN_BACK)
+    say(f"{label}: random faults, stock")
+    stock, told = stress(kernel, tree, 50, 1, patched=False)
+    fails = stock.status == 1
+    say(f"{label}: the stock module: status {stock.status}, {told['why']}")
     recorder.row(
-        f"{label}: random faults contained, 8 clients, 2 TSGs, clients killed meanwhile",
-        int(result["contained"]),
+        f"{label}: random faults contained, 8 clients, 2 TSGs; {killed} clients killed meanwhile",
+        contained,
         unit="faults",
-        bar=f">= {faults}, no innocent hurt, no warning in the log, unload succeeds",
-        holds=well and int(result["contained"]) >= faults,
+        bar=f">= {faults}, no innocent hurt, no warning in the log, unload succeeds; stock fails",
+        holds=well and contained >= faults and fails,
+        runs=runs,
+        peer=Peer(name="stock module", value=int(told["contained"])),
     )
     recorder.row(
-        f"{label}: kinds of memory not given back after them", left, unit="kinds", bar="0", holds=well and left == 0
+        f"{label}: kinds of memory not given back after a run",
+        left,
+        unit="kinds",
+        bar="0",
+        holds=well and left == 0,
+        runs=runs,
     )
+
+
+def record_cost(recorder: Recorder, kernel: Kernel, tree: Path, label: str) -> None:
+    """One row for each kind of fault: our instructions, the stock module's beside them."""
+    counted = {}
+    for patched in (True, False):
+        say(f"{label}: instructions, {'patched' if patched else 'stock'}")
+        counted[patched] = instructions.count(kernel, workshop.build(tree, kernel, patched=patched))
+    for kind, ours in counted[True].items():
+        stock = counted[False][kind]
+        recorder.row(
+            f"{label}: instructions of nvidia-uvm to service a fault of {kind} on managed memory",
+            ours.total,
+            unit="instructions",
+            bar="as many as stock",
+            holds=ours.total == stock.total > 0 and ours.calls == stock.calls,
+            runs=ours.calls,
+            peer=Peer(name="stock module", value=stock.total),
+        )
 
 
 def record_branches(recorder: Recorder, kernel: Kernel, trees: list[Path]) -> None:
@@ -130,19 +181,35 @@ def record_branches(recorder: Recorder, kernel: Kernel, trees: list[Path]) -> No
 
 
 def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
-    """Stock and patched, release and debug, NVIDIA's tests, random faults; on a sanitized kernel if there is one."""
+    """Stock and patched, release and debug build, NVIDIA's tests."""
     for branch in sources.BRANCHES:
         tree = sources.driver_tree(branch)
         record_cases(recorder, kernel, tree, branch, debug=False)
         record_builtin(recorder, kernel, tree, branch)
-    first, newest = sources.BRANCHES[0], sources.BRANCHES[-1]
-    record_stress(recorder, kernel, sources.driver_tree(first), first, parsed.faults)
-    if parsed.sanitized is not None:
-        built, label = sources.built_kernel(parsed.sanitized), f"{newest}, KASAN and lockdep"
-        record_cases(recorder, built, sources.driver_tree(newest), label, debug=False)
-        record_stress(recorder, built, sources.driver_tree(newest), label, parsed.faults // 10)
     for branch in sources.BRANCHES if parsed.debug else ():
         record_cases(recorder, kernel, sources.driver_tree(branch), f"{branch}, debug build", debug=True)
+
+
+def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Random faults, on the oldest branch."""
+    first = sources.BRANCHES[0]
+    record_stress(recorder, kernel, sources.driver_tree(first), first, parsed.faults)
+
+
+def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """The cases and a tenth of the random faults on a kernel of one's own; with HMM, if it has that."""
+    del kernel
+    built, newest = sources.built_kernel(parsed.kernel), sources.BRANCHES[-1]
+    label = f"{newest}, KASAN and lockdep"
+    record_cases(recorder, built, sources.driver_tree(newest), label, debug=False, parameters=HMM)
+    record_stress(recorder, built, sources.driver_tree(newest), label, parsed.faults // 10)
+
+
+def cost(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Instructions executed to service a fault that is none of the patch's business."""
+    del parsed
+    for branch in sources.BRANCHES:
+        record_cost(recorder, kernel, sources.driver_tree(branch), branch)
 
 
 def branches(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
@@ -150,7 +217,7 @@ def branches(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> 
     record_branches(recorder, kernel, [*map(sources.driver_tree, sources.BRANCHES), *parsed.trees])
 
 
-PARTS = {"cases": cases, "branches": branches}
+PARTS = {"cases": cases, "faults": faults, "sanitized": sanitized, "branches": branches, "cost": cost}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -158,10 +225,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kmod-suite", description=__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("trees", type=Path, nargs="*", metavar="TREE", help="branches: more driver trees")
-    parser.add_argument("--sanitized", type=Path, help="cases: a built kernel tree with KASAN and PROVE_LOCKING")
+    parser.add_argument("--kernel", type=Path, help="sanitized: a built kernel tree with KASAN and PROVE_LOCKING")
     parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
-    parser.add_argument("--faults", type=int, default=FAULTS)
+    parser.add_argument("--faults", type=int, default=FAULTS, help=f"random faults (default {FAULTS})")
     parsed = parser.parse_args(arguments)
+    if parsed.part == "sanitized" and parsed.kernel is None:
+        parser.error("sanitized needs --kernel TREE")
     reason = sources.missing("linux", *(f"nvidia-{branch}" for branch in sources.BRANCHES))
     if reason is not None:
         say(reason)

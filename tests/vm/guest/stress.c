@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * stress FAULTS SEED: random accesses of eight offenders in two TSGs, with ranges and mappings made and taken away
- * meanwhile and offenders killed at any moment, until so many faults were contained. In each TSG an innocent client
- * works on its own memory; it must live and find what it wrote. One JSON line at the end; exit status 0 if all is well.
+ * meanwhile and offenders killed at any moment, until so many faults were contained, or a deadline has passed: who wants
+ * more starts it again with another seed. In each TSG an innocent client works on its own memory; it must live and find
+ * what it wrote. One JSON line at the end; exit status 0 if all is well.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +26,7 @@
 #define RANGE_VA 0x400000000ULL
 #define MANAGED_VA 0x7c0000000000ULL
 #define KILL_EVERY_MS 150
-#define DEADLINE_S 1700
+#define DEADLINE_S 1200
 
 /* Between all processes. */
 struct shared {
@@ -191,7 +192,7 @@ static void keep_offending(unsigned long wanted)
 		offenders[slot] = start_offender(slot);
 	for (turn = 0; __atomic_load_n(&shared->contained, __ATOMIC_RELAXED) < wanted && !shared->trouble; turn++) {
 		if (time(NULL) > end)
-			complain("not so many faults within the deadline", shared->contained);
+			break;
 		pause_ms(10);
 		if (turn % (KILL_EVERY_MS / 10) == 0) {
 			kill(offenders[random_number() % OFFENDERS], SIGKILL);
