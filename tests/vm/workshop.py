@@ -51,14 +51,16 @@ class BuildError(Exception):
 
 
 def digest(*roots: Path | str) -> str:
-    """Of names and contents of files, and of texts."""
+    """Of names and contents of files but documentation, and of texts."""
     total = hashlib.sha256()
     for root in roots:
         if isinstance(root, str):
             total.update(root.encode())
             continue
         inside = root.rglob("*") if root.is_dir() else [root]
-        paths = sorted(path for path in inside if path.is_file() and "__pycache__" not in path.parts)
+        paths = sorted(
+            path for path in inside if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts
+        )
         for path in paths:
             total.update(f"{path.relative_to(root.parent)}\0".encode())
             total.update(hashlib.sha256(path.read_bytes()).digest())

@@ -1,28 +1,22 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* A fault while something else goes on: the same range is being mapped, the GPU is being given up. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
+#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "case.h"
 
 #define WILD_VA 0x7fff12345000ULL
 #define RANGE_VA 0x400000000ULL
 #define MANAGED_VA 0x7d0000000000ULL
-#define POLICY_ALWAYS 2
 #define PATIENCE 30000	/* turns of 1 ms */
 /* Of a service that must not wait for RM; on a loaded host, without KVM. */
 #define SERVICE_MS 20000
-#define HOG_PRIORITY 50
-#define GLOBAL_QUEUE "UVM global queu"	/* as much of its name as the kernel keeps */
+#define LISTENERS 16000
+#define OTHERS 12
 
 static void pause_1ms(void)
 {
@@ -91,104 +85,42 @@ static void mapping_waits_for_rm(struct scene *scene)
 	close_client(&other);
 }
 
-static void set_priority(pid_t pid, int policy, int priority)
+/* Who hears uevents costs whoever sends them: with so many listeners a report takes its time. */
+static void listen_with_many(void)
 {
-	if (sched_setscheduler(pid, policy, &(struct sched_param){ .sched_priority = priority }))
-		die("set a priority");
+	struct rlimit limit = { .rlim_cur = LISTENERS + 1000, .rlim_max = LISTENERS + 1000 };
+	unsigned int i;
+
+	if (setrlimit(RLIMIT_NOFILE, &limit))
+		die("raise the number of descriptors");
+	for (i = 0; i < LISTENERS; i++)
+		listen_to_uevents();
 }
 
-static void keep_on(pid_t pid, int processor)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(processor, &set);
-	if (sched_setaffinity(pid, sizeof(set), &set))
-		die("bind to a processor");
-}
-
-/* The global queue alone is to wait; what else runs on processor 1 goes before the hog. Gives how often it was found. */
-static unsigned int arrange_kernel_threads(bool for_hog)
-{
-	struct dirent *entry;
-	char path[300], comm[32];
-	DIR *directory = opendir("/proc");
-	unsigned int found = 0;
-
-	while (directory && (entry = readdir(directory))) {
-		pid_t pid = atoi(entry->d_name);
-		FILE *file;
-
-		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-		file = pid ? fopen(path, "r") : NULL;
-		if (!file)
-			continue;
-		if (!fgets(comm, sizeof(comm), file))
-			comm[0] = 0;
-		fclose(file);
-		if (!strncmp(comm, GLOBAL_QUEUE, strlen(GLOBAL_QUEUE))) {
-			keep_on(pid, 1);
-			found++;
-		} else if (!strncmp(comm, "UVM", 3) || !strncmp(comm, "mock-gpu", 8)) {
-			keep_on(pid, 0);
-		} else if (!strncmp(comm, "kworker/1:", 10)) {
-			set_priority(pid, for_hog ? SCHED_FIFO : SCHED_OTHER, for_hog ? HOG_PRIORITY + 1 : 0);
-		}
-	}
-	closedir(directory);
-	return found;
-}
-
-/* Takes what is left of processor 1, and says so. */
-static pid_t start_hog(volatile int *running)
-{
-	pid_t pid = fork();
-
-	if (pid == 0) {
-		keep_on(0, 1);
-		set_priority(0, SCHED_FIFO, HOG_PRIORITY);
-		*running = 1;
-		for (;;)
-			__asm__ volatile("pause");
-	}
-	return pid;
-}
-
-static void let_real_time_run(const char *limit)
-{
-	FILE *file = fopen("/proc/sys/kernel/sched_rt_runtime_us", "w");
-
-	if (!file || fputs(limit, file) < 0 || fclose(file))
-		die("lift the limit of real time");
-}
-
-/* The report is kept from running until the GPU that it is about is gone. */
+/*
+ * Reports of others go before that of the suspect, one after the other, and meanwhile all give the GPU up: it is taken
+ * apart before the suspect's report runs.
+ */
 static void gpu_is_given_up_before_the_report(struct scene *scene)
 {
-	volatile int *running = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct client others[OTHERS];
+	char text[2048] = "-", wanted[32];
 	int events = listen_to_uevents();
-	struct mock_access wild;
-	unsigned int status;
-	char text[2048];
-	pid_t hog;
+	unsigned int i, status = NV_OK;
 
-	EXPECT(scene, set_parameter("uvm_fault_isolation", POLICY_ALWAYS), "no such parameter");
-	EXPECT(scene, arrange_kernel_threads(true) == 1, "not one thread called " GLOBAL_QUEUE);
-	keep_on(0, 0);
-	let_real_time_run("-1");
-	hog = start_hog(running);
-	while (!*running)
-		pause_1ms();
-	wild = access_as(&scene->suspect, MOCK_WRITE, WILD_VA, 1);
-	status = try_unregister_gpu(&scene->suspect);
-	kill(hog, SIGKILL);
-	waitpid(hog, NULL, 0);
-	let_real_time_run("950000");
-	arrange_kernel_threads(false);
-	EXPECT_ACCESS(scene, wild, MOCK_DONE_SPARSE);
+	listen_with_many();
+	for (i = 0; i < OTHERS; i++)
+		others[i] = open_client(scene->tsg, i + 1);
+	for (i = 0; i < OTHERS; i++)
+		EXPECT_ACCESS(scene, access_as(&others[i], MOCK_WRITE, i * GIB, 1), MOCK_DONE_SPARSE);
+	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, WILD_VA, 1), MOCK_DONE_SPARSE);
+	for (i = 0; i < OTHERS; i++)
+		status |= try_unregister_gpu(&others[i]);
+	status |= try_unregister_gpu(&scene->suspect);
 	EXPECT(scene, status == NV_OK, "the GPU was not unregistered: 0x%x", status);
-	next_report(events, text, sizeof(text));
-	close(events);
+	snprintf(wanted, sizeof(wanted), " VA=0x%llx ", (unsigned long long)WILD_VA);
+	while (text[0] && !strstr(text, wanted))
+		next_report(events, text, sizeof(text));
 	EXPECT(scene, strstr(text, " GPU=GPU-6d6f636b-2d67-7075-0001-020304050607 "), "the uevent does not name the GPU: %s",
 	       text);
 }
