@@ -191,9 +191,9 @@ def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
 
 
 def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
-    """Random faults, on the oldest branch."""
-    first = sources.BRANCHES[0]
-    record_stress(recorder, kernel, sources.driver_tree(first), first, parsed.faults)
+    """Random faults, on the newest branch; the tests have the oldest."""
+    newest = sources.BRANCHES[-1]
+    record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults)
 
 
 def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:

@@ -15,8 +15,8 @@
 #define PATIENCE 30000	/* turns of 1 ms */
 /* Of a service that must not wait for RM; on a loaded host, without KVM. */
 #define SERVICE_MS 20000
-#define LISTENERS 16000
-#define OTHERS 12
+#define LISTENERS 3000
+#define OTHERS 32
 
 static void pause_1ms(void)
 {

@@ -164,7 +164,7 @@ static void start_case(const struct test_case *test, unsigned int tsg)
 int main(void)
 {
 	static const struct test_case *const groups[] = {
-		memory_cases, hole_cases, refusal_cases, policy_cases, ending_cases, race_cases, hmm_cases
+		memory_cases, hole_cases, refusal_cases, policy_cases, ending_cases, hmm_cases, race_cases
 	};
 	unsigned int group, i, tsg = FIRST_TSG;
 	struct client keeper;
