@@ -182,11 +182,12 @@ def record_branches(recorder: Recorder, kernel: Kernel, trees: list[Path]) -> No
 
 def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """Stock and patched, release and debug build, NVIDIA's tests."""
-    for branch in sources.BRANCHES:
+    chosen = parsed.branch or sources.BRANCHES
+    for branch in chosen:
         tree = sources.driver_tree(branch)
         record_cases(recorder, kernel, tree, branch, debug=False)
         record_builtin(recorder, kernel, tree, branch)
-    for branch in sources.BRANCHES if parsed.debug else ():
+    for branch in chosen if parsed.debug else ():
         record_cases(recorder, kernel, sources.driver_tree(branch), f"{branch}, debug build", debug=True)
 
 
@@ -207,8 +208,7 @@ def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) ->
 
 def cost(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """Instructions executed to service a fault that is none of the patch's business."""
-    del parsed
-    for branch in sources.BRANCHES:
+    for branch in parsed.branch or sources.BRANCHES:
         record_cost(recorder, kernel, sources.driver_tree(branch), branch)
 
 
@@ -225,6 +225,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kmod-suite", description=__doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("trees", type=Path, nargs="*", metavar="TREE", help="branches: more driver trees")
+    parser.add_argument(
+        "--branch", action="append", choices=sources.BRANCHES, help="cases, cost: this branch only; can be given again"
+    )
     parser.add_argument("--kernel", type=Path, help="sanitized: a built kernel tree with KASAN and PROVE_LOCKING")
     parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"random faults (default {FAULTS})")
