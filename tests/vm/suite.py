@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,18 +103,24 @@ def stress(kernel: Kernel, tree: Path, faults: int, seed: int, *, patched: bool)
     return run, run.lines[-1] if run.lines else {"contained": 0, "killed": 0, "why": "no result"}
 
 
-def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, faults: int) -> None:
+def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, faults: int, machines: int) -> None:
     """Random faults, a part of them with each seed, until there were so many; and what was not given back."""
+    workshop.build(tree, kernel, patched=True)
     contained = killed = left = runs = 0
     well = True
     while well and contained < faults and runs < MOST_RUNS:
-        runs += 1
-        say(f"{label}: random faults with seed {runs}, {contained} of {faults} so far")
-        run, result = stress(kernel, tree, min(FAULTS_A_RUN, faults - contained), runs, patched=True)
-        well = ended_well(run)
-        contained += int(result["contained"])
-        killed += int(result["killed"])
-        left += sum(result.get(f"{what}_after", 0) > result.get(f"{what}_before", 0) for what in GIVEN_BACK)
+        parts = min(machines, -(-(faults - contained) // FAULTS_A_RUN))
+        part = min(FAULTS_A_RUN, -(-(faults - contained) // parts))
+        say(f"{label}: random faults, {contained} of {faults} so far; now {part} in each of {parts} machines")
+        with ThreadPoolExecutor(parts) as pool:
+            seeds = range(runs + 1, runs + parts + 1)
+            each = list(pool.map(lambda seed: stress(kernel, tree, part, seed, patched=True), seeds))
+        for run, result in each:
+            well = ended_well(run) and well
+            contained += int(result["contained"])
+            killed += int(result["killed"])
+            left += sum(result.get(f"{what}_after", 0) > result.get(f"{what}_before", 0) for what in GIVEN_BACK)
+        runs += parts
     say(f"{label}: random faults, stock")
     stock, told = stress(kernel, tree, 50, 1, patched=False)
     fails = stock.status == 1
@@ -194,7 +201,7 @@ def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
 def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """Random faults, on the newest branch; the tests have the oldest."""
     newest = sources.BRANCHES[-1]
-    record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults)
+    record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults, parsed.machines)
 
 
 def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
@@ -203,7 +210,7 @@ def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) ->
     built, newest = sources.built_kernel(parsed.kernel), sources.BRANCHES[-1]
     label = f"{newest}, KASAN and lockdep"
     record_cases(recorder, built, sources.driver_tree(newest), label, debug=False, parameters=HMM)
-    record_stress(recorder, built, sources.driver_tree(newest), label, parsed.faults // 10)
+    record_stress(recorder, built, sources.driver_tree(newest), label, parsed.faults // 10, parsed.machines)
 
 
 def cost(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
@@ -231,6 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kernel", type=Path, help="sanitized: a built kernel tree with KASAN and PROVE_LOCKING")
     parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"random faults (default {FAULTS})")
+    parser.add_argument("--machines", type=int, default=1, choices=range(1, 9), help="faults: virtual machines at once")
     parsed = parser.parse_args(arguments)
     if parsed.part == "sanitized" and parsed.kernel is None:
         parser.error("sanitized needs --kernel TREE")
