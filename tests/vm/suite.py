@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def stress(kernel: Kernel, tree: Path, faults: int, seed: int, *, patched: bool)
     return run, run.lines[-1] if run.lines else {"contained": 0, "killed": 0, "why": "no result"}
 
 
-def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, faults: int, machines: int) -> None:
+def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, faults: int, *, machines: int) -> None:
     """Random faults, a part of them with each seed, until there were so many; and what was not given back."""
     workshop.build(tree, kernel, patched=True)
     contained = killed = left = runs = 0
@@ -113,8 +114,8 @@ def record_stress(recorder: Recorder, kernel: Kernel, tree: Path, label: str, fa
         part = min(FAULTS_A_RUN, -(-(faults - contained) // parts))
         say(f"{label}: random faults, {contained} of {faults} so far; now {part} in each of {parts} machines")
         with ThreadPoolExecutor(parts) as pool:
-            seeds = range(runs + 1, runs + parts + 1)
-            each = list(pool.map(lambda seed: stress(kernel, tree, part, seed, patched=True), seeds))
+            one = partial(stress, kernel, tree, part, patched=True)
+            each = list(pool.map(one, range(runs + 1, runs + parts + 1)))
         for run, result in each:
             well = ended_well(run) and well
             contained += int(result["contained"])
@@ -201,7 +202,7 @@ def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
 def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """Random faults, on the newest branch; the tests have the oldest."""
     newest = sources.BRANCHES[-1]
-    record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults, parsed.machines)
+    record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults, machines=parsed.machines)
 
 
 def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
@@ -210,7 +211,7 @@ def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) ->
     built, newest = sources.built_kernel(parsed.kernel), sources.BRANCHES[-1]
     label = f"{newest}, KASAN and lockdep"
     record_cases(recorder, built, sources.driver_tree(newest), label, debug=False, parameters=HMM)
-    record_stress(recorder, built, sources.driver_tree(newest), label, parsed.faults // 10, parsed.machines)
+    record_stress(recorder, built, sources.driver_tree(newest), label, parsed.faults // 10, machines=parsed.machines)
 
 
 def cost(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
