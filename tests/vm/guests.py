@@ -21,9 +21,18 @@ def with_modules(modules: Modules) -> Archive:
 
 
 def run_program(
-    kernel: Kernel, modules: Modules, name: str, *arguments: str, parameters: str = "", deadline_s: float
+    kernel: Kernel,
+    modules: Modules,
+    name: str,
+    *arguments: str,
+    parameters: str = "",
+    boot_with: str = "",
+    deadline_s: float,
 ) -> Run:
-    """Load the modules, run one of the guest programs, unload; status 90 and 91 say that unloading failed."""
+    """Load the modules, run one of the guest programs, unload; status 90 and 91 say that unloading failed.
+
+    `parameters` are nvidia-uvm's, `boot_with` the kernel's.
+    """
     archive = with_modules(modules)
     archive.file("program", program(name, modules.tree))
     steps = [
@@ -33,4 +42,4 @@ def run_program(
         *UNLOAD,
         "(exit $S)",
     ]
-    return boot(kernel, archive, steps, deadline_s=deadline_s)
+    return boot(kernel, archive, steps, deadline_s=deadline_s, arguments=boot_with)
