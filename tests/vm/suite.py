@@ -32,8 +32,8 @@ STRESS_DEADLINE_S = 2400.0
 TESTS = "uvm_enable_builtin_tests=1"
 NO_HMM, HMM = "uvm_disable_hmm=1", "uvm_disable_hmm=0"
 NO_LOCKDEP = "lockdep.prove_locking=0"
-"""The vendor's HMM calls mmu_interval_notifier_insert with the mmap lock held: lockdep takes that for a recursion, tells
-it once, and is silent from then on. So HMM is looked at by KASAN alone."""
+"""The vendor's HMM calls mmu_interval_notifier_insert with the mmap lock held: lockdep takes that for a recursion, and
+is silent from then on. So HMM is looked at by KASAN alone."""
 
 
 def say(text: str) -> None:
