@@ -86,10 +86,13 @@ void uvm_fault_isolation_gpu_va_space_deinit(uvm_gpu_va_space_t *gpu_va_space);
  * else: nothing that the caller would have to undo, the fault is to be
  * cancelled as ever.
  *
+ * Cold, as is the next: or the compiler keeps registers for these calls on the
+ * path of faults that need neither.
+ *
  * LOCKING: the VA space lock must be held, for read at least. Bottom half of
  *          the GPU only.
  */
-NV_STATUS uvm_fault_isolation_contain(uvm_gpu_va_space_t *gpu_va_space, uvm_fault_buffer_entry_t *fault);
+__cold NV_STATUS uvm_fault_isolation_contain(uvm_gpu_va_space_t *gpu_va_space, uvm_fault_buffer_entry_t *fault);
 
 /*
  * What to make of a fault in a subcontext without VA space: NV_ERR_INVALID_-
@@ -98,6 +101,6 @@ NV_STATUS uvm_fault_isolation_contain(uvm_gpu_va_space_t *gpu_va_space, uvm_faul
  *
  * LOCKING: instance_ptr_table_lock must be held.
  */
-NV_STATUS uvm_fault_isolation_orphan_status(const uvm_user_channel_t *user_channel, NvU32 veid);
+__cold NV_STATUS uvm_fault_isolation_orphan_status(const uvm_user_channel_t *user_channel, NvU32 veid);
 
 #endif
