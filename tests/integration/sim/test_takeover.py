@@ -163,13 +163,19 @@ def test_the_next_guard_knows_where_the_work_is(pair: Pair) -> None:
 
 
 def test_who_is_parked_when_the_lanes_change_places_goes_where_the_work_is(pair: Pair) -> None:
-    _, second = working(pair)
+    first = pair.worker("active")
+    first.expect("went on")
+    # Seen while nobody could go on: the lanes keep their places, and who comes waits.
     Script(pair.pipe).force_fault()
-    late = pair.client("--iterations", "1")
-    # The guard sees the fault by asking, which the client that comes makes it do.
-    second.expect("went on")
+    pair.lane_in("FAULT")
+    late = pair.client()
+    wait_for("it is parked", lambda: pair.json("status")["domains"][0]["parked"] == 1)
+    second = pair.worker("standby")
+    second.expect("joined")
+    pair.ready()
+    assert pair.ctl("move").returncode == 0
     assert late.expect("connected", "died")["event"] == "connected"
-    assert pair.active() == "default-1"
+    assert (pair.lane_of(late), pair.active()) == ("default-1", "default-1")
 
 
 def test_what_a_user_sets_is_set_on_both_lanes(pair: Pair) -> None:
