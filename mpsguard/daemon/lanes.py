@@ -1,12 +1,12 @@
 """The lanes of one domain: one on which the work is, and, where standbys are wanted, another one on which they wait."""
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from mpsguard.linux import file_replacement
 from mpsguard.mps.lane import Lane
 
 
@@ -47,7 +47,7 @@ class Lanes:
         if lane is None or lane is self._active:
             return False
         self._active = lane
-        self._remember()
+        file_replacement.replace(self._path, msgspec.json.encode(_Chosen(name)))
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
         return True
@@ -72,12 +72,3 @@ class Lanes:
             return self.named(msgspec.json.decode(self._path.read_bytes(), type=_Chosen).active)
         except (OSError, msgspec.DecodeError):
             return None
-
-    def _remember(self) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._path.with_suffix(".new")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(_Chosen(self._active.spec.name)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)

@@ -1,10 +1,10 @@
 """The desired settings of a lane on disk, so that they outlive the guard as well as the control daemon."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from mpsguard.linux import file_replacement
 from mpsguard.model import LaneSettings
 
 
@@ -31,10 +31,4 @@ class SettingsStore:
 
     def save(self, desired: LaneSettings) -> None:
         """Replace the file atomically; OSError if it cannot be written."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._path.with_suffix(".new")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(_Stored(self._configured, desired)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
+        file_replacement.replace(self._path, msgspec.json.encode(_Stored(self._configured, desired)))
