@@ -19,7 +19,7 @@ from mpsguard.cli.pair import GRACE, Pair, Plan
 from mpsguard.cli.supervise import Start, Supervisor
 from mpsguard.cli.wrapped import Wrapped
 from mpsguard.config import ConfigError
-from mpsguard.daemon.way import PROGRAM_VARIABLE
+from mpsguard.daemon.clients import PROGRAM_VARIABLE
 from mpsguard.linux import process_tree
 from mpsguard.model import ProcessKey
 from mpsguard.standby.decision import Role

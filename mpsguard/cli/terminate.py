@@ -84,7 +84,7 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
 async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> tuple[Domain, Lane]:
     """Whose client the process is: as the guard knows, or a server says. Nobody else is ever signalled."""
     for domain in domains:
-        if any(known.process == client.key for known in domain.clients.all()):
+        if domain.clients.get(client.key) is not None:
             return domain, domain.lane_of(client.key)
     for domain in domains:
         for lane in domain.lanes.all:

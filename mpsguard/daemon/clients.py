@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from mpsguard.linux import procfs
@@ -11,7 +12,8 @@ from mpsguard.model import Client, ProcessKey
 _GPUS: Final = "CUDA_VISIBLE_DEVICES"
 _PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
 _MAX_PATH: Final = 4096
-_PROGRAM: Final = "MPSGUARD_PROGRAM"
+PROGRAM_VARIABLE: Final = "MPSGUARD_PROGRAM"
+"""Environment variable: the same unguessable word for all processes of one program under `mpsguard run --standby`."""
 _MAX_PROGRAM: Final = 64
 
 
@@ -22,7 +24,6 @@ def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane
     environment = procfs.environment(pid)
     gpus = environment.get(_GPUS)
     directory = environment.get(_PIPE_DIRECTORY)
-    program = environment.get(_PROGRAM)
     return Client(
         process=handle.key,
         uid=owner[0],
@@ -36,8 +37,14 @@ def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane
         connected_at=time.time(),
         adopted=adopted,
         pipe_directory=procfs.printable(directory)[:_MAX_PATH] if directory is not None else None,
-        program=procfs.printable(program)[:_MAX_PROGRAM] if program is not None else None,
+        program=program_of(environment),
     )
+
+
+def program_of(environment: Mapping[str, str]) -> str | None:
+    """The program to which a process says that it belongs; made printable and cut."""
+    program = environment.get(PROGRAM_VARIABLE)
+    return None if program is None else procfs.printable(program)[:_MAX_PROGRAM]
 
 
 class Audience(Protocol):
@@ -70,6 +77,11 @@ class Clients:
         self._alive[client.process] = (client, handle)
         asyncio.get_running_loop().add_reader(handle.fileno(), self._gone, client.process)
         self._audience.client_came(client, handle)
+
+    def get(self, process: ProcessKey) -> Client | None:
+        """The client that this process is; None if it is none, or has ended."""
+        known = self._alive.get(process)
+        return None if known is None else known[0]
 
     def all(self) -> list[Client]:
         """The clients, oldest first."""

@@ -77,9 +77,9 @@ class Domain:
         made = [self._make_lane(guard, binary, state, index) for index in range(2 if settings.standby else 1)]
         self.lanes = Lanes(made, state / f"{self.name}.active.json")
         public = Path(settings.pipe_directory)
-        ways: dict[Path, Way] = {public: ToWork(self.lanes, self.clients.all)}
+        ways: dict[Path, Way] = {public: ToWork(self.lanes, self.clients)}
         if settings.standby:
-            ways[config.standby_directory(settings)] = ToWait(self.lanes, self.clients.all)
+            ways[config.standby_directory(settings)] = ToWait(self.lanes, self.clients)
         self.entrances = tuple(
             Entrance(
                 path,
@@ -117,8 +117,8 @@ class Domain:
 
     def lane_of(self, process: ProcessKey) -> Lane:
         """The lane that a client is on; the active one for somebody who is no client."""
-        known = next((client.lane for client in self.clients.all() if client.process == process), None)
-        return (known is not None and self.lanes.named(known)) or self.lanes.active
+        client = self.clients.get(process)
+        return (client is not None and self.lanes.named(client.lane)) or self.lanes.active
 
     def open(self, given: dict[str, socket.socket]) -> None:
         """Take the public directories; sockets of ours that were handed over are taken out of ``given``.

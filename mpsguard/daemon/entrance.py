@@ -12,8 +12,3 @@ class Entrance:
     def __init__(self, path: Path, broker: Broker) -> None:
         self.directory = PublicDirectory(path)
         self.broker = broker
-
-    async def close(self) -> None:
-        """Stop serving, and give the directory back."""
-        await self.broker.close()
-        self.directory.close()

@@ -33,7 +33,7 @@ class Treatments:
         """That of the culprit's domain, else of the lane's; None where neither is known."""
         culprit = incident.culprit.process if incident.culprit else None
         for name, domain in self._domains.items():
-            if culprit is not None and _is_client(domain, culprit):
+            if culprit is not None and domain.clients.get(culprit) is not None:
                 return self._treatments[name]
         for name, domain in self._domains.items():
             if incident.lane is not None and domain.lanes.named(incident.lane) is not None:
@@ -44,9 +44,5 @@ class Treatments:
         """What is known of a process now."""
         if not procfs.is_running(process):
             return Standing.ENDED
-        known = any(_is_client(domain, process) for domain in self._domains.values())
+        known = any(domain.clients.get(process) is not None for domain in self._domains.values())
         return Standing.CLIENT if known else Standing.STRANGER
-
-
-def _is_client(domain: Domain, process: ProcessKey) -> bool:
-    return any(client.process == process for client in domain.clients.all())

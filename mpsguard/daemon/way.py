@@ -1,15 +1,12 @@
 """Where a public directory leads: to the active lane, or to that on which a program's standby belongs."""
 
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
+from mpsguard.daemon.clients import Clients, program_of
 from mpsguard.daemon.lanes import Lanes
 from mpsguard.linux import procfs
-from mpsguard.model import Client, Credentials, ProcessKey
+from mpsguard.model import Credentials, ProcessKey
 from mpsguard.mps.lane import Lane
-
-PROGRAM_VARIABLE: Final = "MPSGUARD_PROGRAM"
-"""Environment variable: the same unguessable word for all processes of one program under `mpsguard run --standby`."""
 
 
 class Way(Protocol):
@@ -23,13 +20,13 @@ class Way(Protocol):
 
 
 class _Way:
-    def __init__(self, lanes: Lanes, known: Callable[[], Iterable[Client]]) -> None:
+    def __init__(self, lanes: Lanes, known: Clients) -> None:
         self._lanes = lanes
         self._known = known
 
     def _home(self, process: ProcessKey) -> Lane | None:
         """Each of a client's contexts is a connection; all of them belong on one lane."""
-        client = next((client for client in self._known() if client.process == process), None)
+        client = self._known.get(process)
         return self._lanes.named(client.lane) if client is not None else None
 
 
@@ -57,10 +54,10 @@ class ToWait(_Way):
         home = self._home(process)
         if home is not None:
             return home
-        program = procfs.environment(process.pid).get(PROGRAM_VARIABLE)
+        program = program_of(procfs.environment(process.pid))
         at_work = {
             client.lane
-            for client in self._known()
+            for client in self._known.all()
             if program and client.uid == sender.uid and client.program == program
         }
         spare = self.now()
