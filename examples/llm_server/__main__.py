@@ -29,8 +29,10 @@ from examples.llm_server import headless
 from examples.llm_server import state as forward
 from examples.llm_server.engine import Engine, Settings
 from examples.llm_server.memory import Mode
+from examples.llm_server.server import Server
 from examples.llm_server.shapes import SHAPES
 from mpsguard import client
+from mpsguard.client.connections import Connections
 
 FENCED, FAILED = 3, 4
 
@@ -113,9 +115,6 @@ def work(asked: argparse.Namespace, session: client.Session, events: Events) -> 
 
 def serve(asked: argparse.Namespace, engine: Engine, vocabulary: int, length: int) -> None:
     """Over HTTP, until SIGTERM."""
-    from examples.llm_server.server import Server  # noqa: PLC0415 - brings in what is for the network
-    from mpsguard.client.connections import Connections  # noqa: PLC0415
-
     with listener(asked.port) as heard:
         server = Server(
             engine, heard, Connections.from_environment(), slots=asked.slots, vocabulary=vocabulary, length=length

@@ -53,7 +53,6 @@ class Decoder:
         for _ in range(_SLOW_WARMING):
             self._prefill_chunk(0, [0], self._shape.length, 0, scratch=True)
             self._step_eagerly()
-        self.touch()
         if self._device.type == "cuda" and record:
             torch.cuda.synchronize(self._device)
             graph = torch.cuda.CUDAGraph()
@@ -61,6 +60,9 @@ class Decoder:
                 self._output.copy_(self._pass())
             self._graph = graph
             self.step({})
+        # Once more: recording a graph empties PyTorch's stock of pinned memory, and to fill it is a call of the driver,
+        # which can wait for tens of milliseconds while the driver recovers from a fault.
+        self.touch()
 
     def touch(self) -> float:
         """The smallest operation on weights and cache, to its end."""
