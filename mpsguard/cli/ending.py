@@ -23,18 +23,21 @@ async def hold_still(program: Wrapped, say: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()
     stopped = Standstill()
+    known: set[ProcessKey] = set()
     while program.exit_code is None:
-        tree = _tree(program)
-        for key in tree:
+        # Who was forked before its parent stood still is found when we look again.
+        new = [key for key in _tree_at_rest(program) if key not in known]
+        if known and not new:
+            return
+        for key in new:
             _signal(key, signal.SIGSTOP)
-        # Who was forked while we looked is found when we look again.
-        still = [stopped.reached(key.pid) for key in _tree(program)]
-        if all(still):
-            return
-        if loop.time() - begun > _STILL_WITHIN:
-            say(f"process {program.pid} was superseded, and cannot be stopped")
-            return
-        await asyncio.sleep(_LOOK_AGAIN)
+        known.update(new)
+        # All are looked at each time, since time counts from the first look.
+        while not all([stopped.reached(key.pid) for key in known]):  # noqa: C419
+            if loop.time() - begun > _STILL_WITHIN:
+                say(f"process {program.pid} was superseded, and cannot be stopped")
+                return
+            await asyncio.sleep(_LOOK_AGAIN)
 
 
 async def kill(program: Wrapped, end_work: EndWork) -> None:
@@ -63,10 +66,19 @@ async def end(program: Wrapped, end_work: EndWork, grace: float) -> None:
 
 
 def _tree(program: Wrapped) -> Sequence[ProcessKey]:
+    return _with_all_below(program, process_tree.descendants)
+
+
+def _tree_at_rest(program: Wrapped) -> Sequence[ProcessKey]:
+    """The same of a process that is being stopped, and quicker: its successor waits for this."""
+    return _with_all_below(program, process_tree.descendants_at_rest)
+
+
+def _with_all_below(program: Wrapped, below: Callable[[int], Sequence[ProcessKey]]) -> Sequence[ProcessKey]:
     if program.exit_code is not None:
         return ()
     try:
-        return [procfs.process_key(program.pid), *process_tree.descendants(program.pid)]
+        return [procfs.process_key(program.pid), *below(program.pid)]
     except ProcessLookupError:
         return ()
 

@@ -25,6 +25,8 @@ PROMOTION_WITHIN: Final = 60.0
 """Seconds for the vault to promote a standby; a guard may be restarted meanwhile."""
 
 _CANNOT_RUN: Final = 126
+_LATER: Final = 0.01
+"""Seconds until it is looked at again whether a new standby may be started: a takeover comes first."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -151,6 +153,10 @@ class Pair:
                 self._ended()
 
     def _start_or_tell(self, role: Role) -> None:
+        if self._stopping is not None and not self._stopping.done():
+            # To start a process takes longer than all else that a takeover needs of us.
+            self._arm("start", _LATER, lambda: self._start_or_tell(role))
+            return
         try:
             self._start(role)
         except OSError as error:

@@ -1,8 +1,11 @@
 """The processes below one, as /proc tells; and the names that processes of other pid namespaces have there."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from mpsguard.linux import procfs
 from mpsguard.model import ProcessKey
 
 _PROC: Final = Path("/proc")
@@ -28,11 +31,29 @@ def descendants(root: int) -> list[ProcessKey]:
     return list(found)
 
 
+def descendants_at_rest(root: int) -> list[ProcessKey]:
+    """All processes below ``root``, ended ones that were not reaped too, if none of them forks or ends meanwhile.
+
+    That is for the caller to see to: those that are stopped do neither. Looks at these alone, where `descendants` looks
+    at every process of the machine (proc_tid_children(5)).
+    """
+    found: list[ProcessKey] = []
+    waiting = [root]
+    while waiting:
+        try:
+            below = _children(waiting.pop())
+        except FileNotFoundError:
+            # The kernel was built without such lists.
+            return descendants(root)
+        found += below
+        waiting += [key.pid for key in below]
+    return found
+
+
 def adopts_orphans() -> None:
     """Become the parent of every process below this one whose own parent ends. OSError if the kernel refuses."""
     # Only here: ctypes takes a while to load.
     import ctypes  # noqa: PLC0415
-    import os  # noqa: PLC0415
 
     libc = ctypes.CDLL(None, use_errno=True)
     set_child_subreaper = 36
@@ -76,6 +97,26 @@ def _look() -> tuple[dict[int, int], dict[int, ProcessKey], bool]:
         if fields[_STATE] not in (b"Z", b"X"):
             keys[pid] = ProcessKey(pid, int(fields[_START]))
     return parents, keys, all(parent in parents or parent == 0 for parent in parents.values())
+
+
+def _children(pid: int) -> list[ProcessKey]:
+    """The children of a process, whichever of its threads started them; FileNotFoundError if nobody says."""
+    found = []
+    try:
+        threads = list((_PROC / str(pid) / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    for thread in threads:
+        try:
+            children = (thread / "children").read_bytes().split()
+        except (FileNotFoundError, ProcessLookupError):
+            if (thread / "stat").exists():
+                raise
+            continue
+        for child in children:
+            with suppress(ProcessLookupError):
+                found.append(procfs.process_key(int(child)))
+    return found
 
 
 def _below(root: int, parents: dict[int, int]) -> set[int]:

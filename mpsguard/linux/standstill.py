@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_PROC: Final = Path("/proc")
 _STOPPED: Final = frozenset(b"TtZX")
 _EXITING: Final = 0x4
 """PF_EXITING in the flags of /proc/PID/stat: it never returns to its program."""
@@ -29,6 +28,9 @@ _LONG: Final = 20_000_000
 holds by default, are copied in a quarter of it). Where time is counted in ticks, two more must have begun."""
 
 
+_MOST: Final = 4096
+"""Bytes; each of these files is shorter."""
+
 _TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -41,14 +43,14 @@ class Standstill:
     def __init__(self) -> None:
         self._harmless = _HARMLESS.get(platform.machine(), frozenset())
         self._still: set[str] = set()
-        """Threads that were seen inside a call that is harmless."""
+        """Threads that were seen stopped, or inside a call that is harmless."""
         self._used: dict[str, int] = {}
         """Nanoseconds of each thread, when it was first looked at."""
 
     def reached(self, pid: int) -> bool:
         """Whether no thread of a process writes to anybody any more."""
         try:
-            threads = [thread.name for thread in (_PROC / str(pid) / "task").iterdir()]
+            threads = [thread.name for thread in Path(f"/proc/{pid}/task").iterdir()]
         except OSError:
             return True
         # Each is looked at, since time counts from the first look.
@@ -58,36 +60,47 @@ class Standstill:
     def _is_still(self, thread: str) -> bool:
         if thread in self._still:
             return True
-        here = _PROC / thread
         try:
-            stat = (here / "stat").read_bytes()
+            stat = _read(thread, "stat")
         except OSError:
             return True
         fields = stat[stat.rindex(b")") + 2 :].split()
-        if fields[0][0] in _STOPPED or int(fields[6]) & _EXITING:
-            return True
-        if self._call_of(here) in self._harmless or self._has_used(thread, _time_of(here, fields)) > _LONG:
+        still = (
+            fields[0][0] in _STOPPED
+            or bool(int(fields[6]) & _EXITING)
+            or _call_of(thread) in self._harmless
+            or self._has_used(thread, _time_of(thread, fields)) > _LONG
+        )
+        if still:
             self._still.add(thread)
-            return True
-        return False
-
-    @staticmethod
-    def _call_of(here: Path) -> int | None:
-        """The system call in which a thread sleeps; None if it runs, or is not ours to look at."""
-        try:
-            return int((here / "syscall").read_bytes().split()[0])
-        except (OSError, ValueError, IndexError):
-            return None
+        return still
 
     def _has_used(self, thread: str, used: int) -> int:
         """Nanoseconds on a processor since the first look, at least."""
         return used - self._used.setdefault(thread, used)
 
 
-def _time_of(here: Path, stat: list[bytes]) -> int:
+def _call_of(thread: str) -> int | None:
+    """The system call in which a thread sleeps; None if it runs, or is not ours to look at."""
+    try:
+        return int(_read(thread, "syscall").split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _time_of(thread: str, stat: list[bytes]) -> int:
     """Nanoseconds on a processor; to the tick, where the kernel counts them no better."""
     try:
-        used = int((here / "schedstat").read_bytes().split()[0])
+        used = int(_read(thread, "schedstat").split()[0])
     except (OSError, ValueError, IndexError):
         used = 0
     return used or (int(stat[11]) + int(stat[12])) * _TICK
+
+
+def _read(thread: str, name: str) -> bytes:
+    # Without a Path and a buffer: there are dozens of threads, and somebody waits for all of them.
+    fd = os.open(f"/proc/{thread}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _MOST)
+    finally:
+        os.close(fd)
