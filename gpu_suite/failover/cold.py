@@ -1,11 +1,15 @@
-"""What there is without a standby: the process dies of its neighbour's fault, and is started again at once.
+"""What there is without a standby: processes die of their neighbour's fault, and are started again at once.
 
 The model is made anew on the GPU, of seeded random numbers, which takes about as long as to read weights from a disk
 that is fast.
 """
 
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from gpu_suite.core.bench import Bench, Measurement
@@ -18,7 +22,8 @@ from gpu_suite.failover.program import START, Program, environment, server_argum
 from gpu_suite.failover.rounds import injected, start_culprit
 from gpu_suite.isolation.partial import kept
 
-MODELS: Final = {"gpt2": 5, "llama-7b": 2}
+MODELS: Final = {"gpt2": (4, 5), "llama-7b": (3, 3)}
+"""Servers, and faults that end all of them."""
 QUICK_ROUNDS: Final = 1
 TOKENS: Final = 200
 REQUESTS: Final = 100_000
@@ -27,94 +32,110 @@ _WORKING: Final = 0.5
 _MS: Final = 1e6
 
 
-class _Restarted:
-    """A server without a standby that is started again when it ends."""
+class _Server:
+    """A server without a standby. It is started again by whoever sees it end; its forward state is in the vault."""
 
-    def __init__(self, bench: Bench, guard: Guard, model: str) -> None:
-        self._bench = bench
+    def __init__(self, guard: Guard, directory: Path, name: str, model: str, device: str) -> None:
         self._guard = guard
+        self._directory = directory
+        self._name = name
         self._model = model
-        self._number = 0
-        self._directory = bench.root / f"cold-{model}"
-        self._directory.mkdir()
-        self.program = self.start()
+        self._device = device
+        self._starts = 0
+        self.program = self._start()
 
-    def start(self) -> Program:
-        """A new process; the state of the work is in the vault."""
-        self._number += 1
-        name = f"{self._model}-{self._number}"
-        device = "cpu" if self._bench.programs.simulated else "cuda"
+    def end(self) -> None:
+        """SIGKILL."""
+        self.program.process.kill()
+
+    def start_again(self) -> None:
+        """Start it once the process has ended. SuiteError if that does not."""
+        try:
+            self.program.process.wait(START)
+        except subprocess.TimeoutExpired:
+            raise SuiteError(f"{self.program.name} has not ended") from None
+        self.program = self._start()
+
+    def close(self) -> None:
+        """End it for good."""
+        self.program.close()
+
+    def _start(self) -> Program:
+        self._starts += 1
+        name = f"{self._name}-{self._starts}"
         events = self._directory / f"{name}.events"
-        argv = server_arguments(self._model, f"cold-{self._model}", events, "cold", device)
-        argv += [
-            "--requests",
-            str(REQUESTS),
-            "--prompt",
-            "32",
-            "--tokens",
-            str(min(TOKENS, 60 if device == "cpu" else TOKENS)),
-        ]
-        self.program = Program(self._directory, name, argv, environment(self._guard))
-        return self.program
+        argv = server_arguments(self._model, self._name, events, "cold", self._device)
+        tokens = min(TOKENS, 60 if self._device == "cpu" else TOKENS)
+        argv += ["--requests", str(REQUESTS), "--prompt", "32", "--tokens", str(tokens)]
+        return Program(self._directory, name, argv, environment(self._guard))
 
-    def fault(self, kind: str, operation: list[float], token: list[float]) -> None:
-        """One fault, one restart."""
-        self.program.wait_for("token")
+
+@dataclass
+class _Run:
+    """One model's servers, under one fault after the other."""
+
+    bench: Bench
+    model: str
+    servers: int
+    rounds: int
+    operation: list[float] = field(default_factory=list)
+    token: list[float] = field(default_factory=list)
+
+    def make(self) -> None:
+        simulated = self.bench.programs.simulated
+        directory = self.bench.root / f"cold-{self.model}"
+        directory.mkdir()
+        with ExitStack() as stack:
+            guard = stack.enter_context(self.bench.guard(options=Options(host_memory=simulated)))
+            crew = []
+            for number in range(self.servers):
+                name = f"cold-{self.model}-{number}"
+                server = _Server(guard, directory, name, self.model, "cpu" if simulated else "cuda")
+                stack.callback(server.close)
+                crew.append(server)
+            for number in range(self.bench.runs(self.rounds, QUICK_ROUNDS)):
+                self._round(guard, crew, KILL if simulated else SM[number % len(SM)])
+                self.bench.say(f"  {self.model} {number}: next token after {self.token[-1]:.0f} ms")
+
+    def _round(self, guard: Guard, crew: Sequence[_Server], kind: str) -> None:
+        for server in crew:
+            server.program.wait_for("token")
         time.sleep(_WORKING)  # of ordinary work
         if kind == KILL:
             at = time.monotonic_ns()
-            self.program.process.kill()
-            self._again(at, operation, token)
+            for server in crew:
+                server.end()
+            self._again(crew, at)
             return
         with Clients() as clients:
-            culprit = start_culprit(self._bench, self._guard, clients, kind, 0.1)
-            self._again(injected(culprit), operation, token)
+            culprit = start_culprit(self.bench, guard, clients, kind, 0.1)
+            self._again(crew, injected(culprit))
 
-    def _again(self, at: int, operation: list[float], token: list[float]) -> None:
-        old = self.program
-        try:
-            old.process.wait(START)
-        except TimeoutError:
-            raise SuiteError(f"{old.name} has not ended") from None
-        new = self.start()
-        operation.append((new.wait_for("first_operation")["ns"] - at) / _MS)
-        token.append((new.wait_for("token")["ns"] - at) / _MS)
+    def _again(self, crew: Sequence[_Server], at: int) -> None:
+        for server in crew:
+            server.start_again()
+        for server in crew:
+            self.operation.append((server.program.wait_for("first_operation")["ns"] - at) / _MS)
+            self.token.append((server.program.wait_for("token")["ns"] - at) / _MS)
+
+    def rows(self) -> Iterator[Finding]:
+        for what, values in (("first finished operation", self.operation), ("next token", self.token)):
+            if values:
+                yield sampled(
+                    f"{self.model}, cold restart, SM faults: fault to {what}",
+                    values,
+                    unit="ms",
+                    bar="reported beside the vault",
+                    holds=True,
+                )
 
 
 def measure(bench: Bench) -> Iterator[Finding]:
-    """SM faults of a co-tenant, and for each the time until the restarted process has its next token."""
-    models = {"tiny-gpt2": 2} if bench.programs.simulated else MODELS
-    for model, rounds in models.items():
-        operation: list[float] = []
-        token: list[float] = []
-
-        def make(
-            model: str = model, rounds: int = rounds, operation: list[float] = operation, token: list[float] = token
-        ) -> None:
-            with bench.guard(options=Options(host_memory=bench.programs.simulated)) as guard:
-                restarted = _Restarted(bench, guard, model)
-                try:
-                    for number in range(bench.runs(rounds, QUICK_ROUNDS)):
-                        kind = KILL if bench.programs.simulated else SM[number % len(SM)]
-                        restarted.fault(kind, operation, token)
-                        bench.say(f"  {model} {number}: next token after {token[-1]:.0f} ms")
-                finally:
-                    restarted.program.close()
-
-        def rows(
-            model: str = model, operation: list[float] = operation, token: list[float] = token
-        ) -> Iterator[Finding]:
-            for what, values in (("first finished operation", operation), ("next token", token)):
-                if values:
-                    yield sampled(
-                        f"{model}, cold restart, SM faults: fault to {what}",
-                        values,
-                        unit="ms",
-                        bar="reported beside the vault",
-                        holds=True,
-                    )
-
-        yield from kept(make, rows)
+    """SM faults of a co-tenant, and for each the time until the restarted processes have their next token."""
+    models = {"tiny-gpt2": (2, 2)} if bench.programs.simulated else MODELS
+    for model, (servers, rounds) in models.items():
+        run = _Run(bench, model, servers, rounds)
+        yield from kept(run.make, run.rows)
 
 
 MEASUREMENT: Final = Measurement("cold", "the same without a standby: the process is started again", measure)

@@ -214,7 +214,7 @@ def _measurement(name: str, what: str, plan: Plan) -> Measurement:
 
 
 _GPT2: Final = Plan(
-    "gpt2", "vault", services=4, clients=4, tokens=200, rounds={"SM faults": 12, "MMU faults": 11, "trap": 2, KILL: 1}
+    "gpt2", "vault", services=4, clients=4, tokens=200, rounds={"SM faults": 9, "MMU faults": 6, "trap": 5, KILL: 5}
 )
 _LLAMA: Final = Plan("llama-7b", "vault", services=3, clients=2, tokens=100, rounds={"SM faults": 7, "MMU faults": 7})
 _GPT2_RELOAD: Final = replace(_GPT2, mode="reload", rounds={"SM faults": 5})

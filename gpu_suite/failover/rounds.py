@@ -70,15 +70,14 @@ class Crowd:
         samples.guarded.append(self.wait(at))
 
     def kill(self, samples: Samples) -> None:
-        """SIGKILL the process that works, of one service after the other."""
+        """SIGKILL the process that works, of one service after the other; all are guarded afterwards."""
+        first = time.monotonic_ns()
         for service in self.services:
             time.sleep(self.chance.uniform(*_MOMENTS))  # a random moment, not a wait
             at = time.monotonic_ns()
             os.kill(service.active(), signal.SIGKILL)
             self._look([service], "kill", at, samples)
-            begin = time.monotonic()
-            service.wait_until_guarded(at)
-            samples.guarded.append(time.monotonic() - begin)
+        samples.guarded.append(self.wait(first))
 
     def _look(self, services: Sequence[Service], kind: str, at: int, samples: Samples) -> None:
         for service in services:
