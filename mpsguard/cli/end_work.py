@@ -15,7 +15,7 @@ from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.linux import process_tree
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.model import Client, LaneState, ProcessKey
+from mpsguard.model import Client, ProcessKey
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Work
 
@@ -81,7 +81,7 @@ async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, 
     with handle:
         if handle.key != client.process:
             return Ended(named, Work.GONE, "the process has ended")
-        if lane.report.state is LaneState.FAULT:
+        if domain.lanes.has_lost_its_work(client.process, lane):
             # Its server would answer only when it has let go of all its clients, which this one keeps it from.
             return Ended(named, Work.NONE, "its lane has faulted, and its work has ended with it")
         end = await termination.end_work(lane, handle, within)

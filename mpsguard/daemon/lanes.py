@@ -1,13 +1,19 @@
 """The lanes of one domain: one on which the work is, and, where standbys are wanted, another one on which they wait."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from mpsguard.linux import file_replacement
+from mpsguard.model import LaneState, ProcessKey
 from mpsguard.mps.lane import Lane
+
+_STRUCK: Final = 10.0
+"""Seconds in which the server of a lane that was struck has said so: 3 s where clients of it were stopped (H200)."""
 
 
 class _Chosen(msgspec.Struct, frozen=True):
@@ -24,6 +30,8 @@ class Lanes:
         self._path = path
         self._moved = asyncio.Event()
         self._active = self.all[0]
+        self._struck: dict[ProcessKey, float] = {}
+        """Who was on a lane when that was struck, and until when this counts."""
         if self.spare is not None:
             self._active = self._remembered() or self._active
 
@@ -51,6 +59,19 @@ class Lanes:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
         return True
+
+    def strike(self, clients: Iterable[ProcessKey]) -> None:
+        """A sign was seen that the lane of these clients will not live: whatever work they have ends with it."""
+        now = time.monotonic()
+        self._struck = {client: until for client, until in self._struck.items() if until > now}
+        self._struck |= dict.fromkeys(clients, now + _STRUCK)
+
+    def has_lost_its_work(self, client: ProcessKey, lane: Lane) -> bool:
+        """Whether a client's work on that lane has ended, or is about to, by a fault that struck the lane.
+
+        Its server may not have said so: before it does, it waits for clients that do not answer, stopped ones too.
+        """
+        return lane.report.state is LaneState.FAULT or self._struck.get(client, 0.0) > time.monotonic()
 
     async def admitting(self, choose: Callable[[], Lane]) -> None:
         """Wait until the lane that ``choose`` gives takes clients; asks again when the lanes change places."""

@@ -99,6 +99,7 @@ class Takeovers:
         sessions = list(self._vault.stock.sessions.values())
         taken, left = takeover.takeovers(name, sessions, places.get)
         if sign is not None:
+            domain.lanes.strike(client for client, place in places.items() if place == name)
             stranded = takeover.stranded(name, sessions, places.get)
             # After the promotions have begun: nobody waits for this.
             asyncio.get_running_loop().call_soon(self._dismiss, domain.name, name, stranded)

@@ -1,16 +1,20 @@
 """Two lanes of a real guard over the simulated stack: what comes where, and who goes on when a lane faults."""
 
+import asyncio
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
 from fault_injection.sim.script import Script
-from mpsguard.linux import procfs
+from mpsguard.cli import end_work, question
+from mpsguard.linux import process_tree, procfs
 from mpsguard.model import ProcessKey
-from tests.integration.guarded import Guarded, Program, wait_for
+from mpsguard.remedies.termination import Work
+from tests.integration.guarded import DEADLINE, Guarded, Program, wait_for
 
 
 class Pair(Guarded):
@@ -109,6 +113,30 @@ def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair
     pair.client("--fault", "trap", "--after", "0.1").expect("died")
     assert third.expect("went on")["at"] > went_on["at"]
     assert pair.active() == "default-0"
+
+
+def test_whose_lane_was_struck_is_not_waited_for_although_the_server_does_not_say_so_yet(pair: Pair) -> None:
+    first, second = working(pair)
+    server = pair.json("lanes")["lanes"][0]["servers"][0]["process"]["pid"]
+    # As the vendor's server does while a client of it is stopped: the log has begun, no answer comes.
+    first.process.send_signal(signal.SIGSTOP)
+    Script(pair.pipe).hang("get_client_list")
+    try:
+        with (pair.log / "server.log").open("a") as log:
+            log.write(f"[{datetime.now():%Y-%m-%d %H:%M:%S.%f}"[:-3] + f" Server {server:5}] ")
+            log.write("Server is handling a fatal GPU error.\n")
+        second.expect("went on")
+        assert pair.json("lanes")["lanes"][0]["state"] == "ACTIVE"
+        namespace = process_tree.pid_namespace()
+        assert namespace is not None
+        keys = tuple(procfs.process_key(worker.pid) for worker in (first, second))
+        asked = end_work.Arguments(keys, namespace, within=DEADLINE)
+        told = asyncio.run(question.ask(str(pair.run_directory), "end_work", asked, end_work.Outcome, DEADLINE))
+        # The hanging command is that of the lane that was left; the other one is asked and answers.
+        assert {ended.process: ended.work for ended in told.clients} == {keys[0]: Work.NONE, keys[1]: Work.ENDED}
+    finally:
+        Script(pair.pipe).clear()
+        first.process.send_signal(signal.SIGCONT)
 
 
 def test_a_fault_of_the_standby_lane_leaves_the_work_alone(pair: Pair) -> None:
