@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from mpsguard.evidence import Evidence, FaultContained, ProcessEnded, ServerSays, UvmFault, Xid
+from mpsguard.evidence import Evidence, FaultContained, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.triage import catalog
@@ -78,9 +78,25 @@ class Case:
         """Whether anything but the kernel log tells of a fault of ours."""
         return bool(self.said("fault_begins", "culprit", "teardown", "sticky", "server_exited") or self.ends())
 
+    def lane(self) -> str | None:
+        """The one lane that the fault struck; None if nothing tells, or it struck several.
+
+        A fault ends the clients of its lane alone; those of another lane on the same GPU wait for it, and go on.
+        """
+        struck = {e.what.lane for e in self.episode.anchors if isinstance(e.what, LaneChanged)}
+        for process in (*self.torn_down(), *self.fatal_faults()):
+            member = self.population.member(process)
+            if member is not None:
+                struck.add(member.lane)
+        return struck.pop() if len(struck) == 1 else None
+
     def present(self, at: float | None = None) -> tuple[Member, ...]:
-        """Clients alive when it began."""
-        return self.population.present(self.episode.began if at is None else at, None)
+        """Clients alive when it began, of its lane if that is known."""
+        return self.population.present(self.episode.began if at is None else at, self.lane())
+
+    def on_any_lane(self) -> tuple[Member, ...]:
+        """All clients alive when it began."""
+        return self.population.present(self.episode.began, None)
 
     def incident(
         self,

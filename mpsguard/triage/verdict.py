@@ -94,7 +94,10 @@ def _device(case: Case) -> list[Incident]:
         return []
     return [
         case.incident(
-            FaultClass.DEVICE, Confidence.PROVEN, "The device itself reports the fault: no process is to blame."
+            FaultClass.DEVICE,
+            Confidence.PROVEN,
+            "The device itself reports the fault: no process is to blame.",
+            victims=case.on_any_lane(),
         )
     ]
 

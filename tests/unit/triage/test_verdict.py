@@ -22,7 +22,7 @@ from mpsguard.evidence import (
     Xid,
     ZoneHit,
 )
-from mpsguard.incident import Confidence, FaultClass, Incident
+from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.triage.verdict import triage
 
@@ -82,8 +82,46 @@ def only(incidents: Sequence[Incident]) -> Incident:
     return incidents[0]
 
 
-def pids(suspects: Sequence[object]) -> set[int]:
-    return {suspect.pid for suspect in suspects}  # type: ignore[attr-defined]  # Suspect, kept short
+def pids(suspects: Sequence[Suspect]) -> set[int]:
+    return {suspect.pid for suspect in suspects}
+
+
+def test_who_is_on_another_lane_is_neither_suspect_nor_victim() -> None:
+    standbys = [came(D, lane="default-1"), came(E, lane="default-1")]
+    teardown = [server("teardown", 20.015, client) for client in (A, B, C)]
+    # The driver's own line names no lane: whoever was there, until the server says whom it tears down.
+    before = only(triage([*CLIENTS, *standbys, xid(13, 20.010)]))
+    assert pids(before.candidates) == {101, 102, 103, 104, 105}
+    incident = only(triage([*CLIENTS, *standbys, *MISALIGNED, *teardown]))
+    assert (incident.lane, pids(incident.candidates), pids(incident.victims)) == (
+        "default-0",
+        {101, 102, 103},
+        {101, 102, 103},
+    )
+
+
+def test_the_only_client_of_the_lane_did_it_whoever_waits_on_another_one() -> None:
+    clients = [came(A), came(B, lane="default-1")]
+    incident = only(triage([*clients, *MISALIGNED, server("teardown", 20.015, A)]))
+    assert incident.culprit is not None
+    assert (incident.culprit.pid, incident.confidence, incident.victims) == (A.pid, Confidence.PROVEN, ())
+
+
+def test_a_memory_fault_hits_its_own_lane() -> None:
+    incident = only(triage([came(A), came(B), came(C, lane="default-1"), uvm(A, 10.002)]))
+    assert pids(incident.victims) == {B.pid}
+
+
+def test_faults_of_two_lanes_at_once_hit_both() -> None:
+    both = [server("teardown", 20.015, A), server("teardown", 20.015, C)]
+    incident = only(triage([came(A), came(B), came(C, lane="default-1"), *MISALIGNED, *both]))
+    assert pids(incident.victims) == {101, 102, 103}
+
+
+def test_a_device_in_trouble_hits_all_lanes() -> None:
+    trouble = seen(Source.NVML, 20.0, DeviceHealth("ecc", 1, True), gpu=GPU)
+    incident = only(triage([came(A), came(B, lane="default-1"), trouble, server("teardown", 20.1, A)]))
+    assert pids(incident.victims) == {A.pid, B.pid}
 
 
 def test_a_memory_fault_is_proved_by_the_uvm_queue_and_by_it_alone_in_time() -> None:
