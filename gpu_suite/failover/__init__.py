@@ -6,7 +6,7 @@ from gpu_suite.failover import attach, cold, latency, steady, two_gpus
 
 MEASUREMENTS: Final = (
     *latency.MEASUREMENTS,
-    cold.MEASUREMENT,
+    *cold.MEASUREMENTS,
     attach.MEASUREMENT,
     steady.MEASUREMENT,
     two_gpus.MEASUREMENT,

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from statistics import median
 from typing import Any, Final
 
@@ -29,11 +29,13 @@ FAULTS: Final = (*SM, "trap", *MMU, "atomic", "jump", "hostptr", "copy")
 class Attacher:
     """One `attach_client`; asked a line, answers a line."""
 
-    def __init__(self, guard: Guard, role: str, gib: int) -> None:
+    def __init__(self, guard: Guard, role: str, gib: int, *, aside: bool = False) -> None:
+        """``aside``: on the lane where standbys wait, so that a fault of the other one leaves it alone."""
+        directory = guard.pipe_directory / "standby" if aside else guard.pipe_directory
         argv = [sys.executable, "-m", "gpu_suite.failover.attach_client", role, "attach", str(gib)]
         self._process = subprocess.Popen(
             argv,
-            env=environment(guard),
+            env=environment(guard) | {"CUDA_MPS_PIPE_DIRECTORY": str(directory)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -111,32 +113,33 @@ def _survives(bench: Bench, guard: Guard, maker: Attacher) -> Iterator[Finding]:
     wrong, checks = 0, 0
     notes = []
 
-    def check(after: str) -> None:
+    def check(after: str, reader: Attacher) -> None:
         nonlocal wrong, checks
-        reader = Attacher(guard, "reader", GIB)
-        try:
-            found = reader.ask("check", "few")["wrong"]
-        finally:
-            reader.close()
+        found = reader.ask("check", "few")["wrong"]
         checks += 1
         wrong += bool(found)
         if found:
             notes.append(f"{found} words after {after}")
 
     maker.close()
-    check("the maker's SIGKILL")
-    for name in FAULTS[: bench.runs(len(FAULTS), 2)]:
-        with Clients() as clients:
-            culprit = bench.workers(clients, guard, 1, Work(seconds=5, controlled=True, fault=name, fault_at=0.05))[0]
-            culprit.go()
-            culprit.finish()
-        check(name)
+    with closing(Attacher(guard, "reader", GIB, aside=True)) as reader:
+        check("the maker's SIGKILL", reader)
+        for name in FAULTS[: bench.runs(len(FAULTS), 2)]:
+            work = Work(seconds=5, controlled=True, fault=name, fault_at=0.05)
+            with Clients() as clients:
+                culprit = bench.workers(clients, guard, 1, work)[0]
+                culprit.go()
+                culprit.finish()
+            # Attached anew each time: what is looked at is what the vault gives.
+            check(name, reader)
     guard.kill()
     guard.start()
-    check("the guard's SIGKILL and restart")
+    with closing(Attacher(guard, "reader", GIB)) as reader:
+        check("the guard's SIGKILL and restart", reader)
     guard.stop()
     guard.start()
-    check("the guard's orderly restart")
+    with closing(Attacher(guard, "reader", GIB)) as reader:
+        check("the guard's orderly restart", reader)
     yield none_of(
         f"checks of {GIB} GiB, word for word, that found a wrong one ({len(FAULTS)} kinds of faults, SIGKILL of maker "
         "and guard, restarts)",

@@ -6,9 +6,10 @@ that is fast.
 
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -130,12 +131,18 @@ class _Run:
                 )
 
 
-def measure(bench: Bench) -> Iterator[Finding]:
+def measure(model: str, bench: Bench) -> Iterator[Finding]:
     """SM faults of a co-tenant, and for each the time until the restarted processes have their next token."""
-    models = {"tiny-gpt2": (2, 2)} if bench.programs.simulated else MODELS
-    for model, (servers, rounds) in models.items():
-        run = _Run(bench, model, servers, rounds)
-        yield from kept(run.make, run.rows)
+    run = _Run(bench, "tiny-gpt2", 2, 2) if bench.programs.simulated else _Run(bench, model, *MODELS[model])
+    yield from kept(run.make, run.rows)
 
 
-MEASUREMENT: Final = Measurement("cold", "the same without a standby: the process is started again", measure)
+def _measurement(name: str, what: str, model: str) -> Measurement:
+    made: Callable[[Bench], Iterator[Finding]] = partial(measure, model)
+    return Measurement(name, what, made)
+
+
+MEASUREMENTS: Final = (
+    _measurement("gpt2_cold", "GPT-2 small without a standby: the process is started again", "gpt2"),
+    _measurement("llama_cold", "7B without a standby", "llama-7b"),
+)

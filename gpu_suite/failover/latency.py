@@ -152,6 +152,14 @@ class _Run:
             holds=holds and len(found.operation) >= ENOUGH,
             note=note,
         )
+        if found.sign:
+            yield sampled(
+                f"{title}, {cell.name}: fault to the driver's first word of it",
+                found.sign,
+                unit="ms",
+                bar="reported: nothing can be done before",
+                holds=True,
+            )
         if self.plan.mode == "vault" and cell.name.startswith("SM"):
             yield sampled(
                 f"{title}, {cell.name}: fault to first finished operation (p99)",

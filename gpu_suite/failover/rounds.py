@@ -29,6 +29,8 @@ _MS: Final = 1e6
 class Samples:
     """Milliseconds from the injection, a value for each takeover."""
 
+    sign: list[float] = field(default_factory=list)
+    """The driver's or the server's first word of it, whatever that is; one for each fault."""
     promoted: list[float] = field(default_factory=list)
     """The standby's `ready` returned."""
     kinds: list[str] = field(default_factory=list)
@@ -67,6 +69,9 @@ class Crowd:
             culprit = start_culprit(self.bench, self.guard, clients, name, self.chance.uniform(*_MOMENTS))
             at = injected(culprit)
             self._look(self.services, name, at, samples)
+        sign = self.guard.first_sign(at / 1e9)
+        if sign is not None:
+            samples.sign.append(sign * 1e3 - at / _MS)
         samples.guarded.append(self.wait(at))
 
     def kill(self, samples: Samples) -> None:
