@@ -38,7 +38,7 @@ def move(session: Session, domain: str | None) -> None:
     """Move the work of a domain to its other lane: a planned takeover of every session whose standby is ready.
 
     Sessions without one stay where they are, as do clients that have none; who comes from then on is brought to the
-    lane on which the work is. Exit 3 if a session was left behind.
+    lane on which the work is. Exit 3 if a session was left behind, or if the next guard will not know of the move.
     """
     result = session.ask("move", Arguments(domain), Move)
     if session.as_json:
@@ -50,4 +50,7 @@ def move(session: Session, domain: str | None) -> None:
             session.console.print(f"{key} stays on {result.lane}: no standby of it is ready elsewhere", markup=False)
         if not result.moved and not result.left:
             session.console.print(f"no session is written from {result.lane}", markup=False)
-    sys.exit(Exit.DEGRADED if result.left else Exit.OK)
+        if result.unsaved is not None:
+            session.console.print(f"the move could not be saved: {result.unsaved}", markup=False)
+            session.console.print(f"the next guard will bring new work to {result.lane}", markup=False)
+    sys.exit(Exit.DEGRADED if result.left or result.unsaved is not None else Exit.OK)

@@ -20,6 +20,7 @@ _GRAVE: Final = frozenset(
         "lane_foreign",
         "command_timeout",
         "lane_settings_failed",
+        "active_lane_not_saved",
         "journal_failed",
         "journal_dropped",
         "journal_damaged",

@@ -50,15 +50,18 @@ class Lanes:
         return next((lane for lane in self.all if lane.spec.name == name), None)
 
     def move_to(self, name: str) -> bool:
-        """Make that lane the active one; False if it is already, or there is none such."""
+        """Make that lane the active one; False if it is already, or there is none such. `save` is for the caller."""
         lane = self.named(name)
         if lane is None or lane is self._active:
             return False
         self._active = lane
-        file_replacement.replace(self._path, msgspec.json.encode(_Chosen(name)))
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
         return True
+
+    def save(self) -> None:
+        """Remember the active lane for the next guard; OSError, and that one brings new work where it was before."""
+        file_replacement.replace(self._path, msgspec.json.encode(_Chosen(self._active.spec.name)))
 
     def strike(self, clients: Iterable[ProcessKey]) -> None:
         """A sign was seen that the lane of these clients will not live: whatever work they have ends with it."""

@@ -34,6 +34,8 @@ class Move(msgspec.Struct, frozen=True):
     moved: tuple[SessionKey, ...]
     left: tuple[SessionKey, ...]
     """Without a standby that was ready elsewhere, or that could not be promoted."""
+    unsaved: str | None = None
+    """Why it could not be saved that the lanes changed places: the next guard will bring new work to ``lane``."""
 
 
 class _Leaving(msgspec.Struct, frozen=True):
@@ -123,8 +125,10 @@ class Takeovers:
         told = await asyncio.gather(*(self._promote_one(each) for each in leaving.taken))
         done = time.monotonic()
         name, to, why, sign = leaving.lane, leaving.to, leaving.why, leaving.sign
+        unsaved = None
         if to is not None and domain.lanes.move_to(to):
             self._events.publish("lanes_changed_places", domain.name, lane=to, was=name, why=why)
+            unsaved = self._save(domain)
         for each, trouble in zip(leaving.taken, told, strict=True):
             outcome = "done" if trouble is None else "failed"
             self._metrics.takeovers.labels(domain.name, outcome).inc()
@@ -148,7 +152,18 @@ class Takeovers:
             self._events.publish("takeover", domain.name, session=str(key), outcome="no_standby", lane=name, why=why)
         moved = tuple(each.session for each, trouble in zip(leaving.taken, told, strict=True) if trouble is None)
         failed = tuple(each.session for each in leaving.taken if each.session not in moved)
-        return Move(name, to if moved else None, moved, (*leaving.left, *failed))
+        return Move(name, to if moved else None, moved, (*leaving.left, *failed), unsaved)
+
+    def _save(self, domain: Domain) -> str | None:
+        """None, or why the next guard will not know where the work is. That stops no takeover."""
+        try:
+            domain.lanes.save()
+        except OSError as error:
+            self._events.publish(
+                "active_lane_not_saved", domain.name, lane=domain.lanes.active.spec.name, detail=str(error)
+            )
+            return str(error)
+        return None
 
     async def _promote_one(self, each: Takeover) -> str | None:
         """None, or why it could not be; then the vault looks for another heir as soon as one is ready."""

@@ -1,6 +1,7 @@
 """Two lanes of a real guard over the simulated stack: what comes where, and who goes on when a lane faults."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -190,6 +191,38 @@ def test_the_next_guard_knows_where_the_work_is(pair: Pair) -> None:
     late = pair.client()
     late.expect("started")
     assert {pair.lane_of(late), pair.lane_of(second)} == {"default-1"}
+
+
+def forbid_saving(pair: Pair) -> None:
+    """Where the draft of the file would be there is a directory: that stops root, too."""
+    (pair.root / "state" / "lanes" / "default.active.new").mkdir(parents=True)
+
+
+def test_a_takeover_is_carried_out_although_it_cannot_be_saved_where_the_work_is(pair: Pair) -> None:
+    _, second = working(pair)
+    forbid_saving(pair)
+    pair.client("--fault", "trap", "--after", "0.1").expect("died")
+    assert second.expect("went on")["at"] > 1
+    (told,) = wait_for("the takeover is told", lambda: pair.events("takeover"))
+    assert (told["data"]["outcome"], told["data"]["to"]) == ("done", "default-1")
+    assert pair.metric("mpsguard_takeovers_total", outcome="done") == 1
+    (trouble,) = pair.events("active_lane_not_saved")
+    assert trouble["data"]["lane"] == pair.active() == "default-1"
+
+
+def test_who_moves_the_work_is_told_that_it_cannot_be_saved(pair: Pair) -> None:
+    _, second = working(pair)
+    forbid_saving(pair)
+    done = pair.ctl("--json", "move")
+    assert done.returncode == 3, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["to"], len(answer["moved"]), answer["left"]) == ("default-1", 1, [])
+    assert answer["unsaved"]
+    second.expect("went on")
+    assert pair.active() == "default-1"
+    late = pair.client()
+    late.expect("started")
+    assert pair.lane_of(late) == "default-1"
 
 
 def test_who_is_parked_when_the_lanes_change_places_goes_where_the_work_is(pair: Pair) -> None:
