@@ -69,6 +69,9 @@ class Takeovers:
         if self._vault is None or not self._domains:
             return None
         what = evidence.what
+        # Before the views of the lanes are made: nearly all evidence is of other kinds.
+        if not isinstance(what, takeover.SIGNS):
+            return None
         nameless = isinstance(what, Xid) and what.pid is None
         if nameless and evidence.observed_at - self._last < _AFTERSHOCKS:
             return None

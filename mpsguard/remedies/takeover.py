@@ -20,6 +20,9 @@ from mpsguard.evidence import Evidence, LaneChanged, ServerSays, Source, UvmFaul
 from mpsguard.model import LaneState, ProcessKey
 from mpsguard.vault.region import Role, Session, SessionKey
 
+SIGNS: Final = (UvmFault, ServerSays, LaneChanged, Xid)
+"""The only observations that `struck` looks at."""
+
 _FATAL_XIDS: Final = frozenset({13, 31, 43})
 """Of an SM or memory fault: under MPS they end all clients of a server."""
 
@@ -60,13 +63,15 @@ def struck(
     faults with their client, so that an entry in its queue is no sign of the lane's end.
     """
     what = evidence.what
+    if not isinstance(what, SIGNS):
+        return None
     if isinstance(what, UvmFault):
         return _lane_of(evidence.process, lanes) if what.fatal and not contained else None
     if isinstance(what, ServerSays):
         return _lane_of_pid(what.server, lanes) if what.what in _SERVER_ENDS else None
     if isinstance(what, LaneChanged):
         return what.lane if what.state in _LANE_ENDS else None
-    if not isinstance(what, Xid) or what.number not in _FATAL_XIDS:
+    if what.number not in _FATAL_XIDS:
         return None
     if what.pid is not None:
         return _lane_of_pid(what.pid, lanes)
