@@ -218,9 +218,9 @@ def lane_directory(guard: Guard, domain: Domain, index: int = 0) -> Path:
     return Path(guard.run_directory) / "lanes" / f"{domain.name}-{index}"
 
 
-def standby_directory(domain: Domain) -> Path:
-    """The public directory of a domain's standbys."""
-    return Path(domain.pipe_directory) / "standby"
+def standby_directory(pipe_directory: str) -> Path:
+    """Where the standbys of a domain with this public directory come."""
+    return Path(pipe_directory) / "standby"
 
 
 def find_control_binary(domain: Domain) -> str:
@@ -236,7 +236,7 @@ def find_control_binary(domain: Domain) -> str:
 
 def _check_domain(key: str, domain: Domain, guard: Guard) -> None:
     _check_absolute(f"{key}.pipe_directory", domain.pipe_directory)
-    public = standby_directory(domain) if domain.standby else Path(domain.pipe_directory)
+    public = standby_directory(domain.pipe_directory) if domain.standby else Path(domain.pipe_directory)
     for directory in (public, lane_directory(guard, domain) / "pipe"):
         longest = len(os.fsencode(directory / "control_privileged"))
         if longest > _SUN_PATH:

@@ -25,6 +25,7 @@ from mpsguard.cli.vault import LeaseView
 from mpsguard.daemon.lifelines import Held
 from mpsguard.daemon.senses import SensorStatus
 from mpsguard.model import Client, LaneReport
+from mpsguard.vault.address import socket_path
 from mpsguard.vault.region import Role
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -106,7 +107,7 @@ class Guard:
     @property
     def vault(self) -> Path:
         """The vault's socket."""
-        return self._root / "run" / "vault.sock"
+        return socket_path(self._root / "run")
 
     @property
     def pid(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 from gpu_suite.core.client import client_environment
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.guard import REPOSITORY, Guard
+from mpsguard.vault.address import SOCKET_VARIABLE
 
 START: Final = 240.0
 """Seconds in which a process must be prepared: PyTorch from a cold disk, a 7B model made of random numbers."""
@@ -113,7 +114,7 @@ def server_arguments(model: str, session: str, events: Path, mode: str, device: 
 def environment(guard: Guard) -> dict[str, str]:
     """What a program of the suite finds."""
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return client_environment(guard.pipe_directory) | {"PYTHONPATH": path, "MPSGUARD_VAULT": str(guard.vault)}
+    return client_environment(guard.pipe_directory) | {"PYTHONPATH": path, SOCKET_VARIABLE: str(guard.vault)}
 
 
 class Service:

@@ -15,10 +15,9 @@ from mpsguard.cli.wrapped import Wrapped, kill_descendants, reap_children
 from mpsguard.linux import handover, process_tree
 from mpsguard.linux.handover import Handover
 from mpsguard.standby import decision, wire
-from mpsguard.standby.decision import Role
 from mpsguard.standby.desk import Desk, Kept
+from mpsguard.standby.role import ROLE_VARIABLE, Role
 
-ROLE_VARIABLE: Final = "MPSGUARD_ROLE"
 GRACE: Final = 10.0
 """Seconds from SIGTERM to SIGKILL for a process that is ended without the user's word, unless he says otherwise."""
 PROMOTION_WITHIN: Final = 60.0

@@ -22,7 +22,8 @@ from mpsguard.config import ConfigError
 from mpsguard.daemon.clients import PROGRAM_VARIABLE
 from mpsguard.linux import process_tree
 from mpsguard.model import ProcessKey
-from mpsguard.standby.decision import Role
+from mpsguard.standby.role import Role
+from mpsguard.vault.address import SOCKET_VARIABLE, socket_path
 
 OURS: Final = 125
 """Exit code of `mpsguard run` for its own mistakes and its user's; as timeout(1), env(1) and docker-run(1) have it."""
@@ -32,10 +33,6 @@ _NOT_FOUND: Final = 127
 _VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 
 _CONTROL: Final = "control"
-STANDBY_DIRECTORY: Final = "standby"
-"""In the public directory: where a standby comes to its own lane."""
-VAULT_VARIABLE: Final = "MPSGUARD_VAULT"
-VAULT_SOCKET: Final = "vault.sock"
 
 _MARGIN: Final = 0.5
 """Seconds the guard may take beyond the control daemon."""
@@ -176,7 +173,7 @@ def _plan(
     grace: float | None,
 ) -> Plan:
     """How two processes are started; the listening sockets go to ``owned``."""
-    waiting = str(Path(public) / STANDBY_DIRECTORY)
+    waiting = str(config.standby_directory(public))
     if _is_socket(Path(public) / _CONTROL) and not _is_socket(Path(waiting) / _CONTROL):
         # CUDA would not complain: it would run without MPS.
         _fail(OURS, f"{public}: the domain has no standby lane (standby = true in its configuration)")
@@ -184,8 +181,8 @@ def _plan(
         listeners = listening.take(owned, addresses)
     except OSError as error:
         _fail(OURS, f"--listen: {error.strerror or error}")
-    vault = os.environ.get(VAULT_VARIABLE) or str(Path(run_directory) / VAULT_SOCKET)
-    common = {**os.environ, VAULT_VARIABLE: vault, PROGRAM_VARIABLE: secrets.token_hex(16)}
+    vault = os.environ.get(SOCKET_VARIABLE) or str(socket_path(run_directory))
+    common = {**os.environ, SOCKET_VARIABLE: vault, PROGRAM_VARIABLE: secrets.token_hex(16)}
     environment = {Role.ACTIVE: {**common, _VARIABLE: public}, Role.STANDBY: {**common, _VARIABLE: waiting}}
     return Plan(arguments, environment, listeners, own_group, give_up, GRACE if grace is None else grace)
 

@@ -23,7 +23,8 @@ code.
 
 from mpsguard.client.joining import join
 from mpsguard.client.region import Chunk, Region
-from mpsguard.client.session import DEFAULT_SOCKET, Session
+from mpsguard.client.session import Session
+from mpsguard.vault.address import DEFAULT_SOCKET
 from mpsguard.vault.errors import (
     BadRequestError,
     Code,

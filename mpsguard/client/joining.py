@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from mpsguard.client.session import Session
+from mpsguard.standby import role
 from mpsguard.vault.errors import BadRequestError
 from mpsguard.vault.region import Grant, Role
 
-ROLE_VARIABLE: Final = "MPSGUARD_ROLE"
-"""Environment variable: ``active`` (also if it is not set) or ``standby``."""
-
-_ROLES: Final = {"active": Role.WRITER, "standby": Role.STANDBY}
+_LEASES: Final[dict[str, Role]] = {role.Role.ACTIVE: Role.WRITER, role.Role.STANDBY: Role.STANDBY}
 
 
 def join(
@@ -27,9 +25,9 @@ def join(
 
     Make or map the regions then, and call `Session.ready`. BadRequestError if the environment names another role.
     """
-    word = os.environ.get(ROLE_VARIABLE, "active")
-    if word not in _ROLES:
-        raise BadRequestError(f"{ROLE_VARIABLE}: {word!r} is neither active nor standby")
+    word = os.environ.get(role.ROLE_VARIABLE, role.Role.ACTIVE)
+    if word not in _LEASES:
+        raise BadRequestError(f"{role.ROLE_VARIABLE}: {word!r} is neither active nor standby")
     return Session(
-        name, role=_ROLES[word], socket=socket, capacity=capacity, keep=keep, grants=grants, deadline=deadline
+        name, role=_LEASES[word], socket=socket, capacity=capacity, keep=keep, grants=grants, deadline=deadline
     )

@@ -16,6 +16,7 @@ from mpsguard.client.connections import tell_ready
 from mpsguard.client.forward_state import ForwardState
 from mpsguard.client.region import Chunk, Region
 from mpsguard.vault import wire
+from mpsguard.vault.address import DEFAULT_SOCKET, SOCKET_VARIABLE
 from mpsguard.vault.errors import (
     BadRequestError,
     ExistsError,
@@ -29,12 +30,8 @@ from mpsguard.vault.record import State
 from mpsguard.vault.region import Grant, Layout, Role
 from mpsguard.vault.region import Region as Description
 
-DEFAULT_SOCKET: Final = "/run/mpsguard/vault.sock"
 _CLOSING_DEADLINE: Final = 1.0
 """Seconds to wait for a guard that is being restarted, only to give the lease back."""
-
-SOCKET_VARIABLE: Final = "MPSGUARD_VAULT"
-"""Environment variable with the path of the vault's socket, where it is not the default one."""
 
 
 class Session:

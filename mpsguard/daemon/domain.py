@@ -79,7 +79,7 @@ class Domain:
         public = Path(settings.pipe_directory)
         ways: dict[Path, Way] = {public: ToWork(self.lanes, self.clients)}
         if settings.standby:
-            ways[config.standby_directory(settings)] = ToWait(self.lanes, self.clients)
+            ways[config.standby_directory(settings.pipe_directory)] = ToWait(self.lanes, self.clients)
         self.entrances = tuple(
             Entrance(
                 path,

@@ -15,6 +15,7 @@ from typing import Final
 from mpsguard.linux import fd_parcel, service_manager
 from mpsguard.linux.file_lock import FileLock, LockHeldError
 from mpsguard.linux.packet_stream import close_all
+from mpsguard.vault.address import socket_path
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_store import FdStore
 from mpsguard.vault.holder_keeper import HolderKeeper
@@ -30,11 +31,6 @@ _PROBE: Final = f"{PREFIX}probe"
 
 class VaultStartError(Exception):
     """The vault cannot be opened; one line says why."""
-
-
-def socket_path(run_directory: Path) -> Path:
-    """Where clients connect."""
-    return run_directory / "vault.sock"
 
 
 def take_parcels(fds: dict[int, str]) -> dict[str, socket.socket]:

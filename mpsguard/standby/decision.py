@@ -12,18 +12,12 @@ nobody is promoted in time      the one that should have been is ended (the sess
 Processes are told apart by numbers, which are given in the order in which they are started.
 """
 
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-
-class Role(StrEnum):
-    """How a process begins: MPSGUARD_ROLE."""
-
-    ACTIVE = "active"
-    STANDBY = "standby"
+from mpsguard.standby.role import Role
 
 
 class Member(msgspec.Struct, frozen=True):

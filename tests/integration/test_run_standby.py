@@ -242,7 +242,7 @@ def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None
 SUPERVISOR = """
 import asyncio, os, sys
 from mpsguard.cli.pair import Pair, Plan
-from mpsguard.standby.decision import Role
+from mpsguard.standby.role import Role
 
 async def main():
     program = "import os; from mpsguard.client.connections import tell_ready; tell_ready(); os._exit(3)"

@@ -11,8 +11,8 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Role, Session
-from mpsguard.client.joining import ROLE_VARIABLE
-from mpsguard.client.session import SOCKET_VARIABLE
+from mpsguard.standby.role import ROLE_VARIABLE
+from mpsguard.vault.address import SOCKET_VARIABLE
 from tests.integration.vault.running import (
     DEADLINE,
     REPOSITORY,

@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mpsguard.config import DEFAULT_RUN_DIRECTORY
+from mpsguard.vault.address import DEFAULT_SOCKET, socket_path
+
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = (
     "asyncio",
@@ -33,9 +36,14 @@ def test_importing_the_client_brings_nothing_of_the_daemon() -> None:
     assert [name for name in modules if name.split(".")[0] in HEAVY] == []
     floors = {name.split(".")[1] for name in modules if name.startswith("mpsguard.")}
     assert floors == {"client", "linux", "model", "standby", "vault"}
-    assert {name for name in modules if name.startswith("mpsguard.standby.")} == {"mpsguard.standby.wire"}
+    of_the_standby = {name for name in modules if name.startswith("mpsguard.standby.")}
+    assert of_the_standby == {f"mpsguard.standby.{name}" for name in ("role", "wire")}
     of_the_vault = {name for name in modules if name.startswith("mpsguard.vault.")}
-    assert of_the_vault == {f"mpsguard.vault.{name}" for name in ("errors", "record", "region", "wire")}
+    assert of_the_vault == {f"mpsguard.vault.{name}" for name in ("address", "errors", "record", "region", "wire")}
+
+
+def test_the_clients_default_is_the_guards() -> None:
+    assert str(socket_path(DEFAULT_RUN_DIRECTORY)) == DEFAULT_SOCKET
 
 
 def test_zones_bring_the_form_of_the_zone_table_and_no_cuda() -> None:

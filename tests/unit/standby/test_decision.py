@@ -15,13 +15,13 @@ from mpsguard.standby.decision import (
     NotPromoted,
     Promoted,
     Ready,
-    Role,
     Start,
     Started,
     State,
     Stop,
     Supersede,
 )
+from mpsguard.standby.role import Role
 
 GIVE_UP = 3
 
