@@ -1,5 +1,6 @@
-"""Paired comparisons: what drifts slowly (clocks, heat) weighs on both sides alike and drops out."""
+"""Paired comparisons, in which what drifts slowly (clocks, heat) weighs on both sides alike; percentiles."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 
@@ -18,3 +19,9 @@ def alternating(pairs: int) -> Iterator[tuple[bool, bool]]:
     for index in range(pairs):
         ours_first = index % 2 == 0
         yield ours_first, not ours_first
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """The smallest sample that at least `share` of all do not exceed (nearest rank)."""
+    ordered = sorted(samples)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

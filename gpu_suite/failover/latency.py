@@ -20,6 +20,7 @@ from gpu_suite.core.bench import Bench, Measurement
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, all_of, none_of, sampled
 from gpu_suite.core.guard import Options
+from gpu_suite.core.statistics import percentile
 from gpu_suite.failover.program import Service
 from gpu_suite.failover.rounds import Crowd, Samples
 from gpu_suite.failover.streams import Answer, Streams, compare, reference
@@ -184,12 +185,6 @@ class _Run:
                 bar="reported",
                 holds=True,
             )
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _bar(mode: str, cell: str, p50: float) -> tuple[str, bool]:

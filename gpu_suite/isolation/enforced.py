@@ -9,11 +9,11 @@ from gpu_suite.core.client import Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, sampled
 from gpu_suite.core.guard import Guard, Options
+from gpu_suite.core.statistics import percentile
 from gpu_suite.isolation import preloaded
 from gpu_suite.isolation.innocents import Innocents
 from gpu_suite.isolation.partial import kept
 from gpu_suite.isolation.tally import Tally, survival
-from gpu_suite.triage.rows import percentile
 
 REPETITIONS, QUICK_REPETITIONS = 20, 1
 BAR_MS: Final = 25.0

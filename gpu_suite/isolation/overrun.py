@@ -11,12 +11,12 @@ from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.events import Outcome
 from gpu_suite.core.finding import Finding, none_of, sampled
 from gpu_suite.core.guard import Guard
+from gpu_suite.core.statistics import percentile
 from gpu_suite.isolation import preloaded
 from gpu_suite.isolation.innocents import COUNT, Innocents
 from gpu_suite.isolation.partial import kept
 from gpu_suite.isolation.tally import Tally, survival
 from gpu_suite.triage.incidents import Incidents, wait_until
-from gpu_suite.triage.rows import percentile
 from results.schema import Row
 
 REPETITIONS, QUICK_REPETITIONS = 20, 2

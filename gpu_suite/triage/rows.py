@@ -5,6 +5,7 @@ from typing import Final
 
 from fault_injection import catalog
 from gpu_suite.core.finding import Finding, none_of, sampled
+from gpu_suite.core.statistics import percentile
 from gpu_suite.triage.cells import GUARDED, STOCK, Cell
 from gpu_suite.triage.verdict import NO_INCIDENT, RIGHT, UNKNOWN, WRONG, Verdict
 from results.schema import Peer, Row
@@ -32,12 +33,6 @@ def findings(cells: Sequence[Cell], left: int) -> Iterator[Finding]:
             yield from _class_rows(name, members, [cell for cell in made if _class(cell) == name])
     yield _accusations(guarded)
     yield from _no_fault([cell for cell in guarded if _class(cell) == "none"])
-
-
-def percentile(samples: Sequence[float], share: float) -> float:
-    """The smallest sample that at least `share` of all do not exceed (nearest rank)."""
-    ordered = sorted(samples)
-    return ordered[max(0, -int(-len(ordered) * share // 1) - 1)]
 
 
 def _class(cell: Cell) -> str:

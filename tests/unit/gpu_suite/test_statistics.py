@@ -1,8 +1,8 @@
-"""Paired comparisons."""
+"""Paired comparisons, and percentiles."""
 
 import pytest
 
-from gpu_suite.core.statistics import alternating, differences, ratios
+from gpu_suite.core.statistics import alternating, differences, percentile, ratios
 
 
 def test_pairs_cancel_a_common_drift() -> None:
@@ -19,3 +19,10 @@ def test_pairs_must_be_pairs() -> None:
 
 def test_order_is_abba() -> None:
     assert list(alternating(4)) == [(True, False), (False, True), (True, False), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, 1.0), (0.25, 1.0), (0.26, 2.0), (0.5, 2.0), (0.75, 3.0), (0.99, 4.0), (1.0, 4.0)]
+)
+def test_a_percentile_is_the_smallest_sample_that_so_many_do_not_exceed(share: float, expected: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], share) == expected

@@ -145,12 +145,6 @@ def test_without_a_verdict_no_row_holds() -> None:
     assert [each.row.holds for each in found if each.row.name.startswith(("mmu", "false"))] == [False, False, False]
 
 
-def test_percentiles_are_nearest_ranks() -> None:
-    samples = [float(number) for number in range(1, 101)]
-    assert (rows.percentile(samples, 0.5), rows.percentile(samples, 0.99)) == (50.0, 99.0)
-    assert rows.percentile([7.0], 0.99) == 7.0
-
-
 def test_a_run_cut_short_has_every_fault() -> None:
     plan = Plan(faults=catalog.FAULTS[:2], arms=("stock",))
     assert [key[0] for key in plan.keys(2)] == ["null", "near", "null", "near"]
