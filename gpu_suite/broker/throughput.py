@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Final
 
-from gpu_suite.core.bench import Bench, Measurement, Target
-from gpu_suite.core.client import Clients
-from gpu_suite.core.errors import SuiteError
+from gpu_suite.core.bench import Bench, Measurement
 from gpu_suite.core.finding import Finding, sampled
 from gpu_suite.core.programs import Work
 from gpu_suite.core.statistics import alternating, ratios
+from gpu_suite.core.throughput import throughput
 
 BAR: Final = 0.995
 CLIENTS: Final = 4
@@ -24,11 +23,12 @@ def measure(bench: Bench) -> Iterator[Finding]:
     ours: list[float] = []
     theirs: list[float] = []
     with bench.stock() as stock, bench.guard() as guard:
-        _one(bench, stock, 0.5)  # warm: servers, clocks
-        _one(bench, guard, 0.5)
+        throughput(bench, stock, CLIENTS, _work(0.5))  # warm: servers, clocks
+        throughput(bench, guard, CLIENTS, _work(0.5))
         for order in alternating(bench.runs(PAIRS, QUICK_PAIRS)):
             for through_guard in order:
-                (ours if through_guard else theirs).append(_one(bench, guard if through_guard else stock, SECONDS))
+                target = guard if through_guard else stock
+                (ours if through_guard else theirs).append(throughput(bench, target, CLIENTS, _work(SECONDS)))
     each = ratios(ours, theirs)
     yield sampled(
         "throughput of four clients, guard over stock (paired ratios)",
@@ -48,20 +48,8 @@ def measure(bench: Bench) -> Iterator[Finding]:
     )
 
 
-def _one(bench: Bench, target: Target, seconds: float) -> float:
-    """Kernels per second of all clients together, released at the same moment."""
-    with Clients() as clients:
-        started = bench.workers(clients, target, CLIENTS, Work(seconds=seconds, work=KERNEL_STEPS, controlled=True))
-        for client in started:
-            client.go()
-        outcomes = [client.finish() for client in started]
-    total = 0.0
-    for outcome in outcomes:
-        finished = outcome.find("finished")
-        if finished is None or not outcome.ok:
-            raise SuiteError(outcome.describe())
-        total += finished.number("iterations") / finished.number("seconds")
-    return total
+def _work(seconds: float) -> Work:
+    return Work(seconds=seconds, work=KERNEL_STEPS, controlled=True)
 
 
 MEASUREMENT: Final = Measurement("throughput", "a kernel loop in four clients at once against stock, paired", measure)

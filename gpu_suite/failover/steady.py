@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Final
 
-from gpu_suite.core.bench import Bench, Measurement, Target
-from gpu_suite.core.client import Clients
+from gpu_suite.core.bench import Bench, Measurement
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, sampled
 from gpu_suite.core.guard import Options
 from gpu_suite.core.programs import Work
 from gpu_suite.core.statistics import alternating, ratios
+from gpu_suite.core.throughput import throughput
 from gpu_suite.failover.program import Service
 
 BAR: Final = 0.995
@@ -40,16 +40,17 @@ def measure(bench: Bench) -> Iterator[Finding]:
         service = Service(guard, directory, "steady", model=MODEL, mode="vault", device="cuda")
         stack.callback(service.program.close)
         service.program.wait_for("first_operation")
-        _one(bench, guard, 0.5)
+        throughput(bench, guard, CLIENTS, _work(0.5))
         before = _used()
         service.wait_until_guarded()
         # What is under way when it says that it is ready has its end.
         time.sleep(1.0)
         memory = _used() - before
-        _one(bench, stock, 0.5)
+        throughput(bench, stock, CLIENTS, _work(0.5))
         for order in alternating(bench.runs(PAIRS, QUICK_PAIRS)):
             for through_guard in order:
-                (ours if through_guard else theirs).append(_one(bench, guard if through_guard else stock, SECONDS))
+                target = guard if through_guard else stock
+                (ours if through_guard else theirs).append(throughput(bench, target, CLIENTS, _work(SECONDS)))
     each = ratios(ours, theirs)
     yield sampled(
         "throughput with guard, vault and an idle standby over plain MPS (paired ratios)",
@@ -67,16 +68,8 @@ def measure(bench: Bench) -> Iterator[Finding]:
     )
 
 
-def _one(bench: Bench, target: Target, seconds: float) -> float:
-    """Kernels per second of all clients together."""
-    with Clients() as clients:
-        crew = bench.workers(clients, target, CLIENTS, Work(seconds=seconds, work=STEPS, controlled=True))
-        for client in crew:
-            client.go()
-        outcomes = [client.finish() for client in crew]
-    if trouble := next((outcome for outcome in outcomes if not outcome.ok), None):
-        raise SuiteError(f"{target.name}: {trouble.describe()}")
-    return sum(outcome.iterations for outcome in outcomes) / seconds
+def _work(seconds: float) -> Work:
+    return Work(seconds=seconds, work=STEPS, controlled=True)
 
 
 def _used() -> int:

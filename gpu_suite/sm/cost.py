@@ -10,12 +10,13 @@ from statistics import median
 from typing import Final
 
 from gpu_suite.core.bench import Bench, Measurement
-from gpu_suite.core.client import Client, Clients
+from gpu_suite.core.client import Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, sampled
 from gpu_suite.core.guard import Guard
 from gpu_suite.core.programs import Work
 from gpu_suite.core.statistics import ratios
+from gpu_suite.core.throughput import released_together
 from gpu_suite.simulated import SimulatedPrograms
 from gpu_suite.sm.methods import LIGHT_DUMPS, NOTHING, SENTINEL, Method
 from gpu_suite.triage.incidents import wait_until
@@ -63,23 +64,13 @@ def measure(bench: Bench) -> Iterator[Finding]:
 
 def _rate(bench: Bench, guard: Guard, way: Method, memory: list[float]) -> float:
     with Clients() as clients:
-        work = Work(seconds=SECONDS, work=STEPS, controlled=True)
-        started: list[Client] = bench.workers(clients, guard, CLIENTS, work)
+        started = bench.workers(clients, guard, CLIENTS, Work(seconds=SECONDS, work=STEPS, controlled=True))
         if way.sentinel:
             before = _memory_used()
             if not wait_until(guard.has_sentinel, time.monotonic() + _STAND):
                 raise SuiteError(f"no sentinel on the lane within {_STAND:g} s")
             memory.append(_memory_used() - before)
-        for client in started:
-            client.go()
-        outcomes = [client.finish() for client in started]
-    total = 0.0
-    for outcome in outcomes:
-        finished = outcome.find("finished")
-        if finished is None or not outcome.ok:
-            raise SuiteError(outcome.describe())
-        total += finished.number("iterations") / finished.number("seconds")
-    return total
+        return released_together(started)
 
 
 def _memory_used() -> float:
