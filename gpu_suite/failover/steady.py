@@ -1,6 +1,5 @@
 """What a standby costs while nothing happens: throughput of others, and its own GPU memory."""
 
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from typing import Final
 from gpu_suite.core.bench import Bench, Measurement
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, sampled
+from gpu_suite.core.gpu_memory import MIB, gpu_memory
 from gpu_suite.core.guard import Options
 from gpu_suite.core.programs import Work
 from gpu_suite.core.statistics import alternating, ratios
@@ -41,11 +41,12 @@ def measure(bench: Bench) -> Iterator[Finding]:
         stack.callback(service.program.close)
         service.program.wait_for("first_operation")
         throughput(bench, guard, CLIENTS, _work(0.5))
-        before = _used()
+        gpu = stack.enter_context(gpu_memory(bench, guard))
+        before = gpu.used()
         service.wait_until_guarded()
         # What is under way when it says that it is ready has its end.
         time.sleep(1.0)
-        memory = _used() - before
+        memory = (gpu.used() - before) / MIB
         throughput(bench, stock, CLIENTS, _work(0.5))
         for order in alternating(bench.runs(PAIRS, QUICK_PAIRS)):
             for through_guard in order:
@@ -70,13 +71,6 @@ def measure(bench: Bench) -> Iterator[Finding]:
 
 def _work(seconds: float) -> Work:
     return Work(seconds=seconds, work=STEPS, controlled=True)
-
-
-def _used() -> int:
-    """MiB used on the first GPU, as the driver counts them."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
-    done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
-    return int(done.stdout.split()[0])
 
 
 MEASUREMENT: Final = Measurement("steady", "what a standby costs while nothing happens", measure)

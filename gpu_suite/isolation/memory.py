@@ -9,10 +9,10 @@ from gpu_suite.core.bench import Bench, Measurement, Target
 from gpu_suite.core.client import Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, sampled
+from gpu_suite.core.gpu_memory import GpuMemory, gpu_memory
 from gpu_suite.core.guard import Options
 from gpu_suite.isolation import culprit
 from gpu_suite.isolation.culprit import CLEAN, KILL, KILL_IDLE, Kind
-from gpu_suite.isolation.gpu_memory import GpuMemory, gpu_memory
 from gpu_suite.isolation.innocents import COUNT, Innocents
 from gpu_suite.isolation.partial import kept, not_made
 

@@ -1,7 +1,6 @@
 """What the ways to find the culprit of an SM fault cost while nothing happens."""
 
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from gpu_suite.core.bench import Bench, Measurement
 from gpu_suite.core.client import Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, sampled
+from gpu_suite.core.gpu_memory import MIB, gpu_memory
 from gpu_suite.core.guard import Guard
 from gpu_suite.core.programs import Work
 from gpu_suite.core.statistics import ratios
@@ -66,17 +66,13 @@ def _rate(bench: Bench, guard: Guard, way: Method, memory: list[float]) -> float
     with Clients() as clients:
         started = bench.workers(clients, guard, CLIENTS, Work(seconds=SECONDS, work=STEPS, controlled=True))
         if way.sentinel:
-            before = _memory_used()
-            if not wait_until(guard.has_sentinel, time.monotonic() + _STAND):
-                raise SuiteError(f"no sentinel on the lane within {_STAND:g} s")
-            memory.append(_memory_used() - before)
+            # Everybody's: nobody else begins or ends meanwhile.
+            with gpu_memory(bench, guard) as gpu:
+                before = gpu.used()
+                if not wait_until(guard.has_sentinel, time.monotonic() + _STAND):
+                    raise SuiteError(f"no sentinel on the lane within {_STAND:g} s")
+                memory.append((gpu.used() - before) / MIB)
         return released_together(started)
-
-
-def _memory_used() -> float:
-    """MiB on GPU 0, everybody's: nobody else begins or ends meanwhile."""
-    command = ["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return float(subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout)
 
 
 MEASUREMENT: Final = Measurement("cost", "throughput and memory with a sentinel, and with dumps switched on", measure)

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from gpu_suite.core.bench import Bench, Target
 from gpu_suite.core.errors import SuiteError
 
+MIB: Final = 1 << 20
 _SIMULATED: Final = "/memfd:simulated-gpu-memory"
 
 
