@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
+from fault_injection.holders import holders
 from fault_injection.takeover import clients, traps
 from fault_injection.takeover.clients import UnfaithfulError
 from fault_injection.takeover.schedule import Kill, Schedule
@@ -129,7 +130,7 @@ class World:
         if self._vault is not None:
             self._vault.kill()
             self._vault.wait()
-        for pid in self._holders():
+        for pid in holders(self._run_directory):
             os.kill(pid, signal.SIGKILL)
         self._listener.close()
         self._log.close()
@@ -188,19 +189,6 @@ class World:
     def _descriptors(self) -> tuple[int, int]:
         assert self._vault is not None
         return _descriptors(self.supervisor), _descriptors(self._vault.pid)
-
-    def _holders(self) -> list[int]:
-        wanted = os.fsencode(self._run_directory / "holder" / "holder.sock")
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    arguments = (entry / "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if wanted in arguments and b"mpsguard.vault.holder" in arguments:
-                    found.append(int(entry.name))
-        return found
 
 
 def _descriptors(pid: int | None) -> int:

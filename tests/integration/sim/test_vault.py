@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fault_injection.holders import holders
 from mpsguard.client import Chunk, LeaseHeldError, Role, Session, UnknownSessionError
 from tests.integration.guarded import REPOSITORY, Guarded, wait_for
 
@@ -33,21 +34,9 @@ def ctl(guarded: Guarded, *arguments: str) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
 
-def holder(guarded: Guarded) -> list[int]:
-    wanted = os.fsencode(guarded.run_directory / "holder" / "holder.sock")
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and wanted in (entry / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
 def test_a_vault_that_nobody_uses_has_no_second_process(guarded: Guarded) -> None:
     assert ctl(guarded, "vault", "list")[1]["sessions"] == []
-    assert holder(guarded) == []
+    assert holders(guarded.run_directory) == []
 
 
 def test_regions_are_seen_kept_through_a_sigkill_and_released_by_command(guarded: Guarded) -> None:
@@ -114,7 +103,7 @@ def test_a_dead_guards_holder_is_ended_with_the_last_session() -> None:
     with Guarded() as guarded:
         guarded.start()
         with Session("work", socket=socket(guarded)) as writer:
-            [pid] = holder(guarded)
+            [pid] = holders(guarded.run_directory)
             writer.release()
         assert guarded.stop() == 0
         wait_for("the holder's end", lambda: not Path(f"/proc/{pid}").exists())

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from fault_injection.holders import holders
 from mpsguard.client import Chunk, Role, Session
 from mpsguard.linux.fd_parcel import Parcel
 from mpsguard.vault.keeping import Keeping
@@ -241,14 +242,4 @@ class VaultProcess:
 
     def holders(self) -> list[int]:
         """Pids of the holder processes of this vault."""
-        wanted = os.fsencode(self.run_directory / "holder" / "holder.sock")
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    arguments = (entry / "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if wanted in arguments and b"mpsguard.vault.holder" in arguments:
-                    found.append(int(entry.name))
-        return found
+        return holders(self.run_directory)

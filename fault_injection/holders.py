@@ -1,0 +1,19 @@
+"""The processes that hold a vault's memory while nobody else does: to be looked at, and ended, from outside."""
+
+import os
+from pathlib import Path
+
+
+def holders(run_directory: Path) -> list[int]:
+    """Pids of the holders of the vault that has this run directory."""
+    wanted = os.fsencode(run_directory / "holder" / "holder.sock")
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if wanted in arguments and b"mpsguard.vault.holder" in arguments:
+                found.append(int(entry.name))
+    return found
