@@ -1,11 +1,12 @@
 """The lifelines that are held now: taken when a client ends, let go when its work has drained or its time is over.
 
-While a guard is replaced, the service manager's descriptor store holds them. Without one, a guard that is told to end
-waits for them.
+While a guard is replaced, the service manager's descriptor store holds them, under names that tell the next guard what
+it needs to go on. Without one, a guard that is told to end waits for them.
 """
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -20,9 +21,12 @@ from mpsguard.remedies import lifeline
 from mpsguard.remedies.lifeline import Hold
 
 NAME: Final = "lifeline-"
-"""Names in the descriptor store begin with it; the pid follows."""
+"""Names in the descriptor store begin with it; see `stored_name`."""
 MOST: Final = 256
 """Held at once; one more takes the oldest one's place."""
+_STORED: Final = re.compile(
+    rf"{NAME}(?P<pid>\d+)-(?P<start_ticks>\d+)-(?P<since>\d+)-(?P<until>\d+)(?P<beyond>-keep)?", re.ASCII
+)
 _LOOK: Final = 0.25
 """Seconds between two looks at whether the GPUs are idle, while any is held."""
 
@@ -61,17 +65,46 @@ class Held(msgspec.Struct, frozen=True):
     overdue: bool = False
     """Whether that is so now."""
 
+    @property
+    def process(self) -> ProcessKey:
+        """Whose it is."""
+        return ProcessKey(self.pid, self.start_ticks)
+
+
+def stored_name(held: Held) -> str:
+    """Its name in the descriptor store. Both end with this boot: that, and the clock whose milliseconds are in it."""
+    since, until = round(1000 * held.since), round(1000 * held.until)
+    return f"{NAME}{held.pid}-{held.start_ticks}-{since}-{until}{'-keep' if held.beyond else ''}"
+
+
+def held_by_name(name: str) -> Held | None:
+    """What `stored_name` was given, to the millisecond; None if the name is not of its form."""
+    match = _STORED.fullmatch(name)
+    if match is None:
+        return None
+    since, until = int(match["since"]) / 1000, int(match["until"]) / 1000
+    return Held(int(match["pid"]), int(match["start_ticks"]), since, until, match["beyond"] is not None)
+
+
+class _Stored:
+    """The descriptors of one lifeline that an earlier guard left in the store."""
+
+    def __init__(self) -> None:
+        self.files: list[int] = []
+        self.names: set[str] = set()
+
 
 class Lifelines:
     """Owns which are held and until when. All in one event loop."""
 
     def __init__(self, spaces: Spaces, idleness: Idleness, notice: Callable[[str, Mapping[str, Any]], None]) -> None:
-        """``notice`` hears ``lifeline_held``, ``lifeline_overdue`` and ``lifeline_released``."""
+        """``notice`` hears ``lifeline_held``, ``_adopted``, ``_overdue`` and ``_released``."""
         self._spaces = spaces
         self._idleness = idleness
         self._notice = notice
         self._held: dict[ProcessKey, Held] = {}
-        self._adopted: list[tuple[int, str]] = []
+        self._stored: dict[ProcessKey, _Stored] = {}
+        """Of those in ``_held`` that an earlier guard took: the others' descriptors are the sensor's."""
         self._closers = SideThreads("lifeline-close", 1)
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
@@ -86,12 +119,9 @@ class Lifelines:
         if len(self._held) >= MOST:
             self.release(min(self._held, key=lambda key: self._held[key].since), "too many are held")
         now = time.monotonic()
-        self._held[process] = Held(process.pid, process.start_ticks, now, now + hold.seconds, hold.beyond)
-        self._empty.clear()
-        service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={NAME}{process.pid}", fds=files)
-        self._notice("lifeline_held", {"pid": process.pid, "start_ticks": process.start_ticks, "seconds": hold.seconds})
-        self._idleness.watch_idleness(True)
-        self._look_later()
+        held = Held(process.pid, process.start_ticks, now, now + hold.seconds, hold.beyond)
+        service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={stored_name(held)}", fds=files)
+        self._begin(held, "lifeline_held", hold.seconds)
         return True
 
     def release(self, process: ProcessKey, why: str) -> bool:
@@ -99,8 +129,13 @@ class Lifelines:
         held = self._held.pop(process, None)
         if held is None:
             return False
-        service_manager.notify("FDSTOREREMOVE=1", f"FDNAME={NAME}{process.pid}")
-        self._spaces.release(process)
+        stored = self._stored.pop(process, None)
+        for name in stored.names if stored is not None else (stored_name(held),):
+            service_manager.notify("FDSTOREREMOVE=1", f"FDNAME={name}")
+        if stored is None:
+            self._spaces.release(process)
+        else:
+            self._close(stored)
         seconds = round(time.monotonic() - held.since, 3)
         self._notice("lifeline_released", {"pid": process.pid, "why": why, "held_seconds": seconds})
         if not self._held:
@@ -118,23 +153,46 @@ class Lifelines:
         return sorted(self._held.values(), key=lambda each: each.since)
 
     def adopt(self, files: Iterable[tuple[int, str]], seconds: float) -> None:
-        """Take over descriptors that an earlier guard left in the store; when its clients ended is not known."""
-        self._adopted += files
-        if self._adopted:
-            asyncio.get_running_loop().call_later(seconds, self._drop_adopted)
+        """Go on with what an earlier guard left in the store: descriptors, which are this object's, and their names.
+
+        What has a name of another version's is held for ``seconds`` from now on, as of a process 0.
+        """
+        now = time.monotonic()
+        found: dict[ProcessKey, Held] = {}
+        for file, name in files:
+            held = held_by_name(name) or Held(0, 0, now, now + seconds)
+            found[held.process] = held
+            stored = self._stored.setdefault(held.process, _Stored())
+            stored.files.append(file)
+            stored.names.add(name)
+        for held in found.values():
+            self._begin(held, "lifeline_adopted", max(0.0, round(held.until - now, 3)))
 
     async def drained(self) -> None:
         """Wait until none is held, none beyond its time; returns at once if the service manager holds them too."""
-        self._ending = True
         if not os.environ.get("NOTIFY_SOCKET"):
+            self._ending = True
             await self._empty.wait()
 
     def close(self) -> None:
         """Let go of nothing that the service manager does not hold too: the end of this process does that."""
         if self._timer is not None:
             self._timer.cancel()
-        self._drop_adopted(forget=False)
+        for stored in self._stored.values():
+            self._close(stored)
+        self._stored.clear()
         self._closers.close(0.0)
+
+    def _begin(self, held: Held, kind: str, seconds: float) -> None:
+        self._held[held.process] = held
+        self._empty.clear()
+        self._notice(kind, {"pid": held.pid, "start_ticks": held.start_ticks, "seconds": seconds})
+        self._idleness.watch_idleness(True)
+        self._look_later()
+
+    def _close(self, stored: _Stored) -> None:
+        for file in stored.files:
+            self._closers.run(partial(os.close, file))
 
     def _look_later(self) -> None:
         if self._timer is None:
@@ -154,10 +212,3 @@ class Lifelines:
                 self._notice("lifeline_overdue", {"pid": process.pid, "start_ticks": process.start_ticks})
         if self._held:
             self._look_later()
-
-    def _drop_adopted(self, *, forget: bool = True) -> None:
-        for fd, name in self._adopted:
-            if forget:
-                service_manager.notify("FDSTOREREMOVE=1", f"FDNAME={name}")
-            self._closers.run(partial(os.close, fd))
-        self._adopted.clear()

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.daemon.lifelines import MOST, NAME, Lifelines
+from mpsguard.daemon.lifelines import MOST, NAME, Held, Lifelines, held_by_name, stored_name
 from mpsguard.evidence import ProcessEnded
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.lifeline import IDLE_WINDOW, Hold, drained, hold_for
@@ -184,19 +185,99 @@ def test_the_service_manager_is_given_a_copy_and_told_to_drop_it(
         spaces.came(key)
         lifelines.take(key, Hold(3600.0))
         message, files, _, _ = socket.recv_fds(manager, 4096, 4)
-        assert set(message.decode().splitlines()) == {"FDSTORE=1", "FDPOLL=0", f"FDNAME={NAME}77"}
+        [held] = lifelines.held()
+        name = stored_name(held)
+        assert set(message.decode().splitlines()) == {"FDSTORE=1", "FDPOLL=0", f"FDNAME={name}"}
         assert os.fstat(files[0]) == os.fstat(spaces.files[key])
         os.close(files[0])
         await lifelines.drained()
         lifelines.release(key, "its time is over")
-        assert set(manager.recv(4096).decode().splitlines()) == {"FDSTOREREMOVE=1", f"FDNAME={NAME}77"}
-        kept = os.memfd_create("kept")
-        lifelines.adopt([(kept, f"{NAME}78")], 0.0)
-        async with asyncio.timeout(20):
-            while os.path.exists(f"/proc/self/fd/{kept}"):
-                await asyncio.sleep(0.01)
-        assert set(manager.recv(4096).decode().splitlines()) == {"FDSTOREREMOVE=1", f"FDNAME={NAME}78"}
+        assert set(manager.recv(4096).decode().splitlines()) == {"FDSTOREREMOVE=1", f"FDNAME={name}"}
         lifelines.close()
+
+    asyncio.run(story())
+    manager.close()
+
+
+@given(
+    pid=st.integers(1, 1 << 22),
+    start_ticks=st.integers(0, 1 << 62),
+    since=st.floats(0, 1e9),
+    seconds=st.floats(0, 86400),
+    beyond=st.booleans(),
+)
+def test_the_name_in_the_store_tells_all_that_the_next_guard_needs(
+    pid: int, start_ticks: int, since: float, seconds: float, beyond: bool
+) -> None:
+    held = Held(pid, start_ticks, since, since + seconds, beyond)
+    name = stored_name(held)
+    # What sd_notify(3) allows in FDNAME.
+    assert name.isascii()
+    assert name.isprintable()
+    assert ":" not in name
+    assert len(name) <= 255
+    told = held_by_name(name)
+    assert told is not None
+    assert (told.process, told.beyond) == (held.process, beyond)
+    assert abs(told.since - held.since) <= 0.001
+    assert abs(told.until - held.until) <= 0.001
+    assert stored_name(told) == name
+
+
+@pytest.mark.parametrize("name", [NAME, f"{NAME}78", f"{NAME}1-2-3", f"{NAME}1-2-3-4-5", f"{NAME}1-2-3-4-keep-keep"])
+def test_another_versions_name_is_not_misread(name: str) -> None:
+    assert held_by_name(name) is None
+
+
+def test_the_next_guard_goes_on_with_what_the_store_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.setblocking(False)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    removed: list[str] = []
+
+    def told_to_remove() -> list[str]:
+        try:
+            while True:
+                what, name = manager.recv(4096).decode().splitlines()
+                assert what == "FDSTOREREMOVE=1"
+                removed.append(name.removeprefix("FDNAME="))
+        except BlockingIOError:
+            return removed
+
+    async def story() -> None:
+        gpus, told = Gpus(), Told()
+        lifelines = Lifelines(MemorySpaces(), gpus, told)
+        began = time.monotonic() - 5.0
+        drains = Held(1, 11, began, began + 3600.0)
+        over = Held(2, 12, began, began + 1.0)
+        kept = Held(3, 13, began, began + 1.0, beyond=True)
+        names = [stored_name(drains), stored_name(drains), stored_name(over), stored_name(kept), f"{NAME}4"]
+        files = [os.memfd_create("space") for _ in names]
+        lifelines.adopt(zip(files, names, strict=True), 3600.0)
+        assert [held.pid for held in lifelines.held()] == [1, 2, 3, 0]
+        assert [kind for kind, _ in told.events] == ["lifeline_adopted"] * 4
+        async with asyncio.timeout(20):
+            while len(lifelines.held()) > 3 or not lifelines.held()[1].overdue:
+                await asyncio.sleep(0.01)
+            assert told_to_remove() == [names[2]]
+            # The guard before had not seen them idle: a reading of this one's counts from the client's end.
+            gpus.idle = began + IDLE_WINDOW + 0.01
+            while len(lifelines.held()) > 1:
+                await asyncio.sleep(0.01)
+            assert lifelines.release_pid(0, "an operator said so")
+            while any(os.path.exists(f"/proc/self/fd/{file}") for file in files):
+                await asyncio.sleep(0.01)
+        assert told.released() == ["its time is over", "the GPUs are idle", "the GPUs are idle", "an operator said so"]
+        assert sorted(told_to_remove()) == sorted(set(names))
+        again = os.memfd_create("space")
+        lifelines.adopt([(again, stored_name(drains))], 3600.0)
+        lifelines.close()
+        async with asyncio.timeout(20):
+            while os.path.exists(f"/proc/self/fd/{again}"):
+                await asyncio.sleep(0.01)
+        # The next guard's.
+        assert sorted(told_to_remove()) == sorted(set(names))
 
     asyncio.run(story())
     manager.close()
