@@ -106,11 +106,13 @@ def _one(bench: Bench, target: Target, fates: Fates) -> None:
 
 
 def _start_late_clients(bench: Bench, target: Target, clients: Clients, crowd: Sequence[Client]) -> list[Client]:
-    """Start a client each INTERVAL from now until WINDOW after the first death."""
+    """Start a client each INTERVAL from now until WINDOW after the first death, and one after it in any case."""
     argv = bench.programs.worker(Work(seconds=0))
     started: list[Client] = []
     begin = time.monotonic()
-    while (death := _first_death(crowd)) is None or time.monotonic() < death + WINDOW:
+    death: float | None = None
+    while death is None or time.monotonic() < death + WINDOW:
+        death = _first_death(crowd)
         if death is None and time.monotonic() > begin + FAULT_SHOWS:
             raise SuiteError(f"{target.name}: nobody died within {FAULT_SHOWS:g} s of the trap")
         started.append(clients.start(argv, target.pipe_directory, f"{target.name}-late-{len(started)}"))
