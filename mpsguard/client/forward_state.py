@@ -4,7 +4,12 @@ import mmap
 import os
 
 from mpsguard.vault import record
+from mpsguard.vault.errors import StaleGenerationError
 from mpsguard.vault.record import Publisher, State
+
+
+class UnmappedError(StaleGenerationError):
+    """Another thread has closed it meanwhile: the session has another record by now, or is closed."""
 
 
 class ForwardState:
@@ -13,6 +18,7 @@ class ForwardState:
     def __init__(self, fd: int, capacity: int, generation: int, *, writable: bool) -> None:
         """Map ``fd``, which is closed in any case."""
         self.generation = generation
+        self._closed = False
         self._capacity = capacity
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         try:
@@ -22,18 +28,28 @@ class ForwardState:
         self.publisher = Publisher(memoryview(self._memory), capacity, generation) if writable else None
 
     def latest(self) -> State | None:
-        """The newest whole state, None if there is none."""
+        """The newest whole state, None if there is none; UnmappedError."""
         return record.latest(self._read, self._capacity)
 
     def is_over(self) -> bool:
-        """Whether another generation has begun, in another record."""
+        """Whether another generation has begun, in another record; UnmappedError."""
         return record.is_over(self._read)
 
     def close(self) -> None:
         """Unmap it."""
+        self._closed = True
         if self.publisher is not None:
             self.publisher.close()
         self._memory.close()
 
+    def check_mapped(self) -> None:
+        """UnmappedError if it is closed."""
+        if self._closed:
+            raise UnmappedError("this session was closed, or has another record, meanwhile")
+
     def _read(self, at: int, length: int) -> bytes:
-        return self._memory[at : at + length]
+        try:
+            return self._memory[at : at + length]
+        except ValueError:
+            self.check_mapped()
+            raise

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mpsguard.client.connection import Answered, Connection, LostError, close_all, unexpected
 from mpsguard.client.connections import tell_ready
-from mpsguard.client.forward_state import ForwardState
+from mpsguard.client.forward_state import ForwardState, UnmappedError
 from mpsguard.client.region import Chunk, Region
 from mpsguard.vault import wire
 from mpsguard.vault.address import DEFAULT_SOCKET, SOCKET_VARIABLE
@@ -209,19 +209,24 @@ class Session:
         Costs about a microsecond, needs no guard. StaleGenerationError once this writer is fenced off: then the state
         does not count, and nothing may be done as if it did. TooLargeError beyond the session's capacity.
         """
-        forward = self._forward
-        if forward is None or forward.publisher is None:
+        forward = self._record()
+        if forward.publisher is None:
             raise NotPermittedError(f"a {self._role} publishes nothing")
-        return forward.publisher.publish(state)
+        try:
+            return forward.publisher.publish(state)
+        except ValueError:
+            forward.check_mapped()
+            raise
 
     def state(self) -> State | None:
         """The newest state, whoever published it; None if nobody has. Needs a guard only after a change of writers."""
         while True:
             forward = self._record()
-            state = forward.latest()
-            # Looked at afterwards: a state read before the end of its generation is what is carried over.
-            if not forward.is_over():
-                return state
+            with suppress(UnmappedError):
+                state = forward.latest()
+                # Looked at afterwards: a state read before the end of its generation is what is carried over.
+                if not forward.is_over():
+                    return state
             with self._lock:
                 if self._forward is forward:
                     self._welcomed(self._ask(wire.GetRecord(0)))
@@ -288,9 +293,9 @@ class Session:
                         self._ask(wire.Leave(0))
                 self._connection.close()
                 self._connection = None
-            if self._forward is not None:
-                self._forward.close()
-                self._forward = None
+            forward, self._forward = self._forward, None
+            if forward is not None:
+                forward.close()
 
     def __enter__(self) -> Self:
         return self

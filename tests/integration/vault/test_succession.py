@@ -13,6 +13,7 @@ from mpsguard import client
 from mpsguard.client import Role, Session
 from mpsguard.standby.role import ROLE_VARIABLE
 from mpsguard.vault.address import SOCKET_VARIABLE
+from mpsguard.vault.record import State
 from tests.integration.vault.running import (
     DEADLINE,
     REPOSITORY,
@@ -168,6 +169,38 @@ def test_the_standby_of_a_writer_that_died_while_no_guard_ran_goes_on_with_the_n
             writer.wait()
             vault.start()
             assert line(standby) == "writer 2 the last words"
+
+
+def test_a_state_is_read_while_another_thread_sees_the_promotion(
+    vault: ThreadedVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other thread's part is done in the middle of the reading one's: so it is the same every time."""
+    with vault.session() as writer, vault.standby() as standby:
+        writer.publish(b"the last words")
+        forward = standby._forward
+        assert forward is not None
+
+        def read_when_promoted() -> State | None:
+            monkeypatch.undo()
+            waiting = Waiting(standby)
+            wait_for("it is ready", lambda: vault.call(lambda: is_ready(vault, 1)))
+            writer.close(in_order=False)
+            assert waiting.join()
+            return forward.latest()
+
+        monkeypatch.setattr(forward, "latest", read_when_promoted)
+        state = standby.state()
+        assert state is not None
+        assert (state.state, standby.generation) == (b"the last words", 2)
+
+
+def test_a_closed_session_says_that_it_is_closed(vault: ThreadedVault) -> None:
+    session = vault.session()
+    session.publish(b"state")
+    session.close()
+    for use in (session.state, lambda: session.publish(b"more"), lambda: session.generation):
+        with pytest.raises(client.StaleGenerationError, match="closed"):
+            use()
 
 
 def test_a_role_that_there_is_not_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
