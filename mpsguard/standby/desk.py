@@ -11,6 +11,7 @@ import msgspec
 
 from mpsguard.linux import seqpacket
 from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
+from mpsguard.linux.socket_copy import socket_copy
 from mpsguard.standby import wire
 
 _AT_ONCE: Final = 64
@@ -174,7 +175,7 @@ class Desk:
 
 def _connection(fd: int) -> int:
     """A copy of a stream socket's descriptor; OSError if it is something else."""
-    sock = socket.socket(fileno=os.dup(fd))
+    sock = socket_copy(fd)
     try:
         if sock.type != socket.SOCK_STREAM or sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise OSError("is no connection")
@@ -187,7 +188,7 @@ def _accepted(fd: int) -> int | None:
     """Accept from a listening socket; None if nobody waits. OSError."""
     if os.get_blocking(fd):
         raise OSError("the listening socket would block")
-    with socket.socket(fileno=os.dup(fd)) as listener, suppress(BlockingIOError, ConnectionAbortedError):
+    with socket_copy(fd) as listener, suppress(BlockingIOError, ConnectionAbortedError):
         listener.setblocking(False)
         sock, _ = listener.accept()
         return sock.detach()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux import fd_parcel, seqpacket
+from mpsguard.linux.socket_copy import socket_copy
 
 LIMIT: Final = 512
 """Bytes of a word with its name."""
@@ -79,7 +80,7 @@ class Holder:
 
     def _keep(self, name: str, fd: int) -> bytes:
         try:
-            with socket.socket(fileno=os.dup(fd)) as parcel:
+            with socket_copy(fd) as parcel:
                 held = fd_parcel.unpack(parcel)
         except OSError as error:
             return f"refused {error.strerror}".encode()

@@ -152,6 +152,16 @@ def test_what_is_not_kept_is_said_why(supervised: Supervised, listener: socket.s
                 supervised.connections.keep(accepted, tag)
 
 
+def test_what_is_no_socket_is_refused_and_nothing_of_it_is_left(supervised: Supervised) -> None:
+    """The fixture counts."""
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    for request in (wire.Keep(0, 1), wire.Accept(0, 1)):
+        with pytest.raises(NotKeptError):
+            supervised.program.ask(request, (reading,))
+    os.close(reading)
+    os.close(writing)
+
+
 def test_who_is_not_the_active_process_keeps_and_drops_nothing(supervised: Supervised, listener: socket.socket) -> None:
     opening, accepted = connected(listener)
     with opening, accepted:
