@@ -82,7 +82,8 @@ class Desk:
         return self._ours.fileno()
 
     def close(self) -> None:
-        """Give both ends back; safe to call twice."""
+        """Give both ends back; safe to call twice. Nobody is answered from then on."""
+        self._over = True
         self._ours.close()
         self.theirs.close()
 

@@ -162,6 +162,15 @@ def test_what_is_no_socket_is_refused_and_nothing_of_it_is_left(supervised: Supe
     os.close(writing)
 
 
+def test_who_has_ended_before_the_answer_gets_none() -> None:
+    """His children may have the other end still: the answer may be due, and nobody be there to hear it."""
+    ours = Desk(Kept(8), lambda _desk, _message: None)
+    with ours.theirs.dup():
+        ours.close()
+        ours.give_all(wire.Take(1))
+        ours.refuse(2, "another process is the active one")
+
+
 def test_who_is_not_the_active_process_keeps_and_drops_nothing(supervised: Supervised, listener: socket.socket) -> None:
     opening, accepted = connected(listener)
     with opening, accepted:
