@@ -1,6 +1,12 @@
-"""How often something may happen: a burst within a window, as systemd's StartLimitBurst and StartLimitIntervalSec."""
+"""How often something may happen: a burst within a window, as systemd's StartLimitBurst and StartLimitIntervalSec, and
+less and less often what fails.
+"""
 
 from collections import deque
+from typing import Final
+
+_DOUBLINGS: Final = 32
+"""After that many any wait is the longest one; what fails for days must not get to numbers that no float takes."""
 
 
 class BurstLimit:
@@ -19,3 +25,8 @@ class BurstLimit:
     def happened(self, now: float) -> None:
         """Record one occurrence."""
         self._happened.append(now)
+
+
+def backoff(failures: int, first: float, longest: float) -> float:
+    """Seconds to wait after so many failures in a row: ``first`` after none, doubled with each, ``longest`` at most."""
+    return min(first * 2.0 ** min(failures, _DOUBLINGS), longest)

@@ -18,7 +18,7 @@ from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import LaneReport, LaneState, ProcessKey
 from mpsguard.mps import command, control_process, lane_state, settings
-from mpsguard.mps.burst_limit import BurstLimit
+from mpsguard.mps.burst_limit import BurstLimit, backoff
 from mpsguard.mps.command import Command, CommandFailedError, CommandTimeoutError, CommandWorker, Reply
 from mpsguard.mps.control_process import StartError
 from mpsguard.mps.fresh import Fresh
@@ -176,7 +176,7 @@ class Lane:
                 process = found or await self._start()
                 if process is None:
                     failures += 1
-                    await asyncio.sleep(min(_FIRST_BACKOFF * 2**failures, self.spec.restart_window))
+                    await asyncio.sleep(backoff(failures, _FIRST_BACKOFF, self.spec.restart_window))
                     continue
                 failures = 0
                 await self._look_after(process, adopted)

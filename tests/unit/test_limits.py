@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.daemon.connections import Connections
-from mpsguard.mps.burst_limit import BurstLimit
+from mpsguard.mps.burst_limit import BurstLimit, backoff
 
 
 @given(st.integers(1, 10), st.floats(0.5, 100), st.lists(st.floats(0, 50), max_size=60))
@@ -21,6 +21,13 @@ def test_never_more_than_the_burst_within_any_window(burst: int, window: float, 
             happened.append(now)
     for start in happened:
         assert sum(start <= at < start + window for at in happened) <= burst
+
+
+@given(st.integers(0, 100_000), st.floats(0.5, 86400))
+def test_what_fails_for_days_is_tried_again_for_days(failures: int, longest: float) -> None:
+    wait = backoff(failures, 0.25, longest)
+    assert 0.25 <= wait <= longest
+    assert wait == longest or wait == 2 * backoff(failures - 1, 0.25, longest) or failures == 0
 
 
 def test_after_the_wait_it_may_happen_again() -> None:
