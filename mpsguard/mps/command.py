@@ -127,6 +127,7 @@ class CommandWorker:
         self._pipe_directory = pipe_directory
         self._timed_out = timed_out
         self._queue: asyncio.Queue[tuple[Command, float | None, asyncio.Future[Reply]]] = asyncio.Queue(MAX_QUEUED)
+        self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"commands {pipe_directory}")
 
     async def ask(self, command: Command, deadline: float | None) -> Reply:
@@ -134,6 +135,8 @@ class CommandWorker:
 
         Cancelling the wait takes the command back if it has not begun, and breaks it off if it has.
         """
+        if self._closed:
+            raise _given_up(command)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Reply] = loop.create_future()
         due = None if deadline is None else loop.time() + deadline
@@ -144,14 +147,15 @@ class CommandWorker:
         return await answer
 
     async def close(self) -> None:
-        """End the worker; who still waits for an answer gets CommandFailedError."""
+        """End the worker; who still waits for an answer, or asks later, gets CommandFailedError."""
+        self._closed = True
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
         while not self._queue.empty():
             command, _, answer = self._queue.get_nowait()
             if not answer.done():
-                answer.set_exception(CommandFailedError(f"{command.line!r}: the lane is being given up"))
+                answer.set_exception(_given_up(command))
 
     async def _run(self) -> None:
         while True:
@@ -165,15 +169,8 @@ class CommandWorker:
                 if not exchange.done():
                     exchange.cancel()
                     await asyncio.wait({exchange})
-                    if not answer.done():
-                        answer.set_exception(CommandFailedError(f"{command.line!r}: the lane is being given up"))
-            if answer.done():
-                continue
-            error = exchange.exception()
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(exchange.result())
+                # Also when this task is cancelled just as the answer came: somebody waits for it.
+                _settle(answer, exchange, command)
 
     async def _ask(self, command: Command, due: float | None) -> Reply:
         left = None if due is None else max(due - asyncio.get_running_loop().time(), 0.0)
@@ -182,3 +179,18 @@ class CommandWorker:
         except CommandTimeoutError as error:
             self._timed_out(str(error))
             raise
+
+
+def _settle(answer: asyncio.Future[Reply], exchange: asyncio.Task[Reply], command: Command) -> None:
+    """Give what came of an exchange, which is over, to who waits for it, if somebody still does."""
+    error = _given_up(command) if exchange.cancelled() else exchange.exception()
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(exchange.result())
+
+
+def _given_up(command: Command) -> CommandFailedError:
+    return CommandFailedError(f"{command.line!r}: the lane is being given up")

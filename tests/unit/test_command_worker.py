@@ -1,0 +1,30 @@
+"""Commands to a lane: whenever the worker is closed, everybody who asked is answered."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mpsguard.mps.command import Command, CommandFailedError, CommandWorker
+
+
+@pytest.mark.parametrize("turns", range(24))
+def test_whoever_has_asked_is_answered_in_whatever_turn_of_the_loop_the_worker_is_closed(
+    turns: int, tmp_path: Path
+) -> None:
+    """Nobody listens there, so that the whole exchange takes fewer turns than are tried here."""
+
+    async def story() -> None:
+        worker = CommandWorker(tmp_path, lambda _: None)
+        asked = [asyncio.create_task(worker.ask(Command("quit"), None)) for _ in range(2)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            await worker.close()
+            for each in asked:
+                with pytest.raises(CommandFailedError):
+                    await each
+            with pytest.raises(CommandFailedError, match="given up"):
+                await worker.ask(Command("quit"), None)
+
+    asyncio.run(story())
