@@ -88,7 +88,7 @@ class Lane:
         self._fresh = Fresh(self._observe)
         self._control: ProcessHandle | None = None
         self._limit = BurstLimit(spec.restart_burst, spec.restart_window)
-        self._quitting = False
+        self._quitting = asyncio.Event()
         self._connecting = asyncio.Semaphore(_CONNECTING)
 
     # What others ask of a lane.
@@ -158,8 +158,11 @@ class Lane:
         return not self.control_alive()
 
     def expect_quit(self) -> None:
-        """Say that the control daemon was told to quit, so that its end is no failure and it is not started again."""
-        self._quitting = True
+        """Say that the control daemon was told to quit, so that its end is no failure and it is not started again.
+
+        Nor is it if it does not run; one that is just being started is told when it is there.
+        """
+        self._quitting.set()
 
     # Looking after the lane.
 
@@ -167,26 +170,30 @@ class Lane:
         """Adopt or start the control daemon and keep one running; returns only after an expected quit."""
         try:
             failures = 0
-            while True:
+            while not self._quitting.is_set():
                 found = await self._look()
                 if isinstance(found, str):
-                    await asyncio.sleep(_FOREIGN_POLL)
+                    await self._pause(_FOREIGN_POLL)
                     continue
                 adopted = found is not None
                 process = found or await self._start()
                 if process is None:
                     failures += 1
-                    await asyncio.sleep(backoff(failures, _FIRST_BACKOFF, self.spec.restart_window))
+                    await self._pause(backoff(failures, _FIRST_BACKOFF, self.spec.restart_window))
                     continue
                 failures = 0
                 await self._look_after(process, adopted)
-                if self._quitting:
-                    self._set(state=LaneState.DOWN, reason="told to quit", control=None, servers=())
-                    return
+            self._set(state=LaneState.DOWN, reason="told to quit", control=None, servers=())
         finally:
             await self._fresh.close()
             await self._worker.close()
             self._watch.end()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until the lane is told to quit."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quitting.wait()
 
     async def _look(self) -> ProcessKey | str | None:
         """The control daemon that runs in the lane if it is ours, None if none does, or why it is not ours."""
@@ -208,7 +215,9 @@ class Lane:
         if wait:
             self._set(state=LaneState.DOWN, flapping=True, control=None, servers=())
             self._notice("lane_flapping", {"wait_seconds": round(wait, 1), "starts": self.report.starts})
-            await asyncio.sleep(wait)
+            await self._pause(wait)
+            if self._quitting.is_set():
+                return None
         self._limit.happened(loop.time())
         self._set(state=LaneState.INITIALIZING, reason="the control daemon is starting", starts=self.report.starts + 1)
         try:
@@ -252,6 +261,9 @@ class Lane:
         try:
             self._set(control=process, adopted=adopted, flapping=False)
             self._notice("lane_adopted" if adopted else "lane_started", {"control": process.pid})
+            if self._quitting.is_set():
+                with suppress(CommandFailedError):
+                    await self.ask("quit")
             await self._settle()
             self._notice("lane_settled", {"adopted": adopted})
             await ended.wait()
@@ -264,7 +276,7 @@ class Lane:
             control.close()
             self._watch.end()
         self._set(state=LaneState.DOWN, reason=f"control daemon {process.pid} ended", control=None, servers=())
-        if not self._quitting:
+        if not self._quitting.is_set():
             self._notice("lane_down", {"control": process.pid})
 
     async def _settle(self) -> None:
@@ -291,7 +303,7 @@ class Lane:
             if self.report.state is not LaneState.INITIALIZING:
                 self._set(state=LaneState.DOWN)
             return self.report
-        if self._quitting:
+        if self._quitting.is_set():
             return self.report
         try:
             if self.greeting is None:

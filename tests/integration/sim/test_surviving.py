@@ -159,10 +159,14 @@ def test_a_control_daemon_that_cannot_start_is_told_and_the_guard_serves_on(guar
     broken.write_text("#!/bin/sh\necho no such device >&2\nexit 3\n")
     broken.chmod(0o755)
     guarded.control = broken
-    guarded.write_config(policy="restart_burst = 1\nrestart_window = 600")
+    guarded.write_config(policy="restart_burst = 1\nrestart_window = 600\nstart_deadline = 1")
     guarded.start()
     assert guarded.ctl("status").returncode == 3
     assert "no such device" in guarded.events("lane_start_failed")[0]["data"]["detail"]
+    # There is nobody to be told, and nothing is started any more.
+    guarded.ctl("mps", "quit")
+    assert guarded.guard is not None
+    assert guarded.guard.wait(30) == 0
 
 
 def test_a_daemon_that_hangs_makes_the_lane_unknown_and_blocks_nobody(guarded: Guarded) -> None:

@@ -21,8 +21,8 @@ from tests.integration.guarded import DEADLINE, Guarded, Program, wait_for
 class Pair(Guarded):
     """A guard with a standby lane."""
 
-    def __init__(self) -> None:
-        super().__init__(domain="standby = true")
+    def __init__(self, *, policy: str = "") -> None:
+        super().__init__(domain="standby = true", policy=policy)
         with self.config.open("a") as file:
             file.write("[vault]\nsimulated = true\n")
         self.environment["MPSGUARD_VAULT"] = str(self.run_directory / "vault.sock")
@@ -253,6 +253,16 @@ def test_quit_ends_both_lanes(pair: Pair) -> None:
     assert pair.guard is not None
     assert pair.guard.wait(30) == 0
     assert not [key for key in controls if procfs.is_running(key)]
+
+
+def test_quit_ends_a_domain_whose_other_lane_waits_to_be_started() -> None:
+    with Pair(policy="restart_burst = 1\nrestart_window = 600") as pair:
+        pair.start()
+        os.kill(pair.json("lanes")["lanes"][1]["control"]["pid"], signal.SIGKILL)
+        wait_for("it waits", lambda: pair.json("lanes")["lanes"][1]["flapping"])
+        pair.ui("quit")
+        assert pair.guard is not None
+        assert pair.guard.wait(30) == 0
 
 
 def test_move_is_refused_where_there_is_one_lane() -> None:
