@@ -2,9 +2,11 @@
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
+
+from mpsguard.client.mapped.backend import Held
 
 
 class NoCudaError(Exception):
@@ -79,11 +81,6 @@ class CudaBackend:
         with self.entered():
             return int(self._call("cuMemExportToShareableHandle", handle, self._handle_type, 0))
 
-    def take(self, fd: int) -> int:
-        """CUDA's cuMemImportFromShareableHandle."""
-        with self.entered():
-            return int(self._call("cuMemImportFromShareableHandle", fd, self._handle_type))
-
     def drop(self, handle: int) -> None:
         """CUDA's cuMemRelease."""
         with self.entered():
@@ -103,6 +100,24 @@ class CudaBackend:
         """CUDA's cuMemMap."""
         with self.entered():
             self._call("cuMemMap", va, size, 0, handle, 0)
+
+    def map_all(self, va: int, chunks: Iterable[tuple[int, int]], held: Held) -> None:
+        """CUDA's cuMemImportFromShareableHandle and cuMemMap of each, with as little around them as can be."""
+        take, put, kind = self._driver.cuMemImportFromShareableHandle, self._driver.cuMemMap, self._handle_type
+        handles, at = held.handles, va
+        with self.entered():
+            try:
+                for fd, size in chunks:
+                    result, handle = take(fd, kind)
+                    if result:
+                        self._refuse("cuMemImportFromShareableHandle", result)
+                    handles.append(handle)
+                    (result,) = put(at, size, 0, handle, 0)
+                    if result:
+                        self._refuse("cuMemMap", result)
+                    at += size
+            finally:
+                held.mapped = at - va
 
     def unmap(self, va: int, size: int) -> None:
         """CUDA's cuMemUnmap, after all work of the context."""
@@ -138,6 +153,9 @@ class CudaBackend:
     def _call(self, name: str, *arguments: Any) -> Any:
         result, *values = getattr(self._driver, name)(*arguments)
         if int(result):
-            _, text = self._driver.cuGetErrorName(result)
-            raise CudaError(name, text.decode() if isinstance(text, bytes) else str(text), int(result))
+            self._refuse(name, result)
         return values[0] if values else None
+
+    def _refuse(self, name: str, result: Any) -> NoReturn:
+        _, text = self._driver.cuGetErrorName(result)
+        raise CudaError(name, text.decode() if isinstance(text, bytes) else str(text), int(result))

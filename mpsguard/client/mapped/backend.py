@@ -1,11 +1,23 @@
 """What a kind of memory must be able to do to be mapped: the few calls behind which a driver, or the kernel, is."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 
 class AddressTakenError(Exception):
     """The region's addresses are not free in this process, so it cannot be mapped where everybody else has it."""
+
+
+@dataclass
+class Held:
+    """What `Backend.map_all` has taken so far."""
+
+    handles: list[Any] = field(default_factory=list)
+    """Each is to be dropped; in whatever form the backend likes best."""
+    mapped: int = 0
+    """Bytes from the start on that are to be unmapped."""
 
 
 @runtime_checkable
@@ -31,9 +43,6 @@ class Backend(Protocol):
     def export(self, handle: int) -> int:
         """A descriptor of the memory, owned by the caller."""
 
-    def take(self, fd: int) -> int:
-        """A handle of the memory of a descriptor, which stays the caller's."""
-
     def drop(self, handle: int) -> None:
         """Give a handle back."""
 
@@ -46,8 +55,15 @@ class Backend(Protocol):
     def map(self, va: int, size: int, handle: int) -> None:
         """Put memory at reserved addresses, for nobody's access yet."""
 
+    def map_all(self, va: int, chunks: Iterable[tuple[int, int]], held: Held) -> None:
+        """Put the memory of descriptors, which stay the caller's, at reserved addresses from ``va`` on, in a row.
+
+        ``chunks``: descriptors and sizes. One call for all, since there may be thousands and somebody waits. ``held``
+        says at any moment what is to be given back, also if this raises.
+        """
+
     def unmap(self, va: int, size: int) -> None:
-        """Take it away again."""
+        """Take away again what was mapped there, one piece or several."""
 
     def allow(self, va: int, size: int, *, writable: bool) -> None:
         """Let this process read what is mapped there, and write it if ``writable``."""

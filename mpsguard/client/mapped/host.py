@@ -3,9 +3,11 @@
 import ctypes
 import mmap
 import os
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
+from mpsguard.client.mapped.backend import Held
 from mpsguard.linux import memfd
 
 _FIXED, _NORESERVE, _FIXED_NOREPLACE = 0x10, 0x4000, 0x100000
@@ -46,10 +48,6 @@ class HostBackend:
         """Another descriptor of it."""
         return os.dup(handle)
 
-    def take(self, fd: int) -> int:
-        """Another descriptor of it."""
-        return os.dup(fd)
-
     def drop(self, handle: int) -> None:
         """Close it."""
         os.close(handle)
@@ -69,6 +67,12 @@ class HostBackend:
     def map(self, va: int, size: int, handle: int) -> None:
         """Map it for nobody's access; `reserve` has the addresses."""
         _map(va, size, mmap.MAP_SHARED | _FIXED, handle)
+
+    def map_all(self, va: int, chunks: Iterable[tuple[int, int]], held: Held) -> None:
+        """Map each; the kernel needs no handle for that."""
+        for fd, size in chunks:
+            self.map(va + held.mapped, size, fd)
+            held.mapped += size
 
     def unmap(self, va: int, size: int) -> None:
         """Put a mapping of nothing in its place."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from mpsguard.client.mapped import layout
-from mpsguard.client.mapped.backend import AddressTakenError, Backend
+from mpsguard.client.mapped.backend import AddressTakenError, Backend, Held
 from mpsguard.client.mapped.view import View
 from mpsguard.client.region import Chunk, Region
 from mpsguard.client.session import Session
@@ -132,14 +132,20 @@ def attach(session: Session, backend: Backend, name: str, *, writable: bool = Fa
         room = layout.room(sum(sizes))
         _reserve_exactly(backend, name, va, room)
         undo.callback(backend.unreserve, va, room)
-        for fd, (start, length) in zip(region.fds, layout.pieces(va, sizes), strict=True):
-            handle = backend.take(fd)
-            # Later: who attaches is in a hurry, and a mapping keeps its memory in any case.
-            undo.callback(backend.drop, handle)
-            backend.map(start, length, handle)
-            undo.callback(backend.unmap, start, length)
+        held = Held()
+        undo.callback(_give_back, backend, va, held)
+        backend.map_all(va, zip(region.fds, sizes, strict=True), held)
         backend.allow(va, sum(sizes), writable=writable)
         return Memory(backend, region, undo.pop_all(), writable=writable, made=False)
+
+
+def _give_back(backend: Backend, va: int, held: Held) -> None:
+    # Handles, too, only now: who attaches is in a hurry, and a mapping keeps its memory in any case.
+    with ExitStack() as undo:
+        for handle in held.handles:
+            undo.callback(backend.drop, handle)
+        if held.mapped:
+            undo.callback(backend.unmap, va, held.mapped)
 
 
 def _reserve_exactly(backend: Backend, name: str, va: int, size: int) -> None:
