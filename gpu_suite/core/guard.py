@@ -224,11 +224,12 @@ class Guard:
             return 0
         return sum(lease.ready and lease.role is Role.STANDBY for lease in leases)
 
-    def first_sign(self, after: float) -> float | None:
-        """When the first incident began that began ``after`` (seconds of CLOCK_MONOTONIC); None if there is none."""
+    def began(self, after: float = 0.0) -> list[float]:
+        """When the incidents began that began ``after``; seconds of CLOCK_MONOTONIC, in order."""
         lines = self._control_command("events", "--lines", "1000").stdout.splitlines()
-        began = [event["data"]["began"] for event in map(json.loads, lines) if event["kind"] == "incident"]
-        return min((at for at in began if at > after), default=None)
+        incidents = [event["data"] for event in map(json.loads, lines) if event["kind"] == "incident"]
+        # An incident is told of again when its verdict changes.
+        return sorted(at for at in {each["id"]: each["began"] for each in incidents}.values() if at > after)
 
     def takeovers(self) -> list[dict[str, object]]:
         """The events of that kind."""

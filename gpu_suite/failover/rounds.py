@@ -69,9 +69,7 @@ class Crowd:
             culprit = start_culprit(self.bench, self.guard, clients, name, self.chance.uniform(*_MOMENTS))
             at = injected(culprit)
             self._look(self.services, name, at, samples)
-        sign = self.guard.first_sign(at / 1e9)
-        if sign is not None:
-            samples.sign.append(sign * 1e3 - at / _MS)
+        samples.sign += [sign * 1e3 - at / _MS for sign in self.guard.began(at / 1e9)[:1]]
         samples.guarded.append(self.wait(at))
 
     def kill(self, samples: Samples) -> None:

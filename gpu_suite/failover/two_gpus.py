@@ -8,7 +8,7 @@ from typing import Final
 from gpu_suite.core.bench import Bench, Measurement
 from gpu_suite.core.client import Clients
 from gpu_suite.core.errors import SuiteError
-from gpu_suite.core.finding import Finding, none_of
+from gpu_suite.core.finding import Finding, all_of, none_of
 from gpu_suite.core.guard import Options
 from gpu_suite.core.programs import Work
 from gpu_suite.failover.latency import MMU, SM
@@ -39,9 +39,11 @@ def measure(bench: Bench) -> Iterator[Finding]:
                 culprit = bench.workers(culprits, first, 1, work)[0]
                 culprit.go()
                 culprit.finish()
+        seen = len(first.began())
         for client in innocents:
             client.stop()
         outcomes = [client.finish() for client in innocents]
+    yield all_of("incidents of the first GPU, one for each fault", min(seen, rounds), rounds, "incidents")
     lost = [outcome.describe() for outcome in outcomes if not outcome.ok]
     gap = max((event.number("max_gap") for o in outcomes if (event := o.find("finished"))), default=0.0)
     yield none_of(
