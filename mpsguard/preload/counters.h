@@ -14,7 +14,7 @@
     X(deferred)         /* frees put off: during a stream capture, or because the driver refused once */       \
     X(shed)             /* zones disarmed because the card's free memory had fallen below what is armed */     \
     X(plain_small)      /* plain allocations, and why: slabs are switched off */                               \
-    X(plain_async)      /* stream-ordered allocation */                                                        \
+    X(plain_async)      /* stream-ordered allocation with a driver that does not tell streams apart */         \
     X(plain_ipc)        /* this process exports memory by cuIpcGetMemHandle */                                 \
     X(plain_capture)    /* a stream capture is under way */                                                    \
     X(plain_devices)    /* more than one device is visible */                                                  \
@@ -27,7 +27,14 @@
     X(ipc_refused)      /* cuIpcGetMemHandle on a region: the driver refuses it */                             \
     X(unlisted)         /* regions that found the zone table full */                                           \
     X(rebound)          /* symbols bound past us by RTLD_DEEPBIND, and bound to us again */                    \
-    X(settings_refused) /* variables with a value that is not allowed */
+    X(settings_refused) /* variables with a value that is not allowed */                                       \
+    X(plain_pool)       /* a memory pool that is exported, limited, elsewhere, reached by others, or unknown */ \
+    X(plain_stream)     /* a stream that is not of the current context, or that not the primary one */         \
+    X(ordered)          /* of what was placed: allocations in stream order */                                  \
+    X(ordered_reused)   /* of these: from memory that had been freed in stream order */                        \
+    X(ordered_released) /* memory freed in stream order and given back to the driver */                        \
+    X(ordered_unmarked) /* frees in stream order whose end only a later one, or a synchronisation, will show */ \
+    X(ordered_lost)     /* frees in stream order without effect: no host memory for our own records */
 
 typedef enum {
 #define COUNTER_NAME(name) COUNT_##name,

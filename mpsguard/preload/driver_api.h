@@ -15,6 +15,8 @@ typedef unsigned long long mg_handle;  // of physical memory
 typedef int mg_device;
 typedef void *mg_context;
 typedef void *mg_stream;
+typedef void *mg_event;
+typedef void *mg_pool;
 
 enum {
     MG_SUCCESS = 0,
@@ -23,6 +25,12 @@ enum {
     MG_NOT_INITIALIZED = 3,
     MG_INVALID_CONTEXT = 201,
 };
+
+// Handles that stand for a stream: the default one that waits for others, and each thread's own.
+#define MG_STREAM_LEGACY ((mg_stream)1)
+#define MG_STREAM_PER_THREAD ((mg_stream)2)
+
+enum { MG_CAPTURE_NONE = 0, MG_CAPTURE_RELAXED = 2, MG_EVENT_DISABLE_TIMING = 2 };
 
 enum {
     MG_DEVICE_MAX_PITCH = 11,
@@ -36,6 +44,15 @@ enum {
     MG_POINTER_CONTEXT = 1,
     MG_POINTER_RANGE_START = 11,
     MG_POINTER_RANGE_SIZE = 12,
+    MG_POINTER_POOL = 17,
+};
+
+enum {
+    MG_POOL_RELEASE_THRESHOLD = 4,
+    MG_POOL_RESERVED = 5,
+    MG_POOL_RESERVED_HIGH = 6,
+    MG_POOL_USED = 7,
+    MG_POOL_USED_HIGH = 8,
 };
 
 enum { MG_MEMORY_PINNED = 1, MG_LOCATION_DEVICE = 1, MG_ACCESS_READ_WRITE = 3, MG_GRANULARITY_MINIMUM = 0 };
@@ -65,6 +82,16 @@ typedef struct {
     mg_location location;
     int flags;
 } mg_access;
+
+typedef struct {
+    int allocation_type;
+    int handle_types;
+    mg_location location;
+    void *win32_attributes;
+    size_t most;           // since CUDA 12.2; reserved, and so 0, before
+    unsigned short usage;  // since CUDA 12.8, likewise
+    unsigned char reserved[54];
+} mg_pool_properties;
 
 // X(name, parameters): what the preload cannot do without, and every driver since CUDA 11.3 has.
 #define MG_REQUIRED_FUNCTIONS(X)                                                                                     \
@@ -106,8 +133,27 @@ typedef struct {
     X(cuMemFreeAsync_ptsz, (mg_address, mg_stream))                                                                  \
     X(cuMemAllocAsync, (mg_address *, size_t, mg_stream))                                                            \
     X(cuMemAllocAsync_ptsz, (mg_address *, size_t, mg_stream))                                                       \
-    X(cuMemAllocFromPoolAsync, (mg_address *, size_t, void *, mg_stream))                                            \
-    X(cuMemAllocFromPoolAsync_ptsz, (mg_address *, size_t, void *, mg_stream))                                       \
+    X(cuMemAllocFromPoolAsync, (mg_address *, size_t, mg_pool, mg_stream))                                           \
+    X(cuMemAllocFromPoolAsync_ptsz, (mg_address *, size_t, mg_pool, mg_stream))                                      \
+    X(cuMemPoolCreate, (mg_pool *, const mg_pool_properties *))                                                      \
+    X(cuMemPoolDestroy, (mg_pool))                                                                                   \
+    X(cuMemPoolSetAccess, (mg_pool, const mg_access *, size_t))                                                      \
+    X(cuMemPoolSetAttribute, (mg_pool, int, void *))                                                                 \
+    X(cuMemPoolGetAttribute, (mg_pool, int, void *))                                                                 \
+    X(cuMemPoolTrimTo, (mg_pool, size_t))                                                                            \
+    X(cuDeviceGetMemPool, (mg_pool *, mg_device))                                                                    \
+    X(cuDeviceGetDefaultMemPool, (mg_pool *, mg_device))                                                             \
+    X(cuStreamGetId, (mg_stream, unsigned long long *))                                                              \
+    X(cuStreamGetCtx, (mg_stream, mg_context *))                                                                     \
+    X(cuStreamIsCapturing, (mg_stream, int *))                                                                       \
+    X(cuStreamSynchronize, (mg_stream))                                                                              \
+    X(cuStreamSynchronize_ptsz, (mg_stream))                                                                         \
+    X(cuThreadExchangeStreamCaptureMode, (int *))                                                                    \
+    X(cuEventCreate, (mg_event *, unsigned))                                                                         \
+    X(cuEventRecord, (mg_event, mg_stream))                                                                          \
+    X(cuEventQuery, (mg_event))                                                                                      \
+    X(cuEventSynchronize, (mg_event))                                                                                \
+    X(cuCtxSynchronize_v2, (mg_context))                                                                             \
     X(cuStreamBeginCapture, (mg_stream))                                                                             \
     X(cuStreamBeginCapture_ptsz, (mg_stream))                                                                        \
     X(cuStreamBeginCapture_v2, (mg_stream, int))                                                                     \

@@ -5,20 +5,15 @@
 #include "counters.h"
 #include "deepbind.h"
 #include "lookup.h"
+#include "ordered.h"
 #include "placement.h"
+#include "pools.h"
 #include "region.h"
 
-#define EXPORTED __attribute__((visibility("default")))
-
-// The driver for a hook, or NULL: then there is none, and nothing to pass on to.
-static const mg_driver *driver(void) {
+const mg_driver *hooks_driver(void) {
     deepbind_catch_up();
     return lookup_driver();
 }
-
-#define DRIVER_OR_FAIL(d, member)                            \
-    const mg_driver *const d = driver();                     \
-    if (d == NULL || d->member == NULL) return MG_NOT_INITIALIZED
 
 static mg_address allocate(const mg_driver *d, uint64_t size, const void *caller) {
     if (size == 0 || process_inside) return 0;
@@ -28,7 +23,7 @@ static mg_address allocate(const mg_driver *d, uint64_t size, const void *caller
     return address;
 }
 
-static bool make_room(const mg_driver *d) {
+bool hooks_make_room(const mg_driver *d) {
     if (process_inside) return false;
     ++process_inside;
     const bool made = placement_make_room(d);
@@ -39,7 +34,8 @@ static bool make_room(const mg_driver *d) {
 static bool free_ours(const mg_driver *d, mg_address address, mg_result *result) {
     if (address == 0 || process_inside) return false;
     ++process_inside;
-    const bool ours = placement_free(d, address, result);
+    *result = MG_SUCCESS;
+    const bool ours = ordered_free_at_once(d, address) || placement_free(d, address, result);
     --process_inside;
     return ours;
 }
@@ -54,7 +50,7 @@ EXPORTED mg_result cuMemAlloc_v2(mg_address *address, size_t size) {
         return MG_SUCCESS;
     }
     const mg_result result = d->cuMemAlloc_v2(address, size);
-    return result == MG_OUT_OF_MEMORY && make_room(d) ? d->cuMemAlloc_v2(address, size) : result;
+    return result == MG_OUT_OF_MEMORY && hooks_make_room(d) ? d->cuMemAlloc_v2(address, size) : result;
 }
 
 // Rows begin at multiples of 512 bytes, as in plain CUDA on every GPU since compute capability 2.0.
@@ -83,7 +79,7 @@ EXPORTED mg_result cuMemAllocPitch_v2(mg_address *address, size_t *pitch, size_t
         return MG_SUCCESS;
     }
     const mg_result result = d->cuMemAllocPitch_v2(address, pitch, width, height, element);
-    return result == MG_OUT_OF_MEMORY && make_room(d) ? d->cuMemAllocPitch_v2(address, pitch, width, height, element)
+    return result == MG_OUT_OF_MEMORY && hooks_make_room(d) ? d->cuMemAllocPitch_v2(address, pitch, width, height, element)
                                                       : result;
 }
 
@@ -92,36 +88,6 @@ EXPORTED mg_result cuMemFree_v2(mg_address address) {
     mg_result result;
     return free_ours(d, address, &result) ? result : d->cuMemFree_v2(address);
 }
-
-// Stream-ordered allocation is the driver's: its pools hand memory on between streams without waiting, which regions
-// cannot. It is counted where zones would otherwise be.
-static void count_async(void) {
-    if (!process_inside && process_get() != NULL) counter_add(COUNT_plain_async);
-}
-
-#define ALLOCATE_ASYNC(name, parameters, arguments) \
-    EXPORTED mg_result name parameters {            \
-        DRIVER_OR_FAIL(d, name);                    \
-        count_async();                              \
-        return d->name arguments;                   \
-    }
-ALLOCATE_ASYNC(cuMemAllocAsync, (mg_address * address, size_t size, mg_stream stream), (address, size, stream))
-ALLOCATE_ASYNC(cuMemAllocAsync_ptsz, (mg_address * address, size_t size, mg_stream stream), (address, size, stream))
-ALLOCATE_ASYNC(cuMemAllocFromPoolAsync, (mg_address * address, size_t size, void *pool, mg_stream stream),
-               (address, size, pool, stream))
-ALLOCATE_ASYNC(cuMemAllocFromPoolAsync_ptsz, (mg_address * address, size_t size, void *pool, mg_stream stream),
-               (address, size, pool, stream))
-
-// A free in stream order of memory that was not allocated so is allowed, and then frees it like cuMemFree. Waiting for
-// the whole context is more than was asked for, and never too little.
-#define FREE_ASYNC(name)                                                           \
-    EXPORTED mg_result name(mg_address address, mg_stream stream) {                \
-        DRIVER_OR_FAIL(d, name);                                                   \
-        mg_result result;                                                          \
-        return free_ours(d, address, &result) ? result : d->name(address, stream); \
-    }
-FREE_ASYNC(cuMemFreeAsync)
-FREE_ASYNC(cuMemFreeAsync_ptsz)
 
 EXPORTED mg_result cuMemGetAddressRange_v2(mg_address *start, size_t *size, mg_address address) {
     DRIVER_OR_FAIL(d, cuMemGetAddressRange_v2);
@@ -139,12 +105,14 @@ static void correct(const placement *ours, int attribute, void *data) {
         case MG_POINTER_CONTEXT: *(mg_context *)data = ours->context; break;
         case MG_POINTER_RANGE_START: *(mg_address *)data = ours->start; break;
         case MG_POINTER_RANGE_SIZE: *(size_t *)data = ours->size; break;
+        case MG_POINTER_POOL: *(mg_pool *)data = ours->pool; break;
         default: break;
     }
 }
 
 static bool is_corrected(int attribute) {
-    return attribute == MG_POINTER_CONTEXT || attribute == MG_POINTER_RANGE_START || attribute == MG_POINTER_RANGE_SIZE;
+    return attribute == MG_POINTER_CONTEXT || attribute == MG_POINTER_RANGE_START ||
+           attribute == MG_POINTER_RANGE_SIZE || attribute == MG_POINTER_POOL;
 }
 
 EXPORTED mg_result cuPointerGetAttribute(void *data, int attribute, mg_address address) {
@@ -247,7 +215,9 @@ static void context_is_gone(const mg_driver *d, mg_context context, mg_device de
     }
     pthread_mutex_unlock(&p->lock);
     capture_end_all(p, context);
+    ordered_forget(p, context, device);
     region_drop(p, d, context, device);
+    if (context == NULL) pools_forget(p);
     --process_inside;
 }
 

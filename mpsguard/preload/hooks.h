@@ -1,6 +1,8 @@
 // The hooks: for each driver function that is exported under a name of its own, the same signature and meaning.
 #pragma once
 
+#include <stdbool.h>
+
 #include "driver_api.h"
 
 // X(exported name, name for cuGetProcAddress, first CUDA version with it, variant for the per-thread default stream)
@@ -15,6 +17,18 @@
     X(cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync", 11020, 1)              \
     X(cuMemFreeAsync, "cuMemFreeAsync", 11020, 0)                                     \
     X(cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, 1)                                \
+    X(cuMemPoolCreate, "cuMemPoolCreate", 11020, 0)                                   \
+    X(cuMemPoolDestroy, "cuMemPoolDestroy", 11020, 0)                                 \
+    X(cuMemPoolSetAccess, "cuMemPoolSetAccess", 11020, 0)                             \
+    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, 0)                       \
+    X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 11020, 0)                       \
+    X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, 0)                                   \
+    X(cuMemCreate, "cuMemCreate", 10020, 0)                                           \
+    X(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0)                                  \
+    X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000, 0)                              \
+    X(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0)                            \
+    X(cuStreamSynchronize_ptsz, "cuStreamSynchronize", 7000, 1)                       \
+    X(cuEventSynchronize, "cuEventSynchronize", 2000, 0)                              \
     X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000, 0)           \
     X(cuPointerGetAttribute, "cuPointerGetAttribute", 4000, 0)                        \
     X(cuPointerGetAttributes, "cuPointerGetAttributes", 7000, 0)                      \
@@ -43,3 +57,16 @@
 MG_REQUIRED_FUNCTIONS(MG_DECLARE)
 MG_OPTIONAL_FUNCTIONS(MG_DECLARE)
 #undef MG_DECLARE
+
+// What the hooks share.
+#define EXPORTED __attribute__((visibility("default")))
+
+// The driver for a hook, or NULL: then there is none, and nothing to pass on to.
+const mg_driver *hooks_driver(void);
+
+#define DRIVER_OR_FAIL(d, member)              \
+    const mg_driver *const d = hooks_driver(); \
+    if (d == NULL || d->member == NULL) return MG_NOT_INITIALIZED
+
+// Whether something that we held without need was given back, so that what was out of memory can be tried again.
+bool hooks_make_room(const mg_driver *d);

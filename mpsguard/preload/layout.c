@@ -7,6 +7,10 @@ uint64_t layout_round_up(uint64_t value, uint64_t unit) {
     return (value + (unit - 1)) & ~(unit - 1);
 }
 
+uint64_t layout_place(const layout *at, uint64_t size, uint64_t alignment, int placement) {
+    return placement == LAYOUT_PLACE_END ? at->front + at->memory - layout_round_up(size, alignment) : at->front;
+}
+
 bool layout_plan(uint64_t size, uint64_t front, uint64_t back, uint64_t granularity, uint64_t alignment, int placement,
                  layout *out) {
     const uint64_t most = (uint64_t)1 << ADDRESS_BITS;
@@ -15,8 +19,7 @@ bool layout_plan(uint64_t size, uint64_t front, uint64_t back, uint64_t granular
     out->memory = layout_round_up(size, granularity);
     out->back = layout_round_up(back, granularity);
     out->total = out->front + out->memory + out->back;
-    out->user = out->front;
-    if (placement == LAYOUT_PLACE_END) out->user += out->memory - layout_round_up(size, alignment);
+    out->user = layout_place(out, size, alignment, placement);
     return out->total <= most;
 }
 

@@ -30,6 +30,9 @@ uint64_t layout_round_up(uint64_t value, uint64_t unit);
 bool layout_plan(uint64_t size, uint64_t front, uint64_t back, uint64_t granularity, uint64_t alignment, int placement,
                  layout *out);
 
+// Where in memory that is laid out `size` bytes lie; the memory may be more than they need.
+uint64_t layout_place(const layout *at, uint64_t size, uint64_t alignment, int placement);
+
 // How many bytes of zones may be armed in this process while the card has `free` bytes: a quarter of what is left over
 // `margin`, and never more than `limit`. A quarter, because other clients of the card arm zones too, and because managed
 // memory beyond what is free can hang the GPU.

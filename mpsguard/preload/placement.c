@@ -1,12 +1,19 @@
+#define _GNU_SOURCE
 #include "placement.h"
+
+#include <time.h>
 
 #include "counters.h"
 #include "lookup.h"
 #include "region.h"
 #include "registry.h"
 #include "slab.h"
+#include "streams.h"
+#include "waiting.h"
 
 #define SLAB_ALIGNMENT_MOST 65536
+// Times of a millisecond.
+#define ROOM_TRIES 1000
 
 static bool is_primary(const mg_driver *d, mg_context context, mg_device device) {
     unsigned flags;
@@ -18,8 +25,7 @@ static bool is_primary(const mg_driver *d, mg_context context, mg_device device)
     return primary == context;
 }
 
-// The current context, looked up or learnt. False if there is none.
-static bool current_context(process *p, const mg_driver *d, context_entry *out) {
+bool placement_context(process *p, const mg_driver *d, context_entry *out) {
     mg_context context = NULL;
     mg_device device;
     if (d->cuCtxGetCurrent(&context) != MG_SUCCESS || context == NULL) return false;
@@ -45,28 +51,29 @@ static bool has(const mg_driver *d, mg_device device, int attribute) {
 }
 
 static bool device_is_usable(process *p, const mg_driver *d, mg_device device) {
-    pthread_mutex_lock(&p->lock);
-    device_entry entry = p->device[device];
-    pthread_mutex_unlock(&p->lock);
-    if (entry.known) return entry.usable;
+    device_entry *const entry = &p->device[device];
+    if (atomic_load_explicit(&entry->known, memory_order_acquire)) return entry->usable;
     const mg_allocation_properties memory = {
         .type = MG_MEMORY_PINNED,
         .location = {.type = MG_LOCATION_DEVICE, .id = device},
     };
     size_t granularity = 0;
     if (d->cuMemGetAllocationGranularity(&granularity, &memory, MG_GRANULARITY_MINIMUM) != MG_SUCCESS) return false;
-    entry = (device_entry){
-        .known = true,
-        .usable = has(d, device, MG_DEVICE_UNIFIED_ADDRESSING) && has(d, device, MG_DEVICE_VIRTUAL_MEMORY_MANAGEMENT) &&
-                  has(d, device, MG_DEVICE_CONCURRENT_MANAGED_ACCESS) && granularity >= p->set.alignment &&
-                  (granularity & (granularity - 1)) == 0,
-        .rdma = has(d, device, MG_DEVICE_RDMA_WITH_VIRTUAL_MEMORY),
-        .granularity = granularity,
-    };
+    const bool usable =
+        has(d, device, MG_DEVICE_UNIFIED_ADDRESSING) && has(d, device, MG_DEVICE_VIRTUAL_MEMORY_MANAGEMENT) &&
+        has(d, device, MG_DEVICE_CONCURRENT_MANAGED_ACCESS) && granularity >= p->set.alignment &&
+        (granularity & (granularity - 1)) == 0;
+    const bool rdma = has(d, device, MG_DEVICE_RDMA_WITH_VIRTUAL_MEMORY);
     pthread_mutex_lock(&p->lock);
-    p->device[device] = entry;
+    // Once: from then on it is read without the lock.
+    if (!atomic_load_explicit(&entry->known, memory_order_relaxed)) {
+        entry->usable = usable;
+        entry->rdma = rdma;
+        entry->granularity = granularity;
+        atomic_store_explicit(&entry->known, true, memory_order_release);
+    }
     pthread_mutex_unlock(&p->lock);
-    return entry.usable;
+    return usable;
 }
 
 // Peers of a device reach plain memory by cuCtxEnablePeerAccess, but not memory that is mapped as regions are.
@@ -81,47 +88,88 @@ static bool several_devices(process *p, const mg_driver *d) {
 
 static bool is_set(const _Atomic bool *flag) { return atomic_load_explicit(flag, memory_order_acquire); }
 
-// Why this allocation must be plain, or COUNTER_COUNT.
-static counter objection(process *p, const mg_driver *d, uint64_t size, const void *caller) {
+// To ask the loader who a caller is takes longer than all the rest, and callers are few.
+static bool is_plain_caller(const process *p, const void *caller) {
+    static __thread const void *last __attribute__((tls_model("initial-exec")));
+    static __thread bool verdict __attribute__((tls_model("initial-exec")));
+    if (caller != last) {
+        verdict = lookup_is_in_library(p->set.plain_callers, caller);
+        last = caller;
+    }
+    return verdict;
+}
+
+counter placement_objection(process *p, const mg_driver *d, const context_entry *c, uint64_t size, const void *caller) {
     if (is_set(&p->exports)) return COUNT_plain_ipc;
     if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return COUNT_plain_capture;
     if (several_devices(p, d)) return COUNT_plain_devices;
     if (size <= SLAB_MOST && (!p->set.slabs || p->set.alignment > SLAB_ALIGNMENT_MOST)) return COUNT_plain_small;
-    if (lookup_is_in_library(p->set.plain_callers, caller)) return COUNT_plain_caller;
+    if (is_plain_caller(p, caller)) return COUNT_plain_caller;
+    if (!device_is_usable(p, d, c->device)) return COUNT_plain_device;
+    // A green context shares its address space with its primary one, and waiting for it waits for its share only.
+    if (is_set(&p->green) && !c->primary) return COUNT_plain_context;
     return COUNTER_COUNT;
+}
+
+static counter serve(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, mg_address *out) {
+    return size <= SLAB_MOST ? slab_allocate(p, d, c, of, size, out) : region_make(p, d, c, of, size, NULL, out);
+}
+
+mg_address placement_serve(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size) {
+    mg_address address = 0;
+    counter why = serve(p, d, c, of, size, &address);
+    // What was freed in stream order may be all that is missing.
+    if (why != COUNTER_COUNT && atomic_load_explicit(&p->waiting_count, memory_order_acquire) > 0) {
+        streams_ask(p, d, NULL);
+        if (waiting_release_all(p, d)) why = serve(p, d, c, of, size, &address);
+    }
+    counter_add(why != COUNTER_COUNT ? why : size <= SLAB_MOST ? COUNT_placed_small : COUNT_placed);
+    return address;
+}
+
+void placement_drain(process *p, const mg_driver *d) {
+    region_drain(p, d);
+    slab_drain(p, d);
+    if (atomic_load_explicit(&p->waiting_count, memory_order_acquire) == 0) return;
+    pthread_mutex_lock(&p->lock);
+    const bool without_pool = p->waiting_without_pool > 0;
+    pthread_mutex_unlock(&p->lock);
+    if (!without_pool) return;
+    streams_ask(p, d, NULL);
+    waiting_release(p, d, NULL, 0);
 }
 
 mg_address placement_allocate(const mg_driver *d, uint64_t size, const void *caller) {
     context_entry c;
     process *const p = process_get();
-    if (p == NULL || !current_context(p, d, &c)) return 0;
-    region_drain(p, d);
-    slab_drain(p, d);
-    counter why = objection(p, d, size, caller);
-    if (why == COUNTER_COUNT && !device_is_usable(p, d, c.device)) why = COUNT_plain_device;
-    // A green context shares its address space with its primary one, and waiting for it waits for its share only.
-    if (why == COUNTER_COUNT && is_set(&p->green) && !c.primary) why = COUNT_plain_context;
-    if (why != COUNTER_COUNT) {
-        counter_add(why);
-        return 0;
+    if (p == NULL || !placement_context(p, d, &c)) return 0;
+    placement_drain(p, d);
+    const counter why = placement_objection(p, d, &c, size, caller);
+    if (why == COUNTER_COUNT) return placement_serve(p, d, &c, NULL, size);
+    counter_add(why);
+    return 0;
+}
+
+// Frees in stream order that are not over: what they would give back is waited for, but not for ever.
+static bool make_room_in_time(process *p, const mg_driver *d) {
+    static const struct timespec pause = {.tv_nsec = 1000000};
+    for (int tries = 0; tries < ROOM_TRIES; ++tries) {
+        streams_ask(p, d, NULL);
+        if (waiting_release_all(p, d)) return true;
+        if (atomic_load_explicit(&p->waiting_count, memory_order_acquire) == 0 ||
+            atomic_load_explicit(&p->captures, memory_order_acquire) > 0)
+            return false;
+        nanosleep(&pause, NULL);
     }
-    if (size <= SLAB_MOST) {
-        const mg_address address = slab_allocate(p, d, &c, size);
-        if (address != 0) counter_add(COUNT_placed_small);
-        return address;
-    }
-    mg_address address;
-    if (!region_make(p, d, &c, size, NULL, &address)) return 0;
-    counter_add(COUNT_placed);
-    return address;
+    return false;
 }
 
 bool placement_make_room(const mg_driver *d) {
     process *const p = process_if_any();
     if (p == NULL) return false;
-    region_drain(p, d);
-    slab_drain(p, d);
-    return slab_release_empty(p, d);
+    placement_drain(p, d);
+    const bool waited = make_room_in_time(p, d);
+    return slab_release_empty(p, d) || waited;
 }
 
 bool placement_find(mg_address address, placement *out) {
@@ -129,9 +177,15 @@ bool placement_find(mg_address address, placement *out) {
     if (p == NULL) return false;
     pthread_mutex_lock(&p->lock);
     const region *const r = registry_find(p, address);
-    bool found = r != NULL;
+    bool found = r != NULL && !r->aside;
     if (found) {
-        *out = (placement){.start = r->user, .size = r->size, .context = r->context};
+        *out = (placement){
+            .start = r->user,
+            .size = r->size,
+            // The driver names no context for what it allocated in stream order.
+            .context = r->pool == NULL ? r->context : NULL,
+            .pool = r->pool_handle,
+        };
         found = r->slab != NULL ? slab_find(r, address, &out->start, &out->size)
                                 : address >= r->user && address - r->user < r->size;
     }
@@ -152,12 +206,11 @@ bool placement_is_ours(mg_address address) {
 bool placement_free(const mg_driver *d, mg_address address, mg_result *result) {
     process *const p = process_if_any();
     if (p == NULL) return false;
-    region_drain(p, d);
-    slab_drain(p, d);
+    placement_drain(p, d);
     pthread_mutex_lock(&p->lock);
     region *const r = registry_find(p, address);
     const bool small = r != NULL && r->slab != NULL;
-    const bool ours = r != NULL && (small || r->user == address);
+    const bool ours = r != NULL && (small || (r->user == address && !r->aside));
     if (ours && !small) region_withdraw(p, r);
     pthread_mutex_unlock(&p->lock);
     if (!ours) return false;

@@ -29,13 +29,30 @@ typedef struct {
 } capture_entry;
 
 typedef struct {
-    bool known;
+    _Atomic bool known;  // and so are the rest, from then on
     bool usable;    // it has what regions and zones need
     bool rdma;      // memory can be made fit for GPUDirect RDMA, as plain memory is
     uint64_t granularity;
 } device_entry;
 
-enum { PROCESS_CONTEXTS = 16, PROCESS_DEVICES = 64, PROCESS_CAPTURES = 256 };
+// A memory pool of the program's as far as its allocations are ours. All in bytes.
+typedef struct {
+    mg_pool handle;      // NULL: none, or one that was destroyed; its entry is free once nothing is reserved
+    bool plain;          // its allocations are the driver's
+    uint64_t threshold;  // what may stay reserved at a synchronisation
+    uint64_t used, used_high;          // what the program asked for and has
+    uint64_t reserved, reserved_high;  // memory of regions: what is used, and what waits to be used again
+    uint64_t waiting;                  // of that, freed memory
+} pool;
+
+enum {
+    PROCESS_CONTEXTS = 16,
+    PROCESS_DEVICES = 64,
+    PROCESS_CAPTURES = 256,
+    PROCESS_POOLS = 64,
+    // Four to each power of two.
+    PROCESS_WAITING = 4 * 48,
+};
 
 typedef struct {
     _Atomic uint64_t owner;  // PROCESS_OWNER, or 0 in a child
@@ -45,6 +62,7 @@ typedef struct {
     _Atomic bool exports;
     _Atomic bool green;
     _Atomic int devices;  // visible ones; 0: not asked yet
+    _Atomic size_t waiting_count;  // of all below
 
     pthread_mutex_t lock;  // guards all below; never held over a driver call
     region **live;         // by address
@@ -64,6 +82,12 @@ typedef struct {
     context_entry contexts[PROCESS_CONTEXTS];
     size_t contexts_next;
     device_entry device[PROCESS_DEVICES];
+    pool pools[PROCESS_POOLS];
+    struct stream *streams;                   // in which memory was freed, the one last asked for first
+    size_t stream_count;
+    struct waiting *waiting[PROCESS_WAITING];  // memory freed in stream order, by size, newest first
+    uint64_t waiting_without_pool;            // bytes of that which cuMemAlloc had allocated
+    uint64_t frees;                           // in stream order, so far
 } process;
 
 // Whether the preload is switched on in this environment.

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "counters.h"
+#include "pools.h"
 #include "registry.h"
 #include "slab.h"
 
@@ -112,8 +112,9 @@ static mg_allocation_properties properties(const process *p, mg_device device) {
     };
 }
 
-// Reserved addresses with both zones armed; NULL after counting why not.
-static region *new_addresses(process *p, const mg_driver *d, mg_device device, uint64_t size, uint64_t allowed) {
+// Reserved addresses with both zones armed; NULL, and why not.
+static region *new_addresses(process *p, const mg_driver *d, mg_device device, uint64_t size, uint64_t allowed,
+                             counter *why) {
     const uint64_t unit = p->device[device].granularity;
     pthread_mutex_lock(&p->lock);
     const uint64_t left = allowed > p->armed ? allowed - p->armed : 0;
@@ -121,19 +122,17 @@ static region *new_addresses(process *p, const mg_driver *d, mg_device device, u
     const uint64_t front = p->set.front ? layout_zone(p->set.front, left, unit) : 0;
     const uint64_t back = layout_zone(p->set.back, left, unit);
     region *const r = calloc(1, sizeof *r);
-    if (r == NULL) {
-        counter_add(COUNT_plain_memory);
-        return NULL;
-    }
+    *why = COUNT_plain_memory;
+    if (r == NULL) return NULL;
     r->slot = -1;
     r->device = device;
+    *why = COUNT_plain_unarmed;
     if (front + back > left || !layout_plan(size, front, back, unit, p->set.alignment, p->set.placement, &r->at)) {
-        counter_add(COUNT_plain_unarmed);
         free(r);
         return NULL;
     }
     if (d->cuMemAddressReserve(&r->start, r->at.total, unit, 0, 0) != MG_SUCCESS) {
-        counter_add(COUNT_plain_driver);
+        *why = COUNT_plain_driver;
         free(r);
         return NULL;
     }
@@ -143,7 +142,6 @@ static region *new_addresses(process *p, const mg_driver *d, mg_device device, u
     const bool done = p->armed + front + back <= allowed && arm(p, r);
     pthread_mutex_unlock(&p->lock);
     if (done) return r;
-    counter_add(COUNT_plain_unarmed);
     region_unmake(p, d, r);
     return NULL;
 }
@@ -161,29 +159,41 @@ static bool fill(process *p, const mg_driver *d, region *r) {
     return d->cuMemSetAccess(memory, r->at.memory, &access, 1) == MG_SUCCESS;
 }
 
+static zone_entry entry_of(const region *r) {
+    return (zone_entry){
+        .start = r->start, .front = r->at.front, .memory = r->at.memory, .back = r->at.back,
+        .user = r->user, .size = r->size, .flags = flags_of(r), .number = r->number, .device = r->device,
+    };
+}
+
 bool region_enter(process *p, region *r) {
     pthread_mutex_lock(&p->lock);
     const bool entered = registry_add(p, r);
     if (entered) {
         if (r->number == 0) r->number = ++p->regions;
-        const zone_entry entry = {
-            .start = r->start, .front = r->at.front, .memory = r->at.memory, .back = r->at.back,
-            .user = r->user, .size = r->size, .flags = flags_of(r), .number = r->number, .device = r->device,
-        };
+        const zone_entry entry = entry_of(r);
         r->slot = zone_table_add(&p->table, &entry);
+        pools_reserve(r->pool, r->at.memory);
     }
     pthread_mutex_unlock(&p->lock);
     return entered;
 }
 
-bool region_make(process *p, const mg_driver *d, const context_entry *c, uint64_t size, slab *content,
-                 mg_address *user) {
+void region_use_again(process *p, region *r, uint64_t size) {
+    r->at.user = layout_place(&r->at, size, p->set.alignment, p->set.placement);
+    r->user = r->start + r->at.user;
+    r->size = size;
+    r->number = ++p->regions;
+    r->aside = false;
+    const zone_entry entry = entry_of(r);
+    zone_table_change(&p->table, r->slot, &entry);
+}
+
+counter region_make(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, slab *content,
+                    mg_address *user) {
     const uint64_t memory = layout_round_up(size, p->device[c->device].granularity);
     size_t free_now = 0, total = 0;
-    if (memory == 0 || d->cuMemGetInfo_v2(&free_now, &total) != MG_SUCCESS) {
-        counter_add(COUNT_plain_driver);
-        return false;
-    }
+    if (memory == 0 || d->cuMemGetInfo_v2(&free_now, &total) != MG_SUCCESS) return COUNT_plain_driver;
     // What is about to be taken counts as taken.
     const uint64_t free_after = free_now > memory ? free_now - memory : 0;
     const uint64_t allowed = layout_allowed(free_after, MARGIN, p->set.limit);
@@ -195,8 +205,9 @@ bool region_make(process *p, const mg_driver *d, const context_entry *c, uint64_
     else {
         // Kept addresses shall not make the zones of new ones smaller (layout_zone).
         const uint64_t wanted = 16 * (p->set.front + p->set.back);
+        counter why;
         trim_kept(p, d, allowed > wanted ? allowed - wanted : 0);
-        if ((r = new_addresses(p, d, c->device, size, allowed)) == NULL) return false;
+        if ((r = new_addresses(p, d, c->device, size, allowed, &why)) == NULL) return why;
     }
     r->context = c->context;
     r->primary = c->primary;
@@ -206,16 +217,18 @@ bool region_make(process *p, const mg_driver *d, const context_entry *c, uint64_
     r->size = size;
     r->number = 0;
     r->slab = content;
+    r->pool = of;
+    r->pool_handle = of != NULL ? of->handle : NULL;
+    r->aside = false;
     const mg_address address = r->user;  // once it can be found, another thread may free it
     const bool filled = fill(p, d, r);
     if (filled && region_enter(p, r)) {
         *user = address;
-        return true;
+        return COUNTER_COUNT;
     }
-    counter_add(filled ? COUNT_plain_memory : COUNT_plain_driver);
     r->slab = NULL;
     region_unmake(p, d, r);
-    return false;
+    return filled ? COUNT_plain_memory : COUNT_plain_driver;
 }
 
 mg_result region_sync(const mg_driver *d, const region *r) {
@@ -257,6 +270,7 @@ static void put_off(process *p, region *r) {
 
 void region_withdraw(process *p, region *r) {
     registry_remove(p, r);
+    pools_release(r->pool, r->at.memory);
     zone_table_mark(&p->table, r->slot, 0);
     r->slot = -1;
 }
@@ -305,7 +319,7 @@ void region_drain(process *p, const mg_driver *d) {
     }
 }
 
-static bool is_of(const region *r, mg_context context, mg_device device) {
+bool region_is_of(const region *r, mg_context context, mg_device device) {
     return context != NULL ? r->context == context : r->primary && r->device == device;
 }
 
@@ -317,14 +331,14 @@ void region_drop(process *p, const mg_driver *d, mg_context context, mg_device d
     p->uvm.fd = -1;
     for (size_t i = p->live_count; i-- > 0;) {
         region *const r = p->live[i];
-        if (!is_of(r, context, device)) continue;
+        if (!region_is_of(r, context, device)) continue;
         region_withdraw(p, r);
         r->next = list;
         list = r;
     }
     for (region *r = p->pending; r != NULL; r = r->next) {
         // Its work ended with the context.
-        if (is_of(r, context, device)) r->sync = false;
+        if (region_is_of(r, context, device)) r->sync = false;
     }
     pthread_mutex_unlock(&p->lock);
     while (list != NULL) {

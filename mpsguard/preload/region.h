@@ -4,6 +4,7 @@
 // on the pending list and tried again with the next allocation or free.
 #pragma once
 
+#include "counters.h"
 #include "layout.h"
 #include "process.h"
 
@@ -22,16 +23,23 @@ struct region {
     mg_address user;
     uint64_t size;
     slab *slab;  // it is cut into small allocations
+    pool *pool;  // its memory counts there; NULL: it was not allocated in stream order
+    mg_pool pool_handle;  // as the program knows it
+    bool aside;  // freed in stream order, and not given back yet (waiting.h)
     bool sync;   // on the pending list: work that uses it may still run
     int32_t slot;
     uint32_t number;
     region *next;  // on the pending or kept list
 };
 
-// Makes a region for `size` bytes in the current context and enters it; `user` is its address then. False after
-// counting why not.
-bool region_make(process *p, const mg_driver *d, const context_entry *c, uint64_t size, slab *content,
-                 mg_address *user);
+// Makes a region for `size` bytes in the current context, of a pool or none, and enters it; `user` is its address then.
+// COUNTER_COUNT, or why it could not be made.
+counter region_make(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, slab *content,
+                    mg_address *user);
+
+// A region whose memory the program has freed gets a new allocation, no greater than its memory. The caller holds the
+// lock.
+void region_use_again(process *p, region *r, uint64_t size);
 
 // Enters a region (again) where it can be found; false if there is no host memory for that.
 bool region_enter(process *p, region *r);
@@ -53,6 +61,9 @@ void region_defer(process *p, region *r, bool sync);
 
 // Tries again what was put off, unless a capture is under way.
 void region_drain(process *p, const mg_driver *d);
+
+// Whether it is of that context, or of the device's primary one (context NULL).
+bool region_is_of(const region *r, mg_context context, mg_device device);
 
 // Takes every region of a context apart that is no more, or of a device's primary context (context NULL).
 void region_drop(process *p, const mg_driver *d, mg_context context, mg_device device);

@@ -61,39 +61,39 @@ static void give_back(slab *s, uint32_t first) {
     s->longest = s->free_units;
 }
 
-static mg_address take_anywhere(process *p, mg_context context, uint64_t size) {
+static mg_address take_anywhere(process *p, mg_context context, const pool *of, uint64_t size) {
     for (slab *s = p->slabs; s != NULL; s = s->next) {
-        const mg_address address = s->region->context == context ? take(s, size) : 0;
+        const bool fits = s->region->context == context && s->region->pool == of;
+        const mg_address address = fits ? take(s, size) : 0;
         if (address != 0) return address;
     }
     return 0;
 }
 
-mg_address slab_allocate(process *p, const mg_driver *d, const context_entry *c, uint64_t size) {
+counter slab_allocate(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size,
+                      mg_address *out) {
     pthread_mutex_lock(&p->lock);
-    mg_address address = take_anywhere(p, c->context, size);
+    *out = take_anywhere(p, c->context, of, size);
     pthread_mutex_unlock(&p->lock);
-    if (address != 0) return address;
+    if (*out != 0) return COUNTER_COUNT;
     slab *const made = calloc(1, sizeof *made);
-    if (made == NULL) {
-        counter_add(COUNT_plain_memory);
-        return 0;
-    }
+    if (made == NULL) return COUNT_plain_memory;
     made->unit = p->set.alignment;
     made->units = (uint32_t)(SLAB_BYTES / made->unit);
     made->free_units = made->longest = made->units;
     mg_address start;
-    if (!region_make(p, d, c, SLAB_BYTES, made, &start)) {
+    const counter why = region_make(p, d, c, of, SLAB_BYTES, made, &start);
+    if (why != COUNTER_COUNT) {
         free(made);
-        return 0;
+        return why;
     }
     pthread_mutex_lock(&p->lock);
     made->region = registry_find(p, start);
     made->next = p->slabs;
     p->slabs = made;
-    address = take(made, size);
+    *out = take(made, size);
     pthread_mutex_unlock(&p->lock);
-    return address;
+    return COUNTER_COUNT;
 }
 
 // The first unit of the allocation that holds `address`, or -1.
@@ -115,6 +115,25 @@ bool slab_find(const region *r, mg_address address, mg_address *start, uint64_t 
     return address - *start < *size;
 }
 
+uint64_t slab_set_aside(const region *r, mg_address address, uint64_t *bytes) {
+    const int64_t first = first_unit(r, address);
+    if (first < 0 || r->user + (uint64_t)first * r->slab->unit != address || r->slab->bytes[first] > SIZE_BITS) return 0;
+    const uint64_t size = r->slab->bytes[first];
+    *bytes = units_of(r->slab, size) * r->slab->unit;
+    r->slab->bytes[first] |= LEAVING;
+    return size;
+}
+
+uint64_t slab_take_back(const region *r, mg_address address, uint64_t size) {
+    const uint64_t first = (address - r->user) / r->slab->unit;
+    r->slab->bytes[first] = size != 0 ? (uint32_t)size : r->slab->bytes[first] & SIZE_BITS;
+    return r->slab->bytes[first];
+}
+
+void slab_return(const region *r, mg_address address) {
+    give_back(r->slab, (uint32_t)((address - r->user) / r->slab->unit));
+}
+
 static void unlink_slab(process *p, slab *s) {
     for (slab **link = &p->slabs; *link != NULL; link = &(*link)->next) {
         if (*link != s) continue;
@@ -123,13 +142,18 @@ static void unlink_slab(process *p, slab *s) {
     }
 }
 
-// Withdraws a slab in which nothing is, if another such one of its context stays or none shall; NULL if there is none.
+static bool are_alike(const region *one, const region *other) {
+    return one->context == other->context && one->pool == other->pool;
+}
+
+// Withdraws a slab in which nothing is, if another such one stays or none shall; NULL if there is none.
 static region *withdraw_empty(process *p, bool spare_one) {
     for (slab *s = p->slabs; s != NULL; s = s->next) {
         if (s->free_units != s->units) continue;
-        bool spare = !spare_one;
+        const pool *const of = s->region->pool;
+        bool spare = !spare_one || (of != NULL && of->handle == NULL);
         for (slab *other = p->slabs; other != NULL && !spare; other = other->next)
-            spare = other != s && other->free_units == other->units && other->region->context == s->region->context;
+            spare = other != s && other->free_units == other->units && are_alike(other->region, s->region);
         if (!spare) continue;
         region *const r = s->region;
         unlink_slab(p, s);
@@ -142,6 +166,8 @@ static region *withdraw_empty(process *p, bool spare_one) {
 }
 
 static bool release(process *p, const mg_driver *d, bool spare_one) {
+    // Unmapping is not tried while it might break a capture.
+    if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return false;
     for (bool any = false;; any = true) {
         pthread_mutex_lock(&p->lock);
         region *const r = withdraw_empty(p, spare_one);
@@ -150,6 +176,8 @@ static bool release(process *p, const mg_driver *d, bool spare_one) {
         region_free(p, d, r);
     }
 }
+
+void slab_tidy(process *p, const mg_driver *d) { release(p, d, true); }
 
 bool slab_release_empty(process *p, const mg_driver *d) { return release(p, d, false); }
 

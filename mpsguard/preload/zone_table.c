@@ -70,6 +70,10 @@ int32_t zone_table_add(zone_table *table, const zone_entry *entry) {
     return index;
 }
 
+void zone_table_change(zone_table *table, int32_t slot, const zone_entry *entry) {
+    if (table->base != NULL && slot >= 0) write_slot(slot_at(table, slot), entry);
+}
+
 void zone_table_mark(zone_table *table, int32_t slot, uint32_t flags) {
     if (table->base == NULL || slot < 0) return;
     zone_slot *const at = slot_at(table, slot);

@@ -60,5 +60,8 @@ void zone_table_open(zone_table *table);
 // Enters a region; returns its slot, or -1 if there is no table or no room. Callers write one at a time.
 int32_t zone_table_add(zone_table *table, const zone_entry *entry);
 
+// Writes an entry anew.
+void zone_table_change(zone_table *table, int32_t slot, const zone_entry *entry);
+
 // Changes the flags of an entry; 0 takes it out.
 void zone_table_mark(zone_table *table, int32_t slot, uint32_t flags);

@@ -62,6 +62,13 @@ COUNTERS: Final = (
     "unlisted",
     "rebound",
     "settings_refused",
+    "plain_pool",
+    "plain_stream",
+    "ordered",
+    "ordered_reused",
+    "ordered_released",
+    "ordered_unmarked",
+    "ordered_lost",
 )
 """In the order of mpsguard/preload/counters.h, which says what they count."""
 

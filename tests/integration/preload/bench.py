@@ -84,7 +84,8 @@ def make(directory: Path, sanitizer: str | None = None) -> Bench:
     here = "-Wl,-rpath,$ORIGIN"
     scenarios = sorted(path.name for path in HERE.glob("scenarios_*.c"))
     build.compile_library(directory / library.NAME, flags=["-Werror", *flags])
-    compile_c(directory / "libcuda.so.1", ["stub_libcuda.c"], *shared, "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
+    stub = sorted(path.name for path in HERE.glob("stub_*.c"))
+    compile_c(directory / "libcuda.so.1", stub, *shared, "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
     compile_c(directory / "program", ["program.c", "reach.c", *scenarios], *flags, here, driver)
     compile_c(directory / "plugin.so", ["plugin.c", "reach.c"], *shared, here, "-Wl,-z,relro,-z,now", driver)
     compile_c(directory / "lazy_plugin.so", ["plugin.c", "reach.c"], *shared, here, "-Wl,-z,lazy", driver)

@@ -15,6 +15,26 @@ uint64_t allocated(const api *cuda, size_t size) {
     return address;
 }
 
+void *new_stream(const api *cuda) {
+    void *stream = NULL;
+    CHECK(cuda->cuStreamCreate(&stream, 1) == 0);
+    return stream;
+}
+
+uint64_t ordered(const api *cuda, size_t size, void *stream) {
+    uint64_t address = 0;
+    CHECK(cuda->cuMemAllocAsync(&address, size, stream) == 0);
+    CHECK(address != 0 && address % 512 == 0 && is_placed(address));
+    ((unsigned char *)(uintptr_t)address)[0] = ((unsigned char *)(uintptr_t)address)[size - 1] = 0x5a;
+    return address;
+}
+
+void set_threshold(const api *cuda, uint64_t bytes) {
+    void *pool;
+    CHECK(cuda->cuDeviceGetDefaultMemPool(&pool, 0) == 0);
+    CHECK(cuda->cuMemPoolSetAttribute(pool, 4, &bytes) == 0);
+}
+
 bool is_placed(uint64_t address) {
     // Only memory that is mapped by a handle has one.
     unsigned long long handle;
@@ -54,7 +74,8 @@ int main(int count, char **words) {
     CHECK(cuDevicePrimaryCtxRetain(&context, 0) == 0);
     CHECK(cuCtxSetCurrent(context) == 0);
     const scenario *const lists[] = {scenarios_of_memory, scenarios_of_fallback, scenarios_of_processes,
-                                     scenarios_at_random};
+                                     scenarios_of_order,  scenarios_of_order_edges, scenarios_of_pools,
+                                     scenarios_at_random, scenarios_of_random_order};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; ++i)
         for (const scenario *s = lists[i]; s->name != NULL; ++s)
             if (strcmp(s->name, words[2]) == 0) return s->run(&cuda), 0;

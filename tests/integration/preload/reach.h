@@ -17,6 +17,21 @@
     X(cuPointerGetAttributes, "cuPointerGetAttributes", (unsigned, int *, void **, uint64_t)) \
     X(cuIpcGetMemHandle, "cuIpcGetMemHandle", (void *, uint64_t))                \
     X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", (unsigned long long *, void *)) \
+    X(cuStreamCreate, "cuStreamCreate", (void **, unsigned))                     \
+    X(cuStreamSynchronize, "cuStreamSynchronize", (void *))                      \
+    X(cuCtxSynchronize, "cuCtxSynchronize", (void))                              \
+    X(cuEventCreate, "cuEventCreate", (void **, unsigned))                       \
+    X(cuEventRecord, "cuEventRecord", (void *, void *))                          \
+    X(cuEventSynchronize, "cuEventSynchronize", (void *))                        \
+    X(cuMemCreate, "cuMemCreate", (unsigned long long *, size_t, const void *, unsigned long long)) \
+    X(cuMemPoolCreate, "cuMemPoolCreate", (void **, const void *))               \
+    X(cuMemPoolDestroy, "cuMemPoolDestroy", (void *))                            \
+    X(cuMemPoolSetAccess, "cuMemPoolSetAccess", (void *, const void *, size_t))  \
+    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (void *, int, void *))     \
+    X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (void *, int, void *))     \
+    X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (void *, size_t))                      \
+    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (void **, int))    \
+    X(cuDeviceSetMemPool, "cuDeviceSetMemPool", (int, void *))                   \
     X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", (void *, int))            \
     X(cuStreamEndCapture, "cuStreamEndCapture", (void *, void **))               \
     X(cuStreamDestroy_v2, "cuStreamDestroy", (void *))                           \

@@ -55,21 +55,25 @@ static void random_steps(const api *cuda) {
     static held list[HELD];
     const char *const text = getenv("SEED");
     seed = text != NULL ? (unsigned)atoi(text) : 1;
-    int stream, capturing = 0;
-    void *graph;
+    int capturing = 0;
+    void *stream, *graph;
+    CHECK(cuda->cuStreamCreate(&stream, 1) == 0);
     for (int step = 0; step < STEPS; ++step) {
         held *const h = &list[below(HELD)];
         switch (below(40)) {
             case 0: fail_something(); break;
             case 1: stub_set_free((1 + below(64)) * 512 * MIB); break;
             case 2:
-                if (!capturing) capturing = cuda->cuStreamBeginCapture_v2(&stream, 2) == 0;
+                if (!capturing) capturing = cuda->cuStreamBeginCapture_v2(stream, 2) == 0;
                 break;
             case 3:
             case 4:
-                if (capturing) capturing = cuda->cuStreamEndCapture(&stream, &graph) != 0;
+                if (capturing) capturing = cuda->cuStreamEndCapture(stream, &graph) != 0;
                 break;
-            case 5: stub_launch(); break;
+            case 5:
+                for (int i = 0; i < HELD; ++i)
+                    if (list[i].address != 0) stub_work(NULL, list[i].address);
+                break;
             default:
                 if (h->address == 0) {
                     h->size = some_size();
@@ -87,7 +91,7 @@ static void random_steps(const api *cuda) {
                 }
         }
     }
-    if (capturing) CHECK(cuda->cuStreamEndCapture(&stream, &graph) == 0);
+    if (capturing) CHECK(cuda->cuStreamEndCapture(stream, &graph) == 0);
     for (int i = 0; i < HELD; ++i) {
         if (list[i].address == 0) continue;
         check(cuda, &list[i]);

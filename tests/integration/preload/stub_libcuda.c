@@ -1,7 +1,7 @@
 // A stub of libcuda.so.1 over mmap and memfd: the part of the driver API that the preload and its tests use. It is no
 // driver: "device memory" is memory of this process, and the UVM device is a memfd.
 #define _GNU_SOURCE
-#include "stub_libcuda.h"
+#include "stub_internal.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,30 +15,30 @@
 
 #define UNIT ((size_t)2 << 20)
 #define MOST 65536
-#define EXPORT __attribute__((visibility("default")))
 
 typedef struct {
     uint64_t at;
     size_t size;
-    int value;    // of a mapping: its handle; of a plain allocation: its context
-    int used_by;  // of a mapping: the context with work in flight that began while it was there, or 0
+    int value;  // of a mapping: its handle; of a plain allocation: its context
+    int pool;   // of a plain allocation: the one it counts in, or 0
 } range;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static range reservations[MOST], mappings[MOST], plain[MOST];
 static size_t reservation_count, mapping_count, plain_count;
 static struct { int file; size_t size; bool released; bool used; } handles[MOST];
 static struct { _Atomic bool live, primary; _Atomic int device; } contexts[64];
-static _Atomic int capturing, primary_count[8];
-static _Atomic long violations;
+_Atomic int capturing;
+static _Atomic int primary_count[8];
+_Atomic long violations;
 static _Atomic size_t free_bytes = (size_t)100 << 30;
-static bool initialised;
+bool initialised;
 static int uvm_wrong = -1, uvm = -1;
-static __thread int current_context;  // 0: none
+__thread int current_context;  // 0: none
 
 static struct { const char *name; long calls, fail_at; int code; } functions[256];
 
-static int enter(const char *name) {
+int enter(const char *name) {
     int code = 0;
     pthread_mutex_lock(&lock);
     size_t i = 0;
@@ -49,13 +49,6 @@ static int enter(const char *name) {
     pthread_mutex_unlock(&lock);
     return code;
 }
-#define ENTER                                      \
-    do {                                           \
-        const int refused_ = enter(__func__);      \
-        if (refused_ != 0) return refused_;        \
-        if (!initialised) return 3;                \
-    } while (0)
-
 EXPORT void stub_fail(const char *name, long nth, int code) {
     pthread_mutex_lock(&lock);
     size_t i = 0;
@@ -102,7 +95,8 @@ EXPORT long stub_count(const char *kind) {
 
 EXPORT void stub_launch(void) {
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < mapping_count; ++i) mappings[i].used_by = current_context;
+    const int stream = streams_legacy();
+    for (size_t i = 0; i < mapping_count; ++i) streams_enqueue(stream, mappings[i].at);
     pthread_mutex_unlock(&lock);
 }
 EXPORT long stub_violations(void) { return violations; }
@@ -116,12 +110,6 @@ static range *find(range *list, size_t count, uint64_t at, bool inside) {
 }
 
 static void drop(range *list, size_t *count, range *entry) { *entry = list[--*count]; }
-
-// Waits for the work of a context. The caller holds the lock.
-static void wait_for(int context) {
-    for (size_t i = 0; i < mapping_count; ++i)
-        if (mappings[i].used_by == context) mappings[i].used_by = 0;
-}
 
 static uint64_t aligned_addresses(size_t size) {
     char *const raw = mmap(NULL, size + UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -187,19 +175,18 @@ static int primary_of(int device) {
 
 static void end_context(int context) {
     contexts[context].live = false;
-    wait_for(context);
+    streams_end(context);
     for (size_t i = plain_count; i-- > 0;) {
         if (plain[i].value != context) continue;
         munmap((void *)(uintptr_t)plain[i].at, plain[i].size);
+        pool_subtract(plain[i].pool, plain[i].size);
         drop(plain, &plain_count, &plain[i]);
     }
 }
 
 static void *handle_of(int context) { return (void *)(intptr_t)context; }
-static bool is_live(const void *context) {
-    const intptr_t index = (intptr_t)context;
-    return index > 0 && index < 64 && contexts[index].live;
-}
+bool is_live_context(int context) { return context > 0 && context < 64 && contexts[context].live; }
+static bool is_live(const void *context) { return is_live_context((int)(intptr_t)context); }
 
 EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device) {
     ENTER;
@@ -251,7 +238,7 @@ EXPORT int cuCtxSynchronize(void) {
         return 900;
     }
     pthread_mutex_lock(&lock);
-    wait_for(current_context);
+    streams_finish(current_context);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -290,7 +277,7 @@ EXPORT int cuGreenCtxCreate(void **context, void *description, int device, unsig
     return 0;
 }
 
-static int allocate(uint64_t *address, size_t size) {
+int allocate(uint64_t *address, size_t size, int pool) {
     if (!contexts[current_context].live) return 201;
     if (size == 0 || address == NULL) return 1;
     const uint64_t unit = size > UNIT / 2 ? UNIT : 512, rounded = (size + unit - 1) & ~(unit - 1);
@@ -298,17 +285,19 @@ static int allocate(uint64_t *address, size_t size) {
     void *const at = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return 2;
     pthread_mutex_lock(&lock);
-    plain[plain_count++] = (range){(uint64_t)(uintptr_t)at, rounded, current_context, 0};
+    plain[plain_count++] = (range){(uint64_t)(uintptr_t)at, rounded, current_context, pool};
+    pool_add(pool, rounded);
     pthread_mutex_unlock(&lock);
     *address = (uint64_t)(uintptr_t)at;
     return 0;
 }
-static int release(uint64_t address) {
+int release(uint64_t address, bool wait) {
     pthread_mutex_lock(&lock);
     range *const found = find(plain, plain_count, address, false);
     const range gone = found != NULL ? *found : (range){0};
     if (found != NULL) drop(plain, &plain_count, found);
-    if (found != NULL && capturing == 0) wait_for(gone.value);
+    if (found != NULL) pool_subtract(gone.pool, gone.size);
+    if (found != NULL && wait && capturing == 0) streams_finish(gone.value);
     pthread_mutex_unlock(&lock);
     if (found == NULL) return 1;
     munmap((void *)(uintptr_t)gone.at, gone.size);
@@ -316,50 +305,20 @@ static int release(uint64_t address) {
 }
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t size) {
     ENTER;
-    return allocate(address, size);
+    return allocate(address, size, 0);
 }
 // The 32-bit one of before CUDA 3.2, told apart by its answer.
 EXPORT int cuMemAlloc(unsigned *address, unsigned size) { return (void)address, (void)size, 801; }
 EXPORT int cuMemFree(unsigned address) { return (void)address, 801; }
 EXPORT int cuMemFree_v2(uint64_t address) {
     ENTER;
-    return address == 0 ? 0 : release(address);
+    return address == 0 ? 0 : release(address, true);
 }
 EXPORT int cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t height, unsigned element) {
     ENTER;
     if (element != 4 && element != 8 && element != 16) return 1;
     *pitch = (width + 511) & ~(size_t)511;
-    return allocate(address, *pitch * height);
-}
-EXPORT int cuMemAllocAsync(uint64_t *address, size_t size, void *stream) {
-    ENTER;
-    (void)stream;
-    return allocate(address, size);
-}
-EXPORT int cuMemAllocAsync_ptsz(uint64_t *address, size_t size, void *stream) {
-    ENTER;
-    (void)stream;
-    return allocate(address, size);
-}
-EXPORT int cuMemAllocFromPoolAsync(uint64_t *address, size_t size, void *pool, void *stream) {
-    ENTER;
-    (void)stream, (void)pool;
-    return allocate(address, size);
-}
-EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *address, size_t size, void *pool, void *stream) {
-    ENTER;
-    (void)stream, (void)pool;
-    return allocate(address, size);
-}
-EXPORT int cuMemFreeAsync(uint64_t address, void *stream) {
-    ENTER;
-    (void)stream;
-    return release(address);
-}
-EXPORT int cuMemFreeAsync_ptsz(uint64_t address, void *stream) {
-    ENTER;
-    (void)stream;
-    return release(address);
+    return allocate(address, *pitch * height, 0);
 }
 EXPORT int cuMemGetInfo_v2(size_t *available, size_t *total) {
     ENTER;
@@ -391,6 +350,7 @@ EXPORT int cuPointerGetAttribute(void *data, int attribute, uint64_t address) {
         case 10: *(bool *)data = own != NULL; break;
         case 11: *(uint64_t *)data = found->at; break;
         case 12: *(size_t *)data = found->size; break;
+        case 17: *(void **)data = own != NULL ? pool_handle(own->pool) : NULL; break;
         default: return 1;
     }
     return 0;
@@ -418,7 +378,7 @@ EXPORT int cuMemAddressReserve(uint64_t *address, size_t size, size_t alignment,
     // Like a driver that keeps its reservations to itself: nothing is mapped there.
     if (getenv("STUB_BARE_RESERVATIONS") != NULL) munmap((void *)(uintptr_t)start, size);
     pthread_mutex_lock(&lock);
-    reservations[reservation_count++] = (range){start, size, 0, 0};
+    reservations[reservation_count++] = (range){.at = start, .size = size};
     pthread_mutex_unlock(&lock);
     *address = start;
     return 0;
@@ -487,7 +447,7 @@ EXPORT int cuMemMap(uint64_t address, size_t size, size_t offset, unsigned long 
     int result = inside != NULL && address + size <= inside->at + inside->size && offset == 0 && size == handles[handle].size ? 0 : 1;
     if (result == 0 && mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, handles[handle].file, 0) == MAP_FAILED)
         result = 2;
-    if (result == 0) mappings[mapping_count++] = (range){address, size, (int)handle, 0};
+    if (result == 0) mappings[mapping_count++] = (range){.at = address, .size = size, .value = (int)handle};
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -497,7 +457,7 @@ EXPORT int cuMemUnmap(uint64_t address, size_t size) {
     range *const found = find(mappings, mapping_count, address, false);
     const bool known = found != NULL && found->size == size;
     if (known) {
-        violations += found->used_by != 0;  // a real GPU would fault: unmapping waits for nothing
+        violations += streams_use(address, address + size);  // a real GPU would fault: unmapping waits for nothing
         const int handle = found->value;
         mmap((void *)(uintptr_t)address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         drop(mappings, &mapping_count, found);
@@ -520,36 +480,8 @@ EXPORT int cuMemRetainAllocationHandle(unsigned long long *handle, void *address
     return found != NULL ? 0 : 1;
 }
 
-static int capture(int change) {
-    pthread_mutex_lock(&lock);
-    const bool allowed = capturing + change >= 0;
-    if (allowed) capturing += change;
-    pthread_mutex_unlock(&lock);
-    return allowed ? 0 : 401;
-}
-#define BEGIN(name, parameters)   \
-    EXPORT int name parameters {  \
-        ENTER;                    \
-        (void)stream;             \
-        return capture(1);        \
-    }
-BEGIN(cuStreamBeginCapture, (void *stream))
-BEGIN(cuStreamBeginCapture_ptsz, (void *stream))
-BEGIN(cuStreamBeginCapture_v2, (void *stream, __attribute__((unused)) int mode))
-BEGIN(cuStreamBeginCapture_v2_ptsz, (void *stream, __attribute__((unused)) int mode))
-EXPORT int cuStreamEndCapture(void *stream, void **graph) {
-    ENTER;
-    (void)stream;
-    *graph = NULL;
-    return capture(-1);
-}
-EXPORT int cuStreamEndCapture_ptsz(void *stream, void **graph) { return cuStreamEndCapture(stream, graph); }
-EXPORT int cuStreamDestroy_v2(void *stream) {
-    ENTER;
-    (void)stream;
-    if (capturing > 0) capture(-1);
-    return 0;
-}
+#define DECLARE_STREAM_FUNCTION(name) extern int name();
+STREAM_FUNCTIONS(DECLARE_STREAM_FUNCTION)
 
 EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status);
 EXPORT int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
@@ -599,6 +531,20 @@ static const struct { const char *symbol; int since; void *legacy, *per_thread; 
     ENTRY_PTSZ("cuStreamBeginCapture", 10000, cuStreamBeginCapture),
     ENTRY_PTSZ("cuStreamEndCapture", 10000, cuStreamEndCapture),
     ENTRY("cuStreamDestroy", 4000, cuStreamDestroy_v2),
+    ENTRY("cuStreamCreate", 2000, cuStreamCreate),
+    ENTRY_PTSZ("cuStreamSynchronize", 2000, cuStreamSynchronize),
+    ENTRY("cuEventCreate", 2000, cuEventCreate),
+    ENTRY("cuEventRecord", 2000, cuEventRecord),
+    ENTRY("cuEventSynchronize", 2000, cuEventSynchronize),
+    ENTRY("cuMemCreate", 10020, cuMemCreate),
+    ENTRY("cuMemPoolCreate", 11020, cuMemPoolCreate),
+    ENTRY("cuMemPoolDestroy", 11020, cuMemPoolDestroy),
+    ENTRY("cuMemPoolSetAccess", 11020, cuMemPoolSetAccess),
+    ENTRY("cuMemPoolSetAttribute", 11020, cuMemPoolSetAttribute),
+    ENTRY("cuMemPoolGetAttribute", 11020, cuMemPoolGetAttribute),
+    ENTRY("cuMemPoolTrimTo", 11020, cuMemPoolTrimTo),
+    ENTRY("cuDeviceGetDefaultMemPool", 11020, cuDeviceGetDefaultMemPool),
+    ENTRY("cuDeviceSetMemPool", 11020, cuDeviceSetMemPool),
     ENTRY("cuGetProcAddress", 12000, cuGetProcAddress_v2),
     ENTRY("cuGetProcAddress", 11030, cuGetProcAddress),
     {NULL, 0, NULL, NULL},

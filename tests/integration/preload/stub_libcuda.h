@@ -16,6 +16,19 @@ void stub_fail(const char *function, long nth, int code);
 // Work is in flight in the current context until something waits for it.
 void stub_launch(void);
 
+// Work that uses the memory at `address` is enqueued in a stream; it is under way until something waits for it, or one of
+// these ends that of one stream, or of all.
+void stub_work(void *stream, uint64_t address);
+void stub_finish(void *stream);
+void stub_finish_all(void);
+
+// How far a stream is to be done, for its work so far: the stream by a number that no other one ever has.
+typedef struct {
+    long stream, number;
+} stub_point;
+stub_point stub_now(void *stream);
+int stub_is_past(stub_point point);
+
 // What a real driver would have punished: memory taken away under running work, a capture broken by waiting.
 long stub_violations(void);
 

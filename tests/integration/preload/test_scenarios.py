@@ -17,7 +17,6 @@ SCENARIOS = [
     "many_small",
     "contexts",
     "threads",
-    "async",
     "ipc",
     "capture",
     "green",
@@ -27,6 +26,24 @@ SCENARIOS = [
     "limit",
     "forks",
     "newer_version",
+    "described",
+    "used_again_large",
+    "used_again_small",
+    "default_streams",
+    "stream_zero",
+    "given_back",
+    "bounded",
+    "waits_for_nothing",
+    "while_captured",
+    "makes_room_in_order",
+    "refused",
+    "elsewhere",
+    "many_streams",
+    "threads_in_order",
+    "pools_served",
+    "many_pools",
+    "pools_counted",
+    "pools_destroyed",
 ]
 
 WAYS = [
@@ -56,15 +73,23 @@ def test_under_address_and_undefined_behaviour_sanitizers(sanitized: Bench, scen
     sanitized.passes("direct", scenario)
 
 
-@pytest.mark.parametrize("scenario", ["threads", "capture", "contexts"])
+@pytest.mark.parametrize("scenario", ["threads", "capture", "contexts", "threads_in_order"])
 def test_under_thread_sanitizer(thread_sanitized: Bench, scenario: str) -> None:
     thread_sanitized.passes("proc2", scenario)
 
 
-@pytest.mark.parametrize("scenario", ["placed", "reported", "async", "ipc", "capture"])
+@pytest.mark.parametrize(
+    "scenario",
+    ["placed", "reported", "ipc", "capture", "described", "given_back", "while_captured", "pools_counted"],
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_by_every_way(plain: Bench, way: str, scenario: str) -> None:
     plain.passes(way.format(plain.directory), scenario)
+
+
+@pytest.mark.parametrize(("way", "per_thread"), [("direct", False), ("proc2", False), ("ptsz", True)])
+def test_the_default_stream_is_that_of_the_way(plain: Bench, way: str, *, per_thread: bool) -> None:
+    plain.passes(way, "stream_zero", None, **({"WAY_PER_THREAD": "1"} if per_thread else {}))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +152,12 @@ def test_what_is_counted(plain: Bench) -> None:
     }
     assert plain.passes("dlsym", "ipc")["ipc_refused"] == 1
     assert plain.passes("dlsym", "capture")["plain_capture"] == 3
-    assert plain.passes("dlsym", "async")["plain_async"] == 2
+    counted = plain.passes("dlsym", "elsewhere")
+    assert (counted["plain_stream"], counted["ordered"], counted["ordered_reused"]) == (2, 5, 1)
+    counted = plain.passes("dlsym", "pools_served")
+    assert (counted["plain_pool"], counted["ordered"], counted["ordered_reused"]) == (7, 6, 1)
+    assert plain.passes("dlsym", "refused")["ordered_unmarked"] == 1
+    assert plain.passes("dlsym", "given_back")["ordered_released"] == 7
     assert plain.passes(f"plugin:{plain.directory}/plugin.so:deepbind:direct", "placed")["rebound"] > 0
 
 
@@ -144,3 +174,13 @@ def test_a_random_program(plain: Bench, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(101, 105))
 def test_a_random_program_under_sanitizers(sanitized: Bench, seed: int) -> None:
     sanitized.passes("direct", "random", SEED=str(seed))
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_random_program_with_streams(plain: Bench, seed: int) -> None:
+    assert plain.passes("proc2", "random_order", SEED=str(seed))["ordered_reused"] > 100
+
+
+@pytest.mark.parametrize("seed", range(101, 105))
+def test_a_random_program_with_streams_under_sanitizers(sanitized: Bench, seed: int) -> None:
+    sanitized.passes("direct", "random_order", SEED=str(seed))
