@@ -68,20 +68,27 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.memory_overhead <= MEMORY_BAR
 
 
-def cost(program: Path, environment: Mapping[str, str], size: int, count: int, rounds: int = 5) -> Cost:
-    """Run the program once; SuiteError if it fails."""
+def event(name: str, program: Path, environment: Mapping[str, str], *arguments: int) -> Mapping[str, object]:
+    """Run a program once: its last event, which must be the one of that name; SuiteError if it fails."""
+    words = [str(each) for each in arguments]
     done = subprocess.run(
-        [str(program), str(size), str(count), str(rounds)],
+        [str(program), *words],
         env=dict(environment),
         capture_output=True,
         text=True,
         timeout=DEADLINE,
         check=False,
     )
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    if done.returncode or not events or events[-1].get("event") != "cost":
-        raise SuiteError(f"allocation_cost {size} {count}: exit {done.returncode}, {done.stdout}{done.stderr}".strip())
-    return msgspec.convert(events[-1], Cost)
+    events: list[dict[str, object]] = [json.loads(line) for line in done.stdout.splitlines()]
+    if done.returncode or not events or events[-1].get("event") != name:
+        said = f"{done.stdout}{done.stderr}".strip()
+        raise SuiteError(f"{program.name} {' '.join(words)}: exit {done.returncode}, {said}")
+    return events[-1]
+
+
+def cost(program: Path, environment: Mapping[str, str], size: int, count: int, rounds: int = 5) -> Cost:
+    """Run the program once; SuiteError if it fails."""
+    return msgspec.convert(event("cost", program, environment, size, count, rounds), Cost)
 
 
 def compare(

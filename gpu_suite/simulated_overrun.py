@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--past", type=int, default=0)
     parser.add_argument("--before", type=int, default=0)
     parser.add_argument("--access", choices=("write", "read", "atomic"), default="write")
+    parser.add_argument("--by", choices=("runtime", "driver", "ordered"), default="runtime")
     options = parser.parse_args()
     _emit("start")
     cuda = CudaProcess()

@@ -1,4 +1,4 @@
-"""Programs like many, to be run unchanged under the preload: `torch_programs.py train|infer|graph|gemm|allreduce`.
+"""Programs like many, to be run unchanged under the preload: `torch_programs.py PROGRAM`, one of `PROGRAMS`.
 
 Each does a fixed piece of work from fixed seeds with PyTorch's deterministic algorithms, so that two runs can be
 compared bit by bit. Events: `start`, `result` (digest of all that it computed; what the program says of it besides),
@@ -64,6 +64,24 @@ def infer(torch: Any, _options: argparse.Namespace) -> dict[str, object]:
     with torch.no_grad():
         outputs = [model(torch.randn(8, length, 1024, device="cuda")) for length in (64, 512, 96, 300, 128)]
     return {"digest": digest(torch, outputs)}
+
+
+def streams(torch: Any, _options: argparse.Namespace) -> dict[str, object]:
+    """Work on four streams that hand tensors on, so that memory is freed in one that was allocated for another."""
+    aside = [torch.cuda.Stream() for _ in range(4)]
+    results, handed = [], torch.randn(1024, 1024, device="cuda")
+    for step in range(60):
+        stream = aside[step % len(aside)]
+        stream.wait_stream(torch.cuda.current_stream() if step == 0 else aside[(step - 1) % len(aside)])
+        with torch.cuda.stream(stream):
+            handed.record_stream(stream)
+            rows = 512 + 256 * (step % 7)
+            weights = torch.randn(1024, rows, device="cuda")
+            handed = torch.tanh(handed @ weights) @ weights.t() / rows
+            if step % 10 == 9:
+                results.append(handed.clone())
+    torch.cuda.synchronize()
+    return {"digest": digest(torch, [*results, handed])}
 
 
 def graph(torch: Any, _options: argparse.Namespace) -> dict[str, object]:
@@ -146,6 +164,7 @@ def allreduce(torch: Any, options: argparse.Namespace) -> dict[str, object]:
 PROGRAMS: dict[str, Callable[[Any, argparse.Namespace], dict[str, object]]] = {
     "train": train,
     "infer": infer,
+    "streams": streams,
     "graph": graph,
     "gemm": gemm,
     "allreduce": allreduce,

@@ -1,14 +1,15 @@
 // A program that accesses memory outside its own allocation, and knows nothing of mpsguard. Under the preload the access
 // lands in a zone; without it, it is the fault that ends all clients of an MPS server.
 //
-//   zone_overrun [--bytes N] [--past N | --before N] [--access write|read|atomic] [--by runtime|driver] [--busy S]
-//                [--controlled]
+//   zone_overrun [--bytes N] [--past N | --before N] [--access write|read|atomic] [--by runtime|driver|ordered]
+//                [--busy S] [--controlled]
 //
 //   --bytes N      size of the allocation (default 4194304)
 //   --past N       access the byte N behind its end (default 0: the first one; rounded down to a multiple of 4)
 //   --before N     access the byte N before its start
 //   --access       what the kernel does (default write)
-//   --by           who allocates: cudaMalloc or cuMemAlloc (default runtime)
+//   --by           who allocates: cudaMalloc, cuMemAlloc or cudaMallocAsync (default runtime); the last in memory that
+//                  was freed before
 //   --busy S       the same kernel then runs on for S seconds, so that the program can be ended in its middle
 //   --controlled   wait for a line on standard input before the access
 //
@@ -35,12 +36,13 @@ using ending::require;
 using json_line::emit;
 
 enum class Access { kWrite, kRead, kAtomic };
+enum class By { kRuntime, kDriver, kOrdered };
 
 struct Options {
     size_t bytes = 4 << 20;
     std::uint64_t past = 0, before = 0;
     Access access = Access::kWrite;
-    bool by_driver = false;
+    By by = By::kRuntime;
     double busy = 0;
     bool controlled = false;
 };
@@ -83,7 +85,9 @@ Options parse(int argc, char** argv) {
         else if (std::strcmp(name, "--past") == 0) options.past = whole(value);
         else if (std::strcmp(name, "--before") == 0) options.before = whole(value);
         else if (std::strcmp(name, "--busy") == 0) options.busy = std::atof(value);
-        else if (std::strcmp(name, "--by") == 0 && (is("runtime") || is("driver"))) options.by_driver = is("driver");
+        else if (std::strcmp(name, "--by") == 0 && is("runtime")) options.by = By::kRuntime;
+        else if (std::strcmp(name, "--by") == 0 && is("driver")) options.by = By::kDriver;
+        else if (std::strcmp(name, "--by") == 0 && is("ordered")) options.by = By::kOrdered;
         else if (std::strcmp(name, "--access") == 0 && is("write")) options.access = Access::kWrite;
         else if (std::strcmp(name, "--access") == 0 && is("read")) options.access = Access::kRead;
         else if (std::strcmp(name, "--access") == 0 && is("atomic")) options.access = Access::kAtomic;
@@ -93,15 +97,29 @@ Options parse(int argc, char** argv) {
     return options;
 }
 
-std::uint64_t allocate(size_t bytes, bool by_driver) {
+std::uint64_t allocate(size_t bytes, By by) {
     CUdeviceptr address = 0;
     void* memory = nullptr;
-    if (by_driver) {
+    if (by == By::kDriver) {
         require("cuMemAlloc", cuMemAlloc(&address, bytes));
         return address;
     }
-    require("cudaMalloc", cudaMalloc(&memory, bytes));
+    if (by == By::kRuntime) {
+        require("cudaMalloc", cudaMalloc(&memory, bytes));
+        return reinterpret_cast<std::uint64_t>(memory);
+    }
+    // Of another size first: where the memory is used again, a fault is to be told by the size that it has now.
+    require("cudaMallocAsync", cudaMallocAsync(&memory, bytes - bytes / 8, nullptr));
+    require("cudaFreeAsync", cudaFreeAsync(memory, nullptr));
+    require("cudaMallocAsync", cudaMallocAsync(&memory, bytes, nullptr));
     return reinterpret_cast<std::uint64_t>(memory);
+}
+
+void release(std::uint64_t address, By by) {
+    void* const memory = reinterpret_cast<void*>(address);
+    if (by == By::kDriver) require("cuMemFree", cuMemFree(address));
+    else if (by == By::kRuntime) require("cudaFree", cudaFree(memory));
+    else require("cudaFreeAsync", cudaFreeAsync(memory, nullptr));
 }
 
 bool is_intact(std::uint64_t address, size_t bytes) {
@@ -121,7 +139,7 @@ int main(int argc, char** argv) {
     require("cudaFree", cudaFree(nullptr));
     unsigned* result = nullptr;
     require("cudaHostAlloc", cudaHostAlloc(reinterpret_cast<void**>(&result), sizeof *result, cudaHostAllocMapped));
-    const std::uint64_t memory = allocate(options.bytes, options.by_driver);
+    const std::uint64_t memory = allocate(options.bytes, options.by);
     require("cudaMemset", cudaMemset(reinterpret_cast<void*>(memory), 0x5a, options.bytes));
     require("cudaDeviceSynchronize", cudaDeviceSynchronize());
     emit("allocated", "\"address\":%" PRIu64 ",\"bytes\":%zu", memory, options.bytes);
@@ -135,8 +153,7 @@ int main(int argc, char** argv) {
     emit("error", "\"code\":%d,\"name\":\"%s\"", static_cast<int>(error), cudaGetErrorName(error));
     if (error != cudaSuccess) ending::leave(ending::kDied);
     emit("intact", "\"value\":%s", is_intact(memory, options.bytes) ? "true" : "false");
-    if (options.by_driver) require("cuMemFree", cuMemFree(memory));
-    else require("cudaFree", cudaFree(reinterpret_cast<void*>(memory)));
+    release(memory, options.by);
     emit("finished");
     return 0;
 }

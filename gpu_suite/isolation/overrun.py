@@ -27,6 +27,7 @@ ACCESSES: Final = (
     ("--past", "33554432", "--access", "atomic"),
     ("--before", "4", "--access", "write"),
     ("--past", "62914560", "--access", "read"),
+    ("--past", "2097152", "--access", "write", "--by", "ordered"),
 )
 """In turn; all within the zones that the preload has by default."""
 STOCK_ACCESSES: Final = (("--past", "62914560", "--access", "write"), ("--past", "62914560", "--access", "read"))

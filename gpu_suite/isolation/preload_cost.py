@@ -1,9 +1,12 @@
-"""What the preload costs: latency and memory of allocations, and the rates of loops, against the same without it."""
+"""What the preload costs: latency and memory of allocations, also in stream order, and the rates of loops, against the
+same without it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpu_suite import ordered_cost
 from gpu_suite import preload_cost as allocations
 from gpu_suite.core.bench import Bench, Measurement, Target
 from gpu_suite.core.client import client_environment
@@ -24,6 +27,7 @@ class Study:
 
     bench: Bench
     compared: list[Comparison] = field(default_factory=list)
+    ordered: list[ordered_cost.Comparison] = field(default_factory=list)
     rates: list[Rates] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     processes: int = 0
@@ -57,11 +61,18 @@ class Study:
         self.processes += len(self.compared)
         for each in self.compared:
             self.bench.say(f"allocations of {each.size} bytes: {describe(each)}")
+        program = preloaded.program(self.bench, "ordered_cost")
+        self.ordered = ordered_cost.compare(program, plain, plain | dict(variables))
+        self.processes += len(self.ordered) * ordered_cost.TURNS
+        for pairs in self.ordered:
+            self.bench.say(f"{pairs.size} bytes in stream order: {describe_pairs(pairs)}")
 
     def rows(self) -> Iterator[Finding]:
         """What there is."""
         if self.compared:
             yield from allocation_rows(self.compared)
+        if self.ordered:
+            yield ordered_row(self.ordered)
         for each in self.rates:
             yield from each.rows()
         if not self.bench.programs.simulated:
@@ -112,6 +123,32 @@ def allocation_rows(compared: Sequence[Comparison]) -> Iterator[Finding]:
     )
     note = "; ".join(f"{each.size} bytes: {100 * each.memory_overhead:.2f} %" for each in compared)
     yield Finding(row, note, samples=(row.value,))
+
+
+def ordered_row(compared: Sequence[ordered_cost.Comparison]) -> Finding:
+    """The worst of the sizes that have a limit; what synchronisations cost beside it."""
+    worst = max(each.ratio for each in compared if each.size >= 2 * MIB)
+    row = Row(
+        name="an allocation of at least 2 MiB in stream order with its free, preload over plain, the worst size",
+        value=float(f"{worst:.4g}"),
+        unit="",
+        bar=f"<= {ordered_cost.LATENCY_BAR:g}",
+        holds=all(each.holds for each in compared),
+        runs=1,
+    )
+    note = "; ".join(f"{each.size} bytes: {describe_pairs(each)}" for each in compared)
+    return Finding(row, note, samples=(row.value,))
+
+
+def describe_pairs(each: ordered_cost.Comparison) -> str:
+    """One size in a few words."""
+    ours, plain = each.preload, each.plain
+    return (
+        f"pair {1e6 * ours.pair:.2f} us, plain {1e6 * plain.pair:.2f} us ({each.ratio:.2f}); with a synchronisation,"
+        f" memory kept, {1e6 * ours.kept:.2f} us, plain {1e6 * plain.kept:.2f} us; memory given back"
+        f" {1e6 * ours.released:.0f} us, plain {1e6 * plain.released:.0f} us; then still taken"
+        f" {ours.left >> 20} MiB, plain {plain.left >> 20} MiB"
+    )
 
 
 def describe(each: Comparison) -> str:

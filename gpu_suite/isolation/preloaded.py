@@ -15,7 +15,7 @@ from gpu_suite.core.programs import CUDA, Work, compile_cuda
 from mpsguard.preload import library
 from mpsguard.preload.build import CompilerError, compile_library
 
-_NOTABLE: Final = ("plain_", "ipc_refused", "deferred", "shed", "unlisted")
+_NOTABLE: Final = ("plain_", "ordered", "ipc_refused", "deferred", "shed", "unlisted")
 _SIMULATED_OVERRUN: Final = Path(__file__).resolve().parents[1] / "simulated_overrun.py"
 
 
@@ -43,7 +43,7 @@ class Served(NamedTuple):
     plain: int
     """Those it left to the driver, for whatever reason."""
     notable: Mapping[str, int]
-    """The counters behind that, and those of what was refused or put off, where they are not 0."""
+    """The counters behind that, and those of stream order and of what was refused or put off, where they are not 0."""
 
     def describe(self) -> str:
         """In a few words."""

@@ -13,10 +13,15 @@ from gpu_suite.isolation.sameness import Compared, Program
 
 _LOOPBACK: Final = {"NCCL_SOCKET_IFNAME": "lo"}
 """All ranks are on this host, which may have no other network."""
+_ORDERED: Final = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+"""PyTorch then allocates by the driver's stream-ordered functions, each tensor by itself."""
 TORCH: Final = (
     Program("PyTorch training", ("train",)),
     Program("PyTorch inference", ("infer",)),
     Program("CUDA graph of a training step", ("graph",)),
+    Program("PyTorch training by cudaMallocAsync", ("train",), (_ORDERED,)),
+    Program("PyTorch on four streams by cudaMallocAsync", ("streams",), (_ORDERED,)),
+    Program("CUDA graph of a training step by cudaMallocAsync", ("graph",), (_ORDERED,)),
     Program("cuBLAS products (by PyTorch)", ("gemm",)),
     Program(
         "NCCL all-reduce, one process",

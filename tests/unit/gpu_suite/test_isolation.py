@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.script import Script
+from gpu_suite import ordered_cost
 from gpu_suite.core.bench import Bench
 from gpu_suite.core.client import Clients
 from gpu_suite.core.errors import SuiteError
@@ -21,6 +22,7 @@ from gpu_suite.isolation.innocents import COUNT, Innocents, Report, longest
 from gpu_suite.isolation.overrun import says_where
 from gpu_suite.isolation.partial import kept
 from gpu_suite.isolation.tally import Tally, survival
+from gpu_suite.ordered_cost import Pairs
 from gpu_suite.preload_cost import MIB, Comparison, Cost
 from gpu_suite.simulated import SimulatedPrograms
 
@@ -230,6 +232,19 @@ def one_size(size: int, allocate: float, taken: int) -> Comparison:
 def test_allocations_hold_by_the_worst_size(compared: list[Comparison], latency: bool, memory_holds: bool) -> None:
     first, second = preload_cost.allocation_rows(compared)
     assert (first.row.holds, second.row.holds) == (latency, memory_holds)
+
+
+@pytest.mark.parametrize(("pairs", "worst", "holds"), [((9.0, 1.5, 2.0), 2.0, True), ((1.0, 2.5, 1.0), 2.5, False)])
+def test_pairs_in_stream_order_hold_by_the_worst_size(
+    pairs: tuple[float, float, float], worst: float, holds: bool
+) -> None:
+    plain = Pairs(1.0, 1.0, 1.0, 0)
+    compared = [
+        ordered_cost.Comparison(size, plain, Pairs(pair, 9.0, 9.0, 0))
+        for size, pair in zip((4096, 2 * MIB, 256 * MIB), pairs, strict=True)
+    ]
+    row = preload_cost.ordered_row(compared).row
+    assert (row.value, row.holds) == (worst, holds)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_suite import preload_cost
+from gpu_suite import ordered_cost, preload_cost
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.programs import CUDA
 
@@ -17,7 +17,7 @@ EVENT = '{"event":"cost","pid":1,"monotonic":1.0,"realtime":2.0,"allocate":%s,"f
 EVENT += '"free_worst":1e-3,"asked":100,"taken":%s,"left":0}'
 
 
-@pytest.mark.parametrize("name", ["zone_overrun.cu", "allocation_cost.cu"])
+@pytest.mark.parametrize("name", ["zone_overrun.cu", "allocation_cost.cu", "ordered_cost.cu"])
 def test_it_compiles_without_a_warning(tmp_path: Path, name: str) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
@@ -61,3 +61,18 @@ def test_a_program_that_fails_is_no_measurement(tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(SuiteError, match="exit 4"):
         preload_cost.cost(program, {}, 1, 1)
+
+
+def test_pairs_in_stream_order_are_compared_with_their_bar(tmp_path: Path) -> None:
+    program = tmp_path / "ordered_cost"
+    line = '{"event":"ordered","pair":%s,"kept":2e-6,"released":1e-4,"left":0}'
+    program.write_text(
+        '#!/bin/sh\n[ "$1 $2 $3" = "$1 2000 9" ] || exit 2\n'
+        f"if [ -n \"$MPSGUARD_ZONES\" ]; then echo '{line % '1.5e-6'}'; else echo '{line % '5e-7'}'; fi\n"
+    )
+    program.chmod(0o755)
+    found = ordered_cost.compare(program, {}, {"MPSGUARD_ZONES": "on"})
+    assert [one.size for one in found] == list(ordered_cost.SIZES)
+    assert found[0].ratio == pytest.approx(3.0)
+    # Small ones have no bar.
+    assert [one.holds for one in found] == [True, True, False, False, False]
