@@ -20,9 +20,10 @@ from gpu_suite.isolation import preloaded
 
 BAR: Final = 0.99
 CREWS, QUICK_CREWS = 3, 1
-TRIPLES, QUICK_TRIPLES = 4, 2
+TRIPLES, QUICK_TRIPLES = 16, 2
 """Rounds of a crew: each time preload, plain and plain again, in turn forwards and backwards."""
-SECONDS: Final = 0.8
+SECONDS: Final = 0.2
+"""Of a round. Short, and many of them: what disturbs a virtual CPU for longer then disturbs neighbours alike."""
 STEPS: Final = 4000
 """About 0.1 ms a kernel."""
 _START: Final = 120.0
