@@ -1,7 +1,9 @@
 """The descriptors of one session: its ledger, the record of its forward state, and the chunks of its regions."""
 
+import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Self
 
 from mpsguard.linux import memfd
@@ -16,7 +18,8 @@ class Holdings:
 
     def __init__(self, ledger: Ledger, record_fd: int, chunks: dict[int, tuple[int, ...]]) -> None:
         self.ledger = ledger
-        self.record = record_fd
+        self._record: int | None = record_fd
+        """None while it could not be made: the session knows what is to be in it."""
         self.chunks = chunks
         """By the region's id."""
 
@@ -30,47 +33,72 @@ class Holdings:
             ledger.close()
             raise
 
+    def record(self, session: Session) -> int:
+        """The record of the session's generation, which stays ours; OSError if there is none and none can be made."""
+        if self._record is None:
+            self._record = new_record(session)
+        return self._record
+
     def cut(self, session: Session) -> Carried:
         """End the record that is: its writer hears of it, and what it has published until now is what counts."""
-        word_at, over = record.OVER
-        # In this order: see Publisher.publish.
-        os.pwrite(self.record, over, word_at)
-        newest = record.latest(self._read, session.capacity)
-        if newest is None or newest.generation > session.generation:
-            return Carried(0, session.generation, None) if session.carried is None else session.carried
-        return Carried(newest.sequence, newest.generation, newest.state)
+        if self._record is not None:
+            word_at, over = record.OVER
+            # In this order: see Publisher.publish.
+            os.pwrite(self._record, over, word_at)
+            newest = record.latest(self._read, session.capacity)
+            if newest is not None and newest.generation <= session.generation:
+                return Carried(newest.sequence, newest.generation, newest.state)
+        return session.carried or Carried(0, session.generation, None)
 
-    def newest(self, session: Session) -> State | None:
+    def newest(self, session: Session) -> Carried:
         """The forward state at this moment."""
-        return record.latest(self._read, session.capacity)
+        newest = None if self._record is None else record.latest(self._read, session.capacity)
+        if newest is not None:
+            return Carried(newest.sequence, newest.generation, newest.state)
+        return session.carried or Carried(0, session.generation, None)
 
     def renew_record(self, session: Session) -> None:
-        """Put a new record in the place of the old one, for the session's generation and with what was carried over."""
-        # In this order it works even when there is no descriptor left to be had.
-        os.close(self.record)
-        self.record = new_record(session)
+        """Put a new record in the place of the old one, for the session's generation and with what was carried over.
+
+        If there is no memory for it now, it is made when it is asked for.
+        """
+        # The old one first: then it works even when there is no descriptor left to be had.
+        self._close_record()
+        with suppress(OSError):
+            self._record = new_record(session)
 
     def close(self) -> tuple[int, ...]:
         """Give the ledger and the record back; the chunks' descriptors are the caller's to close now."""
         self.ledger.close()
-        os.close(self.record)
+        self._close_record()
         chunks = tuple(fd for fds in self.chunks.values() for fd in fds)
         self.chunks = {}
         return chunks
 
+    def _close_record(self) -> None:
+        fd, self._record = self._record, None
+        if fd is not None:
+            os.close(fd)
+
     def _read(self, at: int, length: int) -> bytes:
-        return os.pread(self.record, length, at)
+        assert self._record is not None
+        return os.pread(self._record, length, at)
 
 
 def new_record(session: Session) -> int:
-    """A record for the session's generation, owned by the caller."""
-    fd = memfd.create("mpsguard-record", record.size(session.capacity), fixed=True)
+    """A record for the session's generation, owned by the caller; OSError."""
     carried = session.carried
     first = None
     if carried is not None and carried.state is not None:
         first = State(carried.sequence, carried.generation, carried.state)
-    for at, piece in record.blank(session.capacity, session.generation, first):
-        os.pwrite(fd, piece, at)
+    fd = memfd.create("mpsguard-record", record.size(session.capacity), fixed=True)
+    try:
+        for at, piece in record.blank(session.capacity, session.generation, first):
+            if os.pwrite(fd, piece, at) != len(piece):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -65,18 +65,24 @@ class Ledger:
         return cls(fd, newest.sequence), entry.session
 
     def commit(self, session: Session | None) -> None:
-        """Write the session down; when this returns it counts, and if it does not return the last one does."""
+        """Write the session down; when this returns it counts, and if it does not return the last one does.
+
+        QuotaError if there is no room for it, in the ledger or in the machine's memory.
+        """
         state = _encoder.encode(Entry(_VERSION, session))
         if len(state) > CAPACITY:
             raise QuotaError(f"the session takes {len(state)} bytes to write down; at most {CAPACITY}")
         sequence = self._sequence + 1
         at = record.slot_at(sequence, CAPACITY)
         slot = record.slot_bytes(State(sequence, 0, state))
-        os.pwrite(self.fd, bytes(8), at)
-        written = os.pwrite(self.fd, slot[8:], at + 8)
-        if written != len(slot) - 8:
-            raise QuotaError("no memory to write the session down")
-        os.pwrite(self.fd, slot[:8], at)
+        try:
+            os.pwrite(self.fd, bytes(8), at)
+            written = os.pwrite(self.fd, slot[8:], at + 8)
+            if written != len(slot) - 8:
+                raise QuotaError("no memory to write the session down")
+            os.pwrite(self.fd, slot[:8], at)
+        except OSError as error:
+            raise QuotaError(f"the session cannot be written down: {error.strerror}") from None
         self._sequence = sequence
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class Stock:
         for key, session in self.sessions.items():
             holdings = self.holdings[key]
             if session.carried is None:
-                found[record_name(session.id, session.generation)] = (holdings.record,)
+                found[record_name(session.id, session.generation)] = (holdings.record(session),)
             for region in session.regions.values():
                 found[region_name(region.id)] = holdings.chunks[region.id]
             # Last: what a ledger speaks of is there before it.
@@ -75,7 +75,7 @@ class Stock:
         holdings = self.holdings[key]
         try:
             holdings.ledger.commit(session)
-        except (QuotaError, OSError):
+        except QuotaError:
             if must:
                 raise
         before = self.sessions.get(key)
@@ -93,7 +93,7 @@ class Stock:
     def remove(self, session: Session) -> None:
         """Take a session out with everything it has."""
         holdings = self.holdings.pop(session.key)
-        with suppress(QuotaError, OSError):
+        with suppress(QuotaError):
             holdings.ledger.commit(None)
         # The ledger first: without it, what is left of the session is nobody's at the next start.
         self.keeping.forget(session_name(session.id))

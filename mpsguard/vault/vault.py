@@ -237,7 +237,7 @@ class Vault:
         lease = session.lease(token)
         if lease is None:
             raise StaleGenerationError(f"the lease on {key.name!r} has ended")
-        held = self.stock.holdings[key].record
+        held = self._record(session)
         try:
             fd = copies((held,))[0] if lease.role is Role.WRITER else memfd.read_only(held)
         except OSError as error:
@@ -247,10 +247,7 @@ class Vault:
     def state(self, key: SessionKey) -> Carried:
         """The forward state at this moment."""
         session = self.stock.session(key)
-        newest = self.stock.holdings[key].newest(session)
-        if newest is None:
-            return Carried(0, session.generation, None)
-        return Carried(newest.sequence, newest.generation, newest.state)
+        return self.stock.holdings[key].newest(session)
 
     def counters(self) -> Counters:
         """A snapshot."""
@@ -274,6 +271,12 @@ class Vault:
             bytes=held.bytes,
             unkept=self._keeping.unkept,
         )
+
+    def _record(self, session: Session) -> int:
+        try:
+            return self.stock.holdings[session.key].record(session)
+        except OSError as error:
+            raise QuotaError(f"the record: {error.strerror}") from None
 
     # --- how a session changes
 
@@ -309,7 +312,8 @@ class Vault:
         generation = session.generation
         if session.carried is not None:
             try:
-                await self._keeping.keep(record_name(session.id, generation), (self.stock.holdings[key].record,))
+                fd = self._record(session)
+                await self._keeping.keep(record_name(session.id, generation), (fd,))
             except BaseException:
                 self._end_lease(key, token)
                 raise
