@@ -63,11 +63,11 @@ class CommandLines:
                 await lane.reachable()
         quits = _is_quit(command.line) and (command.sender is None or command.sender.uid in (0, os.geteuid()))
         if quits:
-            lane.expect_quit()
             self._events.publish(
                 "lane_told_to_quit", self._name, pid=command.sender.pid if command.sender else os.getpid()
             )
-        reply = await lane.ask_for(command, None if quits else self._policy.user_command_deadline)
+            return await lane.quit(command)
+        reply = await lane.ask_for(command, self._policy.user_command_deadline)
         setting = settings.setting_touched_by(command.line)
         if setting is not None:
             await lane.record(setting)

@@ -1,7 +1,7 @@
 """A lane: one stock control daemon in a private pipe directory, started, adopted, watched, and left alive at the end.
 
 The lane's processes outlive the guard. `run` looks after them until it is cancelled; cancelling ends the looking,
-never the lane. Who wants the lane itself to end sends the vendor's ``quit`` (see `Lane.expect_quit`).
+never the lane. Who wants the lane itself to end sends the vendor's ``quit`` (see `Lane.quit`).
 """
 
 import asyncio
@@ -89,6 +89,8 @@ class Lane:
         self._control: ProcessHandle | None = None
         self._limit = BurstLimit(spec.restart_burst, spec.restart_window)
         self._quitting = asyncio.Event()
+        self._quits = 0
+        """How many were sent, less those that reached nobody."""
         self._connecting = asyncio.Semaphore(_CONNECTING)
 
     # What others ask of a lane.
@@ -162,7 +164,23 @@ class Lane:
 
         Nor is it if it does not run; one that is just being started is told when it is there.
         """
+        self._quits += 1
         self._quitting.set()
+
+    async def quit(self, user: Command) -> Reply:
+        """Tell the control daemon to quit by a user's command, which is expected from now on; CommandFailedError.
+
+        No longer, if the command did not reach a daemon that lives on: then its end would be a failure again.
+        """
+        self.expect_quit()
+        try:
+            return await self.ask_for(user, None)
+        except CommandFailedError:
+            if not await self.has_died():
+                self._quits -= 1
+                if not self._quits:
+                    self._quitting.clear()
+            raise
 
     # Looking after the lane.
 

@@ -1,0 +1,80 @@
+"""A lane over the simulated control daemon, without a guard about it."""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from mpsguard.model import LaneSettings
+from mpsguard.mps.command import MAX_QUEUED, Command, CommandFailedError
+from mpsguard.mps.lane import Lane, LaneSpec
+from mpsguard.mps.settings_store import SettingsStore
+from tests.integration.guarded import DEADLINE, SIMULATED
+
+
+@asynccontextmanager
+async def running_lane() -> AsyncIterator[tuple[Lane, asyncio.Task[None], "asyncio.Queue[int]"]]:
+    """A lane, the task that looks after it, and the pids of its control daemons as they are started."""
+    with tempfile.TemporaryDirectory(prefix="mg-") as root:
+        spec = LaneSpec(
+            name="default-0",
+            domain="default",
+            pipe_directory=Path(root, "run", "lanes", "default-0", "pipe"),
+            log_directory=Path(root, "log"),
+            control_binary=str(SIMULATED),
+            multiuser=False,
+            gpus=(),
+            command_deadline=DEADLINE,
+            start_deadline=DEADLINE,
+            check_interval=DEADLINE,
+            restart_burst=5,
+            restart_window=60.0,
+        )
+        started: asyncio.Queue[int] = asyncio.Queue()
+
+        def notice(kind: str, data: object) -> None:
+            if kind == "lane_settled" and lane.report.control is not None:
+                started.put_nowait(lane.report.control.pid)
+
+        lane = Lane(spec, SettingsStore(Path(root, "state.json"), LaneSettings()), notice)
+        looking_after = asyncio.create_task(lane.run())
+        try:
+            yield lane, looking_after, started
+        finally:
+            if not looking_after.done():
+                lane.expect_quit()
+                with suppress(CommandFailedError):
+                    await lane.ask("quit")
+                await asyncio.wait({looking_after}, timeout=DEADLINE)
+            looking_after.cancel()
+            await asyncio.wait({looking_after})
+
+
+def test_a_quit_that_did_not_reach_a_daemon_that_lives_is_taken_back() -> None:
+    async def story() -> None:
+        async with running_lane() as (lane, looking_after, started):
+            first = await started.get()
+            os.kill(first, signal.SIGSTOP)
+            under_way = asyncio.create_task(lane.ask("get_server_list"))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            waiting = [asyncio.create_task(lane.ask("get_server_list")) for _ in range(MAX_QUEUED)]
+            await asyncio.sleep(0)
+            with pytest.raises(CommandFailedError, match="wait already"):
+                await lane.quit(Command("quit"))
+            for each in (under_way, *waiting):
+                each.cancel()
+            os.kill(first, signal.SIGKILL)
+            # It was no quit that ended it: there is another one.
+            second = await started.get()
+            assert second != first
+            assert not looking_after.done()
+            await lane.quit(Command("quit"))
+            await looking_after
+
+    asyncio.run(asyncio.wait_for(story(), 3 * DEADLINE))
