@@ -18,6 +18,7 @@ from mpsguard.standby import wire
 DEADLINE: Final = 10.0
 """Seconds for an answer. Before it gives connections away, the supervisor stops a predecessor that still lives."""
 
+_MOST_DIGITS: Final = 9
 _TIMEVAL: Final = struct.Struct("ll")
 
 
@@ -45,7 +46,8 @@ class Desk:
         The variable is taken out of the environment: no child shall mistake it for its own.
         """
         number = os.environ.pop(wire.VARIABLE, "")
-        if not number.isdecimal():
+        # Longer than any descriptor's number: int() and the kernel have errors of their own for that.
+        if not number.isdecimal() or len(number) > _MOST_DIGITS:
             return None
         try:
             sock = socket.socket(fileno=int(number))

@@ -266,7 +266,7 @@ def in_a_child(look: Callable[[], bool]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-@pytest.mark.parametrize("value", ["", "x", "99999", "-1", "0"])
+@pytest.mark.parametrize("value", ["", "x", "99999", "-1", "0", "9" * 30, "9" * 5000])
 def test_a_variable_that_names_no_desk_is_no_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(wire.VARIABLE, value)
     assert desk.Desk.from_environment() is None
