@@ -56,15 +56,17 @@ class Connection:
         self._last_id += 1
         return self._last_id
 
-    def ask(self, request: wire.Request, fds: Sequence[int] = ()) -> Answered:
+    def ask(self, request: wire.Request, fds: Sequence[int] = (), *, due: float | None = None) -> Answered:
         """Send a request, and its descriptors once the vault says to; the answer with the descriptors that came.
+
+        ``due`` (time.monotonic) may be sooner than the connection's own deadline.
 
         Raises a VaultError if the vault refuses, LostError if the connection breaks, UnavailableError if there is no
         answer in time (and then closes, since a late answer would be taken for another's).
         """
         if self._socket.fileno() < 0:
             raise LostError("closed before")
-        due = time.monotonic() + self._deadline
+        due = min(time.monotonic() + self._deadline, float("inf") if due is None else due)
         try:
             self._send(wire.encode(request), (), due)
             answer, came = self._answer(request.id, due)

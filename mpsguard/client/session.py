@@ -255,7 +255,7 @@ class Session:
                     self._alive().listen(left)
                 except LostError:
                     with suppress(UnavailableError):
-                        self._connect()
+                        self._connect(due)
             return True
 
     def ready(self, timeout: float | None = None) -> bool:
@@ -339,16 +339,21 @@ class Session:
             raise StaleGenerationError("this session is closed")
         return self._connection
 
-    def _connect(self) -> None:
-        """Attach, or come back to the lease that we have; as often as the vault ends meanwhile, until the deadline."""
+    def _connect(self, at_most: float | None = None) -> None:
+        """Attach, or come back to the lease that we have; as often as the vault ends meanwhile, until the deadline.
+
+        Or until ``at_most`` (time.monotonic), if that is sooner.
+        """
         due = time.monotonic() + self._deadline
+        if at_most is not None:
+            due = min(due, at_most)
         while True:
             if self._connection is not None:
                 self._connection.close()
             self._connection = Connection(self._path, max(due - time.monotonic(), 0.0), self._deadline, self._noticed)
             hello = replace(self._hello, id=self._connection.next_id(), again=self._again)
             try:
-                self._welcomed(self._connection.ask(hello))
+                self._welcomed(self._connection.ask(hello, due=at_most))
             except LostError:
                 if time.monotonic() > due:
                     raise UnavailableError("the vault ended again and again while it was asked") from None

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -116,6 +117,26 @@ def test_a_standby_that_is_ready_too_late_goes_on_at_once(vault: ThreadedVault) 
         wait_for("the lease has ended", lambda: vault.call(lambda: _orphaned(vault)))
         assert standby.ready(DEADLINE)
         assert standby.ready(0)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_who_waits_for_its_promotion_while_no_guard_runs_waits_no_longer_than_it_said(silent: bool) -> None:
+    """The session's own deadline is much longer; ``silent``: somebody listens there, and answers nothing."""
+    with ThreadedVault() as vault:
+        with vault.session() as writer, vault.standby(deadline=2 * DEADLINE) as standby:
+            told: list[bool] = []
+            waiting = threading.Thread(target=lambda: told.append(standby.wait_for_promotion(0.2)))
+            vault.run(vault.server.close())
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                if silent:
+                    os.unlink(vault.socket)
+                    listener.bind(vault.socket)
+                    listener.listen()
+                waiting.start()
+                waiting.join(DEADLINE)
+                assert told == [False]
+            writer.close()
+        vault.keeper.empty()
 
 
 def test_nobody_follows_a_writer_that_left_in_order(vault: ThreadedVault) -> None:
