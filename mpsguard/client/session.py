@@ -24,6 +24,7 @@ from mpsguard.vault.errors import (
     StaleGenerationError,
     UnavailableError,
     UnknownRegionError,
+    UnknownSessionError,
     VaultError,
 )
 from mpsguard.vault.record import State
@@ -70,6 +71,8 @@ class Session:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._role = role
+        self._released = False
+        """The vault said that the session is no more."""
         self._again = False
         self._forward: ForwardState | None = None
         self._connection: Connection | None = None
@@ -242,12 +245,15 @@ class Session:
 
         If the guard goes away meanwhile, waits for the next one. Requests of other threads wait, too.
         StaleGenerationError if it can go on no more: its lane has faulted, so that its CUDA context is dead.
+        UnknownSessionError if the session was released, or its time has run out.
         """
         due = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             while self._role is not Role.WRITER:
                 if self._role is Role.FENCED:
                     raise StaleGenerationError(f"no standby of {self.name!r} any more: fenced off, or its lane faulted")
+                if self._released:
+                    raise UnknownSessionError(f"session {self.name!r} was released while a standby of it waited")
                 left = None if due is None else due - time.monotonic()
                 if left is not None and left <= 0:
                     return False
@@ -264,8 +270,8 @@ class Session:
         At once in a writer. In a standby when it has been promoted: from then on it publishes, and what the writer
         before still does counts no more. False if that did not happen within ``timeout`` seconds (None: no limit);
         it may be asked again. `mpsguard run --standby` hears of both. NotPermittedError for a reader;
-        StaleGenerationError if we were fenced off, or our lane has faulted: then end this process, which can go on no
-        more.
+        StaleGenerationError if we were fenced off, or our lane has faulted, UnknownSessionError if the session is no
+        more: then end this process.
         """
         # The supervisor first: it must not learn of a promotion before it knows that there was somebody to promote.
         tell_ready()
@@ -394,6 +400,8 @@ class Session:
         close_all(fds)
         if isinstance(notice, wire.Fenced):
             self._role = Role.FENCED
+        elif isinstance(notice, wire.Released) and notice.name is None:
+            self._released = True
 
     def _record(self) -> ForwardState:
         forward = self._forward

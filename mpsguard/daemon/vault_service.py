@@ -142,21 +142,23 @@ class VaultService:
         # One may be left from an orderly end, although the service manager keeps everything from now on.
         holder = keeper if isinstance(keeper, HolderKeeper) else await HolderKeeper.open(self._holder_directory)
         held = await holder.list()
+        kept = held if keeper is holder else stored
         try:
             # Where both have a parcel it is the same one.
-            restored = restore({**held, **stored})
+            restored = restore({**held, **stored}, kept)
         finally:
             for sock in held.values():
                 sock.close()
         self.unreadable, self.lost = restored.unreadable, restored.lost
         self._vault.take_over(restored.sessions, restored.last_id, len(restored.lost))
         assert self._keeping is not None
-        kept = held if keeper is holder else stored
         await self._keeping.keep_all(
             lambda: {name: fds for name, fds in self.vault.stock.contents().items() if name not in kept}
         )
         for name in restored.unused:
-            self._keeping.forget(name)
+            # Only those: what is not there may be made, under the same name, in this moment.
+            if name in kept:
+                self._keeping.forget(name)
         if holder is not keeper:
             await holder.leave()
             await holder.close()

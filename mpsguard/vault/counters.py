@@ -1,6 +1,11 @@
 """What the vault has done, as numbers for whoever exports them."""
 
+from collections.abc import Sequence
+
 import msgspec
+
+from mpsguard.vault import quota as quotas
+from mpsguard.vault.region import Session
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -37,3 +42,25 @@ class Tally:
     def refused(self, code: str) -> None:
         """Count a refusal."""
         self.refusals[code] = self.refusals.get(code, 0) + 1
+
+
+def snapshot(tally: Tally, sessions: Sequence[Session], unkept: int) -> Counters:
+    """What was counted, and what is there."""
+    held = quotas.of_sessions(sessions)
+    return Counters(
+        regions_made=tally.made,
+        regions_opened=tally.opened,
+        regions_released=tally.released,
+        regions_expired=tally.expired,
+        regions_lost=tally.lost,
+        fences=tally.fences,
+        promotions=tally.promotions,
+        refusals=dict(tally.refusals),
+        connections_made=tally.connections_made,
+        connections=tally.connections,
+        sessions=held.sessions,
+        regions=held.regions,
+        chunks=held.chunks,
+        bytes=held.bytes,
+        unkept=unkept,
+    )

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from mpsguard.linux import fd_parcel
 from mpsguard.linux.disposal import Disposal
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.keeper import Keeper
+
+T = TypeVar("T")
 
 Contents = Callable[[], dict[str, tuple[int, ...]]]
 """What is there to be kept at this moment: names of parcels, and the descriptors in them."""
@@ -19,8 +21,10 @@ class Keeping:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._unkept: set[str] = set()
+        self.losses = 0
+        """Keepers that were lost with all they had."""
         self._disposal = Disposal()
 
     @property
@@ -39,8 +43,13 @@ class Keeping:
 
     def forget(self, name: str) -> None:
         """Have the keeper forget a parcel, some time soon."""
+        self.spawn(self.unkeep(name))
+
+    async def unkeep(self, name: str) -> None:
+        """The same as `forget`, and return when it is done."""
         self._unkept.discard(name)
-        self._spawn(self._keeper.forget(name))
+        with suppress(UnavailableError):
+            await self._keeper.forget(name)
 
     def dispose(self, fds: Sequence[int]) -> None:
         """Close descriptors of memory, some time soon."""
@@ -51,6 +60,7 @@ class Keeping:
         while True:
             try:
                 await self._keeper.lost()
+                self.losses += 1
                 self._unkept = set(contents())
                 await self.keep_all(contents)
             except UnavailableError:
@@ -78,11 +88,9 @@ class Keeping:
         await self._keeper.close()
         self._disposal.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        async def done() -> None:
-            with suppress(UnavailableError):
-                await work
-
-        task = asyncio.create_task(done())
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Have something done that the end waits for (`settle`)."""
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -29,7 +29,7 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 PARCELS_PER_SESSION = 3
-"""The ledger, the record of the forward state, and for a moment the record that takes its place."""
+"""The ledger, the record of the forward state, and the one that is to take its place."""
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -1,13 +1,14 @@
 """What a keeper has kept, sorted: which parcels are whole sessions, and which nobody needs any more."""
 
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from msgspec.structs import replace
 
 from mpsguard.linux import fd_parcel
 from mpsguard.linux.packet_stream import close_all
-from mpsguard.vault.holdings import Holdings, new_record
+from mpsguard.vault.holdings import Holdings, fill_record
 from mpsguard.vault.keeper import ParcelName, record_name, region_name, session_name
 from mpsguard.vault.ledger import Ledger, LedgerError
 from mpsguard.vault.region import Carried, Session
@@ -28,8 +29,11 @@ class Restored:
         self.last_id = 0
 
 
-def restore(parcels: Mapping[str, socket.socket]) -> Restored:
-    """Take stock of ``parcels``, which stay the caller's and stay as they are."""
+def restore(parcels: Mapping[str, socket.socket], kept: Container[str] | None = None) -> Restored:
+    """Take stock of ``parcels``, which stay the caller's and stay as they are.
+
+    ``kept``: those of them that the keeper of the time to come has; None: all.
+    """
     done = Restored()
     contents: dict[str, tuple[int, ...]] = {}
     try:
@@ -48,7 +52,7 @@ def restore(parcels: Mapping[str, socket.socket]) -> Restored:
             done.last_id = max(done.last_id, number.session or 0, number.region or 0, (number.record or (0,))[0])
         for name in sorted(contents):
             if ParcelName(name).session is not None:
-                _restore_session(name, contents, done)
+                _restore_session(name, contents, kept, done)
         done.unused += contents
     finally:
         for fds in contents.values():
@@ -56,7 +60,9 @@ def restore(parcels: Mapping[str, socket.socket]) -> Restored:
     return done
 
 
-def _restore_session(name: str, contents: dict[str, tuple[int, ...]], done: Restored) -> None:
+def _restore_session(
+    name: str, contents: dict[str, tuple[int, ...]], kept: Container[str] | None, done: Restored
+) -> None:
     fds = contents.pop(name)
     close_all(fds[1:])
     try:
@@ -81,19 +87,51 @@ def _restore_session(name: str, contents: dict[str, tuple[int, ...]], done: Rest
             done.lost.append(f"{session.key}: {region.name}")
         done.last_id = max(done.last_id, region.id)
     done.last_id = max(done.last_id, session.id)
-    done.sessions.append(_with_record(session, ledger, chunks, contents))
+    done.sessions.append(_with_record(session, ledger, chunks, _Records(contents, kept)))
+
+
+class _Records:
+    """The records that there are, of which each is taken once."""
+
+    def __init__(self, contents: dict[str, tuple[int, ...]], kept: Container[str] | None) -> None:
+        self._contents = contents
+        self._kept = kept
+
+    def take(self, session: Session) -> int | None:
+        """The one of the session's generation."""
+        return self._take(record_name(session.id, session.generation))
+
+    def take_spare(self, session: Session, generation: int) -> tuple[int, int] | None:
+        """One that was made beforehand, if the keeper has it: otherwise it is as good as none."""
+        name = record_name(session.id, generation)
+        fd = self._take(name) if self._kept is None or name in self._kept else None
+        return None if fd is None else (generation, fd)
+
+    def _take(self, name: str) -> int | None:
+        fds = self._contents.pop(name, ())
+        if len(fds) == 1:
+            return fds[0]
+        close_all(fds)
+        return None
 
 
 def _with_record(
-    session: Session, ledger: Ledger, chunks: dict[int, tuple[int, ...]], contents: dict[str, tuple[int, ...]]
+    session: Session, ledger: Ledger, chunks: dict[int, tuple[int, ...]], records: _Records
 ) -> tuple[Session, Holdings]:
-    kept = contents.pop(record_name(session.id, session.generation), ())
-    if len(kept) == 1:
-        return replace(session, carried=None), Holdings(ledger, kept[0], chunks)
-    close_all(kept)
+    fd = records.take(session)
+    if fd is not None and session.carried is not None:
+        # Made beforehand, perhaps, and not filled; or filled, and nobody was told of it.
+        try:
+            fill_record(fd, session)
+        except OSError:
+            os.close(fd)
+            fd = None
+    if fd is not None:
+        spare = records.take_spare(session, session.generation + 1)
+        return replace(session, carried=None), Holdings(ledger, fd, chunks, spare)
     if session.writer is not None:
         # Nobody was told of this generation's record before it was kept, so its writer cannot have published there.
         session = fence(session, session.carried or Carried(0, session.generation, None))
     elif session.carried is None:
         session = replace(session, carried=Carried(0, session.generation, None))
-    return session, Holdings(ledger, new_record(session), chunks)
+    return session, Holdings(ledger, None, chunks, records.take_spare(session, session.generation))

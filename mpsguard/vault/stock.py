@@ -97,7 +97,8 @@ class Stock:
             holdings.ledger.commit(None)
         # The ledger first: without it, what is left of the session is nobody's at the next start.
         self.keeping.forget(session_name(session.id))
-        self.keeping.forget(record_name(session.id, session.generation))
+        for generation in {session.generation, holdings.spare_generation or session.generation}:
+            self.keeping.forget(record_name(session.id, generation))
         for region in session.regions.values():
             self.keeping.forget(region_name(region.id))
         holdings.cut(session)

@@ -13,9 +13,8 @@ from typing import Final
 
 from mpsguard.linux import memfd
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.vault import quota as quotas
 from mpsguard.vault import transitions
-from mpsguard.vault.counters import Counters, Tally
+from mpsguard.vault.counters import Counters, Tally, snapshot
 from mpsguard.vault.errors import (
     BadRequestError,
     LeaseHeldError,
@@ -33,6 +32,7 @@ from mpsguard.vault.leases import Leases, Listener
 from mpsguard.vault.quota import Quota, Usage
 from mpsguard.vault.region import Carried, Grant, Lease, Role, Session, SessionKey
 from mpsguard.vault.regions import Regions
+from mpsguard.vault.spares import Spares
 from mpsguard.vault.stock import Stock
 from mpsguard.vault.wire import Fenced, Granted, Released
 
@@ -62,6 +62,7 @@ class Vault:
         self.regions = Regions(self.stock, self.tally, gpus)
         self._now = now
         self._keeping = keeping
+        self._spares = Spares(self.stock, keeping)
         self._leases = Leases(self._end_lease)
         self._making: set[SessionKey] = set()
         self._successions: set[asyncio.Task[None]] = set()
@@ -75,10 +76,12 @@ class Vault:
         self.tally.lost += lost
         for session, holdings in sessions:
             self.stock.add(session, holdings)
+            self._spares.adopt(session.key)
             for lease in session.leases:
                 if not self._leases.adopt(session.key, lease):
                     self._end_lease(session.key, lease.token)
             self._begin_succession(session.key)
+            self._spares.want(session.key)
         self._schedule()
 
     def close(self) -> None:
@@ -166,6 +169,7 @@ class Vault:
         """A standby could go on; if the session is an orphan, it does."""
         self.stock.commit(transitions.ready(self.stock.session(key), token))
         await self._inherit(key)
+        self._spares.want(key)
 
     def fence(self, key: SessionKey) -> None:
         """Take the lease from the writer, if there is one. When this returns nothing it does counts any more."""
@@ -195,7 +199,9 @@ class Vault:
             self.fence(key)
             await self.acquire(key, token)
         self.tally.promotions += 1
-        return self._leases.tell(token, Granted(self.stock.sessions[key].generation))
+        told = self._leases.tell(token, Granted(self.stock.sessions[key].generation))
+        self._spares.want(key)
+        return told
 
     # --- release
 
@@ -219,15 +225,15 @@ class Vault:
             without = transitions.without_region(session, name)
         if not force:
             transitions.check_unmapped(session, name)
-        for lease in session.leases:
-            if name is None or name in lease.regions:
-                self._leases.tell(lease.token, Released(name))
         if name is None:
             self._remove(session)
             self.tally.released += len(session.regions)
-        else:
-            self.stock.commit(without)
-            self.tally.released += 1
+            return
+        for lease in session.leases:
+            if name in lease.regions:
+                self._leases.tell(lease.token, Released(name))
+        self.stock.commit(without)
+        self.tally.released += 1
 
     # --- the forward state
 
@@ -251,26 +257,8 @@ class Vault:
 
     def counters(self) -> Counters:
         """A snapshot."""
-        tally = self.tally
         # A copy: metrics are read by a thread of their own.
-        held = quotas.of_sessions(list(self.stock.sessions.values()))
-        return Counters(
-            regions_made=tally.made,
-            regions_opened=tally.opened,
-            regions_released=tally.released,
-            regions_expired=tally.expired,
-            regions_lost=tally.lost,
-            fences=tally.fences,
-            promotions=tally.promotions,
-            refusals=dict(tally.refusals),
-            connections_made=tally.connections_made,
-            connections=tally.connections,
-            sessions=held.sessions,
-            regions=held.regions,
-            chunks=held.chunks,
-            bytes=held.bytes,
-            unkept=self._keeping.unkept,
-        )
+        return snapshot(self.tally, list(self.stock.sessions.values()), self._keeping.unkept)
 
     def _record(self, session: Session) -> int:
         try:
@@ -312,8 +300,7 @@ class Vault:
         generation = session.generation
         if session.carried is not None:
             try:
-                fd = self._record(session)
-                await self._keeping.keep(record_name(session.id, generation), (fd,))
+                await self._spares.see_kept(session, self._record(session))
             except BaseException:
                 self._end_lease(key, token)
                 raise
@@ -368,7 +355,10 @@ class Vault:
 
     def _remove(self, session: Session) -> None:
         self.stock.remove(session)
+        self._spares.drop(session.key)
         for lease in session.leases:
+            # A standby would wait for ever.
+            self._leases.tell(lease.token, Released(None))
             self._leases.drop(lease.token)
 
     # --- time

@@ -14,6 +14,7 @@ from mpsguard import client
 from mpsguard.client import Role, Session
 from mpsguard.standby.role import ROLE_VARIABLE
 from mpsguard.vault.address import SOCKET_VARIABLE
+from mpsguard.vault.errors import UnknownSessionError, VaultError
 from mpsguard.vault.record import State
 from tests.integration.vault.running import (
     DEADLINE,
@@ -75,11 +76,15 @@ class Waiting:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.promoted: bool | None = None
+        self.refused: VaultError | None = None
         self._thread = threading.Thread(target=self._wait)
         self._thread.start()
 
     def _wait(self) -> None:
-        self.promoted = self.session.ready(DEADLINE)
+        try:
+            self.promoted = self.session.ready(DEADLINE)
+        except VaultError as error:
+            self.refused = error
 
     def join(self) -> bool | None:
         self._thread.join()
@@ -89,6 +94,15 @@ class Waiting:
 def is_ready(vault: ThreadedVault, count: int) -> bool:
     session = next(iter(vault.vault.stock.sessions.values()))
     return sum(lease.ready for lease in session.leases) == count
+
+
+def test_a_standby_of_a_session_that_is_released_waits_no_more(vault: ThreadedVault) -> None:
+    with vault.session(), vault.standby() as standby:
+        waiting = Waiting(standby)
+        wait_for("it is ready", lambda: vault.call(lambda: is_ready(vault, 1)))
+        vault.call(lambda: vault.vault.release_by_command(next(iter(vault.vault.stock.sessions)), None, force=True))
+        assert waiting.join() is None
+        assert isinstance(waiting.refused, UnknownSessionError)
 
 
 def test_a_killed_writer_is_followed_by_the_standby_that_was_ready_first(vault: ThreadedVault) -> None:

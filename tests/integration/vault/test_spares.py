@@ -1,0 +1,181 @@
+"""The record of the next generation is made and kept beforehand: a takeover waits for no keeper."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mpsguard.client import Session
+from mpsguard.linux import fd_parcel
+from mpsguard.linux.fd_parcel import Parcel
+from mpsguard.vault.errors import UnavailableError
+from mpsguard.vault.keeper import record_name
+from tests.integration.vault.running import KeptHere, ThreadedVault, descriptors, wait_for
+from tests.integration.vault.test_succession import Waiting, is_ready
+
+
+class Moody(KeptHere):
+    """A keeper that can be busy, so that nobody gets an answer, or full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy = False
+        self.full = False
+        self.asked: list[str] = []
+
+    async def keep(self, name: str, parcel: Parcel) -> None:
+        self.asked.append(name)
+        while self.busy:
+            await asyncio.sleep(0.001)
+        if self.full:
+            parcel.kept.close()
+            parcel.receipt.close()
+            raise UnavailableError("full")
+        await super().keep(name, parcel)
+
+    async def forget(self, name: str) -> None:
+        while self.busy:
+            await asyncio.sleep(0.001)
+        await super().forget(name)
+
+
+@pytest.fixture
+def keeper() -> Iterator[Moody]:
+    before = descriptors()
+    made = Moody()
+    yield made
+    made.empty()
+    assert descriptors() == before
+
+
+@contextmanager
+def with_standby(vault: ThreadedVault, writer: Session) -> Iterator[tuple[Session, Waiting]]:
+    """A standby that waits for its turn; it is left as it is."""
+    assert writer.publish(b"the last words") == 1
+    with vault.standby() as standby:
+        yield standby, Waiting(standby)
+
+
+def spare(vault: ThreadedVault) -> str:
+    """The name of the record that the session will have next."""
+    session = next(iter(vault.vault.stock.sessions.values()))
+    return record_name(session.id, session.generation + 1)
+
+
+def kept(vault: ThreadedVault, keeper: Moody) -> str:
+    name = vault.call(lambda: spare(vault))
+    wait_for("it is kept", lambda: name in keeper.parcels)
+    return name
+
+
+def test_a_takeover_asks_the_keeper_for_nothing(keeper: Moody) -> None:
+    with ThreadedVault(keeper=keeper) as vault, vault.session() as writer, with_standby(vault, writer) as (heir, wait):
+        kept(vault, keeper)
+        keeper.busy = True
+        writer.close(in_order=False)
+        assert wait.join()
+        state = heir.state()
+        assert state is not None
+        assert (state.state, heir.generation, heir.publish(b"and on")) == (b"the last words", 2, 2)
+        keeper.busy = False
+
+
+def test_each_takeover_has_one_if_somebody_is_ready(keeper: Moody) -> None:
+    with ThreadedVault(keeper=keeper) as vault, vault.session() as writer, with_standby(vault, writer) as (heir, wait):
+        kept(vault, keeper)
+        with vault.standby() as next_one:
+            waiting = Waiting(next_one)
+            wait_for("both are ready", lambda: vault.call(lambda: is_ready(vault, 2)))
+            writer.close(in_order=False)
+            assert wait.join()
+            kept(vault, keeper)
+            keeper.busy = True
+            heir.close(in_order=False)
+            assert waiting.join()
+            assert next_one.generation == 3
+            keeper.busy = False
+
+
+def test_without_a_standby_there_is_none(keeper: Moody) -> None:
+    with ThreadedVault(keeper=keeper) as vault, vault.session(), vault.standby():
+        vault.settle()
+        assert vault.call(lambda: spare(vault)) not in keeper.asked
+
+
+def test_a_keeper_that_is_full_costs_nothing_but_the_head_start(keeper: Moody) -> None:
+    with ThreadedVault(keeper=keeper) as vault, vault.session() as writer:
+        keeper.full = True
+        with with_standby(vault, writer) as (heir, wait):
+            name = vault.call(lambda: spare(vault))
+            wait_for("it was asked", lambda: name in keeper.asked)
+            vault.settle()
+            keeper.full = False
+            writer.close(in_order=False)
+            assert wait.join()
+            assert heir.publish(b"and on") == 2
+            assert name in keeper.parcels
+
+
+def test_the_next_guard_has_it_too(keeper: Moody) -> None:
+    with (
+        ThreadedVault(keeper=keeper) as vault,
+        vault.session(keep=600) as writer,
+        with_standby(vault, writer) as (heir, wait),
+    ):
+        kept(vault, keeper)
+        # Still there when the next vault starts: as after SIGKILL, nobody took leave.
+        names = set(keeper.parcels)
+        with ThreadedVault(keeper=keeper) as after:
+            assert set(keeper.parcels) == names
+            assert after.restored.unused == []
+            keeper.busy = True
+            session = next(iter(after.vault.stock.sessions.values()))
+            token = next(lease.token for lease in session.readers if lease.ready)
+            after.run(after.vault.promote(session.key, token))
+            assert after.call(lambda: after.vault.state(session.key).state) == b"the last words"
+            keeper.busy = False
+        writer.close(in_order=False)
+        wait.join()
+        heir.close()
+
+
+def test_one_that_was_not_filled_yet_is_filled_by_the_next_guard(keeper: Moody) -> None:
+    with (
+        ThreadedVault(keeper=keeper) as vault,
+        vault.session(keep=600) as writer,
+        with_standby(vault, writer) as (heir, wait),
+    ):
+        name = kept(vault, keeper)
+        key = vault.call(lambda: next(iter(vault.vault.stock.sessions)))
+        vault.call(lambda: vault.vault.fence(key))
+        # As if the guard had been killed between the ledger's word and the record's.
+        _, (fd,) = fd_parcel.unpack(keeper.parcels[name].kept)
+        os.pwrite(fd, bytes(os.fstat(fd).st_size), 0)
+        os.close(fd)
+        with ThreadedVault(keeper=keeper) as after:
+            assert after.call(lambda: after.vault.state(key).state) == b"the last words"
+            assert after.call(lambda: after.vault.stock.session(key).generation) == 2
+        (token,) = (lease.token for lease in vault.call(lambda: vault.vault.stock.session(key)).readers if lease.ready)
+        vault.run(vault.vault.promote(key, token))
+        assert wait.join()
+        assert heir.generation == 2
+
+
+def test_a_session_that_goes_meanwhile_leaves_none_behind(keeper: Moody) -> None:
+    with ThreadedVault(keeper=keeper) as vault, vault.session() as writer, with_standby(vault, writer) as (_, wait):
+        kept(vault, keeper)
+        key = vault.call(lambda: next(iter(vault.vault.stock.sessions)))
+        keeper.busy = True
+        writer.close(in_order=False)
+        assert wait.join()
+        with vault.standby() as next_one:
+            waiting = Waiting(next_one)
+            wait_for("the next is being kept", lambda: record_name(1, 3) in keeper.asked)
+            vault.call(lambda: vault.vault.release_by_command(key, None, force=True))
+            keeper.busy = False
+            vault.settle()
+            assert keeper.parcels == {}
+            # Told, and so not waiting for ever.
+            assert waiting.join() is None
