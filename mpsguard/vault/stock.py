@@ -62,9 +62,9 @@ class Stock:
         self._account(uid, Usage() - less)
 
     def add(self, session: Session, holdings: Holdings) -> None:
-        """Enter a session; its holdings are ours from now on."""
+        """Enter a session that is written down; its holdings are ours from now on."""
         self.holdings[session.key] = holdings
-        self.commit(session)
+        self.commit(session, must=False)
 
     def commit(self, session: Session, *, must: bool = True) -> None:
         """Write a session down, then let it be seen, and close what it no longer has.

@@ -64,7 +64,8 @@ class Vault:
         self._keeping = keeping
         self._spares = Spares(self.stock, keeping)
         self._leases = Leases(self._end_lease)
-        self._making: set[SessionKey] = set()
+        self._making: dict[SessionKey, int] = {}
+        """Sessions under way, with the tokens that their writers' leases will have."""
         self._successions: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -112,7 +113,7 @@ class Vault:
         """
         token, role, uid = lease.token, lease.role, lease.uid
         try:
-            if self._leases.has(token):
+            if self._leases.has(token) or token in self._making.values():
                 raise BadRequestError("that token is taken")
             if key in self._making:
                 raise LeaseHeldError(_BUSY)
@@ -277,7 +278,7 @@ class Vault:
         session = transitions.attach(session, lease)
         name = session_name(session.id)
         self.stock.reserve(key.uid, Usage(sessions=1))
-        self._making.add(key)
+        self._making[key] = lease.token
         try:
             holdings = Holdings.create(session)
             try:
@@ -290,7 +291,7 @@ class Vault:
         except OSError as error:
             raise QuotaError(f"no room for a session: {error.strerror}") from None
         finally:
-            self._making.discard(key)
+            del self._making[key]
             self.stock.give_up(key.uid, Usage(sessions=1))
         self.stock.add(session, holdings)
 
@@ -305,7 +306,8 @@ class Vault:
                 self._end_lease(key, token)
                 raise
         now = self.stock.sessions.get(key)
-        if now is None or now.generation != generation:
+        # Its name may be another session's by now.
+        if now is None or (now.id, now.generation) != (session.id, generation):
             self._keeping.forget(record_name(session.id, generation))
             raise StaleGenerationError(f"fenced off before it began: {key.name!r}")
         if now.carried is not None:

@@ -1,11 +1,25 @@
 """A keeper that refuses, and a writer that is fenced off while its region is being kept: nothing is half made."""
 
+import asyncio
+import socket
+
 import pytest
 
 from mpsguard import client
+from mpsguard.client import Role
 from mpsguard.linux.fd_parcel import Parcel
+from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError
-from tests.integration.vault.running import KeptHere, ThreadedVault, close_chunks, descriptors, memory
+from tests.integration.vault.running import (
+    DEADLINE,
+    KeptHere,
+    ThreadedVault,
+    close_chunks,
+    close_fds,
+    descriptors,
+    memory,
+    wait_for,
+)
 
 
 class Full(KeptHere):
@@ -33,6 +47,85 @@ class Fencing(KeptHere):
         if name.startswith("mgv-r"):
             for key in list(self.vault.vault.stock.sessions):
                 self.vault.vault.fence(key)
+
+
+class Slow(KeptHere):
+    """Takes no parcel whose name begins with one of ``held`` before it is let."""
+
+    def __init__(self, held: str) -> None:
+        super().__init__()
+        self.held = held
+        self.waiting = 0
+        self.let = asyncio.Event()
+
+    async def keep(self, name: str, parcel: Parcel) -> None:
+        if name.startswith(self.held):
+            self.waiting += 1
+            await self.let.wait()
+        await super().keep(name, parcel)
+
+
+def greeting(vault: ThreadedVault, name: str, token: int) -> socket.socket:
+    """A connection that has asked to write a session, and has not heard of it."""
+    asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    asking.settimeout(DEADLINE)
+    asking.connect(vault.socket)
+    asking.send(wire.encode(wire.Hello(1, wire.VERSION, name, Role.WRITER, token=token, keep=0.0)))
+    return asking
+
+
+def heard(asking: socket.socket) -> object:
+    data, fds, _, _ = socket.recv_fds(asking, wire.MAX_PACKET, 4)
+    close_fds(fds)
+    return wire.decode_reply(data)
+
+
+def test_two_sessions_under_way_cannot_have_one_token() -> None:
+    before = descriptors()
+    keeper = Slow("mgv-s")
+    with ThreadedVault(keeper=keeper) as vault:
+        with greeting(vault, "a", 7) as first:
+            wait_for("the first is under way", lambda: keeper.waiting == 1)
+            with greeting(vault, "b", 7) as second:
+                wait_for("both have asked", lambda: keeper.waiting == 2 or vault.vault.tally.refusals)
+                vault.call(keeper.let.set)
+                assert isinstance(heard(first), wire.Welcome)
+                refused = heard(second)
+                assert isinstance(refused, wire.Failure)
+                assert refused.code == client.Code.BAD_REQUEST
+        wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.stock.sessions))
+        vault.settle()
+    keeper.empty()
+    assert descriptors() == before
+
+
+def test_a_record_that_is_kept_too_late_is_not_taken_for_that_of_the_next_session_of_its_name() -> None:
+    before = descriptors()
+    keeper = Slow("mgv-f1-")
+    with ThreadedVault(keeper=keeper) as vault:
+        with greeting(vault, "s", 7) as first:
+            wait_for("its record is under way", lambda: keeper.waiting == 1)
+            key = next(iter(vault.vault.stock.sessions))
+            vault.call(lambda: vault.vault.release_by_command(key, None, force=True))
+            second = "mgv-f2-1"
+            keeper.held = second
+            late, keeper.let = keeper.let, asyncio.Event()
+            with greeting(vault, "s", 8) as other:
+                wait_for("the other one's, too", lambda: keeper.waiting == 2)
+                vault.call(late.set)
+                while not isinstance(refused := heard(first), wire.Failure):
+                    assert isinstance(refused, wire.Released)
+                assert refused.code == client.Code.STALE_GENERATION
+                # What the other one's state was before is written down until its own record is kept.
+                assert vault.call(lambda: vault.vault.stock.session(key).carried) is not None
+                vault.call(keeper.let.set)
+                assert isinstance(heard(other), wire.Welcome)
+                vault.settle()
+                assert sorted(keeper.parcels) == [second, "mgv-s2"]
+        wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.stock.sessions))
+        vault.settle()
+    keeper.empty()
+    assert descriptors() == before
 
 
 @pytest.mark.parametrize("name", ["mgv-s", "mgv-f"])
