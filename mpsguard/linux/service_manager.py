@@ -20,12 +20,12 @@ def notify(*assignments: str, fds: tuple[int, ...] = ()) -> bool:
     if address[0] == "@":
         address = "\0" + address[1:]
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             sock.sendmsg(["\n".join(assignments).encode()], ancillary, 0, address)
-        except OSError:
-            # Nobody there (any more): what it would have been told is of no use to anybody else.
-            return False
+    except OSError:
+        # Nobody there (any more), or no descriptor left: what it would have been told is of no use to anybody else.
+        return False
     return True
 
 

@@ -39,9 +39,12 @@ class FdStore:
 def _keep(name: str, parcel: Parcel) -> None:
     # On a thread: a service manager that is busy lets its senders wait.
     with parcel.receipt:
-        with parcel.kept:
-            told = service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={name}", fds=(parcel.kept.fileno(),))
-            dealt_with = told and barrier(_DEADLINE)
+        try:
+            with parcel.kept:
+                told = service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={name}", fds=(parcel.kept.fileno(),))
+                dealt_with = told and barrier(_DEADLINE)
+        except OSError as error:
+            raise UnavailableError(f"the service manager cannot be told of {name}: {error.strerror}") from None
         if not dealt_with:
             raise UnavailableError(f"the service manager did not take {name} within {_DEADLINE:g} s")
         if not fd_parcel.is_kept(parcel.receipt):

@@ -30,9 +30,10 @@ class HolderKeeper:
     A holder is started once there is something to hold.
     """
 
-    def __init__(self, path: Path, stream: PacketStream | None) -> None:
+    def __init__(self, path: Path, stream: PacketStream | None, deadline: float) -> None:
         self._path = path
         self._stream = stream
+        self._deadline = deadline
         self._turn = asyncio.Lock()
         self._there = asyncio.Event()
         self._gone = asyncio.Event()
@@ -40,30 +41,29 @@ class HolderKeeper:
             self._there.set()
 
     @classmethod
-    async def open(cls, directory: Path) -> Self:
+    async def open(cls, directory: Path, deadline: float = _DEADLINE) -> Self:
         """Connect to the holder of ``directory`` (made 0700 if it is not there), if there is one.
 
-        UnavailableError if that fails, or if the directory or who listens there is not ours.
+        UnavailableError if that fails, or if the directory or who listens there is not ours. ``deadline``: seconds for
+        each answer of the holder.
         """
         path = directory / "holder.sock"
-        return cls(path, await _connect(path))
+        return cls(path, await _connect(path), deadline)
 
     async def list(self) -> dict[str, socket.socket]:
-        """The parcels that are held, copies, by name; they belong to the caller."""
+        """The parcels that are held, copies, by name; they belong to the caller. UnavailableError."""
         found: dict[str, socket.socket] = {}
         if self._stream is None:
             return found
         stream = self._stream
         async with self._turn:
             try:
-                await stream.send(b"list")
-                while (packet := await self._answer(stream)).data != b"end":
+                while (packet := await self._exchange(stream, b"next" if found else b"list")).data != b"end":
                     word, _, name = packet.data.decode(errors="replace").partition(" ")
                     if word != "parcel" or len(packet.fds) != 1:
                         close_all(packet.fds)
                         raise UnavailableError(f"the holder said {packet.data[:80]!r}")
                     found[name] = socket.socket(fileno=packet.fds[0])
-                    await stream.send(b"next")
             except BaseException:
                 for sock in found.values():
                     sock.close()
@@ -109,8 +109,9 @@ class HolderKeeper:
     async def _end(self, stream: PacketStream) -> None:
         """Return once the holder has ended, or does not answer."""
         loop = asyncio.get_running_loop()
-        pid = stream.peer().pid
         try:
+            # It fails if nothing was heard from it in time, or no other could be started in its place.
+            pid = stream.peer().pid
             pidfd = stream.peer_pidfd()
             pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
         except OSError:
@@ -127,19 +128,21 @@ class HolderKeeper:
             if self._stream is None:
                 self._stream = await _connect(self._path) or await _start(self._path)
                 self._there.set()
-            stream = self._stream
-            try:
-                async with asyncio.timeout(_DEADLINE):
-                    await stream.send(word, fds=fds)
-                    packet = await self._answer(stream)
-            except (OSError, TimeoutError) as error:
-                self._gone.set()
-                raise UnavailableError(f"the holder is gone: {error}") from None
+            packet = await self._exchange(self._stream, word, fds)
             close_all(packet.fds)
             return packet.data
 
-    async def _answer(self, stream: PacketStream) -> Packet:
-        packet = await stream.receive(LIMIT)
+    async def _exchange(self, stream: PacketStream, word: bytes, fds: tuple[int, ...] = ()) -> Packet:
+        """The holder's answer; UnavailableError, and then nothing is heard from it on this connection any more."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                await stream.send(word, fds=fds)
+                packet = await stream.receive(LIMIT)
+        except OSError as error:
+            # TimeoutError is one of these: what comes too late would be taken for the answer to the next question.
+            self._gone.set()
+            stream.close()
+            raise UnavailableError(f"the holder is gone: {error}") from None
         if packet.end:
             self._gone.set()
             raise UnavailableError("the holder has ended")
@@ -163,25 +166,31 @@ async def _connect(path: Path) -> PacketStream | None:
 
 
 def _check_directory(directory: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = directory.stat()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+    except OSError as error:
+        raise UnavailableError(f"{directory}: {error.strerror}") from None
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UnavailableError(f"{directory}: must belong to uid {os.geteuid()} alone, with mode 0700")
 
 
 async def _start(path: Path) -> PacketStream:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "mpsguard.vault.holder",
-        str(path),
-        env=_environment(os.environ),
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    try:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "mpsguard.vault.holder",
+            str(path),
+            env=_environment(os.environ),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UnavailableError(f"the holder cannot be started: {error.strerror}") from None
     try:
         async with asyncio.timeout(_DEADLINE):
             status = await child.wait()
