@@ -1,7 +1,8 @@
 """The last resort at the end of a run: daemons that belong to this run's private directory and still live.
 
 A daemon that daemonised itself is nobody's child. What proves that it is ours is its environment: it names a pipe
-directory (or, for the guard, a readiness socket) in a directory that this run made for itself.
+directory (or, for the guard, a readiness socket) in a directory that this run made for itself. The vault's holder is
+rid of the guard's environment: its proof is the socket that its command line names.
 """
 
 import signal
@@ -13,6 +14,7 @@ from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 
 _PROOFS: Final = ("CUDA_MPS_PIPE_DIRECTORY", "NOTIFY_SOCKET")
+_HOLDER: Final = "mpsguard.vault.holder"
 
 
 def find(root: Path) -> list[ProcessHandle]:
@@ -25,12 +27,19 @@ def find(root: Path) -> list[ProcessHandle]:
             handle = ProcessHandle.open(int(entry.name))
         except OSError:
             continue
-        environment = procfs.environment(handle.key.pid)
-        if any(Path(environment.get(name, "/")).is_relative_to(root) for name in _PROOFS):
+        if _is_ours(handle.key.pid, root):
             found.append(handle)
         else:
             handle.close()
     return found
+
+
+def _is_ours(pid: int, root: Path) -> bool:
+    environment = procfs.environment(pid)
+    if any(Path(environment.get(name, "/")).is_relative_to(root) for name in _PROOFS):
+        return True
+    words = procfs.command(pid).split()
+    return _HOLDER in words and Path(words[-1]).is_relative_to(root)
 
 
 def end_all(root: Path) -> list[str]:
