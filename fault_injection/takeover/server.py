@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from fault_injection.takeover import model, state, traps
+from fault_injection.takeover.keeping import Keeping
 from fault_injection.takeover.state import Known, State
 from fault_injection.takeover.traps import Effect, Point, Traps
 from mpsguard import client
@@ -37,19 +39,24 @@ _LATE: Final = 0.01
 _SESSION: Final = "simulated"
 _CACHE: Final = "cache"
 
+Reach = Callable[[Point], Effect | None]
+"""Called at each point; says what happens to the process there, if it comes back."""
+
 
 class Server:
     """One process of the program."""
 
-    def __init__(self, listener: socket.socket, hit: Traps) -> None:
+    def __init__(self, listener: socket.socket, session: Keeping, reach: Reach, operate: Callable[[], None]) -> None:
+        """``operate`` is called in each step, where the GPU would be at work; what it raises ends the server."""
         self._listener = listener
-        self._traps = hit
+        self._reached = reach
+        self._operate = operate
         self._connections = Connections.from_environment()
         self._sockets: dict[int, socket.socket] = {}
         self._sent: dict[int, int] = {}
         """Bytes written to each connection."""
         self._state = State()
-        self._session = client.join(_SESSION, keep=None)
+        self._session = session
         self._cache = self._map()
         self._next_tag = 0
 
@@ -163,7 +170,7 @@ class Server:
             self._compute(known[tag])
             known[tag] = replace(known[tag], tokens=known[tag].tokens + 1)
             book = book.went_on(tag, known[tag].tokens)
-        time.sleep(_STEP)
+        self._operate()
         self._reach(Point.COMPUTED)
         self._state = State(known, (), book)
         self._publish()
@@ -256,7 +263,7 @@ class Server:
             sock.close()
 
     def _reach(self, point: Point) -> None:
-        if self._traps.reach(point) is Effect.FENCE:
+        if self._reached(point) is Effect.FENCE:
             self._session.close(in_order=False)
             # So that what it does next may fall into the takeover.
             time.sleep(random.uniform(0, _LATE))
@@ -267,7 +274,8 @@ def main() -> None:
     hit = Traps(Path(os.environ[traps.VARIABLE]))
     hit.reach(Point.STARTED)
     fds = service_manager.take_listen_fds()
-    Server(socket.socket(fileno=min(fds)), hit).run()
+    session = client.join(_SESSION, keep=None)
+    Server(socket.socket(fileno=min(fds)), session, hit.reach, lambda: time.sleep(_STEP)).run()
 
 
 if __name__ == "__main__":
