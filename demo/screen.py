@@ -49,6 +49,12 @@ class Screen:
         self._pace(1.5)
         self._columns(*(Text(name, style="bold underline") for name in NAMES.values()))
 
+    def left_out(self, title: str, why: str) -> None:
+        """A scene that is not played on this machine."""
+        self._print("")
+        self._print(Text(title, style="bold cyan"))
+        self._print(Text(why))
+
     def say(self, side: Side, text: str) -> None:
         """A live line in the column of that side."""
         self._columns(*(Text(text if side == each else "") for each in NAMES))

@@ -3,16 +3,15 @@
 Speaks the events of `gpu_suite.simulated_client`.
 """
 
-import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
 if not __package__:  # started by path, so that it needs no PYTHONPATH
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from demo.said import emit
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 
 DIED, FAILED = 3, 4
@@ -24,31 +23,25 @@ def main() -> int:
     cuda = CudaProcess()
     started = False
     try:
-        _emit("init_begin")
+        emit("init_begin")
         cuda.init()
-        _emit("init_end")
+        emit("init_end")
         cuda.create_context(1)
-        _emit("context", mps=int(cuda.mps))
+        emit("context", mps=int(cuda.mps))
         cuda.launch(0.001)
         cuda.synchronize()
-        _emit("first_kernel")
+        emit("first_kernel")
         started = True
         if os.read(0, 64):
             cuda.launch(_KERNEL_S)
-            _emit("begin")
+            emit("begin")
             cuda.synchronize()
     except CudaFailureError as failure:
-        _emit("died" if started else "failed", code=failure.code)
+        emit("died" if started else "failed", code=failure.code)
         return DIED if started else FAILED
-    _emit("finished")
+    emit("finished")
     cuda.close()
     return 0
-
-
-def _emit(event: str, **members: object) -> None:
-    head = {"event": event, "pid": os.getpid(), "monotonic": time.monotonic(), "realtime": time.time()}
-    sys.stdout.write(json.dumps(head | members) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

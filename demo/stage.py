@@ -2,14 +2,14 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from demo import screen
-from demo.actor import Actor
+from demo.actor import PATIENCE, Actor
 from demo.ctl import Ctl
 from demo.fact import Cell
 from demo.machine import DemoPrograms
@@ -18,7 +18,7 @@ from gpu_suite.core.bench import Bench, Target
 from gpu_suite.core.client import Clients
 from gpu_suite.core.ending import ended
 from gpu_suite.core.errors import SuiteError
-from gpu_suite.core.guard import Guard
+from gpu_suite.core.guard import Guard, Options
 from gpu_suite.core.programs import Work
 from mpsguard.linux import file_lock
 from mpsguard.linux.process import ProcessHandle
@@ -48,10 +48,10 @@ class Place:
         """A live line."""
         self._stage.screen.say(self._side, text)
 
-    def start(self, name: str, argv: Sequence[str] | None = None) -> Actor:
+    def start(self, name: str, argv: Sequence[str] | None = None, variables: Mapping[str, str] | None = None) -> Actor:
         """Start a client; without a command line, a worker that computes until it is told to end."""
         argv = self.programs.worker(UNTIL_TOLD) if argv is None else argv
-        client = self._clients.start(argv, self.target.pipe_directory, name)
+        client = self._clients.start(argv, self.target.pipe_directory, name, variables)
         return Actor(name, client, self._stage.screen, self.say)
 
     def crowd(self, *names: str) -> list[Actor]:
@@ -67,6 +67,17 @@ class Place:
         """Those of them that `get_client_list` names."""
         listed = self.target.ui.all_clients()
         return [actor for actor in actors if actor.pid in listed]
+
+    @contextmanager
+    def terminated(self, actor: Actor) -> Iterator[Actor]:
+        """For a program that does not heed its input: SIGTERM at the end of the block, and its end waited for."""
+        try:
+            yield actor
+        finally:
+            if actor.client.ended_with() is None:
+                with ProcessHandle.open(actor.pid) as process:
+                    process.signal(signal.SIGTERM)
+            actor.client.finish(PATIENCE)
 
     def kill_control_daemon(self) -> None:
         """SIGKILL the MPS control daemon that serves this place, and wait until it is gone."""
@@ -109,6 +120,21 @@ class GuardedPlace(Place):
             time.sleep(_POLL)  # only the guard's answer tells, and it must be asked
         return parked
 
+    def standby_ready(self, session: str) -> None:
+        """Wait until a standby of that session says that it is ready; TimeoutError."""
+        due = time.monotonic() + PATIENCE
+        while not self.guard.ready_standbys(session):
+            if time.monotonic() > due:
+                raise TimeoutError(f"no standby was ready within {PATIENCE:g} s")
+            time.sleep(_POLL)
+
+    def takeovers(self) -> list[str]:
+        """Wait until the guard tells of one; what came of all that it tells of, and from which lane to which."""
+        due = time.monotonic() + PATIENCE
+        while not (told := self.guard.takeovers()) and time.monotonic() < due:
+            time.sleep(_POLL)
+        return [f"{each['outcome']}, {each.get('lane')} to {each.get('to')}" for each in told]
+
     def show(self, *arguments: str) -> None:
         """Run `mpsguard-ctl` and show what the user sees."""
         printed = self.ctl.run(*arguments)
@@ -133,9 +159,9 @@ class Stage:
             yield StockPlace("stock", daemon, clients, self)
 
     @contextmanager
-    def guarded(self) -> Iterator[GuardedPlace]:
-        """A fresh guard with a fresh lane; its public sockets are held by us, as systemd holds them."""
-        with self.bench.guard(held_sockets=True) as guard, Clients() as clients:
+    def guarded(self, options: Options | None = None) -> Iterator[GuardedPlace]:
+        """A fresh guard with fresh lanes; its public sockets are held by us, as systemd holds them."""
+        with self.bench.guard(held_sockets=True, options=options) as guard, Clients() as clients:
             yield GuardedPlace(guard, clients, self)
 
 
@@ -148,3 +174,7 @@ class Scene:
     stock: Callable[[StockPlace], Cell] | None
     """None where stock MPS has nothing that could be looked at."""
     guarded: Callable[[GuardedPlace], Cell]
+    options: Options | None = None
+    """What it wants of the guard beyond its defaults."""
+    only_simulated: str | None = None
+    """Why it is left out on a GPU, and what shows it there."""

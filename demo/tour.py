@@ -5,6 +5,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TypeVar
@@ -33,17 +34,21 @@ def play(scenes: Sequence[Scene], machine: Machine, screen: Screen, deadline: fl
             programs = machine.build(root)
             bench = Bench(root, programs, quick=True, say=lambda _: None)
             stage = Stage(bench, programs, screen)
-            return [_play(scene, stage) for scene in scenes]
+            return [row for scene in scenes if (row := _play(scene, stage))]
     finally:
         with _undisturbed():
             end_all(root)
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _play(scene: Scene, stage: Stage) -> Row:
+def _play(scene: Scene, stage: Stage) -> Row | None:
+    """The row of the scene; None if it is left out here."""
+    if scene.only_simulated and not stage.programs.simulated:
+        stage.screen.left_out(scene.name, scene.only_simulated)
+        return None
     stage.screen.scene(scene.name, scene.announcement)
     stock = _side(scene.stock, stage.stock) if scene.stock else ()
-    guarded = _side(scene.guarded, stage.guarded)
+    guarded = _side(scene.guarded, partial(stage.guarded, scene.options))
     stage.screen.outcome(stock, guarded)
     return scene.name, stock, guarded
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from demo.scenes import crash, daemon_dies, fault, guard_dies, three_clients
+from demo.scenes import crash, daemon_dies, fault, guard_dies, standby, three_clients
 from demo.stage import Scene
 
 SCENES: Final[tuple[Scene, ...]] = (
@@ -11,4 +11,5 @@ SCENES: Final[tuple[Scene, ...]] = (
     crash.SCENE,
     daemon_dies.SCENE,
     guard_dies.SCENE,
+    standby.SCENE,
 )

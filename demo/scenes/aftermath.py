@@ -19,7 +19,6 @@ _IDLE: Final = "neighbour 3"
 _LATE: Final = 3
 _SERVED: Final = "served"
 _REFUSED: Final = f"refused, error {MPS_SERVER_NOT_READY}"
-_NOT_ISOLATED: Final = "not isolated yet"
 
 Strike = Callable[[Place], None]
 """Starts the culprit and lets it do wrong; returns when it has."""
@@ -60,8 +59,8 @@ def isolated(place: GuardedPlace, strike: Strike) -> Cell:
     ]
 
 
-def guarded(place: GuardedPlace, strike: Strike, remark: str = _NOT_ISOLATED) -> Cell:
-    """The late clients are held back until the lane is ready."""
+def guarded(place: GuardedPlace, strike: Strike, remark: str) -> Cell:
+    """The late clients are held back until the lane is ready. ``remark``: why the neighbours were hurt."""
     fates, idle = _strike_among_neighbours(place, strike)
     late = _start_late(place)
     parked = place.parked(_LATE)

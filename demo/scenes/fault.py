@@ -7,10 +7,12 @@ from demo.scenes import aftermath
 from demo.stage import Place, Scene
 from gpu_suite.core.programs import Work
 
+_NOT_ISOLATED: Final = "cannot be isolated: see scene 6"
 _TRAP: Final = Work(seconds=60, controlled=True, fault="trap", fault_at=0.1)
 
 
-def _strike(place: Place) -> None:
+def strike(place: Place) -> None:
+    """A client that commits an SM fault."""
     culprit = place.start("culprit", place.programs.worker(_TRAP))
     culprit.arrive()
     culprit.go()
@@ -21,8 +23,9 @@ def _strike(place: Place) -> None:
 
 SCENE: Final = Scene(
     "2 one client faults",
-    "A kernel of one client executes a trap. That ends its neighbours today, in both columns: isolating them is not "
-    "built yet. Look at the clients that start right after it, while neighbour 3, which is idle, has not noticed.",
-    lambda place: aftermath.stock(place, _strike),
-    lambda place: aftermath.guarded(place, _strike),
+    "A kernel of one client executes a trap. Such an SM fault cannot be isolated on the stock driver: it ends the "
+    "neighbours, in both columns. What goes on is a program with a standby: scene 6. Look at the clients that start "
+    "right after it, while neighbour 3, which is idle, has not noticed.",
+    lambda place: aftermath.stock(place, strike),
+    lambda place: aftermath.guarded(place, strike, _NOT_ISOLATED),
 )

@@ -26,12 +26,29 @@ def directory() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+_ONE_SCENE = """
+import sys
+from demo import main
+from demo.scenes import SCENES
+main.SCENES = [scene for scene in SCENES if scene.name == sys.argv[1]]
+sys.exit(main.main(sys.argv[2:]))
+"""
+
+
+def start_scene(name: str, temporary: Path) -> "subprocess.Popen[str]":
+    """The demo with that scene alone."""
+    return _start(["-c", _ONE_SCENE, name, "--fast"], temporary, {"PYTHONPATH": str(REPOSITORY)})
+
+
 def start(temporary: Path, *options: str, **environment: str) -> "subprocess.Popen[str]":
     """Start `scripts/demo` in a process group of its own, its temporary files under `temporary`."""
-    variables: Mapping[str, str] = {**os.environ, "TMPDIR": str(temporary), **environment}
+    return _start([str(REPOSITORY / "scripts" / "demo"), *options], temporary, environment)
+
+
+def _start(arguments: list[str], temporary: Path, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, str(REPOSITORY / "scripts" / "demo"), *options],
-        env=variables,
+        [sys.executable, *arguments],
+        env={**os.environ, "TMPDIR": str(temporary), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

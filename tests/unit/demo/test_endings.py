@@ -2,9 +2,12 @@
 
 import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from demo.scenes import standby
 from gpu_suite.core import leftovers
 from tests.unit.demo import scratch
 
@@ -13,15 +16,27 @@ from tests.unit.demo import scratch
 @pytest.mark.parametrize("moment", ["client 1: runs its first kernel", "get_client_list", "$ mpsguard-ctl clients"])
 def test_a_signal_ends_everything(number: signal.Signals, moment: str) -> None:
     with scratch.directory() as place, scratch.start(place, "--fast") as process:
-        assert process.stdout is not None
-        next(line for line in process.stdout if moment in line)
-        # As the terminal does it: to the whole group, the clients and the guard included.
-        os.killpg(process.pid, number)
-        _, err = process.communicate(timeout=scratch.DEADLINE)
-        assert process.returncode == 1
-        assert err.startswith("demo: stopped by SIG")
-        assert err.count("\n") == 1
-        assert (leftovers.find(place), list(place.iterdir())) == ([], [])
+        ends_all(place, process, moment, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["$ mpsguard run", "a standby is ready"])
+def test_a_signal_ends_a_service_and_its_standby_too(number: signal.Signals, moment: str) -> None:
+    with scratch.directory() as place, scratch.start_scene(standby.SCENE.name, place) as process:
+        ends_all(place, process, moment, number)
+
+
+def ends_all(place: Path, process: "subprocess.Popen[str]", moment: str, number: signal.Signals) -> None:
+    """Send the signal when that is on the screen; nothing is left."""
+    assert process.stdout is not None
+    next(line for line in process.stdout if moment in line)
+    # As the terminal does it: to the whole group, the clients and the guard included.
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=scratch.DEADLINE)
+    assert process.returncode == 1
+    assert err.startswith("demo: stopped by SIG")
+    assert err.count("\n") == 1
+    assert (leftovers.find(place), list(place.iterdir())) == ([], [])
 
 
 def test_a_reader_that_leaves_ends_everything() -> None:

@@ -35,7 +35,7 @@ def runs() -> Iterator[list[Run]]:
 def table(text: str) -> list[str]:
     """The summary: from its head to the first line that is empty or closes a block."""
     lines = text.splitlines()
-    begin = next(index for index, line in enumerate(lines) if line.startswith("scene "))
+    begin = next(index for index, line in enumerate(lines) if line.startswith("scene  "))
     end = next(index for index in range(begin, len(lines)) if lines[index] in ("", "```"))
     return lines[begin:end]
 

@@ -57,11 +57,11 @@ def test_neighbours_that_live_are_reported_alive(stage: Stage, monkeypatch: pyte
 
 
 def test_isolation_would_be_noticed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the guard too: what is not isolated yet is what died, not what the tour says of itself."""
+    """Through the guard too: what was not isolated is what died, not what the tour says of itself."""
     monkeypatch.setattr(actor, "SHOWS", 0.2)
     monkeypatch.setattr("demo.stage._PARKS", 0.2)
     with stage.guarded() as place:
-        neighbours, late = aftermath.guarded(place, lambda _: None)
+        neighbours, late = aftermath.guarded(place, lambda _: None, "why")
     assert neighbours.text == "neighbours: 3 of 3 lived on"
     assert late.text == "late: 0 of 3 parked, 3 of 3 served"
     assert not neighbours.as_expected
