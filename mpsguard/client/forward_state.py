@@ -31,6 +31,10 @@ class ForwardState:
         """The newest whole state, None if there is none; UnmappedError."""
         return record.latest(self._read, self._capacity)
 
+    def is_of(self, generation: int, *, writable: bool) -> bool:
+        """Whether it is the record of that generation, mapped in that way."""
+        return self.generation == generation and (self.publisher is not None) == writable
+
     def is_over(self) -> bool:
         """Whether another generation has begun, in another record; UnmappedError."""
         return record.is_over(self._read)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from math import inf
 from types import TracebackType
 from typing import Final, Self
 
@@ -72,7 +73,6 @@ class Session:
         self._pid = os.getpid()
         self._role = role
         self._released = False
-        """The vault said that the session is no more."""
         self._again = False
         self._forward: ForwardState | None = None
         self._connection: Connection | None = None
@@ -278,8 +278,7 @@ class Session:
         if self._role is Role.WRITER:
             return True
         self._ask(wire.Ready(0))
-        promoted = self.wait_for_promotion(timeout)
-        if promoted:
+        if promoted := self.wait_for_promotion(timeout):
             tell_ready(promoted=True)
         return promoted
 
@@ -346,13 +345,8 @@ class Session:
         return self._connection
 
     def _connect(self, at_most: float | None = None) -> None:
-        """Attach, or come back to the lease that we have; as often as the vault ends meanwhile, until the deadline.
-
-        Or until ``at_most`` (time.monotonic), if that is sooner.
-        """
-        due = time.monotonic() + self._deadline
-        if at_most is not None:
-            due = min(due, at_most)
+        """Attach, or come back to our lease, as often as the vault ends meanwhile: to the deadline or ``at_most``."""
+        due = min(time.monotonic() + self._deadline, inf if at_most is None else at_most)
         while True:
             if self._connection is not None:
                 self._connection.close()
@@ -379,11 +373,7 @@ class Session:
 
     def _enter(self, role: Role, fd: int, capacity: int, generation: int) -> None:
         before = self._forward
-        if (
-            before is not None
-            and before.generation == generation
-            and (before.publisher is not None) == (role is Role.WRITER)
-        ):
+        if before is not None and before.is_of(generation, writable=role is Role.WRITER):
             # The same record: nobody shall publish in two mappings of it.
             os.close(fd)
         else:
