@@ -6,7 +6,7 @@ from mpsguard.evidence import Evidence, FaultContained, LaneChanged, ProcessEnde
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.triage import catalog
-from mpsguard.triage.episode import Episode
+from mpsguard.triage.episode import BEFORE, Episode
 from mpsguard.triage.population import Member, Population, when
 
 
@@ -93,6 +93,10 @@ class Case:
     def present(self, at: float | None = None) -> tuple[Member, ...]:
         """Clients alive when it began, of its lane if that is known."""
         return self.population.present(self.episode.began if at is None else at, self.lane())
+
+    def left_before(self) -> tuple[Member, ...]:
+        """Clients alive shortly before it began, of its lane if that is known: work of theirs may have caused it."""
+        return self.present(self.episode.began - BEFORE)
 
     def on_any_lane(self) -> tuple[Member, ...]:
         """All clients alive when it began."""

@@ -29,7 +29,7 @@ from mpsguard.triage import absorbed, catalog, left_behind
 from mpsguard.triage.case import Case
 from mpsguard.triage.catalog import Level
 from mpsguard.triage.episode import BEFORE, episodes, in_order
-from mpsguard.triage.population import Population, when
+from mpsguard.triage.population import Member, Population, when
 from mpsguard.triage.whose_code import whose_code
 
 _SM_XIDS: Final = frozenset({13})
@@ -297,7 +297,8 @@ def _sm_fault(case: Case) -> list[Incident]:
     if not _SM_XIDS & set(case.xids) and not case.said("fault_begins", "sticky", "teardown"):
         return []
     present = case.present()
-    if len(present) == 1:
+    left = [member for member in case.left_before() if member not in present]
+    if len(present) == 1 and not left:
         return [
             case.incident(
                 FaultClass.SM,
@@ -306,9 +307,8 @@ def _sm_fault(case: Case) -> list[Incident]:
                 culprit=case.population.suspect(present[0].process),
             )
         ]
-    return _by_code(case, FaultClass.SM) or [
-        _unknown(case, FaultClass.SM, "the stock driver does not say which client's kernel raised an SM exception")
-    ]
+    why = "the stock driver does not say which client's kernel raised an SM exception"
+    return _by_code(case, FaultClass.SM) or [_unknown(case, FaultClass.SM, why, left if len(present) < 2 else ())]
 
 
 def _by_code(case: Case, fault_class: FaultClass) -> list[Incident]:
@@ -340,13 +340,14 @@ def _engine(case: Case) -> list[Incident]:
     return [_unknown(case, _class_of(case), "the kernel log's line names no process that can be believed")]
 
 
-def _unknown(case: Case, fault_class: FaultClass, why: str) -> Incident:
-    present = case.present()
+def _unknown(case: Case, fault_class: FaultClass, why: str, left: Sequence[Member] = ()) -> Incident:
+    """``left``: clients that had just ended, who may have done it as well."""
+    candidates = (*case.present(), *left)
     return case.incident(
         fault_class,
         Confidence.UNKNOWN,
-        f"The culprit is one of {len(present)} clients: {why}.",
-        candidates=present,
+        f"The culprit is one of {len(candidates)} clients: {why}.",
+        candidates=candidates,
     )
 
 

@@ -18,7 +18,8 @@ def test_a_measurement_holds_on_the_simulated_stack(suite: str, name: str, capsy
 
 def test_no_way_to_attribute_an_sm_fault_accuses_an_innocent_there(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody can be named there: a simulated client writes no dump. The whole flow runs, and nobody is."""
-    main(["sm", "--simulated", "--quick", "--only", "accuracy", "--deadline", "120"])
+    # What takes longer than a test may, hangs: how busy the machine is plays no part in who is accused.
+    main(["sm", "--simulated", "--quick", "--only", "accuracy", "--deadline", "600"])
     printed = capsys.readouterr().out
-    (line,) = [line for line in printed.splitlines() if line.startswith("false accusations")]
-    assert line.split()[-1] == "yes", printed
+    lines = [line for line in printed.splitlines() if line.startswith("false accusations")]
+    assert [line.split()[-1] for line in lines] == ["yes"], printed

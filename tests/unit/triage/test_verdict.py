@@ -165,6 +165,15 @@ def test_who_was_alone_did_it(fault: list[Evidence]) -> None:
     assert incident.culprit.process == A
 
 
+@pytest.mark.parametrize("fault", [MISALIGNED, TRAP])
+def test_who_was_alone_for_a_moment_only_is_not_accused(fault: list[Evidence]) -> None:
+    """The server may tell of a fault when its clients have seen it, and some of them have ended."""
+    left = [ended(each, fault[0].observed_at - 0.1, code=3) for each in (B, C)]
+    incident = only(triage([*CLIENTS, *left, *fault]))
+    assert incident.culprit is None
+    assert pids(incident.candidates) == {A.pid, B.pid, C.pid}
+
+
 def test_a_crash_with_work_in_flight_is_told_from_one_without() -> None:
     deadly = only(triage([*CLIENTS, *KILLED]))
     assert (deadly.fault_class, deadly.confidence) == (FaultClass.PROCESS, Confidence.LIKELY)
