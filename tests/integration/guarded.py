@@ -14,6 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import msgspec
+import zmq
+
+from mpsguard.daemon import protocol
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SIMULATED = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
 DEADLINE = 30.0
@@ -205,9 +210,24 @@ class Guarded:
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 
+    def asked(self, command: str) -> Any:
+        """What the guard's API answers: what a command of mpsguard-ctl prints, without half a second to start it."""
+        path = protocol.api_socket(str(self.run_directory))
+        with socket.socket(socket.AF_UNIX) as probe:
+            # ZeroMQ would wait for somebody to listen there.
+            probe.connect(str(path))
+        with zmq.Context() as context, context.socket(zmq.REQ) as asking:
+            asking.setsockopt(zmq.LINGER, 0)
+            asking.connect(f"ipc://{path}")
+            asking.send(msgspec.json.encode(protocol.Request(protocol.VERSION, command)))
+            assert asking.poll(int(DEADLINE * 1000)), f"no answer to {command!r} within {DEADLINE:g} s"
+            reply = msgspec.json.decode(asking.recv(), type=protocol.Reply)
+        assert reply.error is None, reply.error
+        return reply.result
+
     def lane(self) -> dict[str, Any]:
         """The lane's report."""
-        report: dict[str, Any] = self.json("lanes")["lanes"][0]
+        report: dict[str, Any] = self.asked("lanes")["lanes"][0]
         if report["control"]:
             self._controls.add(report["control"]["pid"])
         return report
@@ -218,17 +238,16 @@ class Guarded:
 
     def clients(self) -> list[dict[str, Any]]:
         """The clients the guard knows."""
-        found: list[dict[str, Any]] = self.json("clients")["clients"]
+        found: list[dict[str, Any]] = self.asked("clients")["clients"]
         return found
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Past events of one kind, oldest first."""
-        lines = self.ctl("--json", "events", "--lines", "1000").stdout.splitlines()
-        return [event for event in map(json.loads, lines) if event["kind"] == kind]
+        return [event for event in self.asked("events")["events"] if event["kind"] == kind]
 
     def metric(self, name: str, **labels: str) -> float:
         """The present value of one series; 0 if there is none yet."""
-        for line in self.ctl("metrics").stdout.splitlines():
+        for line in self.asked("metrics")["text"].splitlines():
             series, _, value = line.rpartition(" ")
             if series.split("{")[0] == name and all(f'{key}="{label}"' in series for key, label in labels.items()):
                 return float(value)
