@@ -5,6 +5,7 @@ import os
 import queue
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 
 class Disposal:
@@ -43,8 +44,7 @@ class Disposal:
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            for fd in item:
-                os.close(fd)
+            _close_each(item)
 
 
 async def dispose_of_foreign(fds: Sequence[int], patience: float) -> None:
@@ -58,10 +58,16 @@ async def dispose_of_foreign(fds: Sequence[int], patience: float) -> None:
     done = loop.create_future()
 
     def close() -> None:
-        for fd in fds:
-            os.close(fd)
+        _close_each(fds)
         if not loop.is_closed():
             loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(None))
 
     threading.Thread(target=close, name="disposal-foreign", daemon=True).start()
     await asyncio.wait([done], timeout=patience)
+
+
+def _close_each(fds: Sequence[int]) -> None:
+    """Close them all: close(2) gives a descriptor back also when it fails, as a stranger's file system may have it."""
+    for fd in fds:
+        with suppress(OSError):
+            os.close(fd)

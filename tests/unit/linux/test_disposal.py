@@ -1,0 +1,47 @@
+"""Descriptors that are closed aside: one that cannot be closed costs the others nothing.
+
+A descriptor that is closed already stands for one whose file system makes close(2) fail.
+"""
+
+import asyncio
+import fcntl
+import os
+
+from mpsguard.linux.disposal import Disposal, dispose_of_foreign
+
+DEADLINE = 20.0
+
+
+def pair() -> tuple[int, int, int]:
+    """Two descriptors, and a number that is none, nor will be: the kernel gives the lowest ones."""
+    one, other = (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(2))
+    none = fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 700)
+    os.close(none)
+    return one, other, none
+
+
+def is_open(fd: int) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_foreign_descriptors_are_all_closed_and_not_waited_for_in_vain() -> None:
+    one, other, none = pair()
+
+    async def story() -> None:
+        async with asyncio.timeout(DEADLINE):
+            await dispose_of_foreign((one, none, other), patience=2 * DEADLINE)
+
+    asyncio.run(story())
+    assert not is_open(one)
+    assert not is_open(other)
+
+
+def test_those_of_memory_are_closed_one_after_the_other_whatever_becomes_of_one() -> None:
+    one, other, none = pair()
+    disposal = Disposal()
+    disposal.take((one, none))
+    disposal.take((other,))
+    assert disposal.drain(DEADLINE)
+    disposal.close()
+    assert not is_open(one)
+    assert not is_open(other)
