@@ -72,8 +72,12 @@ class ZoneSensor:
             return
         if time.monotonic() - client.no_table_at < _NO_TABLE:
             return
+        try:
+            pidfd = os.dup(client.pidfd)
+        except OSError:
+            return  # no descriptor left: the next fault is looked at
         client.looking = True
-        self._reader.run(partial(self._look, key, os.dup(client.pidfd), evidence))
+        self._reader.run(partial(self._look, key, pidfd, evidence))
 
     def state(self) -> SensorState:
         """Always there: whether a client has zones is its own choice."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -123,3 +124,24 @@ def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look
         sensor.close()
 
     asyncio.run(story())
+
+
+def test_a_fault_that_could_not_be_looked_at_for_want_of_a_descriptor_does_not_stop_the_next() -> None:
+    seen: list[Evidence] = []
+
+    async def story(handle: ProcessHandle) -> None:
+        sensor = ZoneSensor(seen.append)
+        sensor.client_came(handle)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            sensor.fault(fault(handle, USER + MEMORY))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        sensor.fault(fault(handle, USER + MEMORY))
+        await until(lambda: seen)
+        sensor.close()
+
+    with client(TABLE % 0) as handle:
+        asyncio.run(story(handle))
+    assert isinstance(seen[0].what, ZoneHit)
