@@ -75,7 +75,7 @@ class _Run:
         device = "cpu" if self.bench.programs.simulated else "cuda"
         with ExitStack() as stack:
             guard = stack.enter_context(self.bench.guard(options=Options(standby=True, host_memory=device == "cpu")))
-            directory = self.bench.root / f"{self.plan.model}-{self.plan.mode}"
+            directory = self.bench.root / f"{self.plan.model}-{self.plan.mode}-{self.plan.services}"
             directory.mkdir()
             services = []
             for number in range(self.plan.services):
@@ -115,7 +115,7 @@ class _Run:
             )
 
     def rows(self) -> Iterator[Finding]:
-        title = f"{self.plan.model}, {self.plan.mode}"
+        title = f"{self.plan.model}, {self.plan.mode}" + (", alone" if self.plan.services == 1 else "")
         for cell in self.cells:
             yield from self._cell_rows(title, cell)
         if self.plan.mode == "vault":
@@ -219,12 +219,14 @@ def _measurement(name: str, what: str, plan: Plan) -> Measurement:
 _GPT2: Final = Plan(
     "gpt2", "vault", services=4, clients=4, tokens=200, rounds={"SM faults": 9, "MMU faults": 6, "trap": 5, KILL: 5}
 )
+_GPT2_ALONE: Final = replace(_GPT2, services=1, rounds={"SM faults": ENOUGH})
 _LLAMA: Final = Plan("llama-7b", "vault", services=3, clients=2, tokens=100, rounds={"SM faults": 7, "MMU faults": 7})
 _GPT2_RELOAD: Final = replace(_GPT2, mode="reload", rounds={"SM faults": 5})
 _LLAMA_RELOAD: Final = replace(_LLAMA, mode="reload", services=2, rounds={"SM faults": 3})
 
 MEASUREMENTS: Final = (
     _measurement("gpt2", "GPT-2 small: fault to next operation and token", _GPT2),
+    _measurement("gpt2_alone", "one GPT-2 service alone with the culprit: the driver is quicker then", _GPT2_ALONE),
     _measurement("llama", "a 7B model: the same", _LLAMA),
     _measurement("gpt2_reload", "a standby that must reload, GPT-2 small", _GPT2_RELOAD),
     _measurement("llama_reload", "a standby that must reload, 7B", _LLAMA_RELOAD),
