@@ -103,19 +103,20 @@ class Takeovers:
         places = {client.process: client.lane for client in domain.clients.all()}
         sessions = list(self._vault.stock.sessions.values())
         taken, left = takeover.takeovers(name, sessions, places.get)
+        task = None
+        if taken or left:
+            self._last = time.monotonic()
+            # Before anything is awaited: nothing that the old writers do from here on counts.
+            for each in taken:
+                self._vault.fence(each.session)
+            to = next((place for each in taken if (place := places.get(each.heir)) is not None), None)
+            task = asyncio.create_task(self._promote(domain, _Leaving(name, to, taken, left, why, sign)))
         if sign is not None:
             domain.lanes.strike(client for client, place in places.items() if place == name)
+            # Behind the promotions: nobody waits for this.
             stranded = takeover.stranded(name, sessions, places.get)
-            # After the promotions have begun: nobody waits for this.
             asyncio.get_running_loop().call_soon(self._dismiss, domain.name, name, stranded)
-        if not taken and not left:
-            return None
-        self._last = time.monotonic()
-        # Before anything is awaited: nothing that the old writers do from here on counts.
-        for each in taken:
-            self._vault.fence(each.session)
-        to = next((place for each in taken if (place := places.get(each.heir)) is not None), None)
-        return asyncio.create_task(self._promote(domain, _Leaving(name, to, taken, left, why, sign)))
+        return task
 
     def _dismiss(self, domain: str, lane: str, stranded: tuple[tuple[SessionKey, int], ...]) -> None:
         assert self._vault is not None
