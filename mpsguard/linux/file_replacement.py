@@ -5,7 +5,10 @@ from pathlib import Path
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Put ``data`` in the place of ``path``, on disk when this returns; OSError, and the file is as it was."""
+    """Put ``data`` in the place of ``path``; OSError, and the file is as it was.
+
+    After a power failure it may still be as it was: the directory is not waited for.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_suffix(".new")
     with draft.open("wb") as file:
