@@ -66,6 +66,15 @@ async def dispose_of_foreign(fds: Sequence[int], patience: float) -> None:
     await asyncio.wait([done], timeout=patience)
 
 
+def of_strangers(fds: Sequence[int]) -> threading.Thread | None:
+    """The same for who has no event loop; the thread, which may never end, and None if there is nothing to close."""
+    if not fds:
+        return None
+    thread = threading.Thread(target=_close_each, args=(fds,), name="disposal-foreign", daemon=True)
+    thread.start()
+    return thread
+
+
 def _close_each(fds: Sequence[int]) -> None:
     """Close them all: close(2) gives a descriptor back also when it fails, as a stranger's file system may have it."""
     for fd in fds:

@@ -7,6 +7,7 @@ that is copied out of it. The table is the client's word about itself and about 
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
-from mpsguard.linux import foreign_fd
+from mpsguard.linux import disposal, foreign_fd
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import ProcessKey
@@ -38,6 +39,8 @@ class _Client:
         """When a region was told of, by its number and its first address: each table counts from 1."""
         self.no_table_at = -_NO_TABLE
         self.looking = False
+        self.closer: threading.Thread | None = None
+        """Closes what it had under a table's name and was none."""
 
 
 class ZoneSensor:
@@ -72,6 +75,8 @@ class ZoneSensor:
             return
         if time.monotonic() - client.no_table_at < _NO_TABLE:
             return
+        if client.closer is not None and client.closer.is_alive():
+            return  # its own file system holds us up: one thread is enough for that
         try:
             pidfd = os.dup(client.pidfd)
         except OSError:
@@ -101,22 +106,29 @@ class ZoneSensor:
             pass
         finally:
             os.close(pidfd)
+        doubtful: list[int] = []
         for file in files:
             try:
-                place = place or zone_table.read(file).locate(evidence.what.address)
+                # Each is read, for that tells also whether it is what it seems.
+                table = zone_table.read(file)
+                place = place or table.locate(evidence.what.address)
                 found = True
             except (OSError, TableError):
-                continue
-            finally:
+                doubtful.append(file)
+            else:
                 os.close(file)
+        closer = disposal.of_strangers(doubtful)
         with suppress(RuntimeError):  # the loop has ended: nobody wants to know
-            self._loop.call_soon_threadsafe(self._looked, key, evidence, place, found)
+            self._loop.call_soon_threadsafe(self._looked, key, evidence, place, found, closer)
 
-    def _looked(self, key: ProcessKey, evidence: Evidence, place: Place | None, found: bool) -> None:
+    def _looked(
+        self, key: ProcessKey, evidence: Evidence, place: Place | None, found: bool, closer: threading.Thread | None
+    ) -> None:
         client = self._clients.get(key)
         if client is None:
             return
         client.looking = False
+        client.closer = closer
         now = time.monotonic()
         if not found:
             client.no_table_at = now

@@ -110,6 +110,7 @@ def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look
     liar = f"import os\nfd = os.memfd_create({zone_table.NAME!r})\nos.write(fd, b'x' * 8192)"
 
     async def story() -> None:
+        before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(lambda _: None)
         for program in ("", liar):
             with client(program) as handle:
@@ -122,6 +123,8 @@ def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look
                 sensor.client_ended(handle.key)
         assert sensor.state().detail == "0 accesses in zones"
         sensor.close()
+        # What is no table is closed by somebody who can be held up.
+        await until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
     asyncio.run(story())
 
