@@ -19,6 +19,7 @@ import msgspec
 from mpsguard.evidence import Evidence, LaneChanged, ServerSays, Source, UvmFault, Xid
 from mpsguard.model import LaneState, ProcessKey
 from mpsguard.vault.region import Role, Session, SessionKey
+from mpsguard.vault.transitions import ready_standbys
 
 SIGNS: Final = (UvmFault, ServerSays, LaneChanged, Xid)
 """The only observations that `struck` looks at."""
@@ -93,14 +94,8 @@ def takeovers(
         writer = session.writer
         if writer is None or lane_of(writer.process) != lane:
             continue
-        heir = next(
-            (
-                lease
-                for lease in session.readers
-                if lease.role is Role.STANDBY and lease.ready and lane_of(lease.process) != lane
-            ),
-            None,
-        )
+        standbys = ready_standbys(session)
+        heir = next((lease for lease in standbys if lane_of(lease.process) != lane), None)
         if heir is None:
             left.append(session.key)
         else:
@@ -122,9 +117,7 @@ def stranded(
 
 def waiting(sessions: Iterable[Session]) -> frozenset[ProcessKey]:
     """The processes that have said that they only wait."""
-    return frozenset(
-        lease.process for session in sessions for lease in session.readers if lease.role is Role.STANDBY and lease.ready
-    )
+    return frozenset(lease.process for session in sessions for lease in ready_standbys(session))
 
 
 def _lane_of(process: ProcessKey | None, lanes: Sequence[LaneView]) -> str | None:

@@ -42,7 +42,7 @@ class Spares:
     def want(self, key: SessionKey) -> None:
         """Begin to make one, if a standby is ready to write the session and there is none."""
         session = self._stock.sessions.get(key)
-        if session is None or not transitions.has_ready_standby(session):
+        if session is None or not transitions.ready_standbys(session):
             return
         holdings = self._stock.holdings[key]
         generation = session.generation + 1
@@ -62,14 +62,15 @@ class Spares:
         UnavailableError if it is not kept.
         """
         spare = self._spares.get(session.key)
-        is_there = spare is not None and spare.generation == session.generation
-        if spare is not None and is_there and await asyncio.shield(spare.kept) == self._keeping.losses:
-            return
-        await self._keeping.keep(record_name(session.id, session.generation), (fd,))
+        if spare is None or spare.generation != session.generation or not await self._is_kept(spare):
+            await self._keeping.keep(record_name(session.id, session.generation), (fd,))
 
     def drop(self, key: SessionKey) -> None:
         """The session is no more."""
         self._spares.pop(key, None)
+
+    async def _is_kept(self, spare: _Spare) -> bool:
+        return await asyncio.shield(spare.kept) == self._keeping.losses
 
     async def _keep(self, key: SessionKey, holdings: Holdings, name: str, fd: int) -> int | None:
         if not holdings.has(fd):

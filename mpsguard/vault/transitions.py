@@ -1,6 +1,6 @@
 """What may happen to a session: pure functions from one `Session` to the next, or a VaultError and nothing changed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -76,16 +76,12 @@ def heir(session: Session) -> Lease | None:
     """Who is to write an orphaned session: of the standbys that are ready the one that came first. None: nobody."""
     if not session.orphaned or session.writer is not None:
         return None
-    return next(_ready_standbys(session), None)
+    return next(iter(ready_standbys(session)), None)
 
 
-def has_ready_standby(session: Session) -> bool:
-    """Whether somebody could go on with it at once."""
-    return any(True for _ in _ready_standbys(session))
-
-
-def _ready_standbys(session: Session) -> Iterator[Lease]:
-    return (lease for lease in session.readers if lease.role is Role.STANDBY and lease.ready)
+def ready_standbys(session: Session) -> tuple[Lease, ...]:
+    """Who could go on with it at once, in the order in which they came."""
+    return tuple(lease for lease in session.readers if lease.role is Role.STANDBY and lease.ready)
 
 
 def promote(session: Session, token: int) -> Session:
