@@ -11,9 +11,10 @@ import os
 import platform
 import stat
 import struct
-import threading
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from mpsguard.linux import disposal
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _SYS_PIDFD_GETFD: Final = 438
@@ -68,7 +69,7 @@ def copies_of_device(pidfd: int, pid: int, device: Path) -> Copies:
                 if _device_number(f"/proc/self/fd/{fd}") == wanted:
                     copies.append(fd)
                 else:
-                    threading.Thread(target=os.close, args=(fd,), daemon=True).start()
+                    disposal.of_strangers((fd,))
         finally:
             os.close(directory)
     except FileNotFoundError:
