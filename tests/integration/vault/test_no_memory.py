@@ -13,7 +13,7 @@ import pytest
 from mpsguard import client
 from mpsguard.client import Role
 from mpsguard.vault.region import Carried, SessionKey
-from tests.integration.vault.running import DEADLINE, ThreadedVault, descriptors, wait_for
+from tests.integration.vault.running import DEADLINE, ThreadedVault, wait_for
 
 _HEADER = 64
 
@@ -26,15 +26,6 @@ def no_memory() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.fixture
-def vault() -> Iterator[ThreadedVault]:
-    before = descriptors()
-    with ThreadedVault() as running:
-        yield running
-        running.keeper.empty()
-    assert descriptors() == before
 
 
 def only_key(vault: ThreadedVault) -> SessionKey:

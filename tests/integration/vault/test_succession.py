@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,7 +20,6 @@ from tests.integration.vault.running import (
     REPOSITORY,
     ThreadedVault,
     VaultProcess,
-    descriptors,
     wait_for,
 )
 
@@ -42,15 +40,6 @@ with client.join("s") as session:
     session.ready()
     print(session.role, session.generation, session.state().state.decode(), flush=True)
 """
-
-
-@pytest.fixture
-def vault() -> Iterator[ThreadedVault]:
-    before = descriptors()
-    with ThreadedVault() as running:
-        yield running
-        running.keeper.empty()
-    assert descriptors() == before
 
 
 def start(code: str, socket: str, *arguments: str, role: str = "active") -> "subprocess.Popen[str]":
