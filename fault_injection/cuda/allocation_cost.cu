@@ -12,24 +12,16 @@
 
 #include <cuda_runtime.h>
 
+#include "cost.cuh"
 #include "ending.h"
 #include "json_line.h"
 
 namespace {
 
+using cost::free_bytes;
+using cost::median;
 using ending::require;
 using json_line::monotonic;
-
-size_t free_bytes() {
-    size_t available = 0, total = 0;
-    require("cudaMemGetInfo", cudaMemGetInfo(&available, &total));
-    return available;
-}
-
-double median(std::vector<double>& values) {
-    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-    return values[values.size() / 2];
-}
 
 template <class Call>
 double timed(Call call) {

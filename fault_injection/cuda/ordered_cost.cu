@@ -7,26 +7,22 @@
 // after each, and the pool's release threshold keeps all memory), released (the same under the default threshold, a
 // twentieth of the pairs). left: bytes still taken when all is freed and synchronised under the default threshold.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
 
 #include <cuda_runtime.h>
 
+#include "cost.cuh"
 #include "ending.h"
 #include "json_line.h"
 
 namespace {
 
+using cost::free_bytes;
+using cost::median;
 using ending::require;
 using json_line::monotonic;
-
-size_t free_bytes() {
-    size_t available = 0, total = 0;
-    require("cudaMemGetInfo", cudaMemGetInfo(&available, &total));
-    return available;
-}
 
 double median_of_rounds(size_t bytes, size_t pairs, size_t rounds, cudaStream_t stream, bool synchronize) {
     std::vector<double> found;
@@ -41,8 +37,7 @@ double median_of_rounds(size_t bytes, size_t pairs, size_t rounds, cudaStream_t 
         if (round > 0) found.push_back((monotonic() - begin) / static_cast<double>(pairs));
         require("cudaStreamSynchronize", cudaStreamSynchronize(stream));
     }
-    std::nth_element(found.begin(), found.begin() + found.size() / 2, found.end());
-    return found[found.size() / 2];
+    return median(found);
 }
 
 void set_threshold(cudaMemPool_t pool, std::uint64_t bytes) {

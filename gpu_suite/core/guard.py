@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -226,15 +226,13 @@ class Guard:
 
     def began(self, after: float = 0.0) -> list[float]:
         """When the incidents began that began ``after``; seconds of CLOCK_MONOTONIC, in order."""
-        lines = self._control_command("events", "--lines", "1000").stdout.splitlines()
-        incidents = [event["data"] for event in map(json.loads, lines) if event["kind"] == "incident"]
         # An incident is told of again when its verdict changes.
-        return sorted(at for at in {each["id"]: each["began"] for each in incidents}.values() if at > after)
+        began: dict[str, float] = {each["id"]: each["began"] for each in self._events("incident")}
+        return sorted(at for at in began.values() if at > after)
 
-    def takeovers(self) -> list[dict[str, object]]:
+    def takeovers(self) -> list[dict[str, Any]]:
         """The events of that kind."""
-        lines = self._control_command("events", "--lines", "1000").stdout.splitlines()
-        return [event["data"] for event in map(json.loads, lines) if event["kind"] == "takeover"]
+        return self._events("takeover")
 
     def lane(self) -> tuple[LaneReport, ControlUi]:
         """The domain's one lane and the vendor's command line on its private directory, past the guard."""
@@ -242,6 +240,10 @@ class Guard:
         if len(lanes) != 1:
             raise SuiteError(f"one lane was expected, the guard has {[lane.name for lane in lanes]}")
         return lanes[0], ControlUi(self._control, Path(lanes[0].pipe_directory))
+
+    def _events(self, kind: str) -> list[dict[str, Any]]:
+        lines = self._control_command("events", "--lines", "1000").stdout.splitlines()
+        return [event["data"] for event in map(json.loads, lines) if event["kind"] == kind]
 
     def _ask(self, what: str, row: type[T], key: str = "") -> list[T]:
         done = self._control_command(what)

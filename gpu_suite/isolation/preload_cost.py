@@ -103,41 +103,40 @@ def allocation_rows(compared: Sequence[Comparison]) -> Iterator[Finding]:
     limited = [each for each in compared if each.size >= 2 * MIB]
     if limited:
         worst = max(each.allocate_ratio for each in limited)
-        row = Row(
-            name="latency of an allocation of at least 2 MiB, preload over plain, the worst size",
-            value=float(f"{worst:.4g}"),
-            unit="",
-            bar=f"<= {allocations.LATENCY_BAR:g}",
+        yield _worst_of_sizes(
+            "latency of an allocation of at least 2 MiB, preload over plain",
+            worst,
+            f"<= {allocations.LATENCY_BAR:g}",
             holds=all(each.latency_holds for each in limited),
-            runs=1,
+            note=note,
         )
-        yield Finding(row, note, samples=(row.value,))
     overhead = max(each.memory_overhead for each in compared)
-    row = Row(
-        name="memory taken beyond plain, the worst size",
-        value=float(f"{100 * overhead:.4g}"),
+    yield _worst_of_sizes(
+        "memory taken beyond plain",
+        100 * overhead,
+        f"<= {100 * allocations.MEMORY_BAR:g} %",
         unit="%",
-        bar=f"<= {100 * allocations.MEMORY_BAR:g} %",
         holds=all(each.memory_holds for each in compared),
-        runs=1,
+        note="; ".join(f"{each.size} bytes: {100 * each.memory_overhead:.2f} %" for each in compared),
     )
-    note = "; ".join(f"{each.size} bytes: {100 * each.memory_overhead:.2f} %" for each in compared)
-    yield Finding(row, note, samples=(row.value,))
 
 
 def ordered_row(compared: Sequence[ordered_cost.Comparison]) -> Finding:
     """The worst of the sizes that have a limit; what synchronisations cost beside it."""
     worst = max(each.ratio for each in compared if each.size >= 2 * MIB)
-    row = Row(
-        name="an allocation of at least 2 MiB in stream order with its free, preload over plain, the worst size",
-        value=float(f"{worst:.4g}"),
-        unit="",
-        bar=f"<= {ordered_cost.LATENCY_BAR:g}",
+    return _worst_of_sizes(
+        "an allocation of at least 2 MiB in stream order with its free, preload over plain",
+        worst,
+        f"<= {ordered_cost.LATENCY_BAR:g}",
         holds=all(each.holds for each in compared),
-        runs=1,
+        note="; ".join(f"{each.size} bytes: {describe_pairs(each)}" for each in compared),
     )
-    note = "; ".join(f"{each.size} bytes: {describe_pairs(each)}" for each in compared)
-    return Finding(row, note, samples=(row.value,))
+
+
+def _worst_of_sizes(what: str, worst: float, bar: str, *, holds: bool, note: str, unit: str = "") -> Finding:
+    value = float(f"{worst:.4g}")
+    row = Row(name=f"{what}, the worst size", value=value, unit=unit, bar=bar, holds=holds, runs=1)
+    return Finding(row, note, samples=(value,))
 
 
 def describe_pairs(each: ordered_cost.Comparison) -> str:
