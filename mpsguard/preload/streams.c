@@ -62,17 +62,14 @@ static mark *unused_mark(stream *s) {
     return NULL;
 }
 
-static mark *oldest_mark(stream *s) {
+// Of the marks that stand for something, the one with the highest number, or with the lowest.
+static mark *outermost_mark(stream *s, bool newest) {
     mark *found = NULL;
-    for (size_t i = 0; i < STREAM_MARKS; ++i)
-        if (!s->marks[i].busy && (found == NULL || s->marks[i].number < found->number)) found = &s->marks[i];
-    return found;
-}
-
-static mark *newest_mark(stream *s) {
-    mark *found = NULL;
-    for (size_t i = 0; i < STREAM_MARKS; ++i)
-        if (!s->marks[i].busy && (found == NULL || s->marks[i].number > found->number)) found = &s->marks[i];
+    for (size_t i = 0; i < STREAM_MARKS; ++i) {
+        mark *const m = &s->marks[i];
+        if (m->busy) continue;
+        if (found == NULL || (newest ? m->number > found->number : m->number < found->number)) found = m;
+    }
     return found;
 }
 
@@ -85,7 +82,7 @@ static bool is_over(const mg_driver *d, mg_event event) {
 
 mark *streams_take_mark(process *p, const mg_driver *d, stream *s, uint64_t number) {
     mark *m = unused_mark(s);
-    const mark *const oldest = m == NULL && number % ASKED_EVERY == 0 ? oldest_mark(s) : NULL;
+    const mark *const oldest = m == NULL && number % ASKED_EVERY == 0 ? outermost_mark(s, false) : NULL;
     if (oldest != NULL) {
         const mark asked = *oldest;
         pthread_mutex_unlock(&p->lock);
@@ -95,7 +92,7 @@ mark *streams_take_mark(process *p, const mg_driver *d, stream *s, uint64_t numb
         m = unused_mark(s);
     }
     // The last one's place: its frees then wait a little longer.
-    if (m == NULL) m = newest_mark(s);
+    if (m == NULL) m = outermost_mark(s, true);
     if (m == NULL) return NULL;
     m->busy = true;
     m->number = 0;
