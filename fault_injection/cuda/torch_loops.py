@@ -1,9 +1,10 @@
-"""PyTorch programs like many: `torch_loops.py KIND --rounds N --seconds S --controlled [--cores 2]`.
+"""PyTorch programs like many: `torch_loops.py KIND... --rounds N --seconds S --controlled [--cores 2]`.
 
 `train` steps a network by Adam, `infer` passes batches of changing size through a transformer layer, both with enough
-work in a step to keep the GPU busy; `train-small` and `infer-small` have less than Python takes to launch it. A round
-waits for a line on standard input and ends with the event `round` (iterations, seconds), as with `worker.cu`; events
-before it are `first_kernel` and `begin`, the last one is `finished`. Exit status: 0 finished, 2 usage, 4 failed.
+work in a step to keep the GPU busy; `train-small` and `infer-small` have less than Python takes to launch it. Several
+kinds take turns, a round each. A round waits for a line on standard input and ends with the event `round` (kind,
+iterations, seconds), as with `worker.cu`; events before it are `first_kernel` and `begin`, the last one is `finished`,
+after all rounds or at the end of the input. Exit status: 0 finished, 2 usage, 4 failed.
 It runs under the interpreter that holds PyTorch, so it imports nothing of this project.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -94,7 +96,7 @@ def loop(step: Callable[[], None], seconds: float) -> dict[str, float]:
 def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("kind", choices=tuple(KINDS))
+    parser.add_argument("kinds", metavar="kind", nargs="+", choices=tuple(KINDS), help=", ".join(KINDS))
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--controlled", action="store_true")
@@ -103,18 +105,19 @@ def main() -> int:
     emit("start")
     torch = importlib.import_module("torch")
     try:
-        step = KINDS[options.kind](torch)
-        for _ in range(_WARM_UP):
-            step()
+        steps = [(kind, KINDS[kind](torch)) for kind in options.kinds]
+        for _, step in steps:
+            for _ in range(_WARM_UP):
+                step()
         if options.cores:
             stay_on({int(core) for core in options.cores.split(",")})
         emit("first_kernel")
         done: dict[str, float] = {}
-        for _ in range(options.rounds):
+        for kind, step in itertools.islice(itertools.cycle(steps), options.rounds):
             if options.controlled and not sys.stdin.readline():
                 break
             done = loop(step, options.seconds)
-            emit("round", **done)
+            emit("round", kind=kind, **done)
     except RuntimeError as error:
         emit("failed", code=-1, name=str(error).splitlines()[0], call="torch")
         return FAILED

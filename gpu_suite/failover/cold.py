@@ -23,7 +23,7 @@ from gpu_suite.failover.program import START, Program, environment, server_argum
 from gpu_suite.failover.rounds import injected, start_culprit
 from gpu_suite.isolation.partial import kept
 
-MODELS: Final = {"gpt2": (4, 5), "llama-7b": (3, 3)}
+MODELS: Final = {"gpt2": (4, 5), "llama-7b": (5, 4)}
 """Servers, and faults that end all of them."""
 QUICK_ROUNDS: Final = 1
 TOKENS: Final = 200

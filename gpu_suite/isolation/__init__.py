@@ -23,5 +23,5 @@ MEASUREMENTS: Final = (
     zone_api.MEASUREMENT,
     programs.MEASUREMENT,
     nccl.MEASUREMENT,
-    preload_cost.MEASUREMENT,
+    *preload_cost.MEASUREMENTS,
 )

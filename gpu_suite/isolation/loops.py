@@ -5,7 +5,7 @@ each loop is run by several crews of fresh processes, all on the same CPU and on
 under the preload and two do not. What the two plain ones differ by is what the measurement cannot tell apart.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
@@ -15,102 +15,144 @@ from gpu_suite.core.client import Client, Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.finding import Finding, sampled
 from gpu_suite.core.programs import Work
-from gpu_suite.core.statistics import alternating
 from gpu_suite.isolation import preloaded
 
 BAR: Final = 0.99
-CREWS, QUICK_CREWS = 3, 1
-TRIPLES, QUICK_TRIPLES = 16, 2
-"""Rounds of a crew: each time preload, plain and plain again, in turn forwards and backwards."""
-SECONDS: Final = 0.2
-"""Of a round. Short, and many of them: what disturbs a virtual CPU for longer then disturbs neighbours alike."""
+QUICK_CREWS: Final = 1
+TURNS: Final = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+"""Who comes when in a crew (0 is the one under the preload): each in each place, and nobody twice at a stretch."""
+ROUNDS, QUICK_ROUNDS = 6, 2
+"""Of a crew and a loop, in these turns."""
 STEPS: Final = 4000
 """About 0.1 ms a kernel."""
+_TOGETHER: Final = 10
+"""Crews that are started at once; an MPS server has no more than 48 clients."""
 _START: Final = 120.0
 _ROUND: Final = 30.0
 _STEADY: Final = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+_ARMS: Final = ("preload", "plain", "plain again")
 
 
 @dataclass(frozen=True)
-class Loop:
-    """A program that is run with the preload and without."""
+class Loops:
+    """A program that makes one loop or more, in turn, each time for a round."""
 
-    name: str
+    names: tuple[str, ...]
     command: Callable[[Bench, Work], list[str]]
+    crews: int
+    seconds: float
+    """Of a round. Short, and many of them: what disturbs a virtual CPU for longer then disturbs neighbours alike."""
     needs_torch: bool = True
 
 
-def _torch(name: str, kind: str) -> Loop:
-    return Loop(name, lambda bench, work: preloaded.torch_loop(bench, kind, work))
-
-
-LOOPS: Final = (
-    Loop("kernel loop", lambda bench, work: bench.programs.worker(work), needs_torch=False),
-    _torch("PyTorch training loop", "train"),
-    _torch("PyTorch inference loop", "infer"),
-    _torch("PyTorch training loop, steps shorter than Python takes to launch them", "train-small"),
-    _torch("PyTorch inference loop, steps shorter than Python takes to launch them", "infer-small"),
+KERNELS: Final = Loops(
+    ("kernel loop",), lambda bench, work: bench.programs.worker(work), crews=3, seconds=0.2, needs_torch=False
 )
+BUSY: Final = Loops(
+    ("PyTorch training loop", "PyTorch inference loop"),
+    lambda bench, work: preloaded.torch_loops(bench, ("train", "infer"), work),
+    crews=3,
+    seconds=0.2,
+)
+SHORT: Final = Loops(
+    (
+        "PyTorch training loop, steps shorter than Python takes to launch them",
+        "PyTorch inference loop, steps shorter than Python takes to launch them",
+    ),
+    lambda bench, work: preloaded.torch_loops(bench, ("train-small", "infer-small"), work),
+    crews=20,
+    seconds=0.1,
+)
+"""Many crews: from one process to the next, such a loop's rate differs by three percent without any preload."""
 
 
 @dataclass
-class Rates:
-    """One loop."""
+class _Ratios:
+    """Of one loop."""
 
-    loop: Loop
-    bench: Bench
-    crews: int = 0
     ours: list[float] = field(default_factory=list)
     """The preload's rate over plain."""
     itself: list[float] = field(default_factory=list)
     """Plain again over plain, from the same rounds."""
 
+
+@dataclass
+class Rates:
+    """One program's loops."""
+
+    loops: Loops
+    bench: Bench
+    crews: int = 0
+    """Measured to the end."""
+    _ratios: list[_Ratios] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ratios = [_Ratios() for _ in self.loops.names]
+
     def measure(self, target: Target, variables: Mapping[str, str]) -> None:
-        """All crews."""
-        triples = self.bench.runs(TRIPLES, QUICK_TRIPLES)
-        work = Work(seconds=SECONDS, work=STEPS, controlled=True, rounds=triples + 1)
-        for _ in range(self.bench.runs(CREWS, QUICK_CREWS)):
+        """All crews; while one is measured, those that were started with it wait."""
+        crews = self.bench.runs(self.loops.crews, QUICK_CREWS)
+        while self.crews < crews:
+            together = min(_TOGETHER, crews - self.crews)
             with Clients() as clients:
-                arms = (("preload", {**_STEADY, **variables}), ("plain", _STEADY), ("plain again", _STEADY))
-                command = self.loop.command(self.bench, work)
-                crew = [
-                    clients.start(command, target.pipe_directory, f"{self.loop.name}, {arm}", extra)
-                    for arm, extra in arms
-                ]
-                for client in crew:
+                started = [self._start(clients, target, variables) for _ in range(together)]
+                for client in (client for crew in started for client in crew):
                     client.wait_for("first_kernel", _START)
-                for client in crew:
-                    one_round(client)  # warm: clocks
-                for forwards, _ in alternating(triples):
-                    order = (0, 1, 2) if forwards else (2, 1, 0)
-                    rate = {index: one_round(crew[index]) for index in order}
-                    self.ours.append(rate[0] / rate[1])
-                    self.itself.append(rate[2] / rate[1])
-                for client in crew:
+                for crew in started:
+                    self._measure(crew)
+                # Only now: a process that is ending disturbs those at work.
+                for client in (client for crew in started for client in crew):
+                    client.stop()
+                for client in (client for crew in started for client in crew):
                     if not (done := client.finish(_ROUND)).ok:
                         raise SuiteError(done.describe())
-            self.crews += 1
-            own, peer = self.ours[-triples:], self.itself[-triples:]
-            self.bench.say(f"{self.loop.name}, crew {self.crews}: {median(own):.4f}, plain {median(peer):.4f}")
+
+    def _start(self, clients: Clients, target: Target, variables: Mapping[str, str]) -> list[Client]:
+        rounds = (1 + self.bench.runs(ROUNDS, QUICK_ROUNDS)) * len(self.loops.names)
+        # One more than are made: the last one waits for the end, too.
+        work = Work(seconds=self.loops.seconds, work=STEPS, controlled=True, rounds=rounds + 1)
+        command = self.loops.command(self.bench, work)
+        label = self.loops.names[0]
+        extra = (_STEADY | dict(variables), _STEADY, _STEADY)
+        return [
+            clients.start(command, target.pipe_directory, f"{label}, {arm}", each)
+            for arm, each in zip(_ARMS, extra, strict=True)
+        ]
+
+    def _measure(self, crew: Sequence[Client]) -> None:
+        for client in crew:
+            for _ in self.loops.names:
+                one_round(client)  # warm: clocks
+        rounds = self.bench.runs(ROUNDS, QUICK_ROUNDS)
+        for number in range(rounds):
+            for ratios in self._ratios:
+                rate = {index: one_round(crew[index]) for index in TURNS[number % len(TURNS)]}
+                ratios.ours.append(rate[0] / rate[1])
+                ratios.itself.append(rate[2] / rate[1])
+        self.crews += 1
+        for name, ratios in zip(self.loops.names, self._ratios, strict=True):
+            own, peer = ratios.ours[-rounds:], ratios.itself[-rounds:]
+            self.bench.say(f"{name}, crew {self.crews}: {median(own):.4f}, plain {median(peer):.4f}")
 
     def rows(self) -> Iterator[Finding]:
-        """Its row, with plain over plain beside it."""
-        if not self.ours:
-            return
-        wanted = self.bench.runs(CREWS, QUICK_CREWS) * self.bench.runs(TRIPLES, QUICK_TRIPLES)
-        yield sampled(
-            f"{self.loop.name}, rate under the preload over plain (paired ratios)",
-            self.ours,
-            unit="",
-            bar=f"median >= {BAR}",
-            holds=median(self.ours) >= BAR and len(self.ours) == wanted,
-            peer=self.itself,
-            peer_name="plain over plain",
-            note="preload: " + _shown(self.ours) + "; plain: " + _shown(self.itself),
-        )
+        """A row for each loop, with plain over plain beside it."""
+        wanted = self.bench.runs(self.loops.crews, QUICK_CREWS) * self.bench.runs(ROUNDS, QUICK_ROUNDS)
+        for name, ratios in zip(self.loops.names, self._ratios, strict=True):
+            if not ratios.ours:
+                continue
+            yield sampled(
+                f"{name}, rate under the preload over plain (paired ratios)",
+                ratios.ours,
+                unit="",
+                bar=f"median >= {BAR}",
+                holds=median(ratios.ours) >= BAR and len(ratios.ours) == wanted,
+                peer=ratios.itself,
+                peer_name="plain over plain",
+                note="preload: " + _shown(ratios.ours) + "; plain: " + _shown(ratios.itself),
+            )
 
 
-def _shown(ratios: list[float]) -> str:
+def _shown(ratios: Sequence[float]) -> str:
     return " ".join(f"{value:.4f}" for value in ratios)
 
 

@@ -27,9 +27,10 @@ ACCESSES: Final = (
     ("--past", "33554432", "--access", "atomic"),
     ("--before", "4", "--access", "write"),
     ("--past", "62914560", "--access", "read"),
-    ("--past", "2097152", "--access", "write", "--by", "ordered"),
 )
 """In turn; all within the zones that the preload has by default."""
+ORDERED: Final = ("--past", "2097152", "--access", "write", "--by", "ordered")
+"""Off memory that was allocated in stream order, which only a preload can put zones around."""
 STOCK_ACCESSES: Final = (("--past", "62914560", "--access", "write"), ("--past", "62914560", "--access", "read"))
 """As far off as the numbered fault `near`, where plain allocation has nothing mapped."""
 WATCH: Final = 0.4
@@ -50,13 +51,16 @@ class Subject:
     name: str
     command: Callable[[Bench, tuple[str, ...]], list[str]]
     variables: Callable[[Bench], Mapping[str, str]]
+    accesses: tuple[tuple[str, ...], ...] = ACCESSES
     told: bool = True
     """Whether the zones report what they absorb."""
     beside_stock: bool = True
     """Whether the same is done under stock MPS, without zones."""
 
 
-PRELOADED: Final = Subject("overrun under the preload", preloaded.overrun, preloaded.variables)
+PRELOADED: Final = Subject(
+    "overrun under the preload", preloaded.overrun, preloaded.variables, accesses=(*ACCESSES, ORDERED)
+)
 
 
 @dataclass
@@ -97,7 +101,7 @@ class Study:
         while tally.made + len(tally.errors) < tally.wanted and len(tally.errors) < _ERRORS:
             try:
                 innocents.ready()
-                access = ACCESSES[(tally.made + len(tally.errors)) % len(ACCESSES)]
+                access = self.subject.accesses[(tally.made + len(tally.errors)) % len(self.subject.accesses)]
                 client = self._start(clients, guard, access, variables)
                 incidents.begin()
                 injected, done = _run(client)

@@ -4,6 +4,7 @@ same without it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from gpu_suite import ordered_cost
@@ -12,7 +13,7 @@ from gpu_suite.core.bench import Bench, Measurement, Target
 from gpu_suite.core.client import client_environment
 from gpu_suite.core.finding import Finding
 from gpu_suite.isolation import loops, preloaded
-from gpu_suite.isolation.loops import Rates
+from gpu_suite.isolation.loops import Loops, Rates
 from gpu_suite.isolation.partial import kept, skipped
 from gpu_suite.isolation.preloaded import Served
 from gpu_suite.preload_cost import MIB, Comparison
@@ -23,9 +24,11 @@ _ALLOCATIONS: Final = "latency of allocations under the preload"
 
 @dataclass
 class Study:
-    """All of it, as clients of one guard."""
+    """As clients of one guard."""
 
     bench: Bench
+    programs: Sequence[Loops]
+    with_allocations: bool
     compared: list[Comparison] = field(default_factory=list)
     ordered: list[ordered_cost.Comparison] = field(default_factory=list)
     rates: list[Rates] = field(default_factory=list)
@@ -40,15 +43,15 @@ class Study:
         variables = preloaded.variables(self.bench, report)
         with self.bench.guard() as guard:
             self.bench.warm_up(guard)
-            if self.bench.programs.simulated:
+            if self.with_allocations and self.bench.programs.simulated:
                 self.skipped[_ALLOCATIONS] = "a simulated GPU has no allocations to time"
-            else:
+            elif self.with_allocations:
                 self._allocations(guard, variables)
-            for loop in loops.LOOPS:
-                if loop.needs_torch and (missing := preloaded.no_torch(self.bench)):
-                    self.skipped[loop.name] = missing
+            for program in self.programs:
+                if program.needs_torch and (missing := preloaded.no_torch(self.bench)):
+                    self.skipped |= dict.fromkeys(program.names, missing)
                     continue
-                self.rates.append(Rates(loop, self.bench))
+                self.rates.append(Rates(program, self.bench))
                 self.rates[-1].measure(guard, variables)
                 self.processes += self.rates[-1].crews
         if not self.bench.programs.simulated:
@@ -75,7 +78,7 @@ class Study:
             yield ordered_row(self.ordered)
         for each in self.rates:
             yield from each.rows()
-        if not self.bench.programs.simulated:
+        if self.served:
             yield use(self.served, self.processes)
         for name, why in self.skipped.items():
             yield skipped(name, why)
@@ -159,12 +162,21 @@ def describe(each: Comparison) -> str:
     )
 
 
-def measure(bench: Bench) -> Iterator[Finding]:
+def measure(programs: Sequence[Loops], with_allocations: bool, bench: Bench) -> Iterator[Finding]:
     """All of it, and the rows of what was made."""
-    study = Study(bench)
+    study = Study(bench, programs, with_allocations)
     yield from kept(study.make, study.rows)
 
 
-MEASUREMENT: Final = Measurement(
-    "preload_cost", "allocations and loops under the preload against plain, paired", measure
+MEASUREMENTS: Final = (
+    Measurement(
+        "preload_cost",
+        "allocations and loops that keep the GPU busy under the preload against plain, paired",
+        partial(measure, (loops.KERNELS, loops.BUSY), True),
+    ),
+    Measurement(
+        "preload_short",
+        "loops of steps shorter than Python takes to launch them under the preload against plain, paired",
+        partial(measure, (loops.SHORT,), False),
+    ),
 )

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -80,7 +80,7 @@ def program(bench: Bench, name: str) -> Path:
     return binary if binary.exists() else compile_cuda(name, bench.root)
 
 
-def torch_loop(bench: Bench, kind: str, work: Work) -> list[str]:
+def torch_loops(bench: Bench, kinds: Sequence[str], work: Work) -> list[str]:
     """The command line of `torch_loops.py`, on the same CPU each time; there is nothing of PyTorch to simulate.
 
     One CPU and not two: a training step goes from the program's thread to autograd's and back, and on a virtual machine
@@ -93,7 +93,7 @@ def torch_loop(bench: Bench, kind: str, work: Work) -> list[str]:
     core = str(allowed[len(allowed) // 2])
     # The length of a kernel is PyTorch's own affair.
     arguments = replace(work, work=None).arguments()
-    return [sys.executable, str(CUDA / "torch_loops.py"), kind, *arguments, "--cores", core]
+    return [sys.executable, str(CUDA / "torch_loops.py"), *kinds, *arguments, "--cores", core]
 
 
 def torch_program(*arguments: str) -> list[str]:

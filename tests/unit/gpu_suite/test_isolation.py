@@ -208,9 +208,9 @@ def test_an_overrun_under_the_preload_harms_nobody_and_one_without_does(bench: B
 
 
 def test_loops_under_the_preload_are_compared_in_pairs(bench: Bench) -> None:
-    found = by_name(preload_cost.measure(bench))
-    for loop in loops.LOOPS:
-        row = found[f"{loop.name}, rate under the preload over plain (paired ratios)"].row
+    found = by_name(finding for each in preload_cost.MEASUREMENTS for finding in each.run(bench))
+    for name in (*loops.KERNELS.names, *loops.BUSY.names, *loops.SHORT.names):
+        row = found[f"{name}, rate under the preload over plain (paired ratios)"].row
         assert row.peer is not None
         assert (row.count, row.peer.count, row.peer.name) == (2, 2, "plain over plain")
     assert not found["latency of allocations under the preload: skipped"].row.holds
