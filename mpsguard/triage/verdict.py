@@ -271,6 +271,9 @@ def _other_process(case: Case) -> list[Incident]:
     if not strangers and case.present():
         return []
     fault_class = _class_of(case)
+    if case.present() and case.now < case.episode.began + left_behind.SERVER_LAG:
+        why = "The kernel log names a process that is no client; whether a client was hit is not known yet."
+        return [case.incident(fault_class, Confidence.UNKNOWN, why, victims=())]
     if len(strangers) == 1 and strangers == pids:
         return [
             case.incident(

@@ -24,6 +24,7 @@ from mpsguard.evidence import (
 )
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
+from mpsguard.triage.left_behind import SERVER_LAG
 from mpsguard.triage.verdict import triage
 
 A, B, C, D, E = (ProcessKey(pid, pid * 10) for pid in (101, 102, 103, 104, 105))
@@ -266,6 +267,19 @@ def test_a_stranger_is_not_blamed_on_clients() -> None:
     assert incident.culprit is not None
     assert (incident.culprit.pid, incident.culprit.client) == (4711, False)
     assert incident.victims == ()
+
+
+@pytest.mark.parametrize("number", [13, 31])
+def test_a_stranger_is_not_named_while_the_server_may_still_speak(number: int) -> None:
+    """A first Xid 13 named a process that was no client, and 5 ms later the server told of an SM fault (H200)."""
+    line = xid(number, 10.0, 4711)
+    early = only(triage([*CLIENTS, line], 10.0 + SERVER_LAG / 2))
+    assert (early.confidence, early.culprit, early.candidates) == (Confidence.UNKNOWN, None, ())
+    settled = only(triage([*CLIENTS, line], 10.0 + SERVER_LAG))
+    assert settled.culprit is not None
+    assert settled.culprit.pid == 4711
+    alone = only(triage([line], 10.0))
+    assert alone.culprit == settled.culprit
 
 
 def test_a_lane_that_dies_is_nobodys_fault() -> None:
