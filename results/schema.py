@@ -116,8 +116,26 @@ def load_all(directory: Path = DIRECTORY) -> list[Result]:
 
 
 def newest(results: list[Result]) -> list[Result]:
-    """The newest of each suite, by suite."""
-    return list({result.suite: result for result in sorted(results, key=lambda each: (each.suite, each.date))}.values())
+    """The newest of each suite, by suite, without the rows that another part of it has measured again since.
+
+    A suite's parts are called after it: `isolation-preload` is of `isolation`.
+    """
+    latest = {result.suite: result for result in sorted(results, key=lambda each: (each.suite, each.date))}.values()
+    measured: dict[tuple[str, str], datetime.date] = {}
+    for result in latest:
+        for row in result.rows:
+            key = (_family(result), row.name)
+            measured[key] = max(result.date, measured.get(key, result.date))
+    kept = []
+    for result in latest:
+        rows = tuple(row for row in result.rows if result.date == measured[_family(result), row.name])
+        if rows:
+            kept.append(msgspec.structs.replace(result, rows=rows))
+    return kept
+
+
+def _family(result: Result) -> str:
+    return result.suite.partition("-")[0]
 
 
 def encode(result: Result) -> bytes:

@@ -60,7 +60,9 @@ def _section(result: Result) -> str:
     head = f"| {' | '.join(HEADINGS)} |"
     rule = f"|{'|'.join([' --- '] * len(HEADINGS))}|"
     lines = [_line(row) for row in result.rows]
-    return "\n".join([f"**{_escaped(caption(result))}** (`{result.script}`)", "", head, rule, *lines])
+    held = f"{sum(row.holds for row in result.rows)} of {len(result.rows)} hold"
+    summary = f"<summary><b>{_escaped(caption(result))}</b>: {held}</summary>"
+    return "\n".join(["<details>", summary, "", f"`{result.script}`", "", head, rule, *lines, "", "</details>"])
 
 
 def _line(row: Row) -> str:

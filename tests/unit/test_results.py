@@ -119,6 +119,27 @@ def test_newest_of_each_suite(tmp_path: Path) -> None:
     ]
 
 
+def test_a_row_that_a_part_measured_again_is_shown_once(tmp_path: Path) -> None:
+    again = {**ROW, "value": 1}
+    write(tmp_path, {**FILE, "date": "2026-01-01", "rows": [ROW, {**ROW, "name": "other"}]}, "broker-20260101.json")
+    write(
+        tmp_path, {**FILE, "suite": "broker-part", "date": "2026-01-02", "rows": [again]}, "broker-part-20260102.json"
+    )
+    write(tmp_path, {**FILE, "suite": "lanes", "date": "2026-01-03", "rows": [ROW]}, "lanes-20260103.json")
+    found = {result.suite: [(row.name, row.value) for row in result.rows] for result in newest(load_all(tmp_path))}
+    assert found == {
+        "broker": [("other", ROW["value"])],
+        "broker-part": [(ROW["name"], 1)],
+        "lanes": [(ROW["name"], ROW["value"])],
+    }
+
+
+def test_a_part_with_nothing_of_its_own_left_is_not_shown(tmp_path: Path) -> None:
+    write(tmp_path, {**FILE, "date": "2026-01-01"}, "broker-20260101.json")
+    write(tmp_path, {**FILE, "suite": "broker-all", "date": "2026-01-02"}, "broker-all-20260102.json")
+    assert [result.suite for result in newest(load_all(tmp_path))] == ["broker-all"]
+
+
 def test_encode_and_load_are_inverse(tmp_path: Path) -> None:
     result = loaded(tmp_path, with_row(min=0, median=0, max=2, peer={"name": "stock MPS", "value": 4, "count": 4}))
     again = tmp_path / "again"
@@ -130,7 +151,9 @@ def test_encode_and_load_are_inverse(tmp_path: Path) -> None:
 def test_row_that_does_not_hold_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, with_row(value=3, holds=False))
     assert main.main(["--directory", str(tmp_path), "--markdown"]) == 1
-    assert "| 3 of 4 clients |  | 0 of 4 | **NO** |" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "| 3 of 4 clients |  | 0 of 4 | **NO** |" in shown
+    assert "</b>: 0 of 1 hold</summary>" in shown
     assert main.main(["--directory", str(tmp_path)]) == 1
     assert "NO" in capsys.readouterr().out
 
