@@ -32,7 +32,7 @@ from examples.llm_server.memory import Mode
 from examples.llm_server.server import Server
 from examples.llm_server.shapes import SHAPES
 from mpsguard import client
-from mpsguard.client.connections import Connections
+from mpsguard.client.connections import Connections, SupersededError
 
 FENCED, FAILED = 3, 4
 
@@ -135,7 +135,7 @@ def main(words: Sequence[str] | None = None) -> int:
         try:
             with client.join(asked.session, capacity=room, keep=asked.keep) as session:
                 work(asked, session, events)
-        except client.StaleGenerationError as error:
+        except (client.StaleGenerationError, SupersededError) as error:
             print(f"llm_server: another process goes on: {error}", file=sys.stderr, flush=True)
             return FENCED
         except Exception as error:

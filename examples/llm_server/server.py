@@ -1,5 +1,8 @@
 """The HTTP side: connections in, tokens out as they come, one thread.
 
+Connections are used inside the supervisor's gate alone, and the GPU outside: a process that is inside the driver when
+its turn is over holds nobody up.
+
 Order is what makes a takeover whole. A request is published, then taken out of its socket. A token is published, then
 written. An answer's end is written, then the supervisor drops the connection, then the state forgets the request.
 """
@@ -62,27 +65,36 @@ class Server:
         self._accept_again = 0.0
         self._stopped = False
         listener.setblocking(False)
-        self._take_over()
+        taken = connections.take()
+        with connections.in_use():
+            self._take_over(taken)
 
     def stop(self) -> None:
         """Have `run` return soon; for a signal handler."""
         self._stopped = True
 
     def run(self) -> None:
-        """Serve. Raises what publishing and computing raise: StaleGenerationError once another process goes on."""
+        """Serve. Raises what publishing and computing raise.
+
+        StaleGenerationError or SupersededError once another process goes on.
+        """
         while not self._stopped:
             now = time.monotonic()
             if now >= self._accept_again and len(self._peers) < MOST_PEERS:
                 self._accept()
             self._register(now)
             busy = bool(forward.to_compute(self._work.state))
-            for key, events in self._selector.select(0 if busy else _PAUSE):
-                if isinstance(key.data, Peer):
-                    self._serve(key.data, events)
-            self._admit()
-            for id_, token in self._work.step().items():
-                self._answer(id_, token)
-            self._finish(time.monotonic())
+            heard = self._selector.select(0 if busy else _PAUSE)
+            with self._connections.in_use():
+                for key, events in heard:
+                    if isinstance(key.data, Peer):
+                        self._serve(key.data, events)
+                self._admit()
+            tokens = self._work.step()
+            with self._connections.in_use():
+                for id_, token in tokens.items():
+                    self._answer(id_, token)
+                self._finish(time.monotonic())
 
     def close(self) -> None:
         """Close all connections. Safe to call twice."""
@@ -91,9 +103,9 @@ class Server:
         self._peers.clear()
         self._selector.close()
 
-    def _take_over(self) -> None:
+    def _take_over(self, taken: Mapping[int, socket.socket]) -> None:
         """Go on with the connections of the process before."""
-        for tag, sock in self._connections.take().items():
+        for tag, sock in taken.items():
             peer = self._peers[tag] = Peer(sock, tag)
             request = self._work.state.request(tag)
             self._next_tag = max(self._next_tag, tag + 1)

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +25,11 @@ from fault_injection.takeover.state import Known, State
 from fault_injection.takeover.traps import Effect, Point, Traps
 from mpsguard import client
 from mpsguard.client import stream
-from mpsguard.client.connections import Connections
+from mpsguard.client.connections import Connections, SupersededError
 from mpsguard.linux import service_manager
 
+GATED_VARIABLE: Final = "MPSGUARD_SIMULATION_GATED"
+"""Set if connections are to be used inside a gate alone."""
 _LONGEST_REQUEST: Final = 4096
 _SEND_BUFFER: Final = 16384
 """Small, so that a client that reads slowly leaves writes half done."""
@@ -65,13 +67,17 @@ class Server:
         self._reach(Point.MAPPED)
         self._session.ready()
         self._reach(Point.PROMOTED)
-        self._take_over()
+        self._sockets = self._connections.take()
+        with self._in_use():
+            self._take_over()
         while True:
             self._accept()
-            self._look()
+            with self._in_use():
+                self._look()
             self._step()
-            self._write()
-            self._finish()
+            with self._in_use():
+                self._write()
+                self._finish()
 
     # --- how it begins
 
@@ -92,7 +98,6 @@ class Server:
         published = self._session.state()
         if published is not None:
             self._state = state.decode(published.state)
-        self._sockets = self._connections.take()
         self._reach(Point.TAKEN)
         # A request whose connection is not kept any more was answered: it is dropped before the state says so.
         known = {tag: known for tag, known in self._state.known.items() if tag in self._sockets}
@@ -109,6 +114,10 @@ class Server:
         self._reach(Point.REPUBLISHED)
 
     # --- what it does again and again
+
+    def _in_use(self) -> AbstractContextManager[None]:
+        # Without it has to be stopped when its turn is over.
+        return self._connections.in_use() if GATED_VARIABLE in os.environ else nullcontext()
 
     def _accept(self) -> None:
         works = any(not known.complete for known in self._state.known.values())
@@ -275,7 +284,8 @@ def main() -> None:
     hit.reach(Point.STARTED)
     fds = service_manager.take_listen_fds()
     session = client.join(_SESSION, keep=None)
-    Server(socket.socket(fileno=min(fds)), session, hit.reach, lambda: time.sleep(_STEP)).run()
+    with suppress(SupersededError):
+        Server(socket.socket(fileno=min(fds)), session, hit.reach, lambda: time.sleep(_STEP)).run()
 
 
 if __name__ == "__main__":

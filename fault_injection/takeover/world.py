@@ -16,6 +16,7 @@ from fault_injection.holders import holders
 from fault_injection.takeover import clients, traps
 from fault_injection.takeover.clients import UnfaithfulError
 from fault_injection.takeover.schedule import Kill, Schedule
+from fault_injection.takeover.server import GATED_VARIABLE
 from fault_injection.takeover.traps import Point, Traps
 from mpsguard.linux import handover
 from mpsguard.linux.handover import Handover
@@ -32,7 +33,8 @@ _STEADY: Final = 100
 class World:
     """Owns the processes and their directory; `close` ends them all."""
 
-    def __init__(self, *, family: socket.AddressFamily = socket.AF_INET) -> None:
+    def __init__(self, *, family: socket.AddressFamily = socket.AF_INET, gated: bool = False) -> None:
+        """``gated``: the program's processes use their connections inside a gate alone."""
         # Short: a socket's path has at most 107 bytes.
         self.root = Path(tempfile.mkdtemp(prefix="mgt-"))
         self._run_directory = self.root / "run"
@@ -42,6 +44,7 @@ class World:
             "MPSGUARD_VAULT_SIMULATED": "1",
             "PYTHONPATH": str(_REPOSITORY),
             traps.VARIABLE: str(self.root / "traps"),
+            **({GATED_VARIABLE: "1"} if gated else {}),
         }
         self._log = (self.root / "log").open("wb")
         self._listener = socket.create_server(

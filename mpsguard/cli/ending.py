@@ -10,16 +10,21 @@ from mpsguard.cli.question import NoAnswerError
 from mpsguard.cli.supervise import EndWork
 from mpsguard.cli.wrapped import Wrapped
 from mpsguard.linux import process_tree, procfs
+from mpsguard.linux.gate import Gate
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.standstill import Standstill
 from mpsguard.model import ProcessKey
 
 _LOOK_AGAIN: Final = 0.001
-_STILL_WITHIN: Final = 5.0
+STILL_WITHIN: Final = 5.0
+"""Seconds after which a process that cannot be stopped is not waited for any more."""
 
 
-async def hold_still(program: Wrapped, say: Callable[[str], None]) -> None:
-    """Stop a process and all below it where they are; when this returns none of them writes to anybody."""
+async def hold_still(program: Wrapped, gate: Gate | None, say: Callable[[str], None]) -> None:
+    """Stop a process and all below it where they are; when this returns none of them writes to a kept connection.
+
+    Either they have come to a standstill, or the process has left its gate.
+    """
     loop = asyncio.get_running_loop()
     begun = loop.time()
     stopped = Standstill()
@@ -34,7 +39,9 @@ async def hold_still(program: Wrapped, say: Callable[[str], None]) -> None:
         known.update(new)
         # All are looked at each time, since time counts from the first look.
         while not all([stopped.reached(key.pid) for key in known]):  # noqa: C419
-            if loop.time() - begun > _STILL_WITHIN:
+            if gate is not None and gate.shut():
+                return
+            if loop.time() - begun > STILL_WITHIN:
                 say(f"process {program.pid} was superseded, and cannot be stopped")
                 return
             await asyncio.sleep(_LOOK_AGAIN)

@@ -13,6 +13,7 @@ from mpsguard.cli import ending
 from mpsguard.cli.supervise import EndWork
 from mpsguard.cli.wrapped import Wrapped, kill_descendants, reap_children
 from mpsguard.linux import handover, process_tree
+from mpsguard.linux.gate import Gate
 from mpsguard.linux.handover import Handover
 from mpsguard.standby import decision, wire
 from mpsguard.standby.desk import Desk, Kept
@@ -42,11 +43,17 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class _Process:
-    """One of them, and its desk."""
+    """One of them, its desk, and the gate in front of its connections once it has asked for one."""
 
     def __init__(self, program: Wrapped, desk: Desk) -> None:
         self.program = program
         self.desk = desk
+        self.gate: Gate | None = None
+
+    def close_gate(self) -> None:
+        """Give it back, if there is one; not before the process has ended or cannot be superseded any more."""
+        if self.gate is not None:
+            self.gate.close()
 
 
 class Pair:
@@ -80,6 +87,7 @@ class Pair:
             task.cancel()
         for process in self._processes.values():
             self._close_desk(process.desk)
+            process.close_gate()
         self._kept.close()
 
     # --- a supervise.Program
@@ -99,6 +107,7 @@ class Pair:
         for number in ended:
             process = self._processes.pop(number)
             self._close_desk(process.desk)
+            process.close_gate()
             assert process.program.exit_code is not None
             self._happen(decision.Ended(number, process.program.exit_code))
 
@@ -144,7 +153,7 @@ class Pair:
                 late = decision.NotPromoted(number)
                 self._arm("promotion", self._plan.promotion_within, lambda: self._happen(late))
             case decision.Supersede(number):
-                self._supersede(self._processes[number].program)
+                self._supersede(self._processes[number])
             case decision.End(number):
                 self._spawn(ending.end(self._processes[number].program, self._end_work, self._plan.grace))
             case decision.Finish(code):
@@ -185,7 +194,7 @@ class Pair:
         if not desk.read():
             self._close_desk(desk)
 
-    def _heard(self, desk: Desk, message: wire.Ready | wire.Promoted | wire.Take) -> None:
+    def _heard(self, desk: Desk, message: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
         number = next((number for number, one in self._processes.items() if one.desk is desk), None)
         if number is None:
             return
@@ -199,6 +208,20 @@ class Pair:
                     self._spawn(self._give(desk, message))
                 else:
                     desk.refuse(id, "another process is the active one")
+            case wire.Gate(id):
+                try:
+                    self._give_passage(self._processes[number], message)
+                except OSError as error:
+                    desk.refuse(id, f"no gate can be made: {error.strerror}")
+
+    def _give_passage(self, process: _Process, request: wire.Gate) -> None:
+        if process.gate is None:
+            process.gate = Gate()
+        passage = process.gate.passage()
+        try:
+            process.desk.give_passage(request, passage)
+        finally:
+            os.close(passage)
 
     async def _give(self, desk: Desk, request: wire.Take) -> None:
         while self._stopping is not None and not self._stopping.done():
@@ -206,17 +229,22 @@ class Pair:
         if desk.serves:
             desk.give_all(request)
 
-    def _supersede(self, program: Wrapped) -> None:
+    def _supersede(self, process: _Process) -> None:
         """Nobody else may write to what is kept; where nothing is, it has time to end, and to say why, by itself."""
+        program, gate = process.program, process.gate
         if not self._kept.all():
             self._spawn(ending.outlive(program, self._end_work, self._plan.grace))
+            return
+        if gate is not None and gate.shut():
+            # Wherever it is, it does not get at them any more.
+            self._spawn(ending.kill(program, self._end_work))
             return
         before = self._stopping
 
         async def hold_still() -> None:
             if before is not None:
                 await asyncio.wait({before})
-            await ending.hold_still(program, self._say)
+            await ending.hold_still(program, gate, self._say)
 
         async def end(still: asyncio.Task[None]) -> None:
             await asyncio.wait({still})

@@ -3,6 +3,9 @@
     connections = Connections.from_environment()
     while (sock := connections.accept(listener, tag=next_tag)) is not None: ...
     ...
+    with connections.in_use():
+        sock.send(answer)
+    ...
     connections.drop(tag)   # when it is over
     sock.close()
 
@@ -18,13 +21,19 @@ what is to be done about it, and only then take it out of the socket.
 import os
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from mpsguard.client.desk import Desk, DeskClosedError, NotKeptError, close_all
+from mpsguard.linux.gate import GateShutError
 from mpsguard.standby import wire
 
-__all__ = ["Connections", "NotKeptError", "tell_ready"]
+__all__ = ["Connections", "NotKeptError", "SupersededError", "tell_ready"]
+
+
+class SupersededError(Exception):
+    """Another process goes on with the connections: this one has no more to do."""
 
 
 class Connections:
@@ -79,6 +88,29 @@ class Connections:
         sock.setblocking(True)
         return sock
 
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A block in which kept connections are read, written and shut down. SupersededError, on entering.
+
+        Whose turn is over may be inside a system call of the driver for long, and can neither be stopped nor be seen to
+        be harmless. A program that uses its connections inside such blocks alone, from its first one on, need not be
+        waited for outside of them: its successor is given them in the moment in which it is known. So keep blocks
+        short, and CUDA out of them. They may lie in one another, and several threads may be in one; a child made by
+        fork must leave the connections alone. A block costs three system calls.
+        """
+        passage = self._desk.passage() if self._desk is not None else None
+        if passage is None:
+            yield
+            return
+        try:
+            passage.__enter__()
+        except GateShutError as error:
+            raise SupersededError(str(error)) from None
+        try:
+            yield
+        finally:
+            passage.__exit__()
+
     def drop(self, tag: int) -> None:
         """Have a connection not kept any longer: before it is closed, or it would stay open. ValueError.
 
@@ -90,7 +122,8 @@ class Connections:
     def take(self) -> dict[int, socket.socket]:
         """Copies of all connections that are kept, by tag: for a process that was promoted. They stay kept.
 
-        A predecessor that still lives is stopped before the answer comes, and ended then, so that nobody else writes.
+        A predecessor that still lives is kept out (`in_use`), or stopped, before the answer comes, and ended then, so
+        that nobody else writes.
         NotKeptError in a standby that was not promoted.
         """
         if self._desk is None:

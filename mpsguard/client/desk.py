@@ -12,6 +12,7 @@ from typing import Final, Self
 import msgspec
 
 from mpsguard.linux import seqpacket
+from mpsguard.linux.gate import Passage
 from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
 from mpsguard.standby import wire
 
@@ -31,13 +32,14 @@ class NotKeptError(Exception):
 
 
 class Desk:
-    """Owns the descriptor. Safe for use by several threads, not by a child made by fork."""
+    """Owns the descriptors. Safe for use by several threads, not by a child made by fork."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._last_id = 0
+        self._passage: Passage | None = None
 
     @classmethod
     def from_environment(cls) -> Self | None:
@@ -66,15 +68,36 @@ class Desk:
         return self._socket.fileno() >= 0 and os.getpid() == self._pid
 
     def close(self) -> None:
-        """Give the descriptor back; safe to call twice."""
+        """Give everything back; safe to call twice. Nobody may be in a passage, or come."""
         self._socket.close()
+        if self._passage is not None:
+            self._passage.close()
 
     def tell(self, message: wire.Request, fds: Sequence[int] = ()) -> None:
         """Say something that is not answered; DeskClosedError."""
         with self._lock:
             self._send(message, fds, time.monotonic() + DEADLINE)
 
-    def ask(self, request: wire.Keep | wire.Accept, fds: Sequence[int]) -> tuple[int, ...]:
+    def passage(self) -> Passage | None:
+        """This process' way through the gate in front of its connections; None if nobody could shut it.
+
+        It stays when the supervisor has ended: whatever was shut by then is shut.
+        """
+        if os.getpid() != self._pid:
+            return None
+        if self._passage is None:
+            with suppress(NotKeptError, DeskClosedError):
+                self._open_passage(self.ask(wire.Gate(0), ()))
+        return self._passage
+
+    def _open_passage(self, fds: Sequence[int]) -> None:
+        with self._lock:
+            if self._passage is None and len(fds) == 1:
+                self._passage = Passage(fds[0])
+            else:
+                close_all(fds)
+
+    def ask(self, request: wire.Keep | wire.Accept | wire.Gate, fds: Sequence[int]) -> tuple[int, ...]:
         """Ask something; the descriptors that came with the answer are the caller's. NotKeptError, DeskClosedError."""
         with self._lock:
             due = time.monotonic() + DEADLINE
@@ -143,7 +166,7 @@ class Desk:
 
     def _broken(self, why: str) -> DeskClosedError:
         # A late answer would be taken for another's.
-        self.close()
+        self._socket.close()
         return DeskClosedError(f"the supervisor: {why}")
 
 

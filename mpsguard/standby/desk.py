@@ -22,7 +22,7 @@ _MOST: Final = 4096
 _OUR_OWN: Final = 64
 """Descriptors that the supervisor needs for itself."""
 
-Heard = Callable[["Desk", wire.Ready | wire.Promoted | wire.Take], None]
+Heard = Callable[["Desk", wire.Ready | wire.Promoted | wire.Take | wire.Gate], None]
 
 
 class Kept:
@@ -105,6 +105,10 @@ class Desk:
             if not kept:
                 return
 
+    def give_passage(self, request: wire.Gate, passage: int) -> None:
+        """Answer a `Gate`; the descriptor stays the caller's."""
+        self._answer(wire.Done(request.id), (passage,))
+
     def refuse(self, id: int, reason: str) -> None:  # noqa: A002 - the wire's own word
         """Answer a request with a refusal."""
         self._answer(wire.Refused(id, reason))
@@ -135,7 +139,7 @@ class Desk:
         except (msgspec.DecodeError, RecursionError):
             return False
         match request:
-            case wire.Ready() | wire.Promoted() | wire.Take():
+            case wire.Ready() | wire.Promoted() | wire.Take() | wire.Gate():
                 self._heard(self, request)
             case wire.Drop(tag):
                 if self.serves:

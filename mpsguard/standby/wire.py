@@ -58,11 +58,20 @@ class Take(_Message, frozen=True, tag="take"):
     id: int
 
 
-Request = Ready | Promoted | Keep | Accept | Drop | Take
+class Gate(_Message, frozen=True, tag="gate"):
+    """Give a gate: from its answer on, this process uses kept connections only while it is inside."""
+
+    id: int
+
+
+Request = Ready | Promoted | Keep | Accept | Drop | Take | Gate
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """It is kept; after `Accept` with one descriptor, that of the connection, or none if nobody waited to connect."""
+    """It is kept; after `Accept` with one descriptor, that of the connection, or none if nobody waited to connect.
+
+    After `Gate` with that of its passage (`mpsguard.linux.gate`).
+    """
 
     id: int
 

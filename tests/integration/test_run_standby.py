@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from mpsguard.cli import ending
 from mpsguard.linux import process_tree
 from tests.integration.guarded import REPOSITORY, descriptors, wait_for
 from tests.integration.running import NOWHERE, PYTHON, Running
@@ -61,10 +63,19 @@ if "fail" in sys.argv:
 if "writes" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
     while True:
         sock.sendall(b"x" * 1000)
+if "gated" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
+    with connections.in_use():
+        tell("inside")
+        sock.sendall(b"x" * 1000)
+if "stuck" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
+    tell("stuck")
+    # Whoever waits for the end of a vfork(2) cannot be stopped, as if it were inside a driver.
+    where = [(os.POSIX_SPAWN_OPEN, 1, sys.argv[-1], os.O_WRONLY, 0o600)]
+    os.posix_spawn(sys.executable, [sys.executable], os.environ, file_actions=where)
 while True:
     time.sleep(600)
 """
-"""Promoted by SIGUSR1, done by SIGUSR2. Arguments: unready, accept, writes, fail."""
+"""Promoted by SIGUSR1, done by SIGUSR2. Arguments: unready, accept, writes, fail, gated; stuck, and a FIFO's path."""
 
 
 class Starter:
@@ -113,6 +124,10 @@ def read_to_the_end(sock: socket.socket) -> int:
     while select.select([sock], [], [], 1.0)[0]:
         assert sock.recv(1 << 20)
     return int.from_bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)[128:136], sys.byteorder)
+
+
+def procfs_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def alive(pid: int) -> bool:
@@ -193,6 +208,23 @@ def test_a_superseded_process_writes_no_more_before_its_connections_are_given_aw
             os.kill(standby["pid"], signal.SIGUSR1)
             told = running.expect("took")
             assert told["written"] == {"5": arrived.result(60)}
+        wait_for("its end", lambda: not alive(active["pid"]))
+
+
+def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: Starter, tmp_path: Path) -> None:
+    fifo = tmp_path / "nobody-reads-it"
+    os.mkfifo(fifo)
+    running = run("accept", "gated", "stuck", str(fifo), options=("--listen", "127.0.0.1:0"))
+    standby = run.up(running)
+    with socket.create_connection(tuple(standby["listening"][0][1])):
+        active = run.up(running)
+        running.expect("stuck")
+        wait_for("a wait that no signal but SIGKILL ends", lambda: procfs_state(active["pid"]) == "D")
+        begun = time.monotonic()
+        os.kill(standby["pid"], signal.SIGUSR1)
+        assert running.expect("took")["written"] == {"5": 1000}
+        # Else it would have been given them only after this.
+        assert time.monotonic() - begun < ending.STILL_WITHIN
         wait_for("its end", lambda: not alive(active["pid"]))
 
 

@@ -74,9 +74,11 @@ class Supervisor:
 
     @contextmanager
     def program(self) -> Iterator[Connections]:
-        def heard(desk: Desk, request: wire.Ready | wire.Promoted | wire.Take) -> None:
+        def heard(desk: Desk, request: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
             if isinstance(request, wire.Take):
                 desk.give_all(request)
+            elif isinstance(request, wire.Gate):
+                desk.refuse(request.id, "deaths are exceptions here: nobody is superseded")
 
         desk = Desk(self.kept, heard)
         desk.serves = True

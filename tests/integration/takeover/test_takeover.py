@@ -19,9 +19,10 @@ STARTING = [Point.STARTED, Point.MAPPED]
 FIRST = Trap(Point.PUBLISHED, 5)
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World() as started:
+@pytest.fixture(scope="module", params=[False, True], ids=["stopped", "gated"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Whose turn is over is stopped, or its gate is shut."""
+    with World(gated=request.param) as started:
         yield started
         assert started.stop() == 128 + signal.SIGTERM
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from mpsguard.client import connections, desk
-from mpsguard.client.connections import Connections, NotKeptError
+from mpsguard.client.connections import Connections, NotKeptError, SupersededError
 from mpsguard.linux import seqpacket
+from mpsguard.linux.gate import Gate
 from mpsguard.standby import wire
 from mpsguard.standby.desk import Desk, Kept
 
@@ -25,7 +26,8 @@ class Supervised:
 
     def __init__(self, most: int = 8) -> None:
         self.kept = Kept(most)
-        self.heard: list[wire.Ready | wire.Promoted | wire.Take] = []
+        self.gate = Gate()
+        self.heard: list[wire.Ready | wire.Promoted | wire.Take | wire.Gate] = []
         self.desk = Desk(self.kept, self._hear)
         self.desk.serves = True
         self.raw = self.desk.theirs.dup()
@@ -35,10 +37,14 @@ class Supervised:
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def _hear(self, desk: Desk, message: wire.Ready | wire.Promoted | wire.Take) -> None:
+    def _hear(self, desk: Desk, message: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
         self.heard.append(message)
         if isinstance(message, wire.Take):
             desk.give_all(message)
+        elif isinstance(message, wire.Gate):
+            passage = self.gate.passage()
+            desk.give_passage(message, passage)
+            os.close(passage)
 
     def _serve(self) -> None:
         while True:
@@ -57,6 +63,7 @@ class Supervised:
         self.program.close()
         self.raw.close()
         self.kept.close()
+        self.gate.close()
         os.close(self._wake)
         os.close(self._woken)
 
@@ -219,6 +226,33 @@ def test_the_end_of_the_supervisor_is_no_error(supervised: Supervised, listener:
         assert (before, supervised.connections.kept) == (True, False)
         supervised.connections.drop(2)
         assert supervised.connections.take() == {}
+
+
+def test_who_is_superseded_uses_its_connections_no_more(supervised: Supervised) -> None:
+    with supervised.connections.in_use(), supervised.connections.in_use():
+        assert not supervised.gate.shut()
+    assert supervised.gate.shut()
+    with pytest.raises(SupersededError), supervised.connections.in_use():
+        raise AssertionError("it got in")
+    assert sum(isinstance(each, wire.Gate) for each in supervised.heard) == 1
+
+
+def test_connections_are_used_on_when_the_supervisor_has_ended(supervised: Supervised) -> None:
+    with supervised.connections.in_use():
+        pass
+    supervised.stop()
+    supervised.connections.drop(1)
+    assert not supervised.connections.kept
+    with supervised.connections.in_use():
+        pass
+
+
+def test_without_a_supervisor_connections_are_simply_used(supervised: Supervised) -> None:
+    with Connections(None).in_use():
+        pass
+    supervised.stop()
+    with supervised.connections.in_use():
+        pass
 
 
 @pytest.mark.parametrize("message", [b"", b"nonsense", b"\xc1", wire.encode(wire.Done(1))])

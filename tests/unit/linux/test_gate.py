@@ -1,0 +1,158 @@
+"""A gate between processes: who is in keeps it open, who is out does not get in once it is shut."""
+
+import mmap
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsguard.linux.gate import Gate, GateShutError, Passage
+from tests.integration.guarded import wait_for
+
+_WORD = struct.Struct("=Q")
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def passage(gate: Gate) -> Iterator[Passage]:
+    made = Passage(gate.passage())
+    yield made
+    made.close()
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def child(work: Callable[[], None]) -> int:
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def test_it_is_shut_when_nobody_is_inside(gate: Gate, passage: Passage) -> None:
+    with passage:
+        assert not gate.shut()
+        with passage:
+            assert not gate.shut()
+        assert not gate.shut()
+    assert gate.shut()
+    with pytest.raises(GateShutError), passage:
+        raise AssertionError("it got in")
+
+
+def test_a_failed_attempt_to_shut_it_changes_nothing(gate: Gate, passage: Passage) -> None:
+    with passage:
+        assert not gate.shut()
+    with passage:
+        pass
+
+
+def test_it_stays_shut_when_who_shut_it_is_gone(gate: Gate, passage: Passage) -> None:
+    assert gate.shut()
+    assert gate.shut()
+    gate.close()
+    for _ in range(2):
+        with pytest.raises(GateShutError), passage:
+            raise AssertionError("it got in")
+
+
+def test_it_stays_open_when_who_could_shut_it_is_gone(gate: Gate, passage: Passage) -> None:
+    gate.close()
+    with passage:
+        pass
+
+
+def test_threads_are_inside_together(gate: Gate, passage: Passage) -> None:
+    first_is_in, first_may_go, second_is_in, second_may_go = (threading.Event() for _ in range(4))
+
+    def stay(is_in: threading.Event, may_go: threading.Event) -> None:
+        with passage:
+            is_in.set()
+            may_go.wait()
+
+    first = threading.Thread(target=stay, args=(first_is_in, first_may_go))
+    second = threading.Thread(target=stay, args=(second_is_in, second_may_go))
+    first.start()
+    first_is_in.wait()
+    second.start()
+    second_is_in.wait()
+    first_may_go.set()
+    first.join()
+    assert not gate.shut()
+    second_may_go.set()
+    second.join()
+    assert gate.shut()
+
+
+def test_who_dies_inside_does_not_keep_it_open(gate: Gate) -> None:
+    told, tell = os.pipe()
+
+    def work() -> None:
+        with Passage(gate.passage()):
+            os.write(tell, b"!")
+            signal.pause()
+
+    pid = child(work)
+    assert os.read(told, 1)
+    assert not gate.shut()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert gate.shut()
+    os.close(told)
+    os.close(tell)
+
+
+@pytest.mark.parametrize("attempt", range(20))
+def test_nothing_happens_inside_once_it_is_shut(gate: Gate, attempt: int) -> None:
+    """The other process goes in and out as fast as it can, and writes two halves of a number each time."""
+    with mmap.mmap(-1, 2 * _WORD.size) as shared:
+
+        def halves() -> tuple[int, int]:
+            return _WORD.unpack_from(shared, 0)[0], _WORD.unpack_from(shared, _WORD.size)[0]
+
+        def work() -> None:
+            passage, number = Passage(gate.passage()), 0
+            while True:
+                number += 1
+                try:
+                    with passage:
+                        _WORD.pack_into(shared, 0, number)
+                        _WORD.pack_into(shared, _WORD.size, number)
+                except GateShutError:
+                    return
+
+        pid = child(work)
+        wait_for("its work", lambda: halves()[1] > 50 * attempt)
+        wait_for("a moment in which it is outside", gate.shut)
+        one, other = halves()
+        assert one == other
+        os.waitpid(pid, 0)
+        assert halves() == (one, other)
+
+
+def test_every_descriptor_is_given_back() -> None:
+    before = descriptors()
+    for _ in range(3):
+        made = Gate()
+        through = Passage(made.passage())
+        with through:
+            pass
+        made.shut()
+        for each in (made, through, made, through):
+            each.close()
+    assert descriptors() == before
