@@ -91,6 +91,7 @@ def work(asked: argparse.Namespace, session: client.Session, events: Events) -> 
     shape = SHAPES[asked.model]
     settings = Settings(shape, asked.slots, asked.seed, torch.device(asked.device), Mode(asked.mode))
     vocabulary = shape.config().vocab_size
+    connections = Connections.from_environment(gated=True)
     engine = Engine(session, settings, events)
     try:
         engine.prepare()
@@ -108,17 +109,15 @@ def work(asked: argparse.Namespace, session: client.Session, events: Events) -> 
                 vocabulary=vocabulary,
             )
         else:
-            serve(asked, engine, vocabulary, shape.length)
+            serve(asked, engine, connections, vocabulary, shape.length)
     finally:
         engine.close()
 
 
-def serve(asked: argparse.Namespace, engine: Engine, vocabulary: int, length: int) -> None:
+def serve(asked: argparse.Namespace, engine: Engine, connections: Connections, vocabulary: int, length: int) -> None:
     """Over HTTP, until SIGTERM."""
     with listener(asked.port) as heard:
-        server = Server(
-            engine, heard, Connections.from_environment(), slots=asked.slots, vocabulary=vocabulary, length=length
-        )
+        server = Server(engine, heard, connections, slots=asked.slots, vocabulary=vocabulary, length=length)
 
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
         try:

@@ -79,12 +79,12 @@ class Server:
         StaleGenerationError or SupersededError once another process goes on.
         """
         while not self._stopped:
-            now = time.monotonic()
-            if now >= self._accept_again and len(self._peers) < MOST_PEERS:
-                self._accept()
-            self._register(now)
+            self._register(time.monotonic())
             busy = bool(forward.to_compute(self._work.state))
             heard = self._selector.select(0 if busy else _PAUSE)
+            if any(key.data is None for key, _ in heard):
+                # Asked only when somebody waits: the supervisor may be starting a standby.
+                self._accept()
             with self._connections.in_use():
                 for key, events in heard:
                     if isinstance(key.data, Peer):

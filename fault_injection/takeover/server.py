@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -53,7 +53,7 @@ class Server:
         self._listener = listener
         self._reached = reach
         self._operate = operate
-        self._connections = Connections.from_environment()
+        self._connections = Connections.from_environment(gated=GATED_VARIABLE in os.environ)
         self._sockets: dict[int, socket.socket] = {}
         self._sent: dict[int, int] = {}
         """Bytes written to each connection."""
@@ -68,14 +68,14 @@ class Server:
         self._session.ready()
         self._reach(Point.PROMOTED)
         self._sockets = self._connections.take()
-        with self._in_use():
+        with self._connections.in_use():
             self._take_over()
         while True:
             self._accept()
-            with self._in_use():
+            with self._connections.in_use():
                 self._look()
             self._step()
-            with self._in_use():
+            with self._connections.in_use():
                 self._write()
                 self._finish()
 
@@ -114,10 +114,6 @@ class Server:
         self._reach(Point.REPUBLISHED)
 
     # --- what it does again and again
-
-    def _in_use(self) -> AbstractContextManager[None]:
-        # Without it has to be stopped when its turn is over.
-        return self._connections.in_use() if GATED_VARIABLE in os.environ else nullcontext()
 
     def _accept(self) -> None:
         works = any(not known.complete for known in self._state.known.values())

@@ -27,6 +27,8 @@ PROMOTION_WITHIN: Final = 60.0
 _CANNOT_RUN: Final = 126
 _LATER: Final = 0.01
 """Seconds until it is looked at again whether a new standby may be started: a takeover comes first."""
+_ASKED_WITHIN: Final = 0.25
+"""Seconds in which a successor asks for the connections, if it wants them."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -72,6 +74,10 @@ class Pair:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._stopping: asyncio.Task[None] | None = None
         """Holds a superseded process still; nothing is given to its successor before."""
+        self._handing_over = False
+        """Whether a successor may be about to ask for the connections: all else is done afterwards."""
+        self._to_kill: list[Wrapped] = []
+        """Superseded, and still."""
         self._state, _ = decision.begin(plan.give_up)
 
     def start(self) -> None:
@@ -161,7 +167,7 @@ class Pair:
                 self._ended()
 
     def _start_or_tell(self, role: Role) -> None:
-        if self._stopping is not None and not self._stopping.done():
+        if self._handing_over:
             # To start a process takes longer than all else that a takeover needs of us.
             self._arm("start", _LATER, lambda: self._start_or_tell(role))
             return
@@ -202,6 +208,8 @@ class Pair:
             case wire.Ready():
                 self._happen(decision.Ready(number))
             case wire.Promoted():
+                if self._kept.all():
+                    self._await_question()
                 self._happen(decision.Promoted(number))
             case wire.Take(id):
                 if desk.serves:
@@ -228,6 +236,7 @@ class Pair:
             await asyncio.wait({self._stopping})
         if desk.serves:
             desk.give_all(request)
+            self._handed_over()
 
     def _supersede(self, process: _Process) -> None:
         """Nobody else may write to what is kept; where nothing is, it has time to end, and to say why, by itself."""
@@ -235,23 +244,39 @@ class Pair:
         if not self._kept.all():
             self._spawn(ending.outlive(program, self._end_work, self._plan.grace))
             return
-        if gate is not None and gate.shut():
+        self._handing_over = True
+        self._disarm("asked")
+        before = self._stopping if self._stopping is not None and not self._stopping.done() else None
+        if before is None and gate is not None and gate.shut():
             # Wherever it is, it does not get at them any more.
-            self._spawn(ending.kill(program, self._end_work))
+            self._is_still(program)
             return
-        before = self._stopping
 
         async def hold_still() -> None:
             if before is not None:
                 await asyncio.wait({before})
             await ending.hold_still(program, gate, self._say)
 
-        async def end(still: asyncio.Task[None]) -> None:
-            await asyncio.wait({still})
-            await ending.kill(program, self._end_work)
-
         self._stopping = self._spawn(hold_still())
-        self._spawn(end(self._stopping))
+        self._stopping.add_done_callback(lambda task: None if task.cancelled() else self._is_still(program))
+
+    def _is_still(self, program: Wrapped) -> None:
+        """It is ended after its successor has the connections: to look for what is below it takes a while."""
+        self._to_kill.append(program)
+        self._await_question()
+
+    def _await_question(self) -> None:
+        self._handing_over = True
+        self._arm("asked", _ASKED_WITHIN, self._handed_over)
+
+    def _handed_over(self) -> None:
+        if self._stopping is not None and not self._stopping.done():
+            return
+        self._disarm("asked")
+        self._handing_over = False
+        to_kill, self._to_kill = self._to_kill, []
+        for program in to_kill:
+            self._spawn(ending.kill(program, self._end_work))
 
     # --- its own
 

@@ -1,6 +1,6 @@
 """Network connections that outlive the process that serves them: kept by the supervisor, `mpsguard run --standby`.
 
-    connections = Connections.from_environment()
+    connections = Connections.from_environment(gated=True)
     while (sock := connections.accept(listener, tag=next_tag)) is not None: ...
     ...
     with connections.in_use():
@@ -44,13 +44,19 @@ class Connections:
     reason.
     """
 
-    def __init__(self, desk: Desk | None) -> None:
+    def __init__(self, desk: Desk | None, *, gated: bool = False) -> None:
         self._desk = desk
+        if desk is not None and gated:
+            desk.open_passage()
 
     @classmethod
-    def from_environment(cls) -> Self:
-        """By the desk that MPSGUARD_DESK names; all that one process makes use the same one."""
-        return cls(_desk())
+    def from_environment(cls, *, gated: bool = False) -> Self:
+        """By the desk that MPSGUARD_DESK names; all that one process makes use the same one.
+
+        ``gated``: this process uses kept connections in blocks of `in_use` alone, all of it. To ask for that costs a
+        round trip to the supervisor: a standby should do it before it is ready.
+        """
+        return cls(_desk(), gated=gated)
 
     @property
     def kept(self) -> bool:
@@ -93,12 +99,12 @@ class Connections:
         """A block in which kept connections are read, written and shut down. SupersededError, on entering.
 
         Whose turn is over may be inside a system call of the driver for long, and can neither be stopped nor be seen to
-        be harmless. A program that uses its connections inside such blocks alone, from its first one on, need not be
-        waited for outside of them: its successor is given them in the moment in which it is known. So keep blocks
-        short, and CUDA out of them. They may lie in one another, and several threads may be in one; a child made by
-        fork must leave the connections alone. A block costs three system calls.
+        be harmless. A program that is ``gated`` need not be waited for outside of such blocks: its successor is given
+        the connections in the moment in which it is known. So keep blocks short, and CUDA out of them. They may lie in
+        one another, and several threads may be in one; a child made by fork must leave the connections alone. A block
+        costs three system calls; it does nothing in a program that is not ``gated``.
         """
-        passage = self._desk.passage() if self._desk is not None else None
+        passage = self._desk.passage if self._desk is not None else None
         if passage is None:
             yield
             return

@@ -78,19 +78,21 @@ class Desk:
         with self._lock:
             self._send(message, fds, time.monotonic() + DEADLINE)
 
+    @property
     def passage(self) -> Passage | None:
         """This process' way through the gate in front of its connections; None if nobody could shut it.
 
-        It stays when the supervisor has ended: whatever was shut by then is shut.
+        It stays when the supervisor has ended: what was shut by then is shut.
         """
-        if os.getpid() != self._pid:
-            return None
-        if self._passage is None:
-            with suppress(NotKeptError, DeskClosedError):
-                self._open_passage(self.ask(wire.Gate(0), ()))
-        return self._passage
+        return self._passage if os.getpid() == self._pid else None
 
-    def _open_passage(self, fds: Sequence[int]) -> None:
+    def open_passage(self) -> None:
+        """Ask for a gate, unless there is one, or nobody who would shut it."""
+        with suppress(NotKeptError, DeskClosedError):
+            if self._passage is None:
+                self._take_passage(self.ask(wire.Gate(0), ()))
+
+    def _take_passage(self, fds: Sequence[int]) -> None:
         with self._lock:
             if self._passage is None and len(fds) == 1:
                 self._passage = Passage(fds[0])

@@ -59,7 +59,7 @@ class Take(_Message, frozen=True, tag="take"):
 
 
 class Gate(_Message, frozen=True, tag="gate"):
-    """Give a gate: from its answer on, this process uses kept connections only while it is inside."""
+    """Give a gate: from now on this process uses kept connections only while it is inside."""
 
     id: int
 

@@ -36,6 +36,8 @@ def tell(event, **more):
 def act(number, _):
     if number == signal.SIGUSR1:
         tell_ready(promoted=True)
+        if "silent" in sys.argv:
+            return
         taken = Connections.from_environment().take()
         tell("took", written={tag: stream.written(sock) for tag, sock in taken.items()})
     else:
@@ -44,7 +46,7 @@ def act(number, _):
 signal.signal(signal.SIGUSR1, act)
 signal.signal(signal.SIGUSR2, act)
 given = service_manager.take_listen_fds()
-connections = Connections.from_environment()
+connections = Connections.from_environment(gated="gated" in sys.argv)
 if "unready" not in sys.argv:
     tell_ready()
 if given and os.environ["MPSGUARD_ROLE"] == "active":
@@ -75,7 +77,10 @@ if "stuck" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
 while True:
     time.sleep(600)
 """
-"""Promoted by SIGUSR1, done by SIGUSR2. Arguments: unready, accept, writes, fail, gated; stuck, and a FIFO's path."""
+"""Promoted by SIGUSR1, done by SIGUSR2.
+
+Arguments: unready, accept, writes, fail, gated, silent (takes no connections); stuck, and a FIFO's path.
+"""
 
 
 class Starter:
@@ -225,6 +230,17 @@ def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: 
         assert running.expect("took")["written"] == {"5": 1000}
         # Else it would have been given them only after this.
         assert time.monotonic() - begun < ending.STILL_WITHIN
+        wait_for("its end", lambda: not alive(active["pid"]))
+
+
+@pytest.mark.parametrize("more", [(), ("gated",)], ids=["stopped", "gated"])
+def test_a_successor_that_asks_for_no_connections_is_not_waited_for(run: Starter, more: tuple[str, ...]) -> None:
+    running = run("accept", "silent", *more, options=("--listen", "127.0.0.1:0"))
+    standby = run.up(running)
+    with socket.create_connection(tuple(standby["listening"][0][1])):
+        active = run.up(running)
+        os.kill(standby["pid"], signal.SIGUSR1)
+        assert run.up(running)["role"] == "standby"
         wait_for("its end", lambda: not alive(active["pid"]))
 
 

@@ -229,30 +229,36 @@ def test_the_end_of_the_supervisor_is_no_error(supervised: Supervised, listener:
 
 
 def test_who_is_superseded_uses_its_connections_no_more(supervised: Supervised) -> None:
-    with supervised.connections.in_use(), supervised.connections.in_use():
+    connections = [Connections(supervised.program, gated=True) for _ in range(2)]
+    with connections[0].in_use(), connections[1].in_use():
         assert not supervised.gate.shut()
     assert supervised.gate.shut()
-    with pytest.raises(SupersededError), supervised.connections.in_use():
-        raise AssertionError("it got in")
+    for each in connections:
+        with pytest.raises(SupersededError), each.in_use():
+            raise AssertionError("it got in")
     assert sum(isinstance(each, wire.Gate) for each in supervised.heard) == 1
 
 
+def test_who_is_not_gated_has_nothing_to_be_shut_out_of(supervised: Supervised) -> None:
+    with supervised.connections.in_use():
+        assert supervised.gate.shut()
+    assert not supervised.heard
+
+
 def test_connections_are_used_on_when_the_supervisor_has_ended(supervised: Supervised) -> None:
-    with supervised.connections.in_use():
-        pass
+    connections = Connections(supervised.program, gated=True)
     supervised.stop()
-    supervised.connections.drop(1)
-    assert not supervised.connections.kept
-    with supervised.connections.in_use():
+    connections.drop(1)
+    assert not connections.kept
+    with connections.in_use():
         pass
 
 
 def test_without_a_supervisor_connections_are_simply_used(supervised: Supervised) -> None:
-    with Connections(None).in_use():
-        pass
     supervised.stop()
-    with supervised.connections.in_use():
-        pass
+    for desk_or_none in (None, supervised.program):
+        with Connections(desk_or_none, gated=True).in_use():
+            pass
 
 
 @pytest.mark.parametrize("message", [b"", b"nonsense", b"\xc1", wire.encode(wire.Done(1))])
