@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from mpsguard.linux import fd_parcel
 from mpsguard.linux.packet_stream import close_all
+from mpsguard.vault import record
 from mpsguard.vault.holdings import Holdings, fill_record
 from mpsguard.vault.keeper import ParcelName, record_name, region_name, session_name
 from mpsguard.vault.ledger import Ledger, LedgerError
@@ -119,7 +120,7 @@ def _with_record(
     session: Session, ledger: Ledger, chunks: dict[int, tuple[int, ...]], records: _Records
 ) -> tuple[Session, Holdings]:
     fd = records.take(session)
-    if fd is not None and session.carried is not None:
+    if fd is not None and session.carried is not None and not _published(fd, session):
         # Made beforehand, perhaps, and not filled; or filled, and nobody was told of it.
         try:
             fill_record(fd, session)
@@ -135,3 +136,12 @@ def _with_record(
     elif session.carried is None:
         session = replace(session, carried=Carried(0, session.generation, None))
     return session, Holdings(ledger, None, chunks, records.take_spare(session, session.generation))
+
+
+def _published(fd: int, session: Session) -> bool:
+    """Whether the writer of this generation has published in the record already.
+
+    It may have been told of it by a guard that could not write that down afterwards.
+    """
+    newest = record.latest(lambda at, length: os.pread(fd, length, at), session.capacity)
+    return newest is not None and newest.generation == session.generation

@@ -1,0 +1,79 @@
+"""What is made of what a keeper has kept."""
+
+import mmap
+import os
+
+import pytest
+
+from mpsguard.linux import fd_parcel, memfd
+from mpsguard.model import ProcessKey
+from mpsguard.vault import record
+from mpsguard.vault.holdings import Holdings, fill_record
+from mpsguard.vault.keeper import record_name, session_name
+from mpsguard.vault.ledger import Ledger
+from mpsguard.vault.record import Publisher, State
+from mpsguard.vault.region import Carried, Lease, Role, Session, SessionKey
+from mpsguard.vault.restoration import restore
+
+SESSION = Session(
+    SessionKey(0, "s"),
+    1,
+    64,
+    generation=2,
+    writer=Lease(7, ProcessKey(1, 0), 0, Role.WRITER),
+    carried=Carried(3, 1, b"carried over"),
+)
+"""Its record is with the keeper, and that has not been written down."""
+
+
+def restored(record_fd: int) -> tuple[Session, Holdings]:
+    """As a guard finds it that was started just now; the record stays the caller's."""
+    ledger = Ledger.create()
+    ledger.commit(SESSION)
+    named = {session_name(1): ledger.fd, record_name(1, 2): record_fd}
+    parcels = {name: fd_parcel.pack(name.encode(), (fd,)) for name, fd in named.items()}
+    found = restore({name: parcel.kept for name, parcel in parcels.items()})
+    ledger.close()
+    for parcel in parcels.values():
+        parcel.kept.close()
+        parcel.receipt.close()
+    ((session, holdings),) = found.sessions
+    assert (found.unused, found.unreadable, found.lost) == ([], [], [])
+    return session, holdings
+
+
+def newest(fd: int) -> State | None:
+    return record.latest(lambda at, length: os.pread(fd, length, at), SESSION.capacity)
+
+
+@pytest.mark.parametrize("filled", [True, False])
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_carried_over_stands_in_the_record(filled: bool, times: int) -> None:
+    fd = memfd.create("record", record.size(SESSION.capacity), fixed=True)
+    if filled:
+        fill_record(fd, SESSION)
+    for _ in range(times):
+        session, holdings = restored(fd)
+        assert (session.carried, session.generation, session.writer) == (None, 2, SESSION.writer)
+        assert newest(fd) == (3, 1, b"carried over")
+        holdings.close()
+    os.close(fd)
+
+
+@pytest.mark.parametrize("publications", [1, record.SLOTS, record.SLOTS + 1])
+def test_what_was_published_since_is_not_written_over(publications: int) -> None:
+    """The guard before told the writer of its record, could not write that down, and has ended."""
+    fd = memfd.create("record", record.size(SESSION.capacity), fixed=True)
+    fill_record(fd, SESSION)
+    with mmap.mmap(fd, 0) as memory, memoryview(memory) as view:
+        publisher = Publisher(view, SESSION.capacity, SESSION.generation)
+        for number in range(publications):
+            publisher.publish(b"published %d" % number)
+        del publisher
+        before = bytes(memory)
+        session, holdings = restored(fd)
+        assert bytes(memory) == before
+        assert session.carried is None
+    assert newest(fd) == (3 + publications, 2, b"published %d" % (publications - 1))
+    holdings.close()
+    os.close(fd)
