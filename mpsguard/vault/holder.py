@@ -19,6 +19,7 @@ import os
 import resource
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,10 @@ from mpsguard.linux.socket_copy import socket_copy
 LIMIT: Final = 512
 """Bytes of a word with its name."""
 
+_OUR_OWN: Final = 64
+"""Descriptors that are never held, but left for serving a guard."""
+_AGAIN: Final = 0.1
+"""Seconds until a guard that could not be let in is let in: the machine may be short of memory or descriptors."""
 _REPLY_DEADLINE: Final = 30.0
 """Seconds that a guard may take over the next word of a list; one that stops there is let go."""
 
@@ -43,8 +48,7 @@ class Holder:
     def run(self, listener: socket.socket) -> None:
         """Serve one guard after the other, until there is nothing to hold."""
         while True:
-            connection, _ = listener.accept()
-            with connection, suppress(OSError):
+            with _accepted(listener) as connection, suppress(OSError):
                 connection.settimeout(None)
                 if seqpacket.peer(connection).uid in (0, os.geteuid()):
                     self._serve(connection)
@@ -84,6 +88,12 @@ class Holder:
                 held = fd_parcel.unpack(parcel)
         except OSError as error:
             return f"refused {error.strerror}".encode()
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OUR_OWN
+        others = sum(len(fds) for other, (_, fds) in self._held.items() if other != name)
+        if others + len(held[1]) > most:
+            for each in held[1]:
+                os.close(each)
+            return f"refused no more than {most} descriptors are held".encode()
         self._forget(name)
         self._held[name] = held
         return b"kept"
@@ -102,6 +112,15 @@ class Holder:
                 if seqpacket.receive(connection, LIMIT).data != b"next":
                     raise OSError("the guard does not listen")
         connection.settimeout(None)
+
+
+def _accepted(listener: socket.socket) -> socket.socket:
+    """The next connection, whatever it takes: who ends here takes everything with it that is held."""
+    while True:
+        try:
+            return listener.accept()[0]
+        except OSError:
+            time.sleep(_AGAIN)
 
 
 def main(path: Path) -> None:

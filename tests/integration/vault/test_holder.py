@@ -1,19 +1,23 @@
 """The guard's end of a holder that hangs, or cannot be started: every wait ends, and it is there again later."""
 
 import asyncio
+import gc
 import os
+import resource
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
 
 from fault_injection.holders import holders
-from mpsguard.linux import fd_parcel
+from mpsguard.linux import fd_parcel, seqpacket
 from mpsguard.linux.fd_parcel import Parcel
 from mpsguard.vault.errors import UnavailableError
+from mpsguard.vault.holder import Holder
 from mpsguard.vault.holder_keeper import HolderKeeper
 from tests.integration.vault.running import DEADLINE, descriptors
 
@@ -98,6 +102,86 @@ def test_who_asks_a_holder_that_hangs_for_what_it_has_is_told_so(directory: Path
         await second.close()
 
     story(body)
+
+
+class Counted(socket.socket):
+    """A listening socket that tells of every accept(2) that failed."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.failed = threading.Semaphore(0)
+
+    def accept(self) -> tuple[socket.socket, object]:
+        try:
+            return super().accept()
+        except OSError:
+            self.failed.release()
+            raise
+
+
+def ask(guard: socket.socket, word: str, *fds: int) -> bytes:
+    seqpacket.send(guard, word.encode(), fds=fds)
+    return guard.recv(512)
+
+
+@pytest.fixture
+def limit() -> Iterator[Callable[[int], None]]:
+    """Sets how many descriptors there may be in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_holder_that_cannot_let_a_guard_in_goes_on_holding(tmp_path: Path, limit: Callable[[int], None]) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = descriptors()
+    with Counted() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guard:
+        listener.bind(str(tmp_path / "holder"))
+        listener.listen()
+        holding = threading.Thread(target=Holder().run, args=(listener,))
+        first = os.dup(guard.fileno())
+        os.close(first)
+        limit(first)
+        holding.start()
+        guard.connect(str(tmp_path / "holder"))
+        for _ in range(2):
+            assert listener.failed.acquire(timeout=DEADLINE)
+        limit(soft)
+        made = parcel()
+        assert ask(guard, "keep mgv-r1", made.kept.fileno()) == b"kept"
+        made.kept.close()
+        assert ask(guard, "forget mgv-r1") == b"forgotten"
+        assert ask(guard, "leave") == b"left"
+        holding.join(DEADLINE)
+        made.receipt.close()
+    gc.collect()
+    assert descriptors() == before
+
+
+def test_a_holder_keeps_descriptors_free_for_serving(tmp_path: Path, limit: Callable[[int], None]) -> None:
+    before = descriptors()
+    with Counted() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guard:
+        listener.bind(str(tmp_path / "holder"))
+        listener.listen()
+        holding = threading.Thread(target=Holder().run, args=(listener,))
+        holding.start()
+        guard.connect(str(tmp_path / "holder"))
+        made = parcel()
+        limit(64 + 2)
+        assert [ask(guard, f"keep mgv-r{n}", made.kept.fileno()).split()[0] for n in (1, 2, 3)] == [
+            b"kept",
+            b"kept",
+            b"refused",
+        ]
+        assert ask(guard, "keep mgv-r2", made.kept.fileno()) == b"kept", "in the place of the one before"
+        for number in (1, 2):
+            assert ask(guard, f"forget mgv-r{number}") == b"forgotten"
+        assert ask(guard, "leave") == b"left"
+        holding.join(DEADLINE)
+        made.kept.close()
+        made.receipt.close()
+    gc.collect()
+    assert descriptors() == before
 
 
 def test_a_holder_that_could_not_be_started_is_started_later(directory: Path) -> None:
