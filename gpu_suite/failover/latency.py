@@ -222,6 +222,7 @@ _GPT2: Final = Plan(
 _GPT2_ALONE: Final = replace(_GPT2, services=1, rounds={"SM faults": ENOUGH}, seconds=360.0)
 """A round takes 13 s, most of it until the next standby is ready."""
 _LLAMA: Final = Plan("llama-7b", "vault", services=3, clients=2, tokens=100, rounds={"SM faults": 7, "MMU faults": 7})
+_LLAMA_ALONE: Final = replace(_LLAMA, services=1, rounds={"SM faults": ENOUGH}, seconds=360.0)
 _GPT2_RELOAD: Final = replace(_GPT2, mode="reload", rounds={"SM faults": 5})
 _LLAMA_RELOAD: Final = replace(_LLAMA, mode="reload", services=2, rounds={"SM faults": 10})
 """Two: each has its weights in pinned memory of the host twice, once as who works and once as who waits."""
@@ -230,6 +231,7 @@ MEASUREMENTS: Final = (
     _measurement("gpt2", "GPT-2 small: fault to next operation and token", _GPT2),
     _measurement("gpt2_alone", "one GPT-2 service alone with the culprit: the driver is quicker then", _GPT2_ALONE),
     _measurement("llama", "a 7B model: the same", _LLAMA),
+    _measurement("llama_alone", "one 7B service alone with the culprit", _LLAMA_ALONE),
     _measurement("gpt2_reload", "a standby that must reload, GPT-2 small", _GPT2_RELOAD),
     _measurement("llama_reload", "a standby that must reload, 7B", _LLAMA_RELOAD),
 )
