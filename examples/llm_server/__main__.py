@@ -21,6 +21,8 @@ from collections.abc import Sequence
 
 # Before PyTorch is loaded: sums are to be the same in every process.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# One stream needs one channel of the GPU; the more there are, the later the driver tells of an SM fault.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 import torch
 
@@ -109,16 +111,17 @@ def work(asked: argparse.Namespace, session: client.Session, events: Events) -> 
                 vocabulary=vocabulary,
             )
         else:
-            serve(asked, engine, connections, vocabulary, shape.length)
+            serve(asked, engine, connections, events, vocabulary)
     finally:
         engine.close()
 
 
-def serve(asked: argparse.Namespace, engine: Engine, connections: Connections, vocabulary: int, length: int) -> None:
+def serve(asked: argparse.Namespace, engine: Engine, connections: Connections, events: Events, vocabulary: int) -> None:
     """Over HTTP, until SIGTERM."""
+    length = SHAPES[asked.model].length
     with listener(asked.port) as heard:
         server = Server(engine, heard, connections, slots=asked.slots, vocabulary=vocabulary, length=length)
-
+        events.write("connected")
         signal.signal(signal.SIGTERM, lambda *_: server.stop())
         try:
             server.run()

@@ -38,6 +38,8 @@ class Engine:
         self._reloader: Reloader | None = None
         self._decoder: Decoder | None = None
         self._uncached: set[int] = set()
+        self._begun = False
+        """Whether this process has computed a token."""
         self.state = State()
         """As published."""
 
@@ -98,6 +100,9 @@ class Engine:
         if tokens:
             self._publish(forward.advanced(self.state, tokens))
             self._uncached -= set(tokens)
+            if not self._begun:
+                self._begun = True
+                self._events.write("first_token")
         return tokens
 
     def close(self) -> None:

@@ -2,11 +2,12 @@
 
 from typing import Final
 
-from gpu_suite.failover import attach, cold, latency, steady, two_gpus
+from gpu_suite.failover import attach, cold, first_word, latency, steady, two_gpus
 
 MEASUREMENTS: Final = (
     *latency.MEASUREMENTS,
     *cold.MEASUREMENTS,
+    first_word.MEASUREMENT,
     attach.MEASUREMENT,
     steady.MEASUREMENT,
     two_gpus.MEASUREMENT,

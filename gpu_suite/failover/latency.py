@@ -109,10 +109,7 @@ class _Run:
                 crowd.kill(cell.samples)
             else:
                 crowd.fault(cell.faults[number % len(cell.faults)], cell.samples)
-            self.bench.say(
-                f"  {cell.name} {number}: operation {cell.samples.operation[-1]:.1f} ms, "
-                f"token {cell.samples.token[-1]:.1f} ms, next standby {cell.samples.guarded[-1]:.1f} s"
-            )
+            self.bench.say(f"  {cell.name} {number}: {cell.samples.last()}")
 
     def rows(self) -> Iterator[Finding]:
         title = f"{self.plan.model}, {self.plan.mode}" + (", alone" if self.plan.services == 1 else "")
@@ -142,7 +139,8 @@ class _Run:
         kinds = ", ".join(f"{kind} {median(values):.1f}" for kind, values in each.items())
         note = (
             f"{len(found.operation)} takeovers ({kinds}); p99 {p99:.1f} ms; "
-            f"promoted after {median(found.promoted):.1f} ms; "
+            f"promoted after {median(found.promoted):.1f} ms, with its connections after "
+            f"{median(found.connected):.1f} ms, with a token after {median(found.computed):.1f} ms; "
             f"next standby ready after {median(found.guarded or [math.nan]):.1f} s; {'; '.join(found.errors)}"
         )
         yield sampled(

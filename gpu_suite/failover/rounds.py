@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpu_suite.core.bench import Bench
+from gpu_suite.core.bench import Bench, Target
 from gpu_suite.core.client import Client, Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.guard import Guard
@@ -37,6 +37,10 @@ class Samples:
     """The fault of each."""
     operation: list[float] = field(default_factory=list)
     """Its first operation on the shared state has finished."""
+    connected: list[float] = field(default_factory=list)
+    """It has the connections, and has written what was still to be written."""
+    computed: list[float] = field(default_factory=list)
+    """It has computed a token more."""
     token: list[float] = field(default_factory=list)
     """The next piece of an answer came to a network client."""
     silence: list[float] = field(default_factory=list)
@@ -44,6 +48,19 @@ class Samples:
     guarded: list[float] = field(default_factory=list)
     """Seconds until the next standby was ready."""
     errors: list[str] = field(default_factory=list)
+
+    def last(self) -> str:
+        """The last takeover, for people."""
+        steps = {
+            "sign": self.sign,
+            "promoted": self.promoted,
+            "operation": self.operation,
+            "connected": self.connected,
+            "computed": self.computed,
+            "token": self.token,
+        }
+        said = ", ".join(f"{name} {values[-1]:.1f}" for name, values in steps.items() if values)
+        return f"{said} ms; next standby {self.guarded[-1]:.1f} s"
 
 
 @dataclass
@@ -87,10 +104,14 @@ class Crowd:
             streams = self.streams[self.services.index(service)]
             promoted = service.program.wait_for("promoted", at, TAKEN_OVER)
             first = service.program.wait_for("first_operation", at, TAKEN_OVER)
+            connected = service.program.wait_for("connected", at, TAKEN_OVER)
+            computed = service.program.wait_for("first_token", at, TAKEN_OVER)
             token = _next_piece(streams, first["ns"])
             samples.kinds.append(kind)
             samples.promoted.append((promoted["ns"] - at) / _MS)
             samples.operation.append((first["ns"] - at) / _MS)
+            samples.connected.append((connected["ns"] - at) / _MS)
+            samples.computed.append((computed["ns"] - at) / _MS)
             samples.token.append((token - at) / _MS)
         until = time.monotonic_ns() + int(_AFTER * 1e9)
         time.sleep(_AFTER)  # of ordinary work, so that a silence has its end
@@ -100,14 +121,17 @@ class Crowd:
                 samples.silence.append(silence / _MS)
 
 
-def start_culprit(bench: Bench, guard: Guard, clients: Clients, fault: str, after: float) -> Client:
-    """A client that is at work, and commits a fault so many seconds from now."""
+def start_culprit(
+    bench: Bench, target: Target, clients: Clients, fault: str, after: float, *, go: bool = True
+) -> Client:
+    """A client that is at work, and commits a fault so many seconds from now; without ``go``, from when it may."""
     work = Work(seconds=60, controlled=True, fault=fault, fault_at=after)
     # All of its kernels are loaded beforehand, or loading the one that faults would count as the fault's own time.
     variables = {"CUDA_MODULE_LOADING": "EAGER"}
-    culprit = clients.start(bench.programs.worker(work), guard.pipe_directory, "culprit", variables)
+    culprit = clients.start(bench.programs.worker(work), target.pipe_directory, "culprit", variables)
     culprit.wait_for("first_kernel")
-    culprit.go()
+    if go:
+        culprit.go()
     return culprit
 
 
