@@ -59,9 +59,10 @@ class Decoder:
             with torch.no_grad(), torch.cuda.graph(graph):
                 self._output.copy_(self._pass())
             self._graph = graph
+            # Once more: recording a graph empties PyTorch's stocks of memory, the GPU's and the host's. To fill them is
+            # a call of the driver, which can take 0.15 s while that tears down what a fault has hit.
+            self._prefill_chunk(0, [0], self._shape.length, 0, scratch=True)
             self.step({})
-        # Once more: recording a graph empties PyTorch's stock of pinned memory, and to fill it is a call of the driver,
-        # which can wait for tens of milliseconds while the driver recovers from a fault.
         self.touch()
 
     def touch(self) -> float:

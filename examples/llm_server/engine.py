@@ -1,5 +1,6 @@
 """The work of one process, from its start to the end of its turn: memory, takeover, and a token at a time."""
 
+import resource
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -66,8 +67,11 @@ class Engine:
         if self._reloader is not None:
             self._loaded = self._reloader.load()
             self._decoder = self._decoder_on(self._loaded)
+        before = resource.getrusage(resource.RUSAGE_THREAD)
         self._working().touch()
-        self._events.write("first_operation")
+        after = resource.getrusage(resource.RUSAGE_THREAD)
+        # Who sleeps meanwhile waits for the driver, not for the GPU.
+        self._events.write("first_operation", sleeps=after.ru_nvcsw - before.ru_nvcsw)
         found = self._session.state()
         if found is not None:
             self.state = forward.inherited(forward.decode(found.state))

@@ -131,7 +131,8 @@ class _Run:
         if not found.operation:
             yield all_of(f"{title}, {cell.name}: takeovers", 0, ENOUGH, "takeovers", note="; ".join(found.errors))
             return
-        p50, p99 = percentile(found.operation, 0.5), percentile(found.operation, 0.99)
+        # The median, as it is printed, and not the value below it.
+        p50, p99 = median(found.operation), percentile(found.operation, 0.99)
         bar, holds = _bar(self.plan.mode, cell.name, p50)
         each = {
             kind: [v for k, v in zip(found.kinds, found.operation, strict=True) if k == kind] for kind in found.kinds

@@ -37,6 +37,8 @@ class Samples:
     """The fault of each."""
     operation: list[float] = field(default_factory=list)
     """Its first operation on the shared state has finished."""
+    sleeps: list[int] = field(default_factory=list)
+    """How often the process slept in that operation: for the driver, since it spins while it waits for the GPU."""
     connected: list[float] = field(default_factory=list)
     """It has the connections, and has written what was still to be written."""
     computed: list[float] = field(default_factory=list)
@@ -60,7 +62,7 @@ class Samples:
             "token": self.token,
         }
         said = ", ".join(f"{name} {values[-1]:.1f}" for name, values in steps.items() if values)
-        return f"{said} ms; next standby {self.guarded[-1]:.1f} s"
+        return f"{said} ms; slept {self.sleeps[-1]} times; next standby {self.guarded[-1]:.1f} s"
 
 
 @dataclass
@@ -110,6 +112,7 @@ class Crowd:
             samples.kinds.append(kind)
             samples.promoted.append((promoted["ns"] - at) / _MS)
             samples.operation.append((first["ns"] - at) / _MS)
+            samples.sleeps.append(int(first["sleeps"]))
             samples.connected.append((connected["ns"] - at) / _MS)
             samples.computed.append((computed["ns"] - at) / _MS)
             samples.token.append((token - at) / _MS)

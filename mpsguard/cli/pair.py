@@ -27,8 +27,9 @@ PROMOTION_WITHIN: Final = 60.0
 _CANNOT_RUN: Final = 126
 _LATER: Final = 0.01
 """Seconds until it is looked at again whether a new standby may be started: a takeover comes first."""
-_ASKED_WITHIN: Final = 0.25
-"""Seconds in which a successor asks for the connections, if it wants them."""
+_FIRST_STEPS: Final = 0.25
+"""Seconds that a successor has for itself. It asks for the connections then, if it wants them; and who was superseded
+is ended only afterwards, since the driver is busy with the end of a process that used a GPU."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class Pair:
         self._stopping: asyncio.Task[None] | None = None
         """Holds a superseded process still; nothing is given to its successor before."""
         self._handing_over = False
-        """Whether a successor may be about to ask for the connections: all else is done afterwards."""
+        """Whether a successor may be about to ask for the connections: nobody is started meanwhile."""
         self._to_kill: list[Wrapped] = []
         """Superseded, and still."""
         self._state, _ = decision.begin(plan.give_up)
@@ -245,10 +246,12 @@ class Pair:
             self._spawn(ending.outlive(program, self._end_work, self._plan.grace))
             return
         self._handing_over = True
-        self._disarm("asked")
+        self._disarm("quiet")
         before = self._stopping if self._stopping is not None and not self._stopping.done() else None
         if before is None and gate is not None and gate.shut():
-            # Wherever it is, it does not get at them any more.
+            # Wherever it is, it does not get at them any more. Stopped all the same, and not waited for: its successor
+            # shall have the GPU and the driver for itself.
+            program.signal(signal.SIGSTOP)
             self._is_still(program)
             return
 
@@ -261,18 +264,20 @@ class Pair:
         self._stopping.add_done_callback(lambda task: None if task.cancelled() else self._is_still(program))
 
     def _is_still(self, program: Wrapped) -> None:
-        """It is ended after its successor has the connections: to look for what is below it takes a while."""
         self._to_kill.append(program)
         self._await_question()
 
     def _await_question(self) -> None:
         self._handing_over = True
-        self._arm("asked", _ASKED_WITHIN, self._handed_over)
+        self._arm("quiet", _FIRST_STEPS, self._quiet_is_over)
 
     def _handed_over(self) -> None:
+        if self._stopping is None or self._stopping.done():
+            self._handing_over = False
+
+    def _quiet_is_over(self) -> None:
         if self._stopping is not None and not self._stopping.done():
             return
-        self._disarm("asked")
         self._handing_over = False
         to_kill, self._to_kill = self._to_kill, []
         for program in to_kill:
