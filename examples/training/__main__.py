@@ -15,6 +15,8 @@ from collections.abc import Sequence
 
 # Before PyTorch is loaded: sums are to be the same in every process.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# One stream needs one channel of the GPU; the more there are, the later the driver tells of an SM fault.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 import torch
 

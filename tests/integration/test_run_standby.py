@@ -40,12 +40,15 @@ def act(number, _):
             return
         taken = Connections.from_environment().take()
         tell("took", written={tag: stream.written(sock) for tag, sock in taken.items()})
+        if "waits" in sys.argv:
+            os.write(os.open(sys.argv[-1], os.O_RDWR), b"x")
     else:
         os._exit(0)
 
 signal.signal(signal.SIGUSR1, act)
 signal.signal(signal.SIGUSR2, act)
 given = service_manager.take_listen_fds()
+fifo = os.open(sys.argv[-1], os.O_RDWR) if "waits" in sys.argv else -1
 connections = Connections.from_environment(gated="gated" in sys.argv)
 if "unready" not in sys.argv:
     tell_ready()
@@ -69,6 +72,9 @@ if "gated" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
     with connections.in_use():
         tell("inside")
         sock.sendall(b"x" * 1000)
+if "waits" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
+    os.read(fifo, 1)
+    tell("ran on")
 if "stuck" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
     tell("stuck")
     # Whoever waits for the end of a vfork(2) cannot be stopped, as if it were inside a driver.
@@ -79,7 +85,8 @@ while True:
 """
 """Promoted by SIGUSR1, done by SIGUSR2.
 
-Arguments: unready, accept, writes, fail, gated, silent (takes no connections); stuck, and a FIFO's path.
+Arguments: unready, accept, writes, fail, gated, silent (takes no connections); stuck or waits (for a byte from whoever
+took the connections), and a FIFO's path.
 """
 
 
@@ -122,6 +129,15 @@ def both(run: Starter, running: Running) -> tuple[dict[str, Any], dict[str, Any]
     active, standby = run.up(running), run.up(running)
     assert (active["role"], standby["role"]) == ("active", "standby")
     return active, standby
+
+
+def rest(running: Running) -> list[str]:
+    """The events that nobody has asked for, of a program that has ended."""
+    told = []
+    with suppress(EOFError):
+        while True:
+            told.append(running.next()["event"])
+    return told
 
 
 def read_to_the_end(sock: socket.socket) -> int:
@@ -231,6 +247,26 @@ def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: 
         # Else it would have been given them only after this.
         assert time.monotonic() - begun < ending.STILL_WITHIN
         wait_for("its end", lambda: not alive(active["pid"]))
+
+
+@pytest.mark.parametrize("more", [(), ("gated",)], ids=["stopped", "gated"])
+def test_who_is_superseded_does_not_run_on_beside_its_successor(
+    run: Starter, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    fifo = tmp_path / "from-the-successor"
+    os.mkfifo(fifo)
+    running = run("accept", *more, "waits", str(fifo), options=("--listen", "127.0.0.1:0"))
+    standby = run.up(running)
+    with socket.create_connection(tuple(standby["listening"][0][1])):
+        active = run.up(running)
+        if more:
+            running.expect("inside")
+        os.kill(standby["pid"], signal.SIGUSR1)
+        running.expect("took")
+        wait_for("its end", lambda: not alive(active["pid"]))
+    os.kill(standby["pid"], signal.SIGUSR2)
+    assert running.wait() == 0
+    assert "ran on" not in rest(running)
 
 
 @pytest.mark.parametrize("more", [(), ("gated",)], ids=["stopped", "gated"])
