@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -75,7 +76,16 @@ def _real(options: argparse.Namespace, chosen: list[Measurement]) -> bool:
     if directory is None and not options.quick and not options.only:
         directory = DIRECTORY
     # At the start: a run that could not say its commit would be worth nothing at its end.
-    recorder = Recorder(suite=options.suite, script=f"scripts/gpu-suite {options.suite}") if directory else None
+    script = " ".join(["scripts/gpu-suite", options.suite, *(f"--only {name}" for name in options.only)])
+    recorder = Recorder(suite=options.suite, script=script) if directory is not None else None
+
+    def record(found: Sequence[Finding]) -> None:
+        if recorder is None or directory is None or not found:
+            return
+        for finding in found:
+            finding.record(recorder)
+        _say(f"written: {recorder.write(directory)}")
+
     findings = run(
         chosen,
         programs.build,
@@ -83,14 +93,11 @@ def _real(options: argparse.Namespace, chosen: list[Measurement]) -> bool:
         deadline=options.deadline,
         keep_logs=_logs(options),
         say=_say,
+        found=record,
     )
     _show(f"{options.suite} on {gpu.name}, driver {gpu.driver}, CUDA {gpu.cuda}", findings)
-    if recorder is None or directory is None:
+    if directory is None:
         _say(f"no result file: only a whole, full run goes to {DIRECTORY.name}, others where --out says")
-    else:
-        for finding in findings:
-            finding.record(recorder)
-        _say(f"written: {recorder.write(directory)}")
     return bool(findings) and all(finding.row.holds for finding in findings)
 
 

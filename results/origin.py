@@ -6,7 +6,9 @@ import subprocess
 from collections import Counter
 from typing import Final, NamedTuple
 
-from results.schema import DIRECTORY, ResultError
+import msgspec
+
+from results.schema import DIRECTORY, Commit, ResultError
 
 REPOSITORY: Final = DIRECTORY.parent.parent
 COMMIT_VARIABLE: Final = "MPSGUARD_COMMIT"
@@ -23,11 +25,16 @@ class Gpu(NamedTuple):
 def commit() -> str:
     """Name the commit, with `-dirty` if the tree differs from it; where there is no git, MPSGUARD_COMMIT says it.
 
-    Raises ResultError without either: a number without a commit cannot be looked into later.
+    Raises ResultError without either, or for what names none: a number without a commit cannot be looked into later.
     """
     named = os.environ.get(COMMIT_VARIABLE)
     if named:
-        return named
+        try:
+            return msgspec.convert(named, Commit)
+        except msgspec.ValidationError:
+            raise ResultError(
+                f"{COMMIT_VARIABLE}: {named!r} is no commit: 7 to 40 hexadecimal digits, and -dirty if need be"
+            ) from None
     head = _output("git", "-C", str(REPOSITORY), "rev-parse", "HEAD")
     # The results themselves do not count: the second suite of a session would else always be "dirty".
     changes = _output("git", "-C", str(REPOSITORY), "status", "--porcelain", "--", ".", ":!docs/results")

@@ -52,25 +52,30 @@ class Recorder:
         return self
 
     def write(self, directory: Path = DIRECTORY) -> Path:
-        """Write the file, over one of the same suite and day; return its path. Raises ResultError."""
-        result = Result(
-            suite=self._suite,
-            date=self._date,
-            commit=self._commit,
-            gpu=self._gpu.name,
-            driver=self._gpu.driver,
-            cuda=self._gpu.cuda,
-            script=self._script,
-            rows=tuple(self._rows),
-        )
-        text = encode(result)
+        """Write the file, over one of the same suite and day; return its path. Raises ResultError, and OSError.
+
+        It may be called after each part of a run: the file has what was added so far.
+        """
         try:
+            result = Result(
+                suite=self._suite,
+                date=self._date,
+                commit=self._commit,
+                gpu=self._gpu.name,
+                driver=self._gpu.driver,
+                cuda=self._gpu.cuda,
+                script=self._script,
+                rows=tuple(self._rows),
+            )
+            text = encode(result)
             # Decoding is what checks patterns and bounds: nothing is written that could not be read again.
             msgspec.json.decode(text, type=Result)
-        except msgspec.MsgspecError as error:
-            raise ResultError(f"{result.file_name}: {error}") from None
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ResultError(f"{self._suite}: {error}") from None
         path = directory / result.file_name
-        path.write_bytes(text)
+        beside = path.with_suffix(".new")
+        beside.write_bytes(text)
+        beside.replace(path)
         return path
 
 

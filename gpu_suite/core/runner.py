@@ -24,10 +24,12 @@ def run(
     deadline: float,
     keep_logs: Path | None,
     say: Callable[[str], None],
+    found: Callable[[Sequence[Finding]], None] = lambda _: None,
 ) -> list[Finding]:
     """The findings of all measurements, made within `deadline` seconds, with nothing left running.
 
-    `keep_logs` names an archive for the daemons' logs, written when something went wrong.
+    `keep_logs` names an archive for the daemons' logs, written when something went wrong. `found` gets the findings of
+    each measurement as soon as it has ended: who is killed later loses no more than what was under way.
     """
     findings: list[Finding] = []
     root = Path(tempfile.mkdtemp(prefix="gpu-suite-"))
@@ -36,13 +38,17 @@ def run(
             programs = build(root)
             bench = Bench(root, programs, quick, say)
             for measurement in measurements:
-                begin = time.monotonic()
+                begin, before = time.monotonic(), len(findings)
                 say(f"{measurement.name}: {measurement.what}")
-                _measure(measurement, bench, findings)
+                try:
+                    _measure(measurement, bench, findings)
+                finally:
+                    found(findings[before:])
                 say(f"{measurement.name}: {time.monotonic() - begin:.0f} s")
     finally:
         if left := end_all(root):
             findings.append(not_measured("clean-up", f"still ran at the end: {'; '.join(left)}"))
+            found(findings[-1:])
         if keep_logs and not all(finding.row.holds for finding in findings):
             _archive(root, keep_logs)
         shutil.rmtree(root, ignore_errors=True)

@@ -223,11 +223,20 @@ def test_recorder_writes_what_load_reads(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_recorder_writes_nothing_that_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(origin.COMMIT_VARIABLE, "not a commit")
+    monkeypatch.setenv(origin.COMMIT_VARIABLE, "abcdef0")
     recorder = Recorder(suite="broker", script="x").row("a", 1, unit="", bar="1", holds=True)
-    with pytest.raises(ResultError, match="commit"):
+    kept = recorder.write(tmp_path).read_bytes()
+    recorder.row("a", 2, unit="", bar="1", holds=True)
+    with pytest.raises(ResultError, match="two rows"):
         recorder.write(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [kept]
+
+
+@pytest.mark.parametrize("commit", ["head", "abcdef0-new", "ABCDEF0"])
+def test_what_is_no_commit_is_said_before_anything_is_measured(commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(origin.COMMIT_VARIABLE, commit)
+    with pytest.raises(ResultError, match=commit):
+        Recorder(suite="broker", script="x")
 
 
 def test_no_commit_is_said_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

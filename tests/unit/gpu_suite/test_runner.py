@@ -50,6 +50,28 @@ def test_an_error_is_a_row_and_the_next_measurement_runs(tmp_path: Path) -> None
         assert opened.getnames() == ["guard-1.log"]
 
 
+def test_what_was_found_is_told_measurement_by_measurement_up_to_the_end() -> None:
+    told: list[list[str]] = []
+
+    def hangs(_bench: Bench) -> Iterator[Finding]:
+        yield all_of("half", 1, 1, "things")
+        # The second one has begun only after the first one was told of.
+        assert told == [["fine"]]
+        signal.raise_signal(signal.SIGTERM)
+        threading.Event().wait(600)
+
+    run(
+        [Measurement("good", "", nothing), Measurement("hangs", "", hangs)],
+        simulated_programs,
+        quick=True,
+        deadline=60.0,
+        keep_logs=None,
+        say=lambda _text: None,
+        found=lambda findings: told.append([each.row.name for each in findings]),
+    )
+    assert told == [["fine"], ["half", "hangs: not measured"]]
+
+
 def test_no_logs_are_kept_when_all_holds(tmp_path: Path) -> None:
     assert all(each.row.holds for each in go(Measurement("good", "", nothing), keep_logs=tmp_path / "logs.tgz"))
     assert not (tmp_path / "logs.tgz").exists()
