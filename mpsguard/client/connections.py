@@ -128,9 +128,8 @@ class Connections:
     def take(self) -> dict[int, socket.socket]:
         """Copies of all connections that are kept, by tag: for a process that was promoted. They stay kept.
 
-        A predecessor that still lives is kept out (`in_use`), or stopped, before the answer comes, and ended then, so
-        that nobody else writes.
-        NotKeptError in a standby that was not promoted.
+        A predecessor that still lives is kept out (`in_use`), or stopped, before the answer comes, so that nobody else
+        writes, and ended a little later. NotKeptError in a standby that was not promoted.
         """
         if self._desk is None:
             return {}
