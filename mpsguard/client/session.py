@@ -268,10 +268,10 @@ class Session:
         """Say that all is made or mapped, and return once this process is the one that is to work.
 
         At once in a writer. In a standby when it has been promoted: from then on it publishes, and what the writer
-        before still does counts no more. False if that did not happen within ``timeout`` seconds (None: no limit);
-        it may be asked again. `mpsguard run --standby` hears of both. NotPermittedError for a reader;
-        StaleGenerationError if we were fenced off, or our lane has faulted, UnknownSessionError if the session is no
-        more: then end this process.
+        before still does counts no more. False if that did not happen within ``timeout`` seconds (None: no limit) of
+        the vault's having heard it; it may be asked again. `mpsguard run --standby` hears of both. NotPermittedError
+        for a reader; StaleGenerationError if we were fenced off, or our lane has faulted, UnknownSessionError if the
+        session is no more: then end this process.
         """
         # The supervisor first: it must not learn of a promotion before it knows that there was somebody to promote.
         tell_ready()
