@@ -35,11 +35,13 @@ _ONE_CONNECTION: Final = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 @dataclass(frozen=True)
 class _Case:
-    """Who has channels beside the culprit: clients of the same lane, idle."""
+    """Who has channels beside the culprit: idle clients of its server, or of another one."""
 
     name: str
     before: int = 0
     behind: int = 0
+    elsewhere: int = 0
+    """Of another server, before it."""
     variables: Mapping[str, str] | None = None
     witness: bool = False
     """Whether a client of another server is at work meanwhile."""
@@ -61,6 +63,7 @@ CASES: Final = (
     _Case(f"{OTHERS} that came behind it", behind=OTHERS),
     _Case(f"{OTHERS} that came before, CUDA_DEVICE_MAX_CONNECTIONS=1", before=OTHERS, variables=_ONE_CONNECTION),
     # Last: that server stays, and has channels.
+    _Case(f"{OTHERS} of another server that came before", elsewhere=OTHERS),
     _Case("a client of another server at work", witness=True),
 )
 
@@ -90,6 +93,7 @@ def _trial(bench: Bench, servers: tuple[StockDaemon, StockDaemon], log: KernelLo
     stock, other = servers
     with Clients() as clients:
         _idle(bench, stock, clients, case.before, case.variables)
+        _idle(bench, other, clients, case.elsewhere, case.variables)
         culprit = start_culprit(bench, stock, clients, fault, 0.05, go=False)
         _idle(bench, stock, clients, case.behind, case.variables)
         witness = bench.workers(clients, other, 1, Work(seconds=60, controlled=True)) if case.witness else []
