@@ -237,7 +237,7 @@ class Pair:
             await asyncio.wait({self._stopping})
         if desk.serves:
             desk.give_all(request)
-            self._handed_over()
+            self._handing_over = False
 
     def _supersede(self, process: _Process) -> None:
         """Nobody else may write to what is kept; where nothing is, it has time to end, and to say why, by itself."""
@@ -270,10 +270,6 @@ class Pair:
     def _await_question(self) -> None:
         self._handing_over = True
         self._arm("quiet", _FIRST_STEPS, self._quiet_is_over)
-
-    def _handed_over(self) -> None:
-        if self._stopping is None or self._stopping.done():
-            self._handing_over = False
 
     def _quiet_is_over(self) -> None:
         if self._stopping is not None and not self._stopping.done():
