@@ -8,6 +8,7 @@ from typing import Self
 
 import msgspec
 
+from mpsguard.linux import file_replacement
 from results import origin
 from results.schema import DIRECTORY, Number, Peer, Result, ResultError, Row, encode
 
@@ -73,9 +74,7 @@ class Recorder:
         except (msgspec.MsgspecError, ValueError) as error:
             raise ResultError(f"{self._suite}: {error}") from None
         path = directory / result.file_name
-        beside = path.with_suffix(".new")
-        beside.write_bytes(text)
-        beside.replace(path)
+        file_replacement.replace(path, text)
         return path
 
 

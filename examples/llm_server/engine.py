@@ -1,6 +1,5 @@
 """The work of one process, from its start to the end of its turn: memory, takeover, and a token at a time."""
 
-import resource
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -39,8 +38,6 @@ class Engine:
         self._reloader: Reloader | None = None
         self._decoder: Decoder | None = None
         self._uncached: set[int] = set()
-        self._begun = False
-        """Whether this process has computed a token."""
         self.state = State()
         """As published."""
 
@@ -67,11 +64,8 @@ class Engine:
         if self._reloader is not None:
             self._loaded = self._reloader.load()
             self._decoder = self._decoder_on(self._loaded)
-        before = resource.getrusage(resource.RUSAGE_THREAD)
         self._working().touch()
-        after = resource.getrusage(resource.RUSAGE_THREAD)
-        # Who sleeps meanwhile waits for the driver, not for the GPU.
-        self._events.write("first_operation", sleeps=after.ru_nvcsw - before.ru_nvcsw)
+        self._events.write("first_operation")
         found = self._session.state()
         if found is not None:
             self.state = forward.inherited(forward.decode(found.state))
@@ -104,9 +98,6 @@ class Engine:
         if tokens:
             self._publish(forward.advanced(self.state, tokens))
             self._uncached -= set(tokens)
-            if not self._begun:
-                self._begun = True
-                self._events.write("first_token")
         return tokens
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """What a measurement is given: daemons and clients on demand, all under one private directory."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,11 +53,22 @@ class Bench:
         """A fresh guard with a fresh lane for a `with` block."""
         return guard(self.programs.control, self._directory(), held_sockets=held_sockets, options=options or Options())
 
-    def workers(self, clients: Clients, target: Target, count: int, work: Work) -> list[Client]:
-        """Start workers one after the other, each after the last has its context: their order is the same each run."""
+    def workers(
+        self,
+        clients: Clients,
+        target: Target,
+        count: int,
+        work: Work,
+        variables: Mapping[str, str] | None = None,
+    ) -> list[Client]:
+        """Start workers one after the other, each after the last has its context: their order is the same each run.
+
+        With further environment variables if there are any.
+        """
         started = []
         for index in range(count):
-            client = clients.start(self.programs.worker(work), target.pipe_directory, f"{target.name}-{index}")
+            label = f"{target.name}-{index}"
+            client = clients.start(self.programs.worker(work), target.pipe_directory, label, variables)
             client.wait_for("first_kernel")
             started.append(client)
         return started

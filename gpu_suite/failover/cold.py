@@ -110,6 +110,7 @@ class _Run:
             return
         with Clients() as clients:
             culprit = start_culprit(self.bench, guard, clients, kind, 0.1)
+            culprit.go()
             self._again(crew, injected(culprit))
 
     def _again(self, crew: Sequence[_Server], at: int) -> None:

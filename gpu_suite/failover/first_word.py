@@ -19,6 +19,7 @@ from gpu_suite.core.programs import Work
 from gpu_suite.core.stock import StockDaemon
 from gpu_suite.failover.latency import SM
 from gpu_suite.failover.rounds import injected, start_culprit
+from gpu_suite.triage.incidents import wait_until
 from gpu_suite.triage.kernel_log import KernelLog
 
 OTHERS: Final = 4
@@ -30,6 +31,7 @@ _SPOKEN: Final = 3.0
 _LOOK: Final = 0.0001
 _AFTER: Final = 0.1
 """Seconds of ordinary work of the witness behind the word."""
+_WORK: Final = Work(seconds=60, controlled=True)
 _ONE_CONNECTION: Final = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
@@ -92,11 +94,11 @@ def measure(bench: Bench) -> Iterator[Finding]:
 def _trial(bench: Bench, servers: tuple[StockDaemon, StockDaemon], log: KernelLog, case: _Case, fault: str) -> _Seen:
     stock, other = servers
     with Clients() as clients:
-        _idle(bench, stock, clients, case.before, case.variables)
-        _idle(bench, other, clients, case.elsewhere, case.variables)
-        culprit = start_culprit(bench, stock, clients, fault, 0.05, go=False)
-        _idle(bench, stock, clients, case.behind, case.variables)
-        witness = bench.workers(clients, other, 1, Work(seconds=60, controlled=True)) if case.witness else []
+        bench.workers(clients, stock, case.before, _WORK, case.variables)
+        bench.workers(clients, other, case.elsewhere, _WORK, case.variables)
+        culprit = start_culprit(bench, stock, clients, fault, 0.05)
+        bench.workers(clients, stock, case.behind, _WORK, case.variables)
+        witness = bench.workers(clients, other, 1 if case.witness else 0, _WORK)
         for client in witness:
             client.go()
             client.wait_for("begin")
@@ -123,24 +125,14 @@ def _went_on(witness: Client, fault: float) -> float:
     return end
 
 
-def _idle(bench: Bench, stock: StockDaemon, clients: Clients, count: int, variables: Mapping[str, str] | None) -> None:
-    argv = bench.programs.worker(Work(seconds=60, controlled=True))
-    started: list[Client] = [
-        clients.start(argv, stock.pipe_directory, f"idle-{number}", variables) for number in range(count)
-    ]
-    for client in started:
-        client.wait_for("first_kernel")
-
-
 def _first_word(log: KernelLog) -> float:
-    due = time.monotonic() + _SPOKEN
-    while True:
-        # When it is read, not when the log says that it was written: that clock is another one.
-        if any(line.number == _XID for line in log.lines()):
-            return time.monotonic()
-        if time.monotonic() > due:
-            raise SuiteError(f"no Xid {_XID} within {_SPOKEN:g} s")
-        time.sleep(_LOOK)
+    def said() -> bool:
+        return any(line.number == _XID for line in log.lines())
+
+    if not wait_until(said, time.monotonic() + _SPOKEN, every=_LOOK):
+        raise SuiteError(f"no Xid {_XID} within {_SPOKEN:g} s")
+    # When it was read, not when the log says that it was written: that clock is another one.
+    return time.monotonic()
 
 
 MEASUREMENT: Final = Measurement("first_word", "what the driver's first word of an SM fault waits for", measure)

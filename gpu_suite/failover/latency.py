@@ -141,7 +141,7 @@ class _Run:
         note = (
             f"{len(found.operation)} takeovers ({kinds}); p99 {p99:.1f} ms; "
             f"promoted after {median(found.promoted):.1f} ms, with its connections after "
-            f"{median(found.connected):.1f} ms, with a token after {median(found.computed):.1f} ms; "
+            f"{median(found.connected):.1f} ms; "
             f"next standby ready after {median(found.guarded or [math.nan]):.1f} s; {'; '.join(found.errors)}"
         )
         yield sampled(

@@ -37,12 +37,8 @@ class Samples:
     """The fault of each."""
     operation: list[float] = field(default_factory=list)
     """Its first operation on the shared state has finished."""
-    sleeps: list[int] = field(default_factory=list)
-    """How often the process slept in that operation: for the driver, since it spins while it waits for the GPU."""
     connected: list[float] = field(default_factory=list)
     """It has the connections, and has written what was still to be written."""
-    computed: list[float] = field(default_factory=list)
-    """It has computed a token more."""
     token: list[float] = field(default_factory=list)
     """The next piece of an answer came to a network client."""
     silence: list[float] = field(default_factory=list)
@@ -58,11 +54,10 @@ class Samples:
             "promoted": self.promoted,
             "operation": self.operation,
             "connected": self.connected,
-            "computed": self.computed,
             "token": self.token,
         }
         said = ", ".join(f"{name} {values[-1]:.1f}" for name, values in steps.items() if values)
-        return f"{said} ms; slept {self.sleeps[-1]} times; next standby {self.guarded[-1]:.1f} s"
+        return f"{said} ms; next standby {self.guarded[-1]:.1f} s"
 
 
 @dataclass
@@ -86,6 +81,7 @@ class Crowd:
         """Have a client of the services' lane do something wrong, and see who goes on; all are guarded afterwards."""
         with Clients() as clients:
             culprit = start_culprit(self.bench, self.guard, clients, name, self.chance.uniform(*_MOMENTS))
+            culprit.go()
             at = injected(culprit)
             self._look(self.services, name, at, samples)
         samples.sign += [sign * 1e3 - at / _MS for sign in self.guard.began(at / 1e9)[:1]]
@@ -107,14 +103,11 @@ class Crowd:
             promoted = service.program.wait_for("promoted", at, TAKEN_OVER)
             first = service.program.wait_for("first_operation", at, TAKEN_OVER)
             connected = service.program.wait_for("connected", at, TAKEN_OVER)
-            computed = service.program.wait_for("first_token", at, TAKEN_OVER)
             token = _next_piece(streams, first["ns"])
             samples.kinds.append(kind)
             samples.promoted.append((promoted["ns"] - at) / _MS)
             samples.operation.append((first["ns"] - at) / _MS)
-            samples.sleeps.append(int(first["sleeps"]))
             samples.connected.append((connected["ns"] - at) / _MS)
-            samples.computed.append((computed["ns"] - at) / _MS)
             samples.token.append((token - at) / _MS)
         until = time.monotonic_ns() + int(_AFTER * 1e9)
         time.sleep(_AFTER)  # of ordinary work, so that a silence has its end
@@ -124,17 +117,13 @@ class Crowd:
                 samples.silence.append(silence / _MS)
 
 
-def start_culprit(
-    bench: Bench, target: Target, clients: Clients, fault: str, after: float, *, go: bool = True
-) -> Client:
-    """A client that is at work, and commits a fault so many seconds from now; without ``go``, from when it may."""
+def start_culprit(bench: Bench, target: Target, clients: Clients, fault: str, after: float) -> Client:
+    """A client that commits a fault when it has worked for so many seconds; it begins with `Client.go`."""
     work = Work(seconds=60, controlled=True, fault=fault, fault_at=after)
     # All of its kernels are loaded beforehand, or loading the one that faults would count as the fault's own time.
     variables = {"CUDA_MODULE_LOADING": "EAGER"}
     culprit = clients.start(bench.programs.worker(work), target.pipe_directory, "culprit", variables)
     culprit.wait_for("first_kernel")
-    if go:
-        culprit.go()
     return culprit
 
 

@@ -113,10 +113,10 @@ def _rows(result: object) -> list[Report]:
     return [each for row in rows if (each := report(row))] if isinstance(rows, list) else []
 
 
-def wait_until(condition: Callable[[], bool], limit: float) -> bool:
-    """Look every few milliseconds until it holds or the clock (monotonic) reads `limit`."""
+def wait_until(condition: Callable[[], bool], limit: float, *, every: float = 0.005) -> bool:
+    """Look `every` so many seconds until it holds or the clock (monotonic) reads `limit`."""
     while not condition():
         if time.monotonic() >= limit:
             return False
-        time.sleep(0.005)
+        time.sleep(every)
     return True

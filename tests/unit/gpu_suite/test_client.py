@@ -1,7 +1,6 @@
 """Client programs as children: events are waited for, and nothing stays behind."""
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -9,17 +8,7 @@ import pytest
 
 from gpu_suite.core.client import Client, Clients
 from gpu_suite.core.errors import SuiteError
-
-PRELUDE = """
-import json, os, sys, time
-def emit(event, **more):
-    head = dict(event=event, pid=os.getpid(), monotonic=time.monotonic(), realtime=time.time())
-    print(json.dumps(head | more), flush=True)
-"""
-
-
-def program(text: str) -> list[str]:
-    return [sys.executable, "-c", PRELUDE + text]
+from tests.unit.gpu_suite.telling import program
 
 
 def test_a_controlled_client_is_released_and_stopped(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What a witness says of a standstill: that of the fault, or none."""
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +9,7 @@ import pytest
 from gpu_suite.core.client import Clients
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.failover import first_word
-
-WITNESS = """
-import json, sys, time
-def emit(event, **more):
-    head = {"event": event, "pid": 1, "monotonic": time.monotonic(), "realtime": time.time()}
-    print(json.dumps(head | more), flush=True)
-emit("begin")
-sys.stdin.read()
-emit(sys.argv[1], max_gap=float(sys.argv[3]), max_gap_began=float(sys.argv[2]))
-"""
+from tests.unit.gpu_suite.telling import program
 
 
 @pytest.fixture
@@ -29,9 +19,8 @@ def clients() -> Iterator[Clients]:
 
 
 def goes_on(clients: Clients, begun: float, gap: float, fault: float, last: str = "finished") -> float:
-    witness = clients.start(
-        [sys.executable, "-c", WITNESS, last, str(begun), str(gap)], Path("/nonexistent"), "witness"
-    )
+    text = f"emit('begin'); sys.stdin.read(); emit({last!r}, max_gap={gap!r}, max_gap_began={begun!r})"
+    witness = clients.start(program(text), Path("/nonexistent"), "witness")
     witness.wait_for("begin")
     return first_word._went_on(witness, fault)
 
