@@ -44,6 +44,14 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def no_more_descriptors(pid: int, before: int) -> None:
+    """Wait until a process has no more open than ``before``; fails if it never does.
+
+    Not at once: ZeroMQ closes the connection of who has been answered and has gone on a thread of its own.
+    """
+    wait_for(f"no more descriptors of process {pid} than before", lambda: descriptors(pid) <= before)
+
+
 class Program:
     """A child that prints a JSON document a line; ended at the latest when the test is over."""
 

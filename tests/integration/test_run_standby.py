@@ -19,7 +19,7 @@ import pytest
 
 from mpsguard.cli import ending
 from mpsguard.linux import process_tree
-from tests.integration.guarded import REPOSITORY, descriptors, wait_for
+from tests.integration.guarded import REPOSITORY, descriptors, no_more_descriptors, wait_for
 from tests.integration.running import NOWHERE, PYTHON, Running
 
 RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]
@@ -320,7 +320,7 @@ def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None
     for _ in range(3):
         os.kill(standby["pid"], signal.SIGKILL)
         standby = run.up(running)
-    wait_for("as many as before", lambda: descriptors(running.pid) == before)
+    no_more_descriptors(running.pid, before)
 
 
 SUPERVISOR = """

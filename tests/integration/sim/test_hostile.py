@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.integration.guarded import Guarded, descriptors, wait_for
+from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
 from tests.integration.peer import CLIENT, CREDENTIALS, UI, Peer
 
 REFUSED = "mpsguard_refused_connections_total"
@@ -82,7 +82,7 @@ def test_what_breaks_the_protocol_is_closed_and_counted(
         misbehave(peer)
         assert peer.ended()
     wait_for("counted", lambda: guarded.metric(REFUSED, reason=reason) == before + 1)
-    wait_for("closed", lambda: descriptors(guarded.guard.pid) <= open_before if guarded.guard else False)
+    no_more_descriptors(guarded.guard.pid, open_before)
 
 
 @pytest.mark.root
@@ -104,7 +104,7 @@ def test_a_client_that_dies_mid_handshake_leaves_nothing(guarded: Guarded) -> No
     for begin in (greeted, introduced, as_client, as_ui):
         for _ in range(20):
             begin(guarded).socket.close()
-    wait_for("all closed", lambda: descriptors(guarded.guard.pid) <= before if guarded.guard else False)
+    no_more_descriptors(guarded.guard.pid, before)
     assert guarded.ctl("status").returncode == 0
 
 
@@ -118,7 +118,7 @@ def test_ten_thousand_handshakes_leave_no_descriptor_and_little_memory(guarded: 
     for _ in range(10_000):
         with Peer(guarded.public) as peer:
             assert peer.connect_as_client()
-    wait_for("no more descriptors than before", lambda: descriptors(pid) <= before)
+    no_more_descriptors(pid, before)
     assert resident(pid) - memory < 16 << 20
 
 

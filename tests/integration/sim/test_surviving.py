@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.script import Script
-from tests.integration.guarded import Guarded, descriptors, wait_for
+from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
 
 
 @pytest.fixture
@@ -200,4 +200,4 @@ def test_nothing_leaks_over_deaths_of_lane_guard_and_clients(guarded: Guarded) -
         guarded.client("--iterations", "1").wait()
         guarded.lane_in("ACTIVE")
     wait_for("all clients gone", lambda: not guarded.clients())
-    wait_for("no more descriptors than before", lambda: descriptors(pid) <= before)
+    no_more_descriptors(pid, before)
