@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from gpu_suite.failover import attach, cold, first_word, latency, steady, two_gpus
+from gpu_suite.failover import attach, cold, first_word, latency, steady, training, two_gpus
 
 MEASUREMENTS: Final = (
     *latency.MEASUREMENTS,
     *cold.MEASUREMENTS,
     first_word.MEASUREMENT,
+    training.MEASUREMENT,
     attach.MEASUREMENT,
     steady.MEASUREMENT,
     two_gpus.MEASUREMENT,

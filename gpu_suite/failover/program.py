@@ -1,4 +1,4 @@
-"""The token server under test: how it is started, and what it writes down."""
+"""The programs under test: how they are started, with a standby or without, and what they write down."""
 
 import json
 import os
@@ -117,23 +117,31 @@ def environment(guard: Guard) -> dict[str, str]:
     return client_environment(guard.pipe_directory) | {"PYTHONPATH": path, SOCKET_VARIABLE: str(guard.vault)}
 
 
-class Service:
-    """A token server with a standby, under `mpsguard run`."""
+class WithStandby:
+    """A program with a standby, under `mpsguard run`."""
 
-    def __init__(self, guard: Guard, directory: Path, name: str, *, model: str, mode: str, device: str) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        directory: Path,
+        name: str,
+        command: Sequence[str],
+        *,
+        at_work: str,
+        options: Sequence[str] = (),
+    ) -> None:
+        """``name`` is its session's too; ``at_work`` the event that only the process writes that works."""
         self.name = name
         self._guard = guard
-        self.address = ("127.0.0.1", _free_port())
+        self._at_work = at_work
         run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(guard.config), "--standby", "1"]
-        served = server_arguments(model, name, directory / f"{name}.events", mode, device)
-        argv = [*run, "--listen", f"127.0.0.1:{self.address[1]}", "--", *served]
-        self.program = Program(directory, name, argv, environment(guard))
+        self.program = Program(directory, name, [*run, *options, "--", *command], environment(guard))
         self.events = self.program.events
 
     def wait_until_guarded(self, since: int = 0) -> None:
         """Wait until one works and a standby is ready, which was started after ``since`` (ns)."""
         if not since:
-            self.program.wait_for("first_operation")
+            self.program.wait_for(self._at_work)
         self.program.wait_for("prepared", since, role="standby")
         due = time.monotonic() + START
         while self._guard.ready_standbys(self.name) < 1:
@@ -142,7 +150,17 @@ class Service:
 
     def active(self) -> int:
         """The pid of the process that works."""
-        return int(next(e["pid"] for e in reversed(self.events.look()) if e["event"] == "first_operation"))
+        return int(next(e["pid"] for e in reversed(self.events.look()) if e["event"] == self._at_work))
+
+
+class Service(WithStandby):
+    """A token server with a standby."""
+
+    def __init__(self, guard: Guard, directory: Path, name: str, *, model: str, mode: str, device: str) -> None:
+        self.address = ("127.0.0.1", _free_port())
+        command = server_arguments(model, name, directory / f"{name}.events", mode, device)
+        listen = ("--listen", f"127.0.0.1:{self.address[1]}")
+        super().__init__(guard, directory, name, command, at_work="first_operation", options=listen)
 
 
 def _free_port() -> int:

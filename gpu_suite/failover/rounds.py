@@ -18,7 +18,7 @@ from gpu_suite.failover.streams import Streams
 
 TAKEN_OVER: Final = 20.0
 """Seconds in which a standby must have gone on."""
-_MOMENTS: Final = (0.05, 0.6)
+MOMENTS: Final = (0.05, 0.6)
 """Seconds of ordinary work of the culprit before its fault: somewhere in the services' steps."""
 _AFTER: Final = 0.5
 """Seconds to go on before the next thing is done."""
@@ -80,7 +80,7 @@ class Crowd:
     def fault(self, name: str, samples: Samples) -> None:
         """Have a client of the services' lane do something wrong, and see who goes on; all are guarded afterwards."""
         with Clients() as clients:
-            culprit = start_culprit(self.bench, self.guard, clients, name, self.chance.uniform(*_MOMENTS))
+            culprit = start_culprit(self.bench, self.guard, clients, name, self.chance.uniform(*MOMENTS))
             culprit.go()
             at = injected(culprit)
             self._look(self.services, name, at, samples)
@@ -91,7 +91,7 @@ class Crowd:
         """SIGKILL the process that works, of one service after the other; all are guarded afterwards."""
         first = time.monotonic_ns()
         for service in self.services:
-            time.sleep(self.chance.uniform(*_MOMENTS))  # a random moment, not a wait
+            time.sleep(self.chance.uniform(*MOMENTS))  # a random moment, not a wait
             at = time.monotonic_ns()
             os.kill(service.active(), signal.SIGKILL)
             self._look([service], "kill", at, samples)
