@@ -27,6 +27,8 @@ class ServerWatch:
         self._watch: FileWatch | None = None
         self._verified = -_TRUSTED
         """When the last question began that the daemon answered, on the monotonic clock."""
+        self._overheard = 0.0
+        """When the log last said something of the state, on the same clock."""
 
     def begin(self) -> None:
         """Watch the log of a control daemon that has just been found or started."""
@@ -47,8 +49,8 @@ class ServerWatch:
 
     async def observe(self) -> tuple[Server, ...]:
         """The servers and their states, asked now. Raises what asking raises."""
-        began = time.monotonic()
         self._overhear()
+        began = time.monotonic()
         servers = await self._servers.observe()
         self._verified = began
         return servers
@@ -63,8 +65,10 @@ class ServerWatch:
         A server writes its log line about a fault before it refuses the first client with 807 (580.159.04). Asking
         the daemon for every connection would cost each program's start a millisecond, and the daemon's log two lines.
         """
-        recent = time.monotonic() - self._verified < _TRUSTED
-        return recent and self._watch is not None and not self._overhear()
+        if self._watch is None:
+            return False
+        self._overhear()
+        return self._overheard <= self._verified and time.monotonic() - self._verified < _TRUSTED
 
     def _log_grew(self) -> None:
         if self._overhear():
@@ -76,5 +80,5 @@ class ServerWatch:
         for pid, meaning in hints:
             self._servers.note(pid, meaning)
         if hints:
-            self._verified = -_TRUSTED
+            self._overheard = time.monotonic()
         return bool(hints)

@@ -1,0 +1,42 @@
+"""What is believed of a lane's servers between two questions."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mpsguard.mps.command import Reply
+from mpsguard.mps.server_watch import ServerWatch
+
+FAULT = "[2026-11-20 14:01:28.554 Server   479] Server is handling a fatal GPU error.\n"
+DEADLINE = 30
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_an_answer_does_not_hold_if_the_log_spoke_while_it_was_given(tmp_path: Path, meanwhile: bool) -> None:
+    async def story() -> bool:
+        log = tmp_path / "server.log"
+        log.touch()
+        overheard = asyncio.Event()
+
+        async def fault() -> None:
+            with log.open("a") as file:
+                file.write(FAULT)
+            await asyncio.wait_for(overheard.wait(), DEADLINE)
+
+        async def ask(line: str) -> Reply:
+            if meanwhile:
+                await fault()
+            return Reply((), 0)
+
+        watch = ServerWatch(log, ask, overheard.set)
+        watch.begin()
+        try:
+            if not meanwhile:
+                await fault()
+            await watch.observe()
+            return watch.undisturbed()
+        finally:
+            watch.end()
+
+    assert asyncio.run(story()) is not meanwhile
