@@ -87,6 +87,8 @@ class Lane:
         self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set)
         self._fresh = Fresh(self._observe)
         self._control: ProcessHandle | None = None
+        self._settled = False
+        """Whether the control daemon has the lane's settings; until then nobody is admitted."""
         self._limit = BurstLimit(spec.restart_burst, spec.restart_window)
         self._quitting = asyncio.Event()
         self._quits = 0
@@ -291,6 +293,7 @@ class Lane:
                 await checker
             loop.remove_reader(control.fileno())
             self._control = None
+            self._settled = False
             control.close()
             self._watch.end()
         self._set(state=LaneState.DOWN, reason=f"control daemon {process.pid} ended", control=None, servers=())
@@ -305,6 +308,7 @@ class Lane:
                 await self.ask(line)
         except CommandFailedError as error:
             self._notice("lane_settings_failed", {"detail": str(error)})
+        self._settled = True
         await self.fresh()
 
     async def _check(self) -> None:
@@ -321,7 +325,7 @@ class Lane:
             if self.report.state is not LaneState.INITIALIZING:
                 self._set(state=LaneState.DOWN)
             return self.report
-        if self._quitting.is_set():
+        if self._quitting.is_set() or not self._settled:
             return self.report
         try:
             if self.greeting is None:

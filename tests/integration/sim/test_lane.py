@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fault_injection.sim.script import Script
 from mpsguard.model import LaneSettings
 from mpsguard.mps.command import MAX_QUEUED, Command, CommandFailedError
 from mpsguard.mps.lane import Lane, LaneSpec
@@ -18,7 +19,9 @@ from tests.integration.guarded import DEADLINE, SIMULATED
 
 
 @asynccontextmanager
-async def running_lane() -> AsyncIterator[tuple[Lane, asyncio.Task[None], "asyncio.Queue[int]"]]:
+async def running_lane(
+    settings: LaneSettings | None = None,
+) -> AsyncIterator[tuple[Lane, asyncio.Task[None], "asyncio.Queue[int]"]]:
     """A lane, the task that looks after it, and the pids of its control daemons as they are started."""
     with tempfile.TemporaryDirectory(prefix="mg-") as root:
         spec = LaneSpec(
@@ -41,7 +44,7 @@ async def running_lane() -> AsyncIterator[tuple[Lane, asyncio.Task[None], "async
             if kind == "lane_settled" and lane.report.control is not None:
                 started.put_nowait(lane.report.control.pid)
 
-        lane = Lane(spec, SettingsStore(Path(root, "state.json"), LaneSettings()), notice)
+        lane = Lane(spec, SettingsStore(Path(root, "state.json"), settings or LaneSettings()), notice)
         looking_after = asyncio.create_task(lane.run())
         try:
             yield lane, looking_after, started
@@ -76,5 +79,29 @@ def test_a_quit_that_did_not_reach_a_daemon_that_lives_is_taken_back() -> None:
             assert not looking_after.done()
             await lane.quit(Command("quit"))
             await looking_after
+
+    asyncio.run(asyncio.wait_for(story(), 3 * DEADLINE))
+
+
+def test_nobody_is_admitted_before_the_settings_of_a_daemon_that_was_started_again_are_back() -> None:
+    async def story() -> None:
+        async with running_lane(LaneSettings(active_thread_percentage=50, client_priority=1)) as (lane, _, started):
+            first = await started.get()
+            script = Script(lane.spec.pipe_directory)
+            script.hang("set_default_active_thread_percentage")
+            script.hang("set_default_client_priority")
+            os.kill(first, signal.SIGKILL)
+            while lane.report.control is None or lane.report.control.pid == first:
+                await asyncio.sleep(0.01)
+            admitted = asyncio.create_task(lane.admitting())
+            script.clear("command.set_default_active_thread_percentage")
+            # That it waits can be seen in no other way.
+            done, _waiting = await asyncio.wait({admitted}, timeout=1.0)
+            assert not done
+            assert not lane.admits_now()
+            script.clear()
+            await admitted
+            assert (await lane.ask("get_default_active_thread_percentage")).lines == ("50.0",)
+            assert (await lane.ask("get_default_client_priority")).lines == ("1",)
 
     asyncio.run(asyncio.wait_for(story(), 3 * DEADLINE))
