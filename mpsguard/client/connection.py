@@ -78,7 +78,7 @@ class Connection:
         except TimeoutError:
             self.close()
             raise UnavailableError(f"no answer from the vault within {self._deadline:g} s") from None
-        except (BrokenPipeError, ConnectionError):
+        except ConnectionError:
             self.close()
             raise LostError("the vault closed the connection") from None
         if isinstance(answer, wire.Failure):
@@ -133,11 +133,12 @@ class Connection:
                 close_all(fds)
 
     def _receive(self, due: float | None) -> tuple[wire.Answer | wire.Notice, tuple[int, ...]]:
-        self._limit(socket.SO_RCVTIMEO, due)
         try:
-            packet = seqpacket.receive(self._socket, wire.MAX_PACKET, max_fds=KERNEL_MAX_FDS)
-        except BlockingIOError:
-            raise TimeoutError from None
+            packet = self._next_packet(due)
+        except ConnectionResetError:
+            # The vault closed without reading all we sent. That error comes once, before what it had said itself
+            # (__skb_try_recv_datagram looks at sk_err first): why, say.
+            packet = self._next_packet(due)
         if packet.end or not packet.data:
             raise ConnectionResetError
         try:
@@ -153,6 +154,13 @@ class Connection:
             self.close()
             raise
 
+    def _next_packet(self, due: float | None) -> seqpacket.Packet:
+        self._limit(socket.SO_RCVTIMEO, due)
+        try:
+            return seqpacket.receive(self._socket, wire.MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+        except BlockingIOError:
+            raise TimeoutError from None
+
     def _send(self, data: bytes, fds: tuple[int, ...], due: float) -> None:
         while True:
             self._limit(socket.SO_SNDTIMEO, due)
@@ -160,6 +168,9 @@ class Connection:
                 seqpacket.send(self._socket, data, fds=fds)
             except BlockingIOError:
                 raise TimeoutError from None
+            except BrokenPipeError:
+                # What the vault said before it closed is still to be read, and then the end.
+                return
             except OSError as error:
                 if error.errno != errno.ETOOMANYREFS:
                     raise
