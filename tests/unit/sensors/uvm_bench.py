@@ -109,22 +109,30 @@ def scenario(
     max_spaces: int = 8,
     driver: Callable[[], StandInDriver] = StandInDriver,
     gpus: Path = Path("/nonexistent"),
+    *,
+    tried: bool = True,
 ) -> None:
-    """Run ``body``; afterwards this process has the descriptors it had before."""
+    """Run ``body``; afterwards this process has the descriptors it had before.
+
+    ``tried``: not before a thread has found out whether there is a driver.
+    """
 
     async def main() -> None:
         before = sorted(os.listdir("/proc/self/fd"))
         bench = Bench(max_spaces, driver(), gpus)
         try:
+            if tried:
+                await until(lambda: bench.sensor._trying_since is None)
             await body(bench)
         finally:
             bench.close()
-        assert sorted(os.listdir("/proc/self/fd")) == before
+        # A thread that the driver held up gives its descriptors back when it is let go.
+        await until(lambda: sorted(os.listdir("/proc/self/fd")) == before)
 
     asyncio.run(main())
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to be"
@@ -141,7 +149,8 @@ def child_with_the_same_file(process: Process) -> Iterator[ProcessHandle]:
     process.say("print(child)")
     child = int(process.hear())
     process.hear()
-    time.sleep(0.05)
+    while b"time.sleep" not in Path(f"/proc/{child}/cmdline").read_bytes():
+        time.sleep(0.001)
     with ProcessHandle.open(child) as handle:
         yield handle
         os.kill(child, 9)
