@@ -11,7 +11,7 @@ import pytest
 
 from fault_injection import catalog
 from gpu_suite.core.errors import SuiteError
-from gpu_suite.triage import kernel_log, rows
+from gpu_suite.triage import injection, kernel_log, rows
 from gpu_suite.triage.__main__ import main
 from gpu_suite.triage.cells import Cell, CellFile, Innocent, XidSeen, file_name, merged, read, write
 from gpu_suite.triage.matrix import Plan
@@ -154,6 +154,8 @@ def test_a_small_matrix_on_the_simulated_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MPSGUARD_COMMIT", "0123456789abcdef")
+    # Nobody waits for so long; on a slow machine the innocents take their time to die.
+    monkeypatch.setattr(injection, "_DEATHS", 20.0)
     part = ["--simulated", "--repetitions", "1", "--out", str(tmp_path)]
     main([*part, "--faults", "misaligned,kill,endless,server", "--arms", "stock"])
     (first,) = tmp_path.glob("triage-cells-*.json")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fault_injection.sim.stack import gone
+from fault_injection.sim.stack import eventually, gone
 
 from . import raw
 
@@ -18,11 +17,15 @@ if TYPE_CHECKING:
 
 def test_hanging_command_holds_up_the_daemon_until_cleared(stack: SimulatedStack) -> None:
     stack.script.hang("get_server_list")
-    with pytest.raises(subprocess.TimeoutExpired):
-        stack.program(lines="get_server_list\n", timeout=0.5)
-    with raw.connect(stack.pipes / "control", timeout=0.2) as other, pytest.raises(TimeoutError):
-        other.recv(64)
-    stack.script.clear()
+    with raw.connect(stack.pipes / "control") as sock:
+        assert sock.recv(64) == b"OUTBHELL\0"
+        raw.identify(sock, 4)
+        raw.say(sock, "get_server_list")
+        assert eventually(lambda: "Cmd:get_server_list" in (stack.logs / "control.log").read_text())
+        with raw.connect(stack.pipes / "control", timeout=0.2) as other, pytest.raises(TimeoutError):
+            other.recv(64)
+        stack.script.clear()
+        assert raw.replies(sock) == ([], 0)
     assert stack.command("get_server_list") == []
 
 
