@@ -129,6 +129,8 @@ class BootedSystemd:
 
     def journal(self, unit: str) -> str:
         """Everything the unit and systemd have said about it, one message a line without its stamp."""
+        # What a unit wrote is in the journal when journald has read it.
+        self.run("journalctl", "--sync")
         return self.run("journalctl", f"--unit={unit}", "--output=cat", "--no-pager").stdout
 
     def write(self, path: str | Path, text: str) -> None:

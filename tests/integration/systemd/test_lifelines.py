@@ -29,7 +29,7 @@ DEVICE = "/dev/nvidia-uvm"
 BOTH = 2
 """Files of the device that a client has: its address space, and the one that keeps its memory map."""
 LONG = 600
-SHORT = 8
+SHORT = 20
 """Seconds; for a guard to be killed before they are over."""
 
 GUARD = f"""
