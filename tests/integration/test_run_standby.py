@@ -126,7 +126,8 @@ def run(tmp_path: Path) -> Iterator[Starter]:
 
 
 def both(run: Starter, running: Running) -> tuple[dict[str, Any], dict[str, Any]]:
-    active, standby = run.up(running), run.up(running)
+    # The standby is started when the active one is ready, and may tell of itself before that one does.
+    active, standby = sorted((run.up(running), run.up(running)), key=lambda told: str(told["role"]))
     assert (active["role"], standby["role"]) == ("active", "standby")
     return active, standby
 

@@ -1,10 +1,39 @@
 """A sentinel on a simulated lane, and what its dump is made from."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from tests.integration.guarded import Guarded, Program, wait_for
+
+_LIVES_ON = """
+import json, signal, sys, time
+from fault_injection.sim.cuda import CudaProcess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+cuda = CudaProcess()
+cuda.init()
+cuda.create_context(1)
+print(json.dumps({"event": "started"}), flush=True)
+sys.stdin.read()
+cuda.launch(0.0, "misaligned")
+time.sleep(600)
+"""
+
+
+def culprit_that_lives_on(guarded: Guarded) -> Program:
+    """A simulated client that never asks what came of the wrong it did, and heeds no SIGTERM; the caller closes it.
+
+    One that ended of its fault would give its code back before the dump is read, if this machine is slow.
+    """
+    return Program([sys.executable, "-c", _LIVES_ON], guarded.environment, stdin=subprocess.PIPE)
+
+
+def do_wrong(culprit: Program) -> None:
+    """Have it launch the kernel that faults."""
+    assert culprit.process.stdin is not None
+    culprit.process.stdin.close()
 
 
 def logged(guarded: Guarded, kind: str) -> list[dict[str, Any]]:

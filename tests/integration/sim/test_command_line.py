@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpsguard.cli.commands import COMMANDS
-from tests.integration.guarded import REPOSITORY, Guarded
+from tests.integration.guarded import REPOSITORY, Guarded, Program
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +77,16 @@ def test_stock_commands_go_through_mps(guarded: Guarded) -> None:
 
 def test_events_are_followed(guarded: Guarded) -> None:
     program = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guarded.run_directory), "--json"]
-    with subprocess.Popen(
-        [*program, "events", "--follow", "--lines", "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-    ) as following:
-        assert following.stdout is not None
-        try:
-            json.loads(following.stdout.readline())
-            client = guarded.client("--iterations", "1")
-            seen = json.loads(following.stdout.readline())
-            assert (seen["kind"], seen["data"]["pid"]) == ("client_connected", client.pid)
-        finally:
-            following.terminate()
+    following = Program([*program, "events", "--follow", "--lines", "1"], guarded.environment)
+    try:
+        following.next()
+        client = guarded.client("--iterations", "1")
+        # If the lane is slow to say that it is ready, it was parked before.
+        while (seen := following.next())["kind"] != "client_connected":
+            assert seen["kind"] in ("client_parked", "client_unparked")
+        assert seen["data"]["pid"] == client.pid
+    finally:
+        following.close()
 
 
 def test_doctor_finds_what_is_wrong(guarded: Guarded) -> None:

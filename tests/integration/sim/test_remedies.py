@@ -5,8 +5,6 @@ A sentinel's made-up dump gives the simulation a culprit that lives: likely, and
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,21 +12,7 @@ from typing import Any
 
 from fault_injection.sim.core_dump import core_dump, sm_row
 from tests.integration.guarded import Guarded, Program, wait_for
-from tests.integration.sim.sentinels import code_of, logged, sentinel
-
-LIVES_ON = """
-import json, signal, sys, time
-from fault_injection.sim.cuda import CudaProcess
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-cuda = CudaProcess()
-cuda.init()
-cuda.create_context(1)
-print(json.dumps({"event": "started"}), flush=True)
-sys.stdin.read()
-cuda.launch(0.0, "misaligned")
-time.sleep(600)
-"""
-"""A simulated client that does wrong when it is told to, never asks what came of it, and heeds no SIGTERM."""
+from tests.integration.sim.sentinels import code_of, culprit_that_lives_on, do_wrong, logged, sentinel
 
 
 @contextmanager
@@ -41,14 +25,13 @@ def accused(library: Path, step: str) -> Iterator[tuple[Guarded, Program, str]]:
     with Guarded(domain=domain, environment=environment) as guarded, ExitStack() as closing:
         guarded.start()
         innocent = guarded.client()
-        culprit = Program([sys.executable, "-c", LIVES_ON], guarded.environment, stdin=subprocess.PIPE)
+        culprit = culprit_that_lives_on(guarded)
         closing.callback(culprit.close)
         for each in (innocent, culprit):
             each.expect("started")
         pid = sentinel(guarded)
         (library / "core").write_bytes(core_dump(sms=[sm_row(0), sm_row(9, 6, code_of(culprit))]))
-        assert culprit.process.stdin is not None
-        culprit.process.stdin.close()
+        do_wrong(culprit)
         wait_for("the fault", lambda: any(line.get("state") == "FAULT" for line in logged(guarded, "lane_state")))
         os.kill(pid, signal.SIGUSR1)
         told = wait_for("the name", lambda: [line for line in logged(guarded, "incident") if line["culprit"]])

@@ -6,6 +6,7 @@ The stack is simulated, and so is libcuda: a stand-in that writes a made-up dump
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from fault_injection.sim.core_dump import core_dump, sm_row
 from mpsguard.linux import procfs
 from tests.integration.guarded import Guarded, wait_for
-from tests.integration.sim.sentinels import code_of, logged, sentinel
+from tests.integration.sim.sentinels import code_of, culprit_that_lives_on, do_wrong, logged, sentinel
 
 
 @pytest.fixture
@@ -25,13 +26,21 @@ def guarded(library: Path) -> Iterator[Guarded]:
         yield running
 
 
-def test_its_dump_names_the_client_whose_code_it_was(guarded: Guarded, library: Path) -> None:
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_its_dump_names_the_client_whose_code_it_was(guarded: Guarded, closing: ExitStack, library: Path) -> None:
     innocents = [guarded.client() for _ in range(2)]
-    culprit = guarded.client("--fault", "misaligned", "--after", "2.5")
+    culprit = culprit_that_lives_on(guarded)
+    closing.callback(culprit.close)
     for each in (*innocents, culprit):
         each.expect("started")
     pid = sentinel(guarded)
     (library / "core").write_bytes(core_dump(sms=[sm_row(0), sm_row(9, 6, code_of(culprit))]))
+    do_wrong(culprit)
     wait_for("the fault", lambda: any(line.get("state") == "FAULT" for line in logged(guarded, "lane_state")))
     os.kill(pid, signal.SIGUSR1)
     told = wait_for("the name", lambda: [line for line in logged(guarded, "incident") if line["culprit"]])
@@ -58,8 +67,9 @@ def test_it_is_there_only_while_clients_are_and_ends_with_the_guard(guarded: Gua
     pid = sentinel(guarded, 2)
     status = {entry["name"]: entry for entry in guarded.json("status")["sensors"]}
     assert status["sentinel default-0"]["present"]
+    key = procfs.process_key(pid)
     guarded.kill()
-    wait_for("its end", lambda: not Path(f"/proc/{pid}").exists() or not procfs.is_running(procfs.process_key(pid)))
+    wait_for("its end", lambda: not procfs.is_running(key))
 
 
 def test_one_that_cannot_stand_is_told_and_harms_nobody(guarded: Guarded, library: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_client_that_comes_while_the_lane_is_dead_is_parked_and_served(guarded
     client = guarded.client("--iterations", "3")
     assert client.expect("connected", "bare")["event"] == "connected"
     assert client.wait() == 0
-    assert guarded.metric("mpsguard_parked_clients_total", outcome="ready") == 1
+    assert guarded.metric("mpsguard_parked_clients_total", outcome="ready") >= 1
 
 
 def test_a_lane_that_dies_during_a_handshake_is_replaced_under_the_client(guarded: Guarded) -> None:
@@ -159,7 +159,7 @@ def test_a_control_daemon_that_cannot_start_is_told_and_the_guard_serves_on(guar
     broken.write_text("#!/bin/sh\necho no such device >&2\nexit 3\n")
     broken.chmod(0o755)
     guarded.control = broken
-    guarded.write_config(policy="restart_burst = 1\nrestart_window = 600\nstart_deadline = 1")
+    guarded.write_config(policy="restart_burst = 1\nrestart_window = 600\nstart_deadline = 5")
     guarded.start()
     assert guarded.ctl("status").returncode == 3
     assert "no such device" in guarded.events("lane_start_failed")[0]["data"]["detail"]
@@ -181,8 +181,8 @@ def test_a_daemon_that_hangs_makes_the_lane_unknown_and_blocks_nobody(guarded: G
     assert guarded.metric("mpsguard_command_timeouts_total") >= 1
     assert client.process.poll() is None
     Script(guarded.pipe).clear()
-    guarded.lane_in("ACTIVE")
-    assert guarded.ctl("status").returncode == 0
+    # With so short a deadline it may be unknown once more.
+    wait_for("a lane that is well", lambda: guarded.ctl("status").returncode == 0)
 
 
 def test_nothing_leaks_over_deaths_of_lane_guard_and_clients(guarded: Guarded) -> None:
