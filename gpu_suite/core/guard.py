@@ -20,10 +20,10 @@ from gpu_suite.core.leftovers import end_all
 from gpu_suite.core.ready_socket import ReadySocket
 from gpu_suite.core.stock import quit_daemon
 from mpsguard.cli.clients import Watch
+from mpsguard.cli.status import SensorStatus
 from mpsguard.cli.terminate import Outcome as Terminated
 from mpsguard.cli.vault import LeaseView
 from mpsguard.daemon.lifelines import Held
-from mpsguard.daemon.senses import SensorStatus
 from mpsguard.model import Client, LaneReport
 from mpsguard.vault.address import socket_path
 from mpsguard.vault.region import Role

@@ -1,14 +1,20 @@
 """`mpsguard-ctl clients`: who is on the GPU."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import age, table
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.model import Client
-from mpsguard.sensors.uvm import Attachment
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
+    from mpsguard.sensors.uvm import Attachment
 
 
 class Arguments(msgspec.Struct):

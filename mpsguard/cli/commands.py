@@ -1,63 +1,32 @@
-"""The list of commands: the only place that knows them all."""
+"""A command line whose commands are loaded when they are wanted.
 
+A probe that asks every few seconds shall not load what draws a report; nor shall whoever supervises a program load the
+guard, and hold it in memory for as long as that runs.
+"""
+
+import importlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from mpsguard.cli import (
-    clients,
-    doctor,
-    end_work,
-    events,
-    incident,
-    incidents,
-    lanes,
-    lifelines,
-    metrics,
-    move,
-    mps,
-    status,
-    terminate,
-    vault,
-)
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
 
-COMMANDS: Final[tuple[click.Command, ...]] = (
-    status.status,
-    clients.clients,
-    lanes.lanes,
-    events.events,
-    incidents.incidents,
-    incident.incident,
-    terminate.terminate,
-    move.move,
-    lifelines.lifelines,
-    mps.mps,
-    metrics.metrics,
-    doctor.doctor,
-    vault.vault,
-)
+class Commands(click.Group):
+    """A group of commands, each in a module of its own under its own name (with ``_`` for ``-``)."""
 
-HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
-    handler.name: handler
-    for handler in (
-        status.HANDLER,
-        clients.HANDLER,
-        lanes.HANDLER,
-        events.HANDLER,
-        incidents.HANDLER,
-        incident.HANDLER,
-        incident.EXPORT_HANDLER,
-        terminate.HANDLER,
-        lifelines.HANDLER,
-        end_work.HANDLER,
-        move.HANDLER,
-        mps.HANDLER,
-        metrics.HANDLER,
-        vault.HANDLER,
-        vault.SHOW_HANDLER,
-        vault.RELEASE_HANDLER,
-    )
-}
+    def __init__(self, *arguments: Any, modules: Mapping[str, str], **more: Any) -> None:
+        """``modules``: by the command's name, in the order of the help."""
+        super().__init__(*arguments, **more)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return [*self._modules, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one; None if there is none of that name."""
+        module = self._modules.get(cmd_name)
+        if module is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(module), cmd_name.replace("-", "_"))
+        return command

@@ -1,15 +1,36 @@
 """The command line `mpsguard-ctl`."""
 
+from typing import Final
+
 import click
 
 import mpsguard
-from mpsguard.cli.commands import COMMANDS
+from mpsguard.cli.commands import Commands
 from mpsguard.cli.session import Session
 from mpsguard.config import DEFAULT_RUN_DIRECTORY
 
+COMMANDS: Final = {
+    "status": "mpsguard.cli.status",
+    "clients": "mpsguard.cli.clients",
+    "lanes": "mpsguard.cli.lanes",
+    "events": "mpsguard.cli.events",
+    "incidents": "mpsguard.cli.incidents",
+    "incident": "mpsguard.cli.incident",
+    "terminate": "mpsguard.cli.terminate",
+    "move": "mpsguard.cli.move",
+    "lifelines": "mpsguard.cli.lifelines",
+    "mps": "mpsguard.cli.mps",
+    "metrics": "mpsguard.cli.metrics",
+    "doctor": "mpsguard.cli.doctor",
+    "vault": "mpsguard.cli.vault",
+}
+"""The commands and their modules."""
+
 
 @click.group(
-    epilog="Exit codes: 0 healthy or done, 1 failed, 2 usage, 3 degraded, 4 a lane in FAULT, 5 guard unreachable."
+    cls=Commands,
+    modules=COMMANDS,
+    epilog="Exit codes: 0 healthy or done, 1 failed, 2 usage, 3 degraded, 4 a lane in FAULT, 5 guard unreachable.",
 )
 @click.option(
     "--run-directory",
@@ -32,9 +53,6 @@ def main(context: click.Context, run_directory: str, as_json: bool, deadline: fl
     """Look at a running mpsguard and tell it what to do."""
     context.obj = Session(run_directory, as_json, deadline)
 
-
-for _command in COMMANDS:
-    main.add_command(_command)
 
 if __name__ == "__main__":
     main()

@@ -4,20 +4,25 @@ The asker names processes as it sees them, in its own pid namespace, which may b
 namespace nested in that one is not found.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.domain import Domain
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.linux import process_tree
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, ProcessKey
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Work
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.domain import Domain
+    from mpsguard.daemon.guard import Guard
 
 _MAX_WAIT = 300.0
 

@@ -1,6 +1,9 @@
 """`mpsguard-ctl events`: what has happened, and with --follow what happens."""
 
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -8,9 +11,11 @@ import zmq
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.daemon import protocol
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.events import Event
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
+from mpsguard.daemon.protocol import Event
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
 
 
 class Arguments(msgspec.Struct):
@@ -56,7 +61,7 @@ def events(session: Session, follow: bool, lines: int) -> None:
         context.destroy(linger=0)
 
 
-def _subscribe(context: "zmq.Context[zmq.Socket[bytes]]", session: Session) -> "zmq.Socket[bytes]":
+def _subscribe(context: zmq.Context[zmq.Socket[bytes]], session: Session) -> zmq.Socket[bytes]:
     path = protocol.events_socket(session.run_directory)
     session.check_reachable(path)
     stream = context.socket(zmq.SUB)

@@ -1,102 +1,28 @@
-"""The command line `mpsguard`: the guard itself."""
+"""The command line `mpsguard`."""
 
-import asyncio
-import logging
-import signal
-import sys
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
-import structlog
 
 import mpsguard
-from mpsguard import config
-from mpsguard.cli.commands import HANDLERS
-from mpsguard.cli.run import run
-from mpsguard.config import ConfigError
-from mpsguard.daemon.guard import Guard, StartError
+from mpsguard.cli.commands import Commands
 
-_CONFIG_EXIT: Final = 2
-_START_EXIT: Final = 1
-
-_config_option = click.option(
-    "--config", "path", type=click.Path(path_type=Path), help=f"TOML file; default {config.DEFAULT_PATH} if it exists."
-)
+COMMANDS: Final = {
+    "serve": "mpsguard.cli.serve",
+    "check-config": "mpsguard.cli.serve",
+    "run": "mpsguard.cli.run",
+}
+"""The commands and their modules."""
 
 
 @click.group(
-    epilog="Exit codes: 0 ended in order, 1 could not start or failed, 2 usage or configuration; `run` has its own."
+    cls=Commands,
+    modules=COMMANDS,
+    epilog="Exit codes: 0 ended in order, 1 could not start or failed, 2 usage or configuration; `run` has its own.",
 )
 @click.version_option(mpsguard.__version__, package_name="mpsguard")
 def main() -> None:
     """Fault resilience for NVIDIA MPS, in the place of the MPS control daemon."""
-
-
-main.add_command(run)
-
-
-@main.command()
-@_config_option
-def serve(path: Path | None) -> None:
-    """Serve in the foreground until SIGTERM, or until every domain was told to quit; the lanes live on."""
-    try:
-        settings = config.load(path)
-        _set_up_logging(settings.guard)
-        asyncio.run(_serve(settings))
-    except ConfigError as error:
-        _fail(_CONFIG_EXIT, str(error))
-    except StartError as error:
-        _fail(_START_EXIT, str(error))
-
-
-@main.command("check-config")
-@_config_option
-def check_config(path: Path | None) -> None:
-    """Check a configuration and start nothing."""
-    try:
-        settings = config.load(path)
-        for domain in settings.domain:
-            config.find_control_binary(domain)
-    except ConfigError as error:
-        _fail(_CONFIG_EXIT, str(error))
-    click.echo(f"{len(settings.domain)} domain(s): {', '.join(domain.name for domain in settings.domain)}")
-
-
-_SWITCH_INTERVAL: Final = 0.0005
-"""Seconds that a thread beside the event loop may keep it waiting; 5 ms, Python's default, are much of a takeover."""
-
-
-async def _serve(settings: config.Config) -> None:
-    sys.setswitchinterval(_SWITCH_INTERVAL)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await Guard(settings, HANDLERS).run(stop)
-
-
-def _set_up_logging(guard: config.Guard) -> None:
-    """Structured lines to standard error: for people on a terminal, JSON for journals."""
-    console = guard.log_format == "console" or (guard.log_format == "auto" and sys.stderr.isatty())
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[guard.log_level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-
-
-def _fail(code: int, message: str) -> None:
-    click.echo(f"mpsguard: {message}", err=True)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,26 @@
 """`mpsguard-ctl incident`: one incident, told, exported or drawn."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
 
 from mpsguard.cli.incidents import KeepsJournal
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.journal_records import Bundle, JournalError, RecordedIncident
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.report import page, text
 from mpsguard.report.story import Story, tell
 from mpsguard.triage import catalog
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
 
 T = TypeVar("T")
 

@@ -1,18 +1,22 @@
 """`mpsguard-ctl incidents`: what went wrong so far, a line each."""
 
-from typing import Protocol
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
 
 import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import table
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
-from mpsguard.daemon.journal import Journal
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.journal_records import IncidentSummary, JournalError
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.report.story import clock
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
+    from mpsguard.daemon.journal import Journal
 
 
 class KeepsJournal(Protocol):

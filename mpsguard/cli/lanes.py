@@ -1,14 +1,20 @@
 """`mpsguard-ctl lanes`: the stock daemons behind the guard, and the evidence for their state."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import age, table
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.model import LaneReport
 from mpsguard.mps.settings import replay_commands
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
 
 
 class Arguments(msgspec.Struct):

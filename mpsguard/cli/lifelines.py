@@ -1,16 +1,21 @@
 """`mpsguard-ctl lifelines`: what is held of ended clients, and letting go of it."""
 
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import table
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.lifelines import Held
 from mpsguard.daemon.protocol import RequestError
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
 
 
 class Arguments(msgspec.Struct):

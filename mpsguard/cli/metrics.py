@@ -1,11 +1,17 @@
 """`mpsguard-ctl metrics`: what Prometheus would scrape, for a textfile collector or a look."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
 
 
 class Arguments(msgspec.Struct):

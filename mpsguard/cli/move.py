@@ -1,15 +1,20 @@
 """`mpsguard-ctl move`: leave a lane on purpose, while it lives: its sessions go on at their standbys."""
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
+from mpsguard.daemon.move import Move
 from mpsguard.daemon.protocol import RequestError
-from mpsguard.daemon.takeovers import Move
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
 
 
 class Arguments(msgspec.Struct):

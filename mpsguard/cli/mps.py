@@ -1,16 +1,21 @@
 """`mpsguard-ctl mps`: any command of the vendor's control daemon, through the guard's worker and its deadline."""
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.linux import procfs
 from mpsguard.mps.command import Command, CommandFailedError, Reply
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
 
 
 class Arguments(msgspec.Struct):

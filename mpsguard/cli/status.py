@@ -1,6 +1,9 @@
 """`mpsguard-ctl status`: is everything well, at one glance and as an exit code."""
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -8,11 +11,12 @@ import msgspec
 import mpsguard
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.cli.tables import age, coloured, table
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.health import Health, judge
-from mpsguard.daemon.senses import SensorStatus
 from mpsguard.model import LaneReport
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
 
 _EXITS = {Health.HEALTHY: Exit.OK, Health.DEGRADED: Exit.DEGRADED, Health.FAULT: Exit.FAULT}
 
@@ -38,6 +42,14 @@ class DomainStatus(msgspec.Struct, frozen=True):
     """Whether the service manager holds the public sockets, so that clients wait while no guard runs."""
     impersonates: bool
     """Whether clients are introduced to the lane as themselves."""
+
+
+class SensorStatus(msgspec.Struct, frozen=True):
+    """One sensor at one moment."""
+
+    name: str
+    present: bool
+    detail: str
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -82,7 +94,8 @@ async def serve(guard: Guard, _: Arguments) -> Status:
         for domain in domains
         if not domain.impersonates
     ]
-    sensors = guard.investigation.senses.states() if guard.investigation else ()
+    states = guard.investigation.senses.states() if guard.investigation else ()
+    sensors = tuple(SensorStatus(name, state.present, state.detail) for name, state in states)
     return Status(
         mpsguard.__version__, guard.started_at, judgement.health, judgement.problems, tuple(notes), domains, sensors
     )

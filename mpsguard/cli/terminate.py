@@ -1,23 +1,28 @@
 """`mpsguard-ctl terminate`: end a client's GPU work the clean way, and only then, if asked, the client."""
 
+from __future__ import annotations
+
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.domain import Domain
-from mpsguard.daemon.events import EventStream
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.mps.command import CommandFailedError
-from mpsguard.mps.lane import Lane
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Plan, Termination, Work
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.domain import Domain
+    from mpsguard.daemon.events import EventStream
+    from mpsguard.daemon.guard import Guard
+    from mpsguard.mps.lane import Lane
 
 _SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL")
 

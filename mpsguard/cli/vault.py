@@ -1,17 +1,23 @@
 """`mpsguard-ctl vault`: what the vault holds, for whom, and taking it out by command."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import table
-from mpsguard.daemon.api import Handler
-from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.vault.counters import Counters
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import Layout, Role, SessionKey
-from mpsguard.vault.vault import Vault
+
+if TYPE_CHECKING:
+    from mpsguard.daemon.guard import Guard
+    from mpsguard.vault.vault import Vault
 
 
 class Arguments(msgspec.Struct):

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -13,34 +13,13 @@ import zmq
 import zmq.asyncio
 
 from mpsguard.daemon import protocol
-from mpsguard.daemon.events import Event
-from mpsguard.daemon.protocol import Error, Reply, Request, RequestError
+from mpsguard.daemon.handler import Handler
+from mpsguard.daemon.protocol import Error, Event, Reply, Request, RequestError
 
 _AT_ONCE: Final = 64
 """Requests worked on at the same time; one more is answered "busy"."""
 
 G = TypeVar("G")
-Needs_contra = TypeVar("Needs_contra", contravariant=True)
-A = TypeVar("A", bound=msgspec.Struct)
-
-
-class Handler(Generic[Needs_contra, A]):
-    """The server half of one command: its name, the type of its arguments, and what carries it out."""
-
-    def __init__(
-        self, name: str, arguments: type[A], serve: Callable[[Needs_contra, A], Awaitable[msgspec.Struct]]
-    ) -> None:
-        self.name = name
-        self._arguments = arguments
-        self._serve = serve
-
-    async def __call__(self, guard: Needs_contra, raw: msgspec.Raw) -> msgspec.Struct:
-        """Carry the command out; raises RequestError."""
-        try:
-            arguments = msgspec.json.decode(raw, type=self._arguments)
-        except msgspec.DecodeError as error:
-            raise RequestError("arguments", f"{self.name}: {error}") from None
-        return await self._serve(guard, arguments)
 
 
 class Api(Generic[G]):

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
 import structlog
+
+from mpsguard.daemon.protocol import Event
 
 KEPT: Final = 1000
 """Events remembered for who asks later."""
@@ -26,17 +27,6 @@ _GRAVE: Final = frozenset(
         "journal_damaged",
     }
 )
-
-
-class Event(msgspec.Struct, frozen=True):
-    """One thing that happened. ``v`` is the version of this message; new fields may be added to ``data``."""
-
-    seq: int
-    time: float
-    kind: str
-    domain: str
-    data: dict[str, Any]
-    v: int = 1
 
 
 class EventStream:

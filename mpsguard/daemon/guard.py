@@ -15,10 +15,11 @@ import mpsguard
 from mpsguard import config
 from mpsguard.config import Config
 from mpsguard.daemon import lifelines, public_directory, vault_service
-from mpsguard.daemon.api import Api, Handler
+from mpsguard.daemon.api import Api
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.events import EventStream
 from mpsguard.daemon.executor import Executor
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.investigation import Investigation
 from mpsguard.daemon.journal import Journal
 from mpsguard.daemon.journal_records import JournalError

@@ -44,6 +44,17 @@ class Reply(msgspec.Struct, frozen=True):
     error: Error | None = None
 
 
+class Event(msgspec.Struct, frozen=True):
+    """One thing that happened. ``v`` is the version of this message; new fields may be added to ``data``."""
+
+    seq: int
+    time: float
+    kind: str
+    domain: str
+    data: dict[str, Any]
+    v: int = 1
+
+
 class RequestError(Exception):
     """A request that cannot be carried out, for a reason the asker can act on."""
 

@@ -35,14 +35,6 @@ hears of its error sooner than 40 ms after the fault."""
 _LOGS: Final = ((Source.SERVER_LOG, "server.log"), (Source.CONTROL_LOG, "control.log"))
 
 
-class SensorStatus(msgspec.Struct, frozen=True):
-    """One sensor at one moment."""
-
-    name: str
-    present: bool
-    detail: str
-
-
 class Senses:
     """Owns the sensors. Made inside a running event loop; all evidence goes to ``take``."""
 
@@ -155,8 +147,8 @@ class Senses:
         """Which clients' address spaces are watched, and why the others are not."""
         return {attachment.process: attachment for attachment in self._uvm.attachments()}
 
-    def states(self) -> tuple[SensorStatus, ...]:
-        """Every sensor, asked afresh."""
+    def states(self) -> tuple[tuple[str, SensorState], ...]:
+        """Every sensor by name, asked afresh."""
         named: list[tuple[str, SensorState]] = [
             (Source.UVM, self._uvm.state()),
             (Source.KERNEL_LOG, self._kernel_log.state()),
@@ -172,7 +164,7 @@ class Senses:
             named.append((CoreDirectory.name, SensorState(False, self._no_cores)))
         named += [(f"sentinel {lane}", state()) for lane, state in self._sentinels.items()]
         named += [(f"{source} {lane}", sensor.state()) for (lane, source), sensor in self._logs.items()]
-        return tuple(SensorStatus(str(name), state.present, state.detail) for name, state in named)
+        return tuple((str(name), state) for name, state in named)
 
     def close(self) -> None:
         """Give everything back."""

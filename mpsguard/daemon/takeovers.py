@@ -11,6 +11,7 @@ import msgspec
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.events import EventStream
 from mpsguard.daemon.metrics import Metrics
+from mpsguard.daemon.move import Move
 from mpsguard.evidence import Evidence, UvmFault, Xid
 from mpsguard.linux import nvidia_gpus
 from mpsguard.mps.lane import Lane
@@ -23,19 +24,6 @@ from mpsguard.vault.vault import Vault
 
 _AFTERSHOCKS: Final = 2.0
 """Seconds after a takeover in which an Xid that names no process is taken for another line of the same fault."""
-
-
-class Move(msgspec.Struct, frozen=True):
-    """What came of the wish to leave a lane."""
-
-    lane: str
-    to: str | None
-    """The lane on which the work goes on; None if nothing was moved."""
-    moved: tuple[SessionKey, ...]
-    left: tuple[SessionKey, ...]
-    """Without a standby that was ready elsewhere, or that could not be promoted."""
-    unsaved: str | None = None
-    """Why it could not be saved that the lanes changed places: the next guard will bring new work to ``lane``."""
 
 
 class _Leaving(msgspec.Struct, frozen=True):

@@ -16,8 +16,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mpsguard.daemon import protocol
-from mpsguard.daemon.api import Api, Handler
+from mpsguard.daemon.api import Api
 from mpsguard.daemon.events import EventStream
+from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import Reply, RequestError
 
 

@@ -1,0 +1,44 @@
+"""What the guard answers to: the server halves of all commands, and of what `mpsguard run` asks."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mpsguard.cli import (
+    clients,
+    end_work,
+    events,
+    incident,
+    incidents,
+    lanes,
+    lifelines,
+    metrics,
+    move,
+    mps,
+    status,
+    terminate,
+    vault,
+)
+from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.handler import Handler
+
+HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
+    handler.name: handler
+    for handler in (
+        status.HANDLER,
+        clients.HANDLER,
+        lanes.HANDLER,
+        events.HANDLER,
+        incidents.HANDLER,
+        incident.HANDLER,
+        incident.EXPORT_HANDLER,
+        terminate.HANDLER,
+        lifelines.HANDLER,
+        end_work.HANDLER,
+        move.HANDLER,
+        mps.HANDLER,
+        metrics.HANDLER,
+        vault.HANDLER,
+        vault.SHOW_HANDLER,
+        vault.RELEASE_HANDLER,
+    )
+}
