@@ -133,12 +133,11 @@ class Connection:
                 close_all(fds)
 
     def _receive(self, due: float | None) -> tuple[wire.Answer | wire.Notice, tuple[int, ...]]:
+        self._limit(socket.SO_RCVTIMEO, due)
         try:
-            packet = self._next_packet(due)
-        except ConnectionResetError:
-            # The vault closed without reading all we sent. That error comes once, before what it had said itself
-            # (__skb_try_recv_datagram looks at sk_err first): why, say.
-            packet = self._next_packet(due)
+            packet = seqpacket.receive(self._socket, wire.MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+        except BlockingIOError:
+            raise TimeoutError from None
         if packet.end or not packet.data:
             raise ConnectionResetError
         try:
@@ -153,13 +152,6 @@ class Connection:
             close_all(packet.fds)
             self.close()
             raise
-
-    def _next_packet(self, due: float | None) -> seqpacket.Packet:
-        self._limit(socket.SO_RCVTIMEO, due)
-        try:
-            return seqpacket.receive(self._socket, wire.MAX_PACKET, max_fds=KERNEL_MAX_FDS)
-        except BlockingIOError:
-            raise TimeoutError from None
 
     def _send(self, data: bytes, fds: tuple[int, ...], due: float) -> None:
         while True:

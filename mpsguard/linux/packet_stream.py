@@ -73,19 +73,12 @@ class PacketStream:
         await self._ready(loop.add_reader, loop.remove_reader)
 
     async def receive(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
-        """The next packet; see `seqpacket.receive`. A reset connection ends after what was sent on it."""
-        reset = False
+        """The next packet; see `seqpacket.receive`."""
         while True:
             try:
                 return seqpacket.receive(self._socket, limit, max_fds=max_fds)
             except BlockingIOError:
                 await self.readable()
-            except ConnectionResetError:
-                # The peer closed without reading all we sent. That error comes once, before what the peer itself
-                # had sent (__skb_try_recv_datagram looks at sk_err first): its last words are still to be had.
-                if reset:
-                    return Packet(b"", None, (), truncated=False)
-                reset = True
 
     async def send(self, data: bytes, *, sender: Credentials | None = None, fds: tuple[int, ...] = ()) -> None:
         """Send one packet, waiting while the peer's buffer is full."""

@@ -46,10 +46,16 @@ def receive(sock: socket.socket, limit: int, *, max_fds: int = MAX_FDS, flags: i
 
     A longer packet, or one with more than ``max_fds`` descriptors, comes back with ``truncated`` set; the kernel has
     dropped the rest. The descriptors that did arrive are in ``fds`` all the same and must be closed. ``flags`` are
-    added to those of recvmsg(2).
+    added to those of recvmsg(2). A peer that closed without reading all we sent is heard to its end, as any other.
     """
     space = socket.CMSG_SPACE(_UCRED.size) + socket.CMSG_SPACE(max_fds * 4)
-    data, ancillary, got, _ = sock.recvmsg(limit, space, socket.MSG_CMSG_CLOEXEC | flags)
+    flags |= socket.MSG_CMSG_CLOEXEC
+    try:
+        data, ancillary, got, _ = sock.recvmsg(limit, space, flags)
+    except ConnectionResetError:
+        # It left something of ours unread. That error comes once, before what the peer itself had sent
+        # (__skb_try_recv_datagram looks at sk_err first): its last words are still to be had.
+        data, ancillary, got, _ = sock.recvmsg(limit, space, flags)
     sender: Credentials | None = None
     fds = array.array("i")
     for level, kind, payload in ancillary:

@@ -73,6 +73,22 @@ def test_an_empty_packet_is_not_the_end(pair: Pair) -> None:
     assert seqpacket.receive(ours, 64).end
 
 
+def test_the_last_words_of_who_left_ours_unread_are_heard_and_then_the_end(pair: Pair) -> None:
+    ours, theirs = pair
+    ours.send(b"never read")
+    theirs.send(b"last words")
+    theirs.close()
+    assert seqpacket.receive(ours, 64).data == b"last words"
+    assert seqpacket.receive(ours, 64).end
+
+
+def test_who_left_ours_unread_without_a_word_has_ended(pair: Pair) -> None:
+    ours, theirs = pair
+    ours.send(b"never read")
+    theirs.close()
+    assert seqpacket.receive(ours, 64).end
+
+
 def test_nothing_there_is_not_the_end(pair: Pair) -> None:
     with pytest.raises(BlockingIOError):
         seqpacket.receive(pair[0], 64)

@@ -322,3 +322,23 @@ def test_a_connection_to_a_vault_is_no_desk(monkeypatch: pytest.MonkeyPatch, tmp
             monkeypatch.setenv(wire.VARIABLE, str(connected.fileno()))
             assert desk.Desk.from_environment() is None
             connected.getpeername()
+
+
+def test_a_process_that_dies_with_an_answer_unread_is_heard_to_its_last_word() -> None:
+    heard: list[object] = []
+
+    def hear(of: Desk, message: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
+        heard.append(message)
+        if isinstance(message, wire.Gate):
+            of.refuse(message.id, "none is given here")
+
+    supervisor = Desk(Kept(), hear)
+    try:
+        seqpacket.send(supervisor.theirs, wire.encode(wire.Gate(1)))
+        assert supervisor.read()
+        seqpacket.send(supervisor.theirs, wire.encode(wire.Promoted()))
+        supervisor.theirs.close()
+        assert not supervisor.read()
+    finally:
+        supervisor.close()
+    assert heard == [wire.Gate(1), wire.Promoted()]
