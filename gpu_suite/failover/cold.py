@@ -20,7 +20,7 @@ from gpu_suite.core.finding import Finding, sampled
 from gpu_suite.core.guard import Guard, Options
 from gpu_suite.failover.latency import KILL, SM
 from gpu_suite.failover.program import START, Program, environment, server_arguments
-from gpu_suite.failover.rounds import injected, start_culprit
+from gpu_suite.failover.rounds import commit
 from gpu_suite.isolation.partial import kept
 
 MODELS: Final = {"gpt2": (4, 5), "llama-7b": (5, 4)}
@@ -109,9 +109,7 @@ class _Run:
             self._again(crew, at)
             return
         with Clients() as clients:
-            culprit = start_culprit(self.bench, guard, clients, kind, 0.1)
-            culprit.go()
-            self._again(crew, injected(culprit))
+            self._again(crew, commit(self.bench, guard, clients, kind, 0.1))
 
     def _again(self, crew: Sequence[_Server], at: int) -> None:
         for server in crew:

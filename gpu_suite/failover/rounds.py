@@ -80,9 +80,7 @@ class Crowd:
     def fault(self, name: str, samples: Samples) -> None:
         """Have a client of the services' lane do something wrong, and see who goes on; all are guarded afterwards."""
         with Clients() as clients:
-            culprit = start_culprit(self.bench, self.guard, clients, name, self.chance.uniform(*MOMENTS))
-            culprit.go()
-            at = injected(culprit)
+            at = commit(self.bench, self.guard, clients, name, self.chance.uniform(*MOMENTS))
             self._look(self.services, name, at, samples)
         samples.sign += [sign * 1e3 - at / _MS for sign in self.guard.began(at / 1e9)[:1]]
         samples.guarded.append(self.wait(at))
@@ -125,6 +123,13 @@ def start_culprit(bench: Bench, target: Target, clients: Clients, fault: str, af
     culprit = clients.start(bench.programs.worker(work), target.pipe_directory, "culprit", variables)
     culprit.wait_for("first_kernel")
     return culprit
+
+
+def commit(bench: Bench, target: Target, clients: Clients, fault: str, after: float) -> int:
+    """Have a client work for so many seconds and then do something wrong; when that was, ns."""
+    culprit = start_culprit(bench, target, clients, fault, after)
+    culprit.go()
+    return injected(culprit)
 
 
 def injected(culprit: Client) -> int:

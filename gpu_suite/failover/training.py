@@ -24,7 +24,7 @@ from gpu_suite.core.finding import Finding, all_of, none_of, sampled
 from gpu_suite.core.guard import Guard, Options
 from gpu_suite.failover.latency import ENOUGH, KILL, SM
 from gpu_suite.failover.program import Program, WithStandby, environment
-from gpu_suite.failover.rounds import MOMENTS, TAKEN_OVER, injected, start_culprit
+from gpu_suite.failover.rounds import MOMENTS, TAKEN_OVER, commit
 from gpu_suite.isolation.partial import kept
 
 QUICK_ROUNDS: Final = 2
@@ -105,7 +105,6 @@ class _Run:
                 if time.monotonic() > due:
                     self.short = f"{number} takeovers in {_SECONDS:g} s"
                     break
-                time.sleep(chance.uniform(*MOMENTS))  # a random moment, not a wait
                 with _still(alone):
                     at = self._takeover(guard, training, SM[number % len(SM)], chance.uniform(*MOMENTS))
                 self.bench.say(f"  {number}: resumed {self.resumed[-1]:.1f}, step {self.step[-1]:.1f} ms")
@@ -117,12 +116,11 @@ class _Run:
         """One fault, and the standby at work; when it was, ns."""
         with Clients() as clients:
             if self.simulated:
+                time.sleep(after)  # a random moment, not a wait
                 at = time.monotonic_ns()
                 os.kill(training.active(), signal.SIGKILL)
             else:
-                culprit = start_culprit(self.bench, guard, clients, fault, after)
-                culprit.go()
-                at = injected(culprit)
+                at = commit(self.bench, guard, clients, fault, after)
             promoted = training.program.wait_for("promoted", at, TAKEN_OVER)
             step = training.program.wait_for("step", promoted["ns"], TAKEN_OVER, pid=promoted["pid"])
         self.resumed.append((promoted["ns"] - at) / _MS)
