@@ -277,9 +277,12 @@ class Guarded:
 
     def client(self, *arguments: str, **more: Any) -> Program:
         """Start a simulated CUDA program against the public directory."""
-        program = Program([sys.executable, "-m", "fault_injection.sim.client", *arguments], self.environment, **more)
-        self._programs.append(program)
-        return program
+        return self.program([sys.executable, "-m", "fault_injection.sim.client", *arguments], **more)
+
+    def program(self, arguments: list[str], **more: Any) -> Program:
+        """Start any program against the public directory; it is ended with this guard at the latest."""
+        self._programs.append(Program(arguments, self.environment, **more))
+        return self._programs[-1]
 
     def close(self) -> None:
         """End guard, clients and lane, and check that the guard left no control daemon of ours behind."""

@@ -23,11 +23,11 @@ time.sleep(600)
 
 
 def culprit_that_lives_on(guarded: Guarded) -> Program:
-    """A simulated client that never asks what came of the wrong it did, and heeds no SIGTERM; the caller closes it.
+    """A simulated client that never asks what came of the wrong it did, and heeds no SIGTERM.
 
     One that ended of its fault would give its code back before the dump is read, if this machine is slow.
     """
-    return Program([sys.executable, "-c", _LIVES_ON], guarded.environment, stdin=subprocess.PIPE)
+    return guarded.program([sys.executable, "-c", _LIVES_ON], stdin=subprocess.PIPE)
 
 
 def do_wrong(culprit: Program) -> None:

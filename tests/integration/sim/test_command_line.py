@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpsguard.cli.ctl import COMMANDS
-from tests.integration.guarded import REPOSITORY, Guarded, Program
+from tests.integration.guarded import REPOSITORY, Guarded
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_stock_commands_go_through_mps(guarded: Guarded) -> None:
 
 def test_events_are_followed(guarded: Guarded) -> None:
     program = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guarded.run_directory), "--json"]
-    following = Program([*program, "events", "--follow", "--lines", "1"], guarded.environment)
+    following = guarded.program([*program, "events", "--follow", "--lines", "1"])
     try:
         following.next()
         client = guarded.client("--iterations", "1")

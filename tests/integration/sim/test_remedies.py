@@ -6,7 +6,7 @@ A sentinel's made-up dump gives the simulation a culprit that lives: likely, and
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ def accused(library: Path, step: str) -> Iterator[tuple[Guarded, Program, str]]:
         (library / left).unlink(missing_ok=True)
     domain = f"sentinel = true\n[domain.remedies]\nsm = [{step}]" if step else "sentinel = true"
     environment = {"LD_LIBRARY_PATH": str(library)}
-    with Guarded(domain=domain, environment=environment) as guarded, ExitStack() as closing:
+    with Guarded(domain=domain, environment=environment) as guarded:
         guarded.start()
         innocent = guarded.client()
         culprit = culprit_that_lives_on(guarded)
-        closing.callback(culprit.close)
         for each in (innocent, culprit):
             each.expect("started")
         pid = sentinel(guarded)

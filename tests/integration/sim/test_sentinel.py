@@ -6,7 +6,6 @@ The stack is simulated, and so is libcuda: a stand-in that writes a made-up dump
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,16 +25,9 @@ def guarded(library: Path) -> Iterator[Guarded]:
         yield running
 
 
-@pytest.fixture
-def closing() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-def test_its_dump_names_the_client_whose_code_it_was(guarded: Guarded, closing: ExitStack, library: Path) -> None:
+def test_its_dump_names_the_client_whose_code_it_was(guarded: Guarded, library: Path) -> None:
     innocents = [guarded.client() for _ in range(2)]
     culprit = culprit_that_lives_on(guarded)
-    closing.callback(culprit.close)
     for each in (*innocents, culprit):
         each.expect("started")
     pid = sentinel(guarded)

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from tests.integration.vault.running import (
     memory,
     wait_for,
 )
+from tests.open_files import open_files
 
 KILLS = 20
 
@@ -102,12 +102,7 @@ def test_a_holder_ends_when_there_is_nothing_to_hold(vault: VaultProcess) -> Non
 
 def memories(pid: int) -> int:
     """How many memfds a process has open."""
-    count = 0
-    with suppress(FileNotFoundError):
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(FileNotFoundError):
-                count += os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:")
-    return count
+    return sum(link.startswith("/memfd:") for link in open_files(pid))
 
 
 def test_a_holder_that_dies_is_replaced_and_given_everything(vault: VaultProcess) -> None:

@@ -1,13 +1,9 @@
 """Importing the client costs an application next to nothing, and nothing of the guard's."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 from mpsguard.config import DEFAULT_RUN_DIRECTORY
 from mpsguard.vault.address import DEFAULT_SOCKET, socket_path
+from tests.imported import modules_after
 
-ROOT = Path(__file__).resolve().parents[3]
 HEAVY = (
     "asyncio",
     "click",
@@ -21,14 +17,6 @@ HEAVY = (
     "cuda",
     "numpy",
 )
-
-
-def modules_after(imported: str) -> list[str]:
-    listed = f"import sys, {imported}; print(*sorted(sys.modules))"
-    said = subprocess.run([sys.executable, "-c", listed], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    modules = said.split()
-    assert imported in modules
-    return modules
 
 
 def test_importing_the_client_brings_nothing_of_the_daemon() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fault_injection.sim.stack import eventually
+from tests.open_files import open_files
 
 if TYPE_CHECKING:
     from fault_injection.sim.stack import SimulatedClient, SimulatedStack
@@ -114,12 +114,7 @@ def test_terminate_client_of_a_process_that_is_none(stack: SimulatedStack) -> No
 
 def test_server_holds_the_memory_of_its_clients(stack: SimulatedStack) -> None:
     def held() -> int:
-        links = []
-        for fd in os.listdir(f"/proc/{server}/fd"):
-            # It may be closed meanwhile.
-            with suppress(FileNotFoundError):
-                links.append(os.readlink(f"/proc/{server}/fd/{fd}"))
-        return sum("simulated-gpu-memory" in link for link in links)
+        return sum("simulated-gpu-memory" in link for link in open_files(server))
 
     client = stack.busy_client("--memory-mib", "64")
     (server,) = stack.server_pids()
