@@ -14,6 +14,7 @@ import click
 
 from mpsguard import config
 from mpsguard.cli import end_work, listening, question
+from mpsguard.cli.config_option import config_option
 from mpsguard.cli.listening import Address
 from mpsguard.cli.pair import GRACE, Pair, Plan
 from mpsguard.cli.supervise import Start, Supervisor
@@ -61,9 +62,7 @@ class _Command(click.Command):
     epilog="Exit codes: the program's; 128+N if signal N ended it; 127 not found, 126 cannot be run, "
     "125 usage, configuration, or a failure of mpsguard run itself.",
 )
-@click.option(
-    "--config", "path", type=click.Path(path_type=Path), help=f"TOML file; default {config.DEFAULT_PATH} if it exists."
-)
+@config_option
 @click.option("--domain", help="Which one, if the configuration has several.")
 @click.option("--pipe-directory", type=click.Path(), help="The domain's public directory, instead of --domain.")
 @click.option("--run-directory", envvar="MPSGUARD_RUN_DIRECTORY", help="Where the guard's sockets are.")

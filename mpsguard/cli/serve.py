@@ -11,6 +11,7 @@ import click
 import structlog
 
 from mpsguard import config
+from mpsguard.cli.config_option import config_option
 from mpsguard.cli.handlers import HANDLERS
 from mpsguard.config import ConfigError
 from mpsguard.daemon.guard import Guard, StartError
@@ -18,13 +19,9 @@ from mpsguard.daemon.guard import Guard, StartError
 _CONFIG_EXIT: Final = 2
 _START_EXIT: Final = 1
 
-_config_option = click.option(
-    "--config", "path", type=click.Path(path_type=Path), help=f"TOML file; default {config.DEFAULT_PATH} if it exists."
-)
-
 
 @click.command()
-@_config_option
+@config_option
 def serve(path: Path | None) -> None:
     """Serve in the foreground until SIGTERM, or until every domain was told to quit; the lanes live on."""
     try:
@@ -38,7 +35,7 @@ def serve(path: Path | None) -> None:
 
 
 @click.command("check-config")
-@_config_option
+@config_option
 def check_config(path: Path | None) -> None:
     """Check a configuration and start nothing."""
     try:
