@@ -15,18 +15,18 @@ class Commands(click.Group):
     """A group of commands, each in a module of its own under its own name (with ``_`` for ``-``)."""
 
     def __init__(self, *arguments: Any, modules: Mapping[str, str], **more: Any) -> None:
-        """``modules``: by the command's name, in the order of the help."""
+        """``modules``: by the command's name."""
         super().__init__(*arguments, **more)
         self._modules = modules
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
-        return [*self._modules, *super().list_commands(ctx)]
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
+        """Their names, in order as click has them."""
+        return sorted(self._modules)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
         """Load one; None if there is none of that name."""
         module = self._modules.get(cmd_name)
         if module is None:
-            return super().get_command(ctx, cmd_name)
+            return None
         command: click.Command = getattr(importlib.import_module(module), cmd_name.replace("-", "_"))
         return command
