@@ -49,6 +49,7 @@ class Incident(msgspec.Struct, frozen=True):
     """When the last thing in it was observed, so far."""
     gpu: str | None
     lane: str | None
+    """That of all clients concerned; None if they are of several, or there is none."""
     culprit: Suspect | None
     candidates: tuple[Suspect, ...]
     """Who it may have been, where the culprit is not known."""

@@ -1,6 +1,6 @@
 """Whose policy an incident is under, and with what it can be treated there."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from mpsguard.config import RemedyName
@@ -20,6 +20,21 @@ def remedies_of(domain: Domain) -> Mapping[RemedyName, Remedy]:
     return {remedy.name: remedy for remedy in remedies}
 
 
+def domain_of(
+    incident: Incident, of_client: Callable[[ProcessKey], str | None], of_lane: Callable[[str], str | None]
+) -> str | None:
+    """The culprit's domain, else the lane's, else the one domain of the clients concerned."""
+    if incident.culprit is not None and incident.culprit.process is not None:
+        theirs = of_client(incident.culprit.process)
+        if theirs is not None:
+            return theirs
+    if incident.lane is not None:
+        return of_lane(incident.lane)
+    concerned = (suspect.process for suspect in (*incident.candidates, *incident.victims))
+    domains = {of_client(process) for process in concerned if process is not None} - {None}
+    return domains.pop() if len(domains) == 1 else None
+
+
 class Treatments:
     """Looks into the domains of a guard; owns nothing."""
 
@@ -30,15 +45,9 @@ class Treatments:
         }
 
     def of(self, incident: Incident) -> Treatment | None:
-        """That of the culprit's domain, else of the lane's; None where neither is known."""
-        culprit = incident.culprit.process if incident.culprit else None
-        for name, domain in self._domains.items():
-            if culprit is not None and domain.clients.get(culprit) is not None:
-                return self._treatments[name]
-        for name, domain in self._domains.items():
-            if incident.lane is not None and domain.lanes.named(incident.lane) is not None:
-                return self._treatments[name]
-        return None
+        """That of the domain the incident belongs to; None where that is not known."""
+        name = domain_of(incident, self._with_client, self._with_lane)
+        return None if name is None else self._treatments[name]
 
     def standing(self, process: ProcessKey) -> Standing:
         """What is known of a process now."""
@@ -46,3 +55,9 @@ class Treatments:
             return Standing.ENDED
         known = any(domain.clients.get(process) is not None for domain in self._domains.values())
         return Standing.CLIENT if known else Standing.STRANGER
+
+    def _with_client(self, process: ProcessKey) -> str | None:
+        return next((name for name, domain in self._domains.items() if domain.clients.get(process) is not None), None)
+
+    def _with_lane(self, lane: str) -> str | None:
+        return next((name for name, domain in self._domains.items() if domain.lanes.named(lane) is not None), None)

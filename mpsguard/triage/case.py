@@ -116,12 +116,14 @@ class Case:
     ) -> Incident:
         """An incident on all of this case's evidence; victims are all clients present but the culprit by default."""
         hit = self.present() if victims is None else victims
+        accused = self.population.member(culprit.process) if culprit is not None else None
+        lanes = {member.lane for member in (*hit, *candidates, accused) if member is not None}
         return Incident(
             fault_class=fault_class,
             began=self.episode.began if began is None else began,
             ended=max(e.observed_at for e in self.episode.evidence),
             gpu=self.episode.gpu,
-            lane=next((member.lane for member in (*hit, *candidates)), None),
+            lane=lanes.pop() if len(lanes) == 1 else None,
             culprit=culprit,
             candidates=tuple(self.population.suspect(member.process) for member in candidates),
             victims=tuple(

@@ -92,7 +92,7 @@ def test_who_is_on_another_lane_is_neither_suspect_nor_victim() -> None:
     teardown = [server("teardown", 20.015, client) for client in (A, B, C)]
     # The driver's own line names no lane: whoever was there, until the server says whom it tears down.
     before = only(triage([*CLIENTS, *standbys, xid(13, 20.010)]))
-    assert pids(before.candidates) == {101, 102, 103, 104, 105}
+    assert (before.lane, pids(before.candidates)) == (None, {101, 102, 103, 104, 105})
     incident = only(triage([*CLIENTS, *standbys, *MISALIGNED, *teardown]))
     assert (incident.lane, pids(incident.candidates), pids(incident.victims)) == (
         "default-0",

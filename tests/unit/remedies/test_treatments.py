@@ -1,0 +1,53 @@
+"""Under whose policy an incident is."""
+
+import pytest
+
+from mpsguard.daemon.treatments import domain_of
+from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.model import ProcessKey
+
+HOMES = {ProcessKey(1, 1): "a", ProcessKey(2, 1): "a", ProcessKey(3, 1): "b"}
+LANES = {"a-0": "a", "b-0": "b"}
+
+
+@pytest.mark.parametrize(
+    ("culprit", "lane", "candidates", "victims", "domain"),
+    [
+        (3, "a-0", (1,), (2,), "b"),
+        (None, "a-0", (3,), (), "a"),
+        (None, None, (1, 2), (1, 2), "a"),
+        (None, None, (), (3, 9), "b"),
+        (None, None, (1, 3), (), None),
+        (None, None, (), (), None),
+        (9, None, (), (1,), "a"),
+        (None, "of nobody", (), (), None),
+    ],
+)
+def test_the_culprits_then_the_lanes_then_that_of_all_concerned(
+    culprit: int | None, lane: str | None, candidates: tuple[int, ...], victims: tuple[int, ...], domain: str | None
+) -> None:
+    def suspect(pid: int) -> Suspect:
+        return Suspect(pid, ProcessKey(pid, 1), True)
+
+    incident = Incident(
+        FaultClass.SM,
+        began=1.0,
+        ended=2.0,
+        gpu=None,
+        lane=lane,
+        culprit=None if culprit is None else suspect(culprit),
+        candidates=tuple(map(suspect, candidates)),
+        victims=tuple(map(suspect, victims)),
+        confidence=Confidence.UNKNOWN,
+        reason="",
+        xids=(),
+        evidence=(),
+    )
+    assert domain_of(incident, HOMES.get, LANES.get) == domain
+
+
+def test_who_is_known_by_pid_alone_has_no_domain() -> None:
+    nobody = Incident(
+        FaultClass.SM, 1.0, 2.0, None, None, None, (Suspect(1, None, False),), (), Confidence.UNKNOWN, "", (), ()
+    )
+    assert domain_of(nobody, HOMES.get, LANES.get) is None
