@@ -149,7 +149,7 @@ def _facts(case: Case) -> tuple[tuple[str, str], ...]:
         ("class", incident.fault_class.value),
         ("Xids", ", ".join(map(str, incident.xids)) or "none"),
         ("GPU", incident.gpu or "not known"),
-        ("lane", incident.lane or "none"),
+        ("lane", incident.lane or ("more than one" if incident.candidates or incident.victims else "none")),
         ("confidence", incident.confidence.value),
         *wording.in_flight(incident),
         *(

@@ -116,5 +116,11 @@ def test_whether_work_was_in_flight_is_among_the_facts(in_flight: bool | None, s
     assert any(line.split() == ["work", "in", "flight", *shown.split()] for line in text.render(ended).splitlines())
 
 
+def test_a_lane_is_told_if_it_is_one_alone() -> None:
+    assert dict(tell(case()).facts)["lane"] == "default"
+    assert dict(tell(case(lane=None)).facts)["lane"] == "more than one"
+    assert dict(tell(case(lane=None, victims=())).facts)["lane"] == "none"
+
+
 def test_where_nobody_ended_the_question_does_not_arise() -> None:
     assert "work in flight" not in dict(tell(case()).facts)
