@@ -209,8 +209,8 @@ class Session:
     def publish(self, state: bytes) -> int:
         """Make ``state`` the session's newest and return its sequence number: from then on it survives this process.
 
-        Costs about a microsecond, needs no guard. StaleGenerationError once this writer is fenced off: then the state
-        does not count, and nothing may be done as if it did. TooLargeError beyond the session's capacity.
+        Costs one to two microseconds, needs no guard. StaleGenerationError once this writer is fenced off: then the
+        state does not count, and nothing may be done as if it did. TooLargeError beyond the session's capacity.
         """
         forward = self._record()
         if forward.publisher is None:
