@@ -53,8 +53,7 @@ class Treatments:
         """What is known of a process now."""
         if not procfs.is_running(process):
             return Standing.ENDED
-        known = any(domain.clients.get(process) is not None for domain in self._domains.values())
-        return Standing.CLIENT if known else Standing.STRANGER
+        return Standing.STRANGER if self._with_client(process) is None else Standing.CLIENT
 
     def _with_client(self, process: ProcessKey) -> str | None:
         return next((name for name, domain in self._domains.items() if domain.clients.get(process) is not None), None)

@@ -1,5 +1,6 @@
 """Under whose policy an incident is."""
 
+import msgspec
 import pytest
 
 from mpsguard.daemon.treatments import domain_of
@@ -8,6 +9,7 @@ from mpsguard.model import ProcessKey
 
 HOMES = {ProcessKey(1, 1): "a", ProcessKey(2, 1): "a", ProcessKey(3, 1): "b"}
 LANES = {"a-0": "a", "b-0": "b"}
+NOBODYS = Incident(FaultClass.SM, 1.0, 2.0, None, None, None, (), (), Confidence.UNKNOWN, "", (), ())
 
 
 @pytest.mark.parametrize(
@@ -29,25 +31,16 @@ def test_the_culprits_then_the_lanes_then_that_of_all_concerned(
     def suspect(pid: int) -> Suspect:
         return Suspect(pid, ProcessKey(pid, 1), True)
 
-    incident = Incident(
-        FaultClass.SM,
-        began=1.0,
-        ended=2.0,
-        gpu=None,
+    incident = msgspec.structs.replace(
+        NOBODYS,
         lane=lane,
         culprit=None if culprit is None else suspect(culprit),
         candidates=tuple(map(suspect, candidates)),
         victims=tuple(map(suspect, victims)),
-        confidence=Confidence.UNKNOWN,
-        reason="",
-        xids=(),
-        evidence=(),
     )
     assert domain_of(incident, HOMES.get, LANES.get) == domain
 
 
 def test_who_is_known_by_pid_alone_has_no_domain() -> None:
-    nobody = Incident(
-        FaultClass.SM, 1.0, 2.0, None, None, None, (Suspect(1, None, False),), (), Confidence.UNKNOWN, "", (), ()
-    )
+    nobody = msgspec.structs.replace(NOBODYS, candidates=(Suspect(1, None, False),))
     assert domain_of(nobody, HOMES.get, LANES.get) is None
