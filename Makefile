@@ -16,16 +16,30 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
-demo: venv ## the main job on a simulated GPU, installs what it needs; REAL=1: on this machine's GPU
+demo: .venv/.runtime ## the main job on a simulated GPU, installs what it needs; REAL=1: on this machine's GPU
 	PATH="$(CURDIR)/.venv/bin:$$PATH" scripts/demo $(if $(filter 1,$(REAL)),--real)
 
-.PHONY: test
-test: packages vendor lint takeovers ## everything this machine can check; what it cannot is named
-	$(PY) -m pytest -q -ra -o faulthandler_timeout=300
+# Workers of pytest-xdist: tests wait for other processes more than they compute.
+WORKERS ?= 4
+PYTEST = $(PY) -m pytest -q -ra -o faulthandler_timeout=600
+# A file's tests stay together: they share a booted systemd, a compiled library. The slow files come first
+# (tests/conftest.py).
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: takeovers
-takeovers: venv ## 1,000 takeovers in simulation, faults at random
+.PHONY: check
+check: lint ## lint, types, unit tests, a handful of failovers; for every change
+	$(PYTEST) $(PARALLEL) -m 'not slow and not soak' tests/unit
+	$(PY) scripts/takeover-simulation --schedules 5 --seed 1
+
+.PHONY: test
+test: packages vendor lint ## everything this machine can check; what it cannot is named; what CI runs
+	$(PY) scripts/takeover-simulation --schedules 100 --seed 1
+	$(PYTEST) $(PARALLEL) --durations=20
+
+.PHONY: soak
+soak: packages vendor ## long campaigns, an hour or more: 1,000 failovers, 10,000 handshakes, 100,000 region lives
 	$(PY) scripts/takeover-simulation --schedules 1000 --seed 1
+	$(PYTEST) --durations=0 -o timeout=3600 -m soak
 
 .PHONY: lint
 lint: venv ## ruff, mypy, import layers, shellcheck
@@ -42,6 +56,11 @@ venv: .venv/.stamp ## .venv with the project and its development tools
 
 .venv/.stamp: pyproject.toml scripts/bootstrap
 	scripts/bootstrap venv
+	@touch $@ .venv/.runtime
+
+# The project alone, without the development tools and PyTorch.
+.venv/.runtime: pyproject.toml scripts/bootstrap
+	scripts/bootstrap runtime
 	@touch $@
 
 .PHONY: packages
@@ -59,5 +78,5 @@ results: venv ## the newest measured results
 
 .PHONY: clean
 clean: ## remove what make and the tools made
-	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
+	rm -rf .venv .cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/mpsguard" .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,8 +1,61 @@
-"""What holds for every test."""
+"""What holds for every test: the process it runs in, the order of files, and which are slow."""
 
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
 from hypothesis import settings
 
 # How long an example takes is no property of what is tested: a machine may be busy. Where CI is set, Hypothesis says
 # the same by itself.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
+
+OF_PYTHON = frozenset({signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)})
+"""Python itself ignores these."""
+
+FOREIGN_PREFIXES = ("CUDA_", "MPSGUARD_", "NVIDIA_", "NOTIFY_", "LISTEN_", "WATCHDOG_", "LC_")
+FOREIGN_NAMES = ("COLUMNS", "FORCE_COLOR", "LANGUAGE", "LD_PRELOAD", "LINES", "NO_COLOR", "PAGER", "PYTHONWARNINGS")
+"""Variables that a shell, a service manager or an MPS of the caller may have set and that change what a test sees."""
+
+
+def restore_process_state() -> None:
+    """Give this process what a login shell would: signal dispositions, mask, umask, environment, no terminal.
+
+    `nohup`, a service manager or a cron job pass on ignored signals and other things of their own; every process that a
+    test starts would inherit them.
+    """
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP} - OF_PYTHON:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.umask(0o022)
+    for name in list(os.environ):
+        if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
+            del os.environ[name]
+    os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8", TERM="dumb", TZ="UTC")
+    if sys.stdin is not None and sys.stdin.isatty():
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+
+
+restore_process_state()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that hold slow tests, so that none of them is left for the end of a parallel run.
+
+    Stable, and the same in every worker, which pytest-xdist requires.
+    """
+    longest: dict[str, float] = {}
+    for item in items:
+        mark = item.get_closest_marker("slow")
+        if mark is not None:
+            file = item.nodeid.partition("::")[0]
+            longest[file] = longest.get(file, 0.0) + float(mark.kwargs["seconds"])
+    items.sort(key=lambda item: -longest.get(item.nodeid.partition("::")[0], 0.0))

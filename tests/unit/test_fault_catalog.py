@@ -15,6 +15,8 @@ from fault_injection.sim import misdeed
 from fault_injection.sim.gpu import FAULTS
 from fault_injection.sim.kernel import KERNEL
 
+pytestmark = pytest.mark.slow(seconds=8, reason="compiles CUDA programs")
+
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = ROOT / "fault_injection" / "cuda"
 ROW = """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
-from tests.vm.sources import CACHE
+from tests.vm.sources import KEPT
 from tests.vm.workshop import MOCK, digest
 
 SOURCES = Path(__file__).resolve().parent / "guest"
@@ -26,10 +27,10 @@ COMPILE_DEADLINE_S = 120.0
 def program(name: str, tree: Path) -> Path:
     """The program, built if it is not there yet."""
     key = digest(SOURCES, MOCK, tree / "nvidia-uvm", tree / "common" / "inc")
-    built = CACHE / "built" / f"guest-{key}" / name
+    built = KEPT / "guest" / key / name
     if not built.exists():
         built.parent.mkdir(parents=True, exist_ok=True)
-        fresh = built.with_suffix(".new")
+        fresh = built.with_suffix(f".new-{os.getpid()}")
         subprocess.run(
             [
                 *("gcc", "-O1", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "kernel"
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpsguard"
+"""What was built, keyed by what went into it; for every clone of this repository."""
 BRANCHES = ("535", "550")
 TOOLS = {
     "gcc-12": "gcc-12",
@@ -27,6 +31,13 @@ class Kernel:
     source: Path
     output: Path
     release: str
+    version: str
+    """Of the package or the build: two kernels of one release may differ."""
+
+    @property
+    def identity(self) -> str:
+        """What modules built for it depend on."""
+        return f"{self.release} {self.version}"
 
 
 def missing(*names: str) -> str | None:
@@ -53,7 +64,8 @@ def debian_kernel() -> Kernel:
     release = image.name.removeprefix("vmlinuz-")
     headers = CACHE / "linux" / "usr" / "src"
     common = headers / f"linux-headers-{release.removesuffix('-cloud-amd64')}-common"
-    return Kernel(image=image, source=common, output=headers / f"linux-headers-{release}", release=release)
+    version = (CACHE / "linux" / "VERSION").read_text(encoding="ascii").strip()
+    return Kernel(image, common, headers / f"linux-headers-{release}", release, version)
 
 
 def driver_tree(branch: str) -> Path:
@@ -64,4 +76,5 @@ def driver_tree(branch: str) -> Path:
 def built_kernel(tree: Path) -> Kernel:
     """A kernel of one's own, built in its source tree."""
     release = (tree / "include" / "config" / "kernel.release").read_text(encoding="ascii").strip()
-    return Kernel(tree / "arch" / "x86" / "boot" / "bzImage", tree, tree, f"{release}-own")
+    image = tree / "arch" / "x86" / "boot" / "bzImage"
+    return Kernel(image, tree, tree, f"{release}-own", hashlib.sha256(image.read_bytes()).hexdigest())

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from tests.vm import workshop
 from tests.vm.guest_programs import SOURCES, program
 from tests.vm.guests import LOAD, UNLOAD, with_modules
 from tests.vm.machine import boot
 from tests.vm.python_archive import add_python, run
 from tests.vm.sources import Kernel, driver_tree
+
+pytestmark = [pytest.mark.slow(seconds=200, reason="boots virtual machines without KVM"), pytest.mark.timeout(2400)]
 
 ADDRESS = 0x7FFF12345000
 DEADLINE_S = 900.0

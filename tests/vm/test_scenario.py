@@ -11,6 +11,8 @@ from tests.vm.guests import run_program
 from tests.vm.sources import Kernel, driver_tree
 from tests.vm.workshop import Modules
 
+pytestmark = [pytest.mark.slow(seconds=500, reason="boots virtual machines without KVM"), pytest.mark.timeout(2400)]
+
 LEAST_CASES = 30
 DEADLINE_S = 900.0
 

@@ -1,29 +1,35 @@
 """Builds nvidia-uvm, stock and patched, and the mock GPU for it; each build is kept, keyed by what went into it.
 
 A tree is copied once for each kernel and build type. The stock module is built in it, then kmod_patch is applied in
-place and what it touched is built again. Results go to `.cache/kernel/built`.
+place and what it touched is built again. Results go to the user's cache directory, where the next clone of this
+repository finds them. So do the results of the driver's tests of the kernel (`conftest`), which take longer than the
+compilation and depend on the kernel, the compiler and the driver's own lists alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.vm.sources import CACHE, ROOT, Kernel
+from tests.vm.sources import CACHE, KEPT, ROOT, Kernel
 
 MOCK = ROOT / "fault_injection" / "mock_gpu"
 PATCH = ROOT / "kmod_patch"
 PATCH_PARTS = (PATCH / "source", PATCH / "rules", PATCH / "rules.py", PATCH / "patch.py", PATCH / "tree.py")
 BUILD_DEADLINE_S = 900.0
 JOBS = "-j2"
+COMPILER = "gcc-12"
+"""Of the Debian kernel."""
 FILES = ("nvidia.ko", "nvidia-uvm.ko")
 
 
@@ -70,17 +76,19 @@ def digest(*roots: Path | str) -> str:
 def build(tree: Path, kernel: Kernel, *, patched: bool, debug: bool = False) -> Modules:
     """The modules of this tree for this kernel; raises BuildError."""
     kind = "debug" if debug else "release"
-    base = digest(tree / "nvidia-uvm", tree / "common", MOCK, f"{kernel.release} {kernel.output} {kind}")
+    base = digest(tree / "nvidia-uvm", tree / "common", MOCK, kernel.identity, kind)
     key = digest(base, *PATCH_PARTS) if patched else base
     name = f"{tree.name}-{kernel.release}-{kind}-{'patched' if patched else 'stock'}-{key}"
-    modules = Modules(CACHE / "built" / name, tree)
+    modules = Modules(KEPT / "modules" / name, tree)
     work = CACHE / "work" / f"{tree.name}-{kernel.release}-{kind}-{base}"
     with _locked(work):
         if not modules.uvm.exists():
-            _prepare(tree, work)
+            conftest = KEPT / "conftest" / _conftest_key(tree, kernel)
+            _prepare(tree, work, conftest)
             if patched:
                 _apply(work)
             _make(work, kernel, kind)
+            _keep_conftest(work, conftest)
             _keep(work, modules.directory)
     return modules
 
@@ -93,7 +101,27 @@ def _locked(work: Path) -> Iterator[None]:
         yield
 
 
-def _prepare(tree: Path, work: Path) -> None:
+def _conftest_key(tree: Path, kernel: Kernel) -> str:
+    """Key of the results of the driver's tests of the kernel."""
+    compiler = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True, timeout=60.0).stdout
+    lists = [*tree.glob("*.mk"), *(tree / name / f"{name}.Kbuild" for name in ("nvidia", "nvidia-uvm"))]
+    return digest(tree / "conftest.sh", tree / "Kbuild", *sorted(lists), kernel.identity, compiler)
+
+
+def _keep_conftest(work: Path, target: Path) -> None:
+    """Keep the results, with their times: make goes by these."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".conftest-", dir=target.parent) as scratch:
+        fresh = Path(scratch) / "conftest"
+        shutil.copytree(work / "conftest", fresh)
+        # Another build of the same key may have been first.
+        with contextlib.suppress(OSError):
+            fresh.rename(target)
+
+
+def _prepare(tree: Path, work: Path, conftest: Path) -> None:
     """The tree with the mock GPU in place of nvidia.ko, and nvidia-uvm as it came."""
     if not (work / "Kbuild").exists():
         fresh = Path(f"{work}.new")
@@ -102,7 +130,9 @@ def _prepare(tree: Path, work: Path) -> None:
         shutil.copytree(tree, fresh, ignore=ignored, symlinks=True)
         shutil.copytree(MOCK, fresh / "nvidia" / "mock_gpu", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(MOCK / "mock-sources.Kbuild", fresh / "nvidia" / "nvidia-sources.Kbuild")
-        _run(["gcc-12", "-c", "-x", "c", "/dev/null", "-o", "nvidia/nv-kernel.o_binary"], fresh)
+        if conftest.exists():
+            shutil.copytree(conftest, fresh / "conftest")
+        _run([COMPILER, "-c", "-x", "c", "/dev/null", "-o", "nvidia/nv-kernel.o_binary"], fresh)
         fresh.rename(work)
         return
     # What an earlier version of the patch did is undone; files that did not change keep their time.
@@ -132,7 +162,7 @@ def _make(work: Path, kernel: Kernel, kind: str) -> None:
             f"SYSOUT={kernel.output}",
             f"NV_BUILD_TYPE={kind}",
             f"UVM_BUILD_TYPE={kind}",
-            "CC=gcc-12",
+            f"CC={COMPILER}",
         ],
         work,
     )

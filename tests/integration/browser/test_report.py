@@ -16,7 +16,10 @@ from tests.integration.browser import chromium
 from tests.integration.browser.chromium import DARK, LIGHT
 from tests.unit.report.examples import CASE, EVIDENCE
 
-pytestmark = pytest.mark.skipif(chromium.CHROMIUM is None, reason="chromium is not installed")
+pytestmark = [
+    pytest.mark.skipif(chromium.CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.slow(seconds=40, reason="starts Chromium"),
+]
 
 SCRIPT = "<script>document.title='owned'</script>"
 MEASURE = """<script>addEventListener('load', () => {

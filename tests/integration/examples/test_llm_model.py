@@ -22,6 +22,8 @@ from examples.llm_server.decode import Decoder, Next  # noqa: E402
 from examples.llm_server.memory import Loaded  # noqa: E402
 from examples.llm_server.shapes import SHAPES, Shape  # noqa: E402
 
+pytestmark = pytest.mark.slow(seconds=240, reason="loads PyTorch for each process of a takeover")
+
 CPU = torch.device("cpu")
 SLOTS, PROMPT, TOKENS = 3, 20, 25
 MODELS = ("tiny-gpt2", "tiny-llama")

@@ -14,6 +14,8 @@ import pytest
 from tests.integration.examples.waiting import until
 from tests.integration.vault.running import REPOSITORY, VaultProcess
 
+pytestmark = pytest.mark.slow(seconds=20, reason="loads PyTorch")
+
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("numpy", reason="NumPy is not installed")
 

@@ -7,6 +7,8 @@ import pytest
 from mpsguard.preload.library import Placement, Settings, Small
 from tests.integration.preload.bench import Bench
 
+pytestmark = pytest.mark.slow(seconds=100, reason="compiles the preload with sanitizers")
+
 SCENARIOS = [
     "placed",
     "overrun",

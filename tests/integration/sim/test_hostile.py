@@ -11,6 +11,8 @@ import pytest
 from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
 from tests.integration.peer import CLIENT, CREDENTIALS, UI, Peer
 
+pytestmark = pytest.mark.slow(seconds=90, reason="floods a guard")
+
 REFUSED = "mpsguard_refused_connections_total"
 
 
@@ -108,14 +110,15 @@ def test_a_client_that_dies_mid_handshake_leaves_nothing(guarded: Guarded) -> No
     assert guarded.ctl("status").returncode == 0
 
 
-def test_ten_thousand_handshakes_leave_no_descriptor_and_little_memory(guarded: Guarded) -> None:
+@pytest.mark.parametrize("handshakes", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_handshakes_leave_no_descriptor_and_little_memory(guarded: Guarded, handshakes: int) -> None:
     assert guarded.guard is not None
     pid = guarded.guard.pid
     for _ in range(500):
         with Peer(guarded.public) as peer:
             assert peer.connect_as_client()
     before, memory = descriptors(pid), resident(pid)
-    for _ in range(10_000):
+    for _ in range(handshakes):
         with Peer(guarded.public) as peer:
             assert peer.connect_as_client()
     no_more_descriptors(pid, before)

@@ -84,7 +84,8 @@ def test_every_client_below_the_program_is_found(
 ) -> None:
     """A worker of the script, one in a session of its own, and one whose parent has ended."""
     client = " ".join([*SIMULATED_CLIENT, *LONG])
-    script = f"{client} & setsid {client} & (setsid {client} &) ; wait"
+    script = f"{client} & setsid {client} & (setsid {client} &) ; wait; exec sleep 60"
+    # Its clients' work is ended first: a script that ended with them would not be there for the signal.
     running = run("sh", "-c", script)
     workers = wait_for("four clients", lambda: found if len(found := guarded.clients()) == 4 else None)
     pids = {client["process"]["pid"] for client in workers} - {innocent.pid}

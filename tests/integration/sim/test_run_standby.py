@@ -12,6 +12,8 @@ from tests.integration.guarded import Program, wait_for
 from tests.integration.running import Running
 from tests.integration.sim.test_takeover import Pair
 
+pytestmark = pytest.mark.slow(seconds=70, reason="kills programs and their standbys")
+
 WORKER = [sys.executable, "-m", "tests.integration.sim.worker"]
 
 

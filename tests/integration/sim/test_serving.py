@@ -12,6 +12,8 @@ from fault_injection.sim.script import Script
 from tests.integration.guarded import Guarded, Program, wait_for
 from tests.integration.peer import Peer
 
+pytestmark = pytest.mark.slow(seconds=60, reason="command lines at the guard and at the daemon")
+
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: other users' processes")
 
 

@@ -11,6 +11,8 @@ import pytest
 from fault_injection.sim.script import Script
 from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
 
+pytestmark = pytest.mark.slow(seconds=150, reason="kills guards and lanes")
+
 
 @pytest.fixture
 def guarded() -> Iterator[Guarded]:

@@ -17,6 +17,8 @@ from mpsguard.model import ProcessKey
 from mpsguard.remedies.termination import Work
 from tests.integration.guarded import DEADLINE, Guarded, Program, wait_for
 
+pytestmark = pytest.mark.slow(seconds=80, reason="starts two lanes and programs on them")
+
 
 class Pair(Guarded):
     """A guard with a standby lane."""

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.systemd.booted import BootedSystemd, BootError, elsewhere, missing, wait_for
 from tests.integration.systemd.installed import REPOSITORY
 
-pytestmark = [pytest.mark.systemd, pytest.mark.root]
+pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=10, reason="boots systemd")]
 
 BOOT_AND_WAIT = """
 import time

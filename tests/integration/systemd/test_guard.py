@@ -4,7 +4,7 @@ import pytest
 
 from tests.integration.systemd.installed import CONFIGURATION, DEADLINE, SERVICE, SOCKETS, Client, InstalledGuard
 
-pytestmark = [pytest.mark.systemd, pytest.mark.root]
+pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=60, reason="boots systemd")]
 
 
 def test_start_is_reported_when_it_serves(guard: InstalledGuard) -> None:

@@ -21,7 +21,7 @@ from tests.integration.systemd.installed import (
     InstalledGuard,
 )
 
-pytestmark = [pytest.mark.systemd, pytest.mark.root]
+pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=60, reason="boots systemd and installs")]
 
 
 def test_upgrade_restarts_only_the_guard(guard: InstalledGuard, clients: list[Client]) -> None:

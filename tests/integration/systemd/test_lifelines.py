@@ -23,7 +23,7 @@ from tests.integration.systemd.installed import (
     InstalledGuard,
 )
 
-pytestmark = [pytest.mark.systemd, pytest.mark.root]
+pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=50, reason="boots systemd")]
 
 DEVICE = "/dev/nvidia-uvm"
 BOTH = 2

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.systemd.booted import BootedSystemd
 from tests.integration.systemd.installed import DEADLINE, REPOSITORY
 
-pytestmark = [pytest.mark.systemd, pytest.mark.root]
+pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=30, reason="boots systemd")]
 
 UNIT = "vault-under-test.service"
 RUN = "/run/vault-under-test"

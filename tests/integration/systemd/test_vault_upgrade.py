@@ -7,7 +7,7 @@ import pytest
 from tests.integration.systemd.installed import DEADLINE, REPOSITORY, SERVICE, InstalledGuard
 from tests.integration.systemd.test_vault import CHECK, RUN, WRITER
 
-pytestmark = [pytest.mark.systemd, pytest.mark.root]
+pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=30, reason="boots systemd")]
 
 HERE = "/run/mpsguard"
 UNIT = "vault-user.service"

@@ -9,10 +9,14 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from mpsguard.linux import memfd
 from mpsguard.vault import record
 from mpsguard.vault.record import Publisher, State
 from tests.integration.vault.running import REPOSITORY
+
+pytestmark = pytest.mark.slow(seconds=15, reason="kills a writer a thousand times")
 
 KILLS = 2000
 CAPACITY = 8192

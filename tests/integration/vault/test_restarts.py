@@ -27,6 +27,8 @@ from tests.integration.vault.running import (
 )
 from tests.open_files import open_files
 
+pytestmark = pytest.mark.slow(seconds=30, reason="kills vaults at random moments")
+
 KILLS = 20
 
 

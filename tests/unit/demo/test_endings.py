@@ -11,6 +11,8 @@ from demo.scenes import standby
 from gpu_suite.core import leftovers
 from tests.unit.demo import scratch
 
+pytestmark = pytest.mark.slow(seconds=60, reason="starts the demo for each signal")
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("moment", ["client 1: runs its first kernel", "get_client_list", "$ mpsguard-ctl clients"])

@@ -23,6 +23,8 @@ from gpu_suite.core.bench import Bench
 from mpsguard import client
 from tests.unit.demo import scratch
 
+pytestmark = pytest.mark.slow(seconds=5, reason="runs a scene of the demo")
+
 REQUEST = Request("demo", tokens=4, width=40)
 ANSWER = model.stream(REQUEST)
 TOKEN = REQUEST.width

@@ -9,6 +9,8 @@ from demo.scenes import SCENES
 from gpu_suite.core import leftovers
 from tests.unit.demo import scratch
 
+pytestmark = pytest.mark.slow(seconds=60, reason="runs the whole demo")
+
 
 @dataclass(frozen=True)
 class Run:

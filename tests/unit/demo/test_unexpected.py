@@ -13,6 +13,8 @@ from gpu_suite.core.bench import Bench
 from gpu_suite.core.errors import SuiteError
 from tests.unit.demo import scratch
 
+pytestmark = pytest.mark.slow(seconds=10, reason="runs scenes of the demo")
+
 _STRANGE = [Fact("2 of 3 clients", harm=True, as_expected=False, expected="3 of 3 clients")]
 
 

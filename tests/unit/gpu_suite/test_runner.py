@@ -21,6 +21,8 @@ from gpu_suite.core.runner import run
 from gpu_suite.core.stock import StockDaemon
 from gpu_suite.simulated import SimulatedPrograms, simulated_programs
 
+pytestmark = pytest.mark.slow(seconds=40, reason="starts guards on the simulated stack")
+
 
 def nothing(_bench: Bench) -> Iterator[Finding]:
     yield all_of("fine", 1, 1, "things")

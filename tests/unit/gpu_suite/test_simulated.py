@@ -4,6 +4,8 @@ import pytest
 
 from gpu_suite.main import main
 
+pytestmark = pytest.mark.slow(seconds=50, reason="runs measurements on the simulated stack")
+
 
 @pytest.mark.parametrize(
     ("suite", "name"),

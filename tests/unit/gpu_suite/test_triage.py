@@ -19,6 +19,8 @@ from gpu_suite.triage.memory_group import _hierarchies
 from gpu_suite.triage.verdict import NO_INCIDENT, RIGHT, UNKNOWN, WRONG, Report, Verdict, judge, report
 from results.schema import Result
 
+pytestmark = pytest.mark.slow(seconds=15, reason="runs a matrix on the simulated stack")
+
 CULPRIT, INNOCENTS = 7, (8, 9, 10)
 
 

@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mpsguard.daemon.journal import Journal
 from tests.unit.journal.incidents import wait
+
+pytestmark = pytest.mark.slow(seconds=12, reason="kills a writer a few hundred times")
 
 ROUNDS = 32
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -13,6 +13,8 @@ from gpu_suite import ordered_cost, preload_cost
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.programs import CUDA
 
+pytestmark = pytest.mark.slow(seconds=10, reason="compiles CUDA programs")
+
 EVENT = '{"event":"cost","pid":1,"monotonic":1.0,"realtime":2.0,"allocate":%s,"free":2e-5,"allocate_worst":1e-3,'
 EVENT += '"free_worst":1e-3,"asked":100,"taken":%s,"left":0}'
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
@@ -13,6 +14,8 @@ from mpsguard.client.zones.table import SLOTS, TableWriter
 from mpsguard.preload.zone_layout import MARGIN
 from mpsguard.preload.zone_table import Region
 from tests.unit.client.zones.stub import MIB, StubDriver, StubUvm, armed_in_maps, table_of_this_process
+
+pytestmark = pytest.mark.slow(seconds=10, reason="a long random history")
 
 sizes = st.integers(0, 1 << 48)
 CALLS = ("reserve", "create", "map", "release", "unmap", "release_addresses", "synchronize", "free_memory")
