@@ -52,6 +52,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restart_burst: Count = 5
     """Starts of the control daemon allowed within `restart_window`; past it the lane is flapping."""
     restart_window: Seconds = 60.0
+    """See `restart_burst`."""
 
 
 class Lifelines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +74,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One remedy for a class of faults."""
 
     remedy: RemedyName
+    """Terminate: end the culprit in the order that spares the others."""
     mode: Literal["off", "observe", "enforce"] = "observe"
     """With `observe` the journal says what would have been done."""
     at_least: Literal["proven", "likely"] = "proven"
@@ -88,24 +90,32 @@ class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which remedies follow, by fault class (docs/policy.md). What ends a process is only observed until asked for."""
 
     mmu: tuple[Step, ...] = _TERMINATE
+    """Memory faults: Xid 31 and what the address spaces tell."""
     sm: tuple[Step, ...] = _TERMINATE
+    """Faults inside a kernel: Xid 13 and 43."""
     engine: tuple[Step, ...] = _TERMINATE
+    """Faults of copy and other engines."""
     process: tuple[Step, ...] = ()
     """The process has ended already."""
     lane: tuple[Step, ...] = ()
-    """Nobody's doing; the lane is started again in any case."""
+    """The control daemon or its server ended; the lane is started again in any case."""
     device: tuple[Step, ...] = ()
+    """The GPU itself: ECC, bus, firmware."""
 
 
 class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One public pipe directory, the GPUs behind it, and how they are run."""
 
     name: Name = "default"
+    """In commands, metrics and log lines; also the name of its directory below `run_directory`."""
     pipe_directory: str = "/run/nvidia-mps"
+    """What programs name in CUDA_MPS_PIPE_DIRECTORY; absolute, and outside of `run_directory`."""
     gpus: tuple[str, ...] = ("all",)
+    """`["all"]`, or GPU numbers and UUIDs (`GPU-...`, `MIG-...`)."""
     multiuser: bool = False
     """Start the control daemon with -M, so that clients of different users share one server."""
     control_binary: str = "nvidia-cuda-mps-control"
+    """The stock control daemon: a name on PATH, or a path."""
     standby: bool = False
     """Run a second lane, on which standbys wait behind ``standby`` in the pipe directory (docs/standby.md)."""
     sentinel: bool = False
@@ -123,6 +133,7 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run_directory: str = DEFAULT_RUN_DIRECTORY
     """The guard's own sockets and the lanes' private pipe directories."""
     state_directory: str = "/var/lib/mpsguard"
+    """The journal of events and incidents, and the settings of lanes."""
     log_directory: str = "/var/log/mpsguard"
     """The lanes' control.log and server.log, a directory for each lane."""
     core_directory: str | None = None
@@ -130,7 +141,9 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: str | None = None
     """Members may use the control API, besides root."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The guard's own log, on standard error."""
     log_format: Literal["auto", "json", "console"] = "auto"
+    """`auto`: `console` on a terminal, else `json`."""
     metrics_address: str | None = None
     """``HOST:PORT`` to serve Prometheus metrics on; unset: only `mpsguard-ctl metrics`."""
 
@@ -139,8 +152,11 @@ class Vault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The vault: GPU memory that outlives its process."""
 
     enabled: bool = True
+    """Whether sessions and regions can be made."""
     bytes_per_user: Annotated[int, Meta(ge=0)] = 1 << 40
+    """Of all regions of one user together."""
     regions_per_user: Count = 1024
+    """Over all sessions of one user."""
     chunks_per_user: Count = 8192
     """Each chunk costs the guard and its keeper a descriptor."""
     simulated: bool = False
@@ -294,6 +310,11 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "domain[].remedies": Remedies,
     **{f"domain[].remedies.{name}[]": Step for name in Remedies.__struct_fields__},
 }
+
+
+def sections() -> dict[str, type[msgspec.Struct]]:
+    """Every section by its path in the file (``domain[].policy``), with the type of its keys."""
+    return dict(_SECTIONS)
 
 
 def _explain(message: str) -> str:

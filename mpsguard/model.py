@@ -80,7 +80,9 @@ class LaneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     active_thread_percentage: float | None = None
+    """Share of the SMs that each client may use: above 0, at most 100."""
     client_priority: int | None = None
+    """0: normal; 1: below normal."""
     pinned_device_memory_limit: dict[str, str] = msgspec.field(default_factory=dict)
     """Device ordinal or UUID to a limit such as ``"8G"`` or ``"512M"``."""
 

@@ -1,4 +1,4 @@
-"""The command line: `scripts/results [--markdown | --write-readme]`."""
+"""The command line: `scripts/results [--markdown | --write-summary]`."""
 
 import argparse
 import sys
@@ -7,11 +7,10 @@ from typing import Final
 
 from rich.console import Console
 
-from results.origin import REPOSITORY
 from results.schema import DIRECTORY, ResultError, load_all, newest
-from results.table import markdown, show, with_block
+from results.table import markdown, show
 
-README: Final = REPOSITORY / "README.md"
+SUMMARY: Final = "SUMMARY.md"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,14 +18,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         results = newest(load_all(options.directory))
-        if options.write_readme:
-            README.write_text(with_block(README.read_text(encoding="utf-8"), markdown(results)), encoding="utf-8")
+        if options.write_summary:
+            (options.directory / SUMMARY).write_text(markdown(results), encoding="utf-8")
             return 0
     except ResultError as error:
         sys.stderr.write(f"results: {error}\n")
         return 2
     if options.markdown:
-        sys.stdout.write(markdown(results) + "\n")
+        sys.stdout.write(markdown(results))
     else:
         show(results, Console())
     return 0 if all(result.holds for result in results) else 1
@@ -36,6 +35,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="results", description="Show the newest measured result of each suite.")
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help="where the result files are")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="print the README's table")
-    form.add_argument("--write-readme", action="store_true", help="put that table into README.md")
+    form.add_argument("--markdown", action="store_true", help="print the summary")
+    form.add_argument("--write-summary", action="store_true", help=f"write it to {SUMMARY} in that directory")
     return parser

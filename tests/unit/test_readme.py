@@ -1,16 +1,20 @@
-"""What the README tells its reader is so: configuration, exit codes, commands."""
+"""What the README tells its reader is so: configuration, exit codes, commands, links; and it stays short."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 from mpsguard import config
 from mpsguard.cli.ctl import COMMANDS
 from mpsguard.cli.session import Exit
+from results import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_LINES = 150
 
 
 def test_configuration_example_is_valid() -> None:
@@ -23,9 +27,10 @@ def test_every_exit_code_is_in_the_table() -> None:
     assert codes == sorted(Exit)
 
 
-def test_every_command_is_named() -> None:
-    (section,) = re.findall(r"^## mpsguard-ctl\n(.*?)^## ", README, re.DOTALL | re.MULTILINE)
-    assert [name for name in COMMANDS if f"`{name}" not in section] == []
+def test_the_commands_named_are_there() -> None:
+    named = set(re.findall(r"mpsguard-ctl ([a-z]+)", README))
+    assert named
+    assert named <= set(COMMANDS)
 
 
 def test_the_make_targets_named_are_there() -> None:
@@ -34,11 +39,33 @@ def test_the_make_targets_named_are_there() -> None:
     assert {"demo", "test"} <= targets
 
 
-def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", README)
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("page", ["README.md", "docs/README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {page for page in pages if f"({page})" not in index} == set()
 
 
 def test_the_first_screen_has_the_two_commands_and_the_demo() -> None:
     first_screen = "\n".join(README.splitlines()[:30])
     assert all(text in first_screen for text in ("make demo", "make test", "<!-- demo:begin -->"))
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    stale = [str(path) for path, text in reference.pages().items() if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "run scripts/reference"
+
+
+def test_every_configuration_key_says_what_it_is_for() -> None:
+    rows = [line.split(" | ") for line in reference.configuration().splitlines() if line.startswith("| `")]
+    assert [cells[0] for cells in rows if not cells[-1].strip(" |")] == []

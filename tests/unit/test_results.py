@@ -1,4 +1,4 @@
-"""Results: the form of the files, the tables made of them, and the files and the README of this very tree."""
+"""Results: the form of the files, the tables made of them, and the files and the summary of this very tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from results import main, origin
 from results.recorder import Recorder, peer
 from results.schema import DIRECTORY, Result, ResultError, encode, load, load_all, newest
-from results.table import BEGIN, END, NONE_YET, cells, figure, markdown, number, show, with_block
+from results.table import NONE_YET, cells, figure, markdown, number, show
 
 ROW = {
     "name": "clients that died",
@@ -153,7 +153,7 @@ def test_row_that_does_not_hold_is_shown_as_such(tmp_path: Path, capsys: pytest.
     assert main.main(["--directory", str(tmp_path), "--markdown"]) == 1
     shown = capsys.readouterr().out
     assert "| 3 of 4 clients |  | 0 of 4 | **NO** |" in shown
-    assert "</b>: 0 of 1 hold</summary>" in shown
+    assert "0 of 1 bars hold." in shown
     assert main.main(["--directory", str(tmp_path)]) == 1
     assert "NO" in capsys.readouterr().out
 
@@ -196,15 +196,11 @@ def test_markup_in_a_result_stays_text(tmp_path: Path) -> None:
     assert "[0, 3] *ms*" in console.export_text()
 
 
-def test_block_is_replaced_and_nothing_else() -> None:
-    readme = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    assert with_block(readme, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-
-
-@pytest.mark.parametrize("readme", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}{END}"])
-def test_readme_without_its_marks_is_refused(readme: str) -> None:
-    with pytest.raises(ResultError, match="there must be one"):
-        with_block(readme, "new")
+def test_a_row_without_a_bar_neither_holds_nor_fails(tmp_path: Path) -> None:
+    rows = [ROW, {**ROW, "name": "seconds", "bar": "reported beside it"}]
+    result = loaded(tmp_path, {**FILE, "rows": rows})
+    assert [cells(row)[-1] for row in result.rows] == ["yes", "-"]
+    assert "1 of 1 bars hold." in markdown([result])
 
 
 def test_recorder_writes_what_load_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,10 +290,10 @@ def test_the_files_of_this_tree_are_in_order() -> None:
     assert all(result.rows for result in load_all(DIRECTORY))
 
 
-def test_the_readme_shows_the_newest_results() -> None:
-    readme = main.README.read_text(encoding="utf-8")
-    assert with_block(readme, markdown(newest(load_all(DIRECTORY)))) == readme, "run scripts/results --write-readme"
+def test_the_summary_shows_the_newest_results() -> None:
+    summary = (DIRECTORY / main.SUMMARY).read_text(encoding="utf-8")
+    assert markdown(newest(load_all(DIRECTORY))) == summary, "run scripts/results --write-summary"
 
 
 def test_no_results_is_said() -> None:
-    assert markdown([]) == NONE_YET
+    assert NONE_YET in markdown([])
