@@ -59,7 +59,7 @@ class World:
         """Start everything, and wait until it serves and a standby is ready."""
         self._start_vault()
         command = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--run-directory", str(self._run_directory)]
-        command += ["--pipe-directory", str(self.root / "mps"), "--standby", "1", "--give-up", "20"]
+        command += ["--pipe-directory", str(self.root / "mps"), "--standby", "1", "--give-up", "20", "--settle", "0"]
         # The supervisor writes where we do, but for what it says.
         program = [sys.executable, *_SERVER]
         redirected = ["sh", "-c", 'exec "$@" 2>>"$0"', str(self.root / "log"), *command, "--", *program]

@@ -134,7 +134,7 @@ class WithStandby:
         self.name = name
         self._guard = guard
         self._at_work = at_work
-        run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(guard.config), "--standby", "1"]
+        run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(guard.config), "--standby", "1", "--settle", "0"]
         self.program = Program(directory, name, [*run, *options, "--", *command], environment(guard))
         self.events = self.program.events
 

@@ -23,6 +23,8 @@ GRACE: Final = 10.0
 """Seconds from SIGTERM to SIGKILL for a process that is ended without the user's word, unless he says otherwise."""
 PROMOTION_WITHIN: Final = 60.0
 """Seconds for the vault to promote a standby; a guard may be restarted meanwhile."""
+SETTLE: Final = 10.0
+"""Seconds after which a process that became ready, or was promoted, counts as one that works."""
 
 _CANNOT_RUN: Final = 126
 _LATER: Final = 0.01
@@ -43,6 +45,8 @@ class Plan(msgspec.Struct, frozen=True):
     give_up: int
     grace: float = GRACE
     promotion_within: float = PROMOTION_WITHIN
+    settle: float = SETTLE
+    """Seconds; see `decision.Settled`. With 0 every process that was ready has settled."""
 
 
 class _Process:
@@ -115,8 +119,13 @@ class Pair:
             process = self._processes.pop(number)
             self._close_desk(process.desk)
             process.close_gate()
-            assert process.program.exit_code is not None
-            self._happen(decision.Ended(number, process.program.exit_code))
+            self._disarm(f"settled {number}")
+            code = process.program.exit_code
+            assert code is not None
+            before = self._state
+            self._happen(decision.Ended(number, code))
+            if not before.over:
+                self._tell_end(before, number, process.program.pid, code)
 
     def stopping(self, number: signal.Signals) -> None:
         """The user wants it to end: nobody is started any more."""
@@ -208,10 +217,12 @@ class Pair:
         match message:
             case wire.Ready():
                 self._happen(decision.Ready(number))
+                self._arm_settled(number)
             case wire.Promoted():
                 if self._kept.all():
                     self._await_question()
                 self._happen(decision.Promoted(number))
+                self._arm_settled(number)
             case wire.Take(id):
                 if desk.serves:
                     self._spawn(self._give(desk, message))
@@ -280,6 +291,28 @@ class Pair:
             self._spawn(ending.kill(program, self._end_work))
 
     # --- its own
+
+    def _arm_settled(self, number: int) -> None:
+        if not self._plan.settle:
+            # At once, and not in the next turn of the loop: its end may be known in this one.
+            self._happen(decision.Settled(number))
+            return
+        self._arm(f"settled {number}", self._plan.settle, lambda: self._happen(decision.Settled(number)))
+
+    def _tell_end(self, before: decision.State, number: int, pid: int, code: int) -> None:
+        """One line for each death: which process, how, and what follows."""
+        member = before.member(number)
+        if member is None or member.superseded or (code == 0 and number == before.active):
+            return
+        after = self._state
+        role = "active" if number == before.active else "standby"
+        how = f"exit code {code}" if code <= 128 else f"exit code {code}, signal {code - 128}"
+        if after.given_up:
+            self._say(f"the {role} process {pid} ended ({how}); gave up after {after.deaths} deaths in a row")
+        elif role == "standby" or after.active is None:
+            self._say(f"the {role} process {pid} ended ({how}); another one is started")
+        else:
+            self._say(f"the {role} process {pid} ended ({how}); its standby goes on")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

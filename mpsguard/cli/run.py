@@ -16,7 +16,7 @@ from mpsguard import config
 from mpsguard.cli import end_work, listening, question
 from mpsguard.cli.config_option import config_option
 from mpsguard.cli.listening import Address
-from mpsguard.cli.pair import GRACE, Pair, Plan
+from mpsguard.cli.pair import GRACE, SETTLE, Pair, Plan
 from mpsguard.cli.supervise import Start, Supervisor
 from mpsguard.cli.wrapped import Wrapped
 from mpsguard.config import ConfigError
@@ -93,7 +93,14 @@ class _Command(click.Command):
     type=click.IntRange(1),
     default=5,
     show_default=True,
-    help="With --standby: deaths in a row, with no process ready in between, after which it is over.",
+    help="With --standby: deaths of the active process in a row, after which it is over.",
+)
+@click.option(
+    "--settle",
+    type=click.FloatRange(0, 3600),
+    default=SETTLE,
+    show_default=True,
+    help="With --standby: seconds after which a process that is ready, or promoted, ends such a row.",
 )
 @click.argument("arguments", metavar="-- CMD [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
@@ -108,6 +115,7 @@ def run(
     standby: int,
     addresses: tuple[Address, ...],
     give_up: int,
+    settle: float,
     arguments: tuple[str, ...],
 ) -> None:
     """Run CMD under the guard: on INT, TERM, HUP and QUIT its GPU work ends first, so that nobody else's does."""
@@ -133,6 +141,7 @@ def run(
                 own_group=not foreground,
                 give_up=give_up,
                 grace=grace,
+                settle=settle,
             )
 
             def start(ended: Callable[[], None]) -> Pair:
@@ -170,6 +179,7 @@ def _plan(
     own_group: bool,
     give_up: int,
     grace: float | None,
+    settle: float,
 ) -> Plan:
     """How two processes are started; the listening sockets go to ``owned``."""
     waiting = str(config.standby_directory(public))
@@ -183,7 +193,15 @@ def _plan(
     vault = os.environ.get(SOCKET_VARIABLE) or str(socket_path(run_directory))
     common = {**os.environ, SOCKET_VARIABLE: vault, PROGRAM_VARIABLE: secrets.token_hex(16)}
     environment = {Role.ACTIVE: {**common, _VARIABLE: public}, Role.STANDBY: {**common, _VARIABLE: waiting}}
-    return Plan(arguments, environment, listeners, own_group, give_up, GRACE if grace is None else grace)
+    return Plan(
+        arguments,
+        environment,
+        listeners,
+        own_group,
+        give_up,
+        grace=GRACE if grace is None else grace,
+        settle=settle,
+    )
 
 
 def _where(

@@ -8,6 +8,7 @@ active ends otherwise           the standby, ready or on its way to it, is the a
 standby ends                    another one, once there is an active one that is ready
 another process is promoted     the old active one is superseded: it writes nothing any more, and is ended
 nobody is promoted in time      the one that should have been is ended (the session had been left in order, or is gone)
+active ends, again and again    after `give_up` deaths in a row, none of a process that had settled, the program is over
 
 Processes are told apart by numbers, which are given in the order in which they are started.
 """
@@ -26,6 +27,8 @@ class Member(msgspec.Struct, frozen=True):
     number: int
     role: Role
     ready: bool = False
+    settled: bool = False
+    """Whether it has been ready, or promoted, for the settling time."""
     superseded: bool = False
     """It was the active one, and another one has been promoted."""
 
@@ -34,7 +37,7 @@ class State(msgspec.Struct, frozen=True):
     """All there is to know. At most one standby, and at most one start to come."""
 
     give_up: int
-    """After so many deaths in a row with nobody ready in between, the program is given up."""
+    """After so many deaths of the active process in a row, none of which had settled, the program is given up."""
     members: tuple[Member, ...] = ()
     active: int | None = None
     """Who is the active one, or is to be promoted next."""
@@ -44,11 +47,13 @@ class State(msgspec.Struct, frozen=True):
     """The role of the process whose start is due, at once or later."""
     next_number: int = 0
     deaths: int = 0
-    """In a row, of processes after which nobody was left who was ready."""
+    """Deaths of the active process since one settled."""
     standby_deaths: int = 0
-    """In a row, of standbys."""
+    """Deaths of standbys since one settled."""
     code: int = 0
     """Exit code of the active process that ended last."""
+    given_up: bool = False
+    """Whether it is over because of too many deaths."""
     over: bool = False
     """Nothing is started any more: the program is done, was given up, or is being stopped."""
 
@@ -86,6 +91,15 @@ class Promoted(msgspec.Struct, frozen=True):
     number: int
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """A process has lived for the settling time since it became ready, or since its promotion if that came later.
+
+    That it was ready is not enough: a program that dies right afterwards would be started without end.
+    """
+
+    number: int
+
+
 class Ended(msgspec.Struct, frozen=True):
     """A process has ended, and all it has said before is known."""
 
@@ -105,7 +119,7 @@ class Stop(msgspec.Struct, frozen=True):
     code: int
 
 
-Event = Started | Ready | Promoted | Ended | NotPromoted | Stop
+Event = Started | Ready | Promoted | Settled | Ended | NotPromoted | Stop
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -141,6 +155,9 @@ class Finish(msgspec.Struct, frozen=True):
 
 Action = Start | AwaitPromotion | Supersede | End | Finish
 
+_ENDED_BY_US: Final = frozenset({0, 128 + 9, 128 + 15})
+"""Exit codes of a process that was superseded: in order, by SIGKILL, by SIGTERM."""
+
 LONGEST_DELAY: Final = 30.0
 _FIRST_DELAY: Final = 0.25
 
@@ -164,6 +181,8 @@ def decide(state: State, event: Event) -> tuple[State, list[Action]]:
             return _ready(state, number)
         case Promoted(number):
             return _promoted(state, number)
+        case Settled(number):
+            return _settled(state, number), []
         case Ended(number, code):
             return _ended(state, number, code)
         case NotPromoted(number):
@@ -190,7 +209,7 @@ def _ready(state: State, number: int) -> tuple[State, list[Action]]:
     if member is None or member.ready or member.superseded:
         return state, []
     members = tuple(replace(m, ready=True) if m.number == number else m for m in state.members)
-    state = replace(state, members=members, deaths=0, standby_deaths=0)
+    state = replace(state, members=members)
     if number != state.active:
         return state, []
     if member.role is Role.STANDBY:
@@ -204,19 +223,33 @@ def _promoted(state: State, number: int) -> tuple[State, list[Action]]:
         return state, []
     before = state.active if state.active != number else None
     members = tuple(
-        replace(m, ready=True) if m.number == number else replace(m, superseded=True) if m.number == before else m
+        replace(m, ready=True, settled=False) if m.number == number else _superseded(m) if m.number == before else m
         for m in state.members
     )
-    state = replace(state, members=members, active=number, promotion_due=False, deaths=0)
+    state = replace(state, members=members, active=number, promotion_due=False)
     state, more = _with_standby(state)
     return state, [*([Supersede(before)] if before is not None else []), *more]
+
+
+def _settled(state: State, number: int) -> State:
+    member = state.member(number)
+    if member is None or member.superseded:
+        return state
+    members = tuple(replace(m, settled=True) if m.number == number else m for m in state.members)
+    state = replace(state, members=members)
+    return replace(state, deaths=0) if number == state.active else replace(state, standby_deaths=0)
+
+
+def _superseded(member: Member) -> Member:
+    return replace(member, superseded=True)
 
 
 def _not_promoted(state: State, number: int) -> tuple[State, list[Action]]:
     if state.active != number or not state.promotion_due:
         return state, []
-    members = tuple(replace(m, superseded=True) if m.number == number else m for m in state.members)
-    state, more = _active_ended(replace(state, members=members), state.code)
+    members = tuple(_superseded(m) if m.number == number else m for m in state.members)
+    state = replace(state, members=members, active=None, promotion_due=False)
+    state, more = _finish(state) if state.over else _next_active(state)
     return state, [End(number), *more]
 
 
@@ -230,25 +263,34 @@ def _ended(state: State, number: int, code: int) -> tuple[State, list[Action]]:
     if state.over:
         return state, [] if state.members else [Finish(state.code)]
     if member.superseded:
-        return state, []
+        # Its successor may be promoted before its death is known here. Where we may have ended it ourselves, it is none.
+        by_itself = code not in _ENDED_BY_US
+        return replace(state, deaths=state.deaths + 1) if by_itself and not member.settled else state, []
     return _with_standby(replace(state, standby_deaths=state.standby_deaths + 1))
 
 
 def _active_ended(state: State, code: int) -> tuple[State, list[Action]]:
     state = replace(state, active=None, promotion_due=False, code=code)
     if state.over or code == 0:
-        ends = [] if state.over else [End(member.number) for member in state.members if not member.superseded]
-        state = replace(state, over=True, coming=None)
-        return state, [*ends] if state.members else [Finish(code)]
-    heir = state.standby
-    if heir is not None and heir.ready:
-        return replace(state, active=heir.number, promotion_due=True), [AwaitPromotion(heir.number)]
+        return _finish(state)
     state = replace(state, deaths=state.deaths + 1)
-    if heir is not None:
-        return replace(state, active=heir.number), []
     if state.deaths >= state.give_up:
-        state = replace(state, over=True, coming=None)
-        return state, [] if state.members else [Finish(code)]
+        return _finish(replace(state, given_up=True))
+    return _next_active(state)
+
+
+def _finish(state: State) -> tuple[State, list[Action]]:
+    """Start nothing any more, end those that live."""
+    ends = [] if state.over else [End(member.number) for member in state.members if not member.superseded]
+    state = replace(state, over=True, coming=None)
+    return state, [*ends] if state.members else [Finish(state.code)]
+
+
+def _next_active(state: State) -> tuple[State, list[Action]]:
+    heir = state.standby
+    if heir is not None:
+        state = replace(state, active=heir.number, promotion_due=heir.ready)
+        return state, [AwaitPromotion(heir.number)] if heir.ready else []
     return replace(state, coming=Role.ACTIVE), [Start(Role.ACTIVE, delay(state.deaths))]
 
 
@@ -256,4 +298,4 @@ def _with_standby(state: State) -> tuple[State, list[Action]]:
     active = None if state.serving is None else state.member(state.serving)
     if state.over or active is None or not active.ready or state.standby is not None or state.coming is not None:
         return state, []
-    return replace(state, coming=Role.STANDBY), [Start(Role.STANDBY, delay(state.standby_deaths))]
+    return replace(state, coming=Role.STANDBY), [Start(Role.STANDBY, delay(max(state.deaths, state.standby_deaths)))]

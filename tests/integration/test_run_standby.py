@@ -216,6 +216,19 @@ def test_it_gives_up_with_the_exit_code_of_the_last_death(run: Starter) -> None:
     assert running.wait() == 9
 
 
+def test_it_gives_up_a_program_that_dies_after_each_promotion(run: Starter) -> None:
+    """Each death finds a standby that is ready: without a limit this would go on for good."""
+    running = run("silent", options=("--give-up", "3"))
+    active, standby = both(run, running)
+    for _ in range(2):
+        os.kill(active["pid"], signal.SIGSEGV)
+        os.kill(standby["pid"], signal.SIGUSR1)
+        active, standby = standby, run.up(running)
+    os.kill(active["pid"], signal.SIGSEGV)
+    assert running.wait() == 128 + signal.SIGSEGV
+    wait_for("the last standby's end", lambda: not alive(standby["pid"]))
+
+
 def test_a_superseded_process_writes_no_more_before_its_connections_are_given_away(run: Starter) -> None:
     """It lives, it is in the middle of writing, and does not know."""
     running = run("accept", "writes", options=("--listen", "127.0.0.1:0"))
@@ -332,7 +345,7 @@ from mpsguard.standby.role import Role
 async def main():
     program = "import os; from mpsguard.client.connections import tell_ready; tell_ready(); os._exit(3)"
     environment = dict.fromkeys(Role, dict(os.environ))
-    plan = Plan((sys.executable, "-c", program), environment, {}, own_group=True, give_up=2)
+    plan = Plan((sys.executable, "-c", program), environment, {}, own_group=True, give_up=2, settle=0.0)
     pair = Pair(plan, None, print, lambda: None)
     pair.start()
     for _ in range(3):

@@ -15,6 +15,7 @@ from mpsguard.standby.decision import (
     NotPromoted,
     Promoted,
     Ready,
+    Settled,
     Start,
     Started,
     State,
@@ -85,6 +86,11 @@ class Supervised(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.roles)))
         self.said_ready.add(number)
         self.happen(Ready(number))
+
+    @precondition(lambda self: self.said_ready & self.roles.keys())
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        self.happen(Settled(data.draw(st.sampled_from(sorted(self.said_ready & self.roles.keys())))))
 
     @precondition(lambda self: self.said_ready & self.roles.keys())
     @rule(data=st.data())
@@ -217,14 +223,44 @@ def test_the_exit_code_is_that_of_the_active_process() -> None:
     assert after(*BOTH, Stop(143), Ended(1, 143), Ended(0, 5))[1] == [Finish(5)]
 
 
-def test_it_gives_up_after_so_many_deaths_with_nobody_ready_in_between() -> None:
+def test_it_gives_up_after_so_many_deaths_if_none_of_them_had_settled() -> None:
     deaths: list[Event] = []
     for number in range(GIVE_UP - 1):
         deaths += [Started(), Ended(number, 9)]
         assert after(*deaths)[1] == [Start(Role.ACTIVE, decision.delay(number + 1))]
     last: list[Event] = [Started(), Ended(GIVE_UP - 1, 7)]
     assert after(*deaths, *last)[1] == [Finish(7)]
-    assert after(*deaths, Started(), Ready(GIVE_UP - 1), Ended(GIVE_UP - 1, 7))[1] == [Start(Role.ACTIVE, 0.0)]
+    number = GIVE_UP - 1
+    assert after(*deaths, Started(), Ready(number), Ended(number, 7))[1] == [Finish(7)]
+    assert after(*deaths, Started(), Ready(number), Settled(number), Ended(number, 7))[1] == [Start(Role.ACTIVE, 0.0)]
+
+
+def test_deaths_right_after_a_promotion_count() -> None:
+    """Each is followed by a standby that is ready: without a limit this would go on for good."""
+    events: list[Event] = [*BOTH]
+    delays = []
+    for number in range(GIVE_UP - 1):
+        events += [Ended(number, 1), Promoted(number + 1)]
+        (start,) = after(*events)[1]
+        assert isinstance(start, Start)
+        delays.append(start.after)
+        events += [Started(), Ready(number + 2)]
+    assert delays == [decision.delay(number + 1) for number in range(GIVE_UP - 1)]
+    state, actions = after(*events, Ended(GIVE_UP - 1, 1))
+    assert (actions, state.given_up) == ([End(GIVE_UP)], True)
+    assert after(*events, Ended(GIVE_UP - 1, 1), Ended(GIVE_UP, 143))[1] == [Finish(1)]
+    # One that has settled ends the row.
+    assert after(*events, Settled(GIVE_UP - 1), Ended(GIVE_UP - 1, 1))[1] == [AwaitPromotion(GIVE_UP)]
+
+
+def test_a_death_that_is_known_after_its_successors_promotion_counts() -> None:
+    begun = (*BOTH, Promoted(1))
+    assert after(*begun, Ended(0, 139))[0].deaths == 1
+    assert after(*begun, Ended(0, 137))[0].deaths == 0
+    assert after(*BOTH, Settled(0), Promoted(1), Ended(0, 139))[0].deaths == 0
+    # To have settled as a standby is another thing.
+    again = (*BOTH, Settled(1), Promoted(1), Started(), Ready(2), Promoted(2), Ended(1, 139))
+    assert after(*again)[0].deaths == 1
 
 
 def test_a_standby_that_dies_again_and_again_does_not_end_what_works() -> None:
