@@ -134,7 +134,9 @@ class WithStandby:
         self.name = name
         self._guard = guard
         self._at_work = at_work
-        run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(guard.config), "--standby", "1", "--settle", "0"]
+        run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(guard.config)]
+        # The faults of a run follow each other within seconds.
+        run += ["--standby", "1", "--settle", "0"]
         self.program = Program(directory, name, [*run, *options, "--", *command], environment(guard))
         self.events = self.program.events
 

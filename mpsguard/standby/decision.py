@@ -263,7 +263,7 @@ def _ended(state: State, number: int, code: int) -> tuple[State, list[Action]]:
     if state.over:
         return state, [] if state.members else [Finish(state.code)]
     if member.superseded:
-        # Its successor may be promoted before its death is known here. Where we may have ended it ourselves, it is none.
+        # Its successor may be promoted before its death is known here. An end that may be our doing is no death.
         by_itself = code not in _ENDED_BY_US
         return replace(state, deaths=state.deaths + 1) if by_itself and not member.settled else state, []
     return _with_standby(replace(state, standby_deaths=state.standby_deaths + 1))
