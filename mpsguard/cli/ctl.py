@@ -3,6 +3,7 @@
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 import mpsguard
 from mpsguard.cli.commands import Commands
@@ -51,7 +52,8 @@ COMMANDS: Final = {
 @click.pass_context
 def main(context: click.Context, run_directory: str, as_json: bool, deadline: float) -> None:
     """Look at a running mpsguard and tell it what to do."""
-    context.obj = Session(run_directory, as_json, deadline)
+    named = context.get_parameter_source("run_directory") is not ParameterSource.DEFAULT
+    context.obj = Session(run_directory, as_json, deadline, run_directory_named=named)
 
 
 if __name__ == "__main__":

@@ -131,6 +131,9 @@ def doctor(session: Session, path: Path | None) -> None:
         settings = config.load(path)
     except ConfigError as error:
         session.fail(Exit.USAGE, str(error))
+    if session.run_directory_named:
+        guard = msgspec.structs.replace(settings.guard, run_directory=session.run_directory)
+        settings = msgspec.structs.replace(settings, guard=guard)
     findings = list(examine(settings))
     if session.as_json:
         session.print_json(findings)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_STANDARD_OUTPUT = Path("-")
+
 _id = click.argument("name", metavar="ID")
 
 
@@ -78,7 +80,9 @@ def show(session: Session, name: str) -> None:
 
 @incident.command()
 @_id
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to; standard output without.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to; standard output without, and for -."
+)
 @with_session
 def export(session: Session, name: str, output: Path | None) -> None:
     """Write incident ID as a JSON bundle: the verdict, and all evidence that triage needs to come to it again."""
@@ -86,27 +90,33 @@ def export(session: Session, name: str, output: Path | None) -> None:
     if output is None:
         session.print_json(bundle)
     else:
-        _write(session, output, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
-        _done(session, bundle.record.id, output)
+        _write(session, bundle.record.id, output, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
 
 
 @incident.command()
 @_id
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The HTML file.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The HTML file; - for standard output.",
+)
 @with_session
 def report(session: Session, name: str, output: Path) -> None:
     """Write incident ID as one HTML file with the timeline drawn; it needs no network and runs no script."""
     record = session.ask("incident", Arguments(name), RecordedIncident)
-    _write(session, output, page.render(_told(record)).encode())
-    _done(session, record.id, output)
+    _write(session, record.id, output, page.render(_told(record)).encode())
 
 
 def _told(record: RecordedIncident) -> Story:
     return tell(record, {number: catalog.lookup(number).advice for number in record.incident.xids})
 
 
-def _write(session: Session, path: Path, content: bytes) -> None:
-    """A whole file or the one that was there before; for its owner only, as command lines are in it."""
+def _write(session: Session, name: str, path: Path, content: bytes) -> None:
+    """Write a whole file, or leave the one that was there; for its owner only, as command lines are in it."""
+    if path == _STANDARD_OUTPUT:
+        click.get_binary_stream("stdout").write(content)
+        return
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123
@@ -115,6 +125,7 @@ def _write(session: Session, path: Path, content: bytes) -> None:
     except OSError as error:
         draft.unlink(missing_ok=True)
         session.fail(Exit.FAILED, f"{path}: {error.strerror}")
+    _done(session, name, path)
 
 
 def _done(session: Session, name: str, path: Path) -> None:

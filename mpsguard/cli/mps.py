@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,18 @@ async def serve(guard: Guard, arguments: Arguments) -> Reply:
 HANDLER = Handler("mps", Arguments, serve)
 
 
+_REFUSALS = re.compile(
+    r"Unknown command |Invalid |Server (\d+ )?not found|A user id \(UID\) is required", re.IGNORECASE
+)
+"""How the control daemon's answer to a command that it does not carry out begins (535.261.03, 550.163.01). Its exit
+status is 0 all the same."""
+
+
+def refused(reply: Reply) -> bool:
+    """Whether the control daemon did not carry the command out."""
+    return reply.exit_status != 0 or bool(reply.lines and _REFUSALS.match(reply.lines[0]))
+
+
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--domain", help="Which domain, if there is more than one.")
 @click.argument("command", nargs=-1, required=True)
@@ -52,4 +65,4 @@ def mps(session: Session, domain: str | None, command: tuple[str, ...]) -> None:
     else:
         for line in reply.lines:
             click.echo(line)
-    sys.exit(Exit.OK if reply.exit_status == 0 else Exit.FAILED)
+    sys.exit(Exit.FAILED if refused(reply) else Exit.OK)

@@ -52,6 +52,8 @@ class _Command(click.Command):
         """As click's own."""
         try:
             return super().make_context(*arguments, **more)
+        except click.MissingParameter as error:
+            raise _UsageError("no command to run: mpsguard run [OPTIONS] -- CMD [ARGS]...", error.ctx) from None
         except click.UsageError as error:
             raise _UsageError(error.message, error.ctx) from None
 
@@ -123,6 +125,8 @@ def run(
         public, asked_at = _where(path, domain, pipe_directory, run_directory)
     except ConfigError as error:
         _fail(OURS, str(error))
+    if not _is_socket(Path(public) / _CONTROL):
+        _say(f"{public}: no guard serves it; the program runs without one, and without MPS")
     if addresses and not standby:
         raise _UsageError("--listen: only with --standby 1")
 

@@ -35,8 +35,12 @@ class Exit(IntEnum):
 class Session:
     """One invocation: where the guard is, how long to wait (seconds), and how to print."""
 
-    def __init__(self, run_directory: str, as_json: bool, deadline: float) -> None:
+    def __init__(
+        self, run_directory: str, as_json: bool, deadline: float, *, run_directory_named: bool = False
+    ) -> None:
+        """``run_directory_named``: whether the user named it, so that it counts more than a configuration file."""
         self.run_directory = run_directory
+        self.run_directory_named = run_directory_named
         self.as_json = as_json
         self.deadline = deadline
         # In a pipe nothing is cut or folded: other programs read it.
@@ -85,8 +89,11 @@ class Session:
         print(json.dumps(msgspec.to_builtins(value)))  # noqa: T201
 
     def fail(self, code: Exit, message: str) -> NoReturn:
-        """One line to standard error, and out."""
-        click.echo(f"mpsguard-ctl: {message}", err=True)
+        """One line to standard error, or with --json one document to standard output; then exit."""
+        if self.as_json:
+            self.print_json({"error": {"exit_code": int(code), "message": message}})
+        else:
+            click.echo(f"mpsguard-ctl: {message}", err=True)
         sys.exit(code)
 
 

@@ -82,7 +82,9 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
             result = await termination.terminate(lane, client, plan)
             _tell(guard.events, domain.name, result)
             return _outcome(result)
-    except (CommandFailedError, ProcessLookupError) as error:
+    except ProcessLookupError:
+        raise RequestError("failed", f"there is no process {arguments.pid}: it has ended, or never was") from None
+    except CommandFailedError as error:
         raise RequestError("failed", str(error)) from None
 
 

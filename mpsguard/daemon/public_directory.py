@@ -58,7 +58,7 @@ class PublicDirectory:
             self.close()
             raise PublicDirectoryError(
                 f"{self.path}: process {error.pid} holds control_lock; another guard or MPS control daemon "
-                "runs here (stop it: echo quit | nvidia-cuda-mps-control)"
+                f"runs here (stop it: echo quit | CUDA_MPS_PIPE_DIRECTORY={self.path} nvidia-cuda-mps-control)"
             ) from None
         except OSError as error:
             self.close()

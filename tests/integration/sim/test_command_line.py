@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,12 @@ def guarded() -> Iterator[Guarded]:
         running.start()
         running.client().expect("started")
         yield running
+
+
+def test_run_without_a_command_says_so() -> None:
+    done = serve("run", "--standby", "1")
+    assert done.returncode == 125
+    assert "-- CMD" in done.stderr
 
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -86,6 +93,31 @@ def test_events_are_followed(guarded: Guarded) -> None:
         assert seen["data"]["pid"] == client.pid
     finally:
         following.close()
+
+
+def test_a_command_that_the_control_daemon_does_not_know_fails(guarded: Guarded) -> None:
+    assert guarded.ctl("mps", "bogus").returncode == 1
+    assert guarded.ctl("mps", "get_server_list").returncode == 0
+
+
+def test_a_process_that_has_ended_cannot_be_terminated(guarded: Guarded) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    refused = guarded.ctl("--json", "terminate", str(ended.pid))
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"]["exit_code"] == 1
+    assert str(ended.pid) in json.loads(refused.stdout)["error"]["message"]
+    assert refused.stderr == ""
+
+
+def test_doctor_looks_where_it_is_told_to(guarded: Guarded, tmp_path: Path) -> None:
+    def api(*options: str) -> str:
+        command = [sys.executable, "-m", "mpsguard.cli.ctl", *options, "--json", "doctor"]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+        return next(finding["grade"] for finding in json.loads(done.stdout) if finding["subject"] == "control API")
+
+    assert api("--run-directory", str(guarded.run_directory)) == "ok"
+    assert api("--run-directory", str(tmp_path)) == "problem"
 
 
 def test_doctor_finds_what_is_wrong(guarded: Guarded) -> None:
