@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args, get_type_hints
 
@@ -116,6 +117,8 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Start the control daemon with -M, so that clients of different users share one server."""
     control_binary: str = "nvidia-cuda-mps-control"
     """The stock control daemon: a name on PATH, or a path."""
+    simulated: bool = False
+    """The control daemon is a simulation, as in `make demo`: there is no GPU, and no sensor of one is missed."""
     standby: bool = False
     """Run a second lane, on which standbys wait behind ``standby`` in the pipe directory (docs/standby.md)."""
     sentinel: bool = False
@@ -216,6 +219,7 @@ def validated(config: Config, source: str) -> Config:
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
                 raise ConfigError(f"domain.{key}: {twice!r} stands in two domains; each needs its own")
+        _check_gpus_apart(config.domain)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     return config
@@ -274,6 +278,22 @@ def _check_domain(key: str, domain: Domain, guard: Guard) -> None:
         twice = next((remedy for remedy in remedies if remedies.count(remedy) > 1), None)
         if twice is not None:
             raise ConfigError(f"{key}.remedies.{name}: {twice!r} stands there twice; once for each class of faults")
+
+
+def _check_gpus_apart(domains: Sequence[Domain]) -> None:
+    """No GPU may be in two domains: their servers would take turns on it, and a fault of either would stop both."""
+    taken: dict[str, str] = {}
+    for index, domain in enumerate(domains):
+        for gpu in domain.gpus:
+            other = next((name for each, name in taken.items() if gpu == each or "all" in (gpu, each)), None)
+            if other is not None:
+                raise ConfigError(
+                    f"domain[{index}].gpus: {gpu!r} is also in domain {other!r}; each GPU may be in one domain only"
+                )
+        twice = next((gpu for gpu in domain.gpus if domain.gpus.count(gpu) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"domain[{index}].gpus: {twice!r} stands there twice")
+        taken |= dict.fromkeys(domain.gpus, domain.name)
 
 
 def _check_settings(key: str, settings: LaneSettings) -> None:

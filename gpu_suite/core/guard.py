@@ -71,7 +71,9 @@ class Options:
     def fill(self, root: Path, control: str) -> str:
         """The configuration."""
         cores = f'core_directory = "{self.core_directory}"' if self.core_directory else ""
-        domain = ["sentinel = true"] if self.sentinel else []
+        simulated = Path(control).resolve().is_relative_to(REPOSITORY / "fault_injection")
+        domain = ["simulated = true"] if simulated else []
+        domain += ["sentinel = true"] if self.sentinel else []
         domain += ["standby = true"] if self.standby else []
         domain += [f"gpus = {json.dumps(self.gpus)}"] if self.gpus else []
         domain.append("[domain.lifelines]")

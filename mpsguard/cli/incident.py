@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -115,7 +116,7 @@ def _told(record: RecordedIncident) -> Story:
 def _write(session: Session, name: str, path: Path, content: bytes) -> None:
     """Write a whole file, or leave the one that was there; for its owner only, as command lines are in it."""
     if path == _STANDARD_OUTPUT:
-        click.get_binary_stream("stdout").write(content)
+        sys.stdout.buffer.write(content)
         return
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

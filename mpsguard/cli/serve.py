@@ -14,6 +14,7 @@ from mpsguard import config
 from mpsguard.cli.config_option import config_option
 from mpsguard.cli.handlers import HANDLERS
 from mpsguard.config import ConfigError
+from mpsguard.daemon import preflight
 from mpsguard.daemon.guard import Guard, StartError
 
 _CONFIG_EXIT: Final = 2
@@ -26,6 +27,7 @@ def serve(path: Path | None) -> None:
     """Serve in the foreground until SIGTERM, or until every domain was told to quit; the lanes live on."""
     try:
         settings = config.load(path)
+        preflight.check(settings)
         _set_up_logging(settings.guard)
         asyncio.run(_serve(settings))
     except ConfigError as error:
@@ -36,12 +38,15 @@ def serve(path: Path | None) -> None:
 
 @click.command("check-config")
 @config_option
-def check_config(path: Path | None) -> None:
-    """Check a configuration and start nothing."""
+@click.option(
+    "--portable", is_flag=True, help="The file alone: MPS, group and directories may be missing on this machine."
+)
+def check_config(path: Path | None, portable: bool) -> None:
+    """Check a configuration as `serve` would, and start nothing."""
     try:
         settings = config.load(path)
-        for domain in settings.domain:
-            config.find_control_binary(domain)
+        if not portable:
+            preflight.check(settings)
     except ConfigError as error:
         _fail(_CONFIG_EXIT, str(error))
     click.echo(f"{len(settings.domain)} domain(s): {', '.join(domain.name for domain in settings.domain)}")

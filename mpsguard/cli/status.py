@@ -83,7 +83,10 @@ async def serve(guard: Guard, _: Arguments) -> Status:
             for domain in guard.domains.values()
         ]
     )
-    judgement = judge([lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None])
+    states = guard.investigation.senses.states() if guard.investigation else ()
+    real = any(not domain.settings.simulated for domain in guard.domains.values())
+    lanes = [lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None]
+    judgement = judge(lanes, dict(states) if real else {})
     notes = [
         f"{domain.name}: clients that connect while no guard runs get no MPS (no mpsguard.socket holds the sockets)"
         for domain in domains
@@ -94,7 +97,11 @@ async def serve(guard: Guard, _: Arguments) -> Status:
         for domain in domains
         if not domain.impersonates
     ]
-    states = guard.investigation.senses.states() if guard.investigation else ()
+    notes += [
+        f"{domain.name}: simulated: no GPU is behind it"
+        for domain in guard.domains.values()
+        if domain.settings.simulated
+    ]
     sensors = tuple(SensorStatus(name, state.present, state.detail) for name, state in states)
     return Status(
         mpsguard.__version__, guard.started_at, judgement.health, judgement.problems, tuple(notes), domains, sensors

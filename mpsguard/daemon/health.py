@@ -1,11 +1,21 @@
-"""Whether a guard is well, as a pure function of its lanes' reports."""
+"""Whether a guard is well, as a pure function of its lanes' reports and its sensors' states."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
+from mpsguard.evidence import Source
 from mpsguard.model import LaneReport, LaneState
+from mpsguard.sensors.state import SensorState
+
+ESSENTIAL: Final = {
+    Source.UVM: "memory faults are not proven, and a crash ends the other clients",
+    Source.KERNEL_LOG: "faults inside kernels and of the device are not seen",
+    Source.NVML: "lifelines are held for their full time",
+}
+"""Sensors without which a promise is not kept, and which one."""
 
 
 class Health(StrEnum):
@@ -23,10 +33,19 @@ class Judgement(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
 
 
-def judge(lanes: Sequence[LaneReport]) -> Judgement:
-    """A lane in FAULT is the gravest; one that is anything but ACTIVE, or flaps, degrades the guard."""
+def judge(lanes: Sequence[LaneReport], sensors: Mapping[str, SensorState]) -> Judgement:
+    """Judge a guard by its lanes and by those sensors that are expected to be there.
+
+    A lane in FAULT is the gravest. A lane that is anything but ACTIVE, or flaps, degrades the guard, and so does an
+    essential sensor that is absent.
+    """
     problems = [f"lane {lane.name} is {lane.state}: {lane.reason}" for lane in lanes if lane.state != LaneState.ACTIVE]
     problems += [f"lane {lane.name} flaps: {lane.starts} starts" for lane in lanes if lane.flapping]
+    problems += [
+        f"sensor {name} is absent, so {ESSENTIAL[Source(name)]}: {state.detail}"
+        for name, state in sensors.items()
+        if name in ESSENTIAL and not state.present
+    ]
     if any(lane.state is LaneState.FAULT for lane in lanes):
         return Judgement(Health.FAULT, tuple(problems))
     return Judgement(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))

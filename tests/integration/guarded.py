@@ -142,6 +142,7 @@ class Guarded:
             [[domain]]
             pipe_directory = "{self.public}"
             control_binary = "{self.control}"
+            simulated = true
             {domain}
             [domain.settings]
             {settings}

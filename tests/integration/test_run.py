@@ -87,7 +87,10 @@ def test_wrong_usage_has_a_code_of_its_own(arguments: list[str]) -> None:
 
 def test_the_program_gets_its_own_options_and_the_public_directory(tmp_path: Path) -> None:
     config = tmp_path / "mpsguard.toml"
-    config.write_text('[[domain]]\nname="a"\npipe_directory="/x/a"\n[[domain]]\nname="b"\npipe_directory="/x/b"\n')
+    domains = [
+        f'[[domain]]\nname="{name}"\npipe_directory="/x/{name}"\ngpus=["{gpu}"]' for gpu, name in enumerate("ab")
+    ]
+    config.write_text("\n".join(domains))
     show = ["sh", "-c", 'echo "$CUDA_MPS_PIPE_DIRECTORY $*"', "-", "--grace", "x"]
     done = once("--config", str(config), "--domain", "b", *show, options=())
     assert done.stdout == "/x/b --grace x\n"

@@ -33,6 +33,7 @@ def test_a_whole_file_is_understood() -> None:
         [[domain]]
         name = "b"
         pipe_directory = "/run/b"
+        gpus = ["1"]
         """,
         "whole.toml",
     )
@@ -59,6 +60,8 @@ def test_a_whole_file_is_understood() -> None:
         ("[[domain]]\ngpus = 'all'", "domain[0].gpus:", "array"),
         ("[[domain]]\ngpus = []", "domain[0].gpus:", "all"),
         ("[[domain]]\ngpus = ['all', '0']", "domain[0].gpus:", "alone"),
+        ("[[domain]]\ngpus = ['0', '0']", "domain[0].gpus:", "twice"),
+        ("[[domain]]\n[[domain]]\nname='b'\npipe_directory='/x'", "domain[1].gpus:", "one domain only"),
         ("[[domain]]\ngpus = ['first']", "domain[0].gpus:", "UUID"),
         ("[[domain]]\nmultiuser = 'yes'", "domain[0].multiuser:", "bool"),
         ("[[domain]]\n[domain.policy]\nparky = 1", "domain[0].policy.parky:", "park_deadline"),

@@ -20,6 +20,35 @@ def guarded() -> Iterator[Guarded]:
         yield running
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[guard]\ngroup = 'no-such-group'", "guard.group"),
+        ("[guard]\nrun_directory = '/proc/1/x'", "guard.run_directory"),
+        ("[guard]\nstate_directory = '/etc/passwd'", "guard.state_directory"),
+        ("[guard]\nlog_directory = '/etc/passwd/logs'", "guard.log_directory"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check-config", "serve"])
+def test_what_this_machine_cannot_do_is_refused_before_anything_starts(
+    tmp_path: Path, text: str, says: str, command: str
+) -> None:
+    config = tmp_path / "mpsguard.toml"
+    config.write_text(f"{text}\n[[domain]]\npipe_directory = '{tmp_path}/pub'\ncontrol_binary = '/bin/true'\n")
+    refused = serve(command, "--config", str(config))
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"mpsguard: {says}:")
+    assert refused.stderr.count("\n") == 1
+    assert not (tmp_path / "pub").exists()
+
+
+def test_a_file_can_be_checked_for_another_machine(tmp_path: Path) -> None:
+    config = tmp_path / "mpsguard.toml"
+    config.write_text("[guard]\ngroup = 'no-such-group'\n[[domain]]\ncontrol_binary = '/no/such/file'\n")
+    assert serve("check-config", "--config", str(config)).returncode == 2
+    assert serve("check-config", "--portable", "--config", str(config)).returncode == 0
+
+
 def test_run_without_a_command_says_so() -> None:
     done = serve("run", "--standby", "1")
     assert done.returncode == 125

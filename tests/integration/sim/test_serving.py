@@ -155,6 +155,8 @@ def test_a_closed_lane_does_not_close_its_neighbour() -> None:
                 name = "shared"
                 pipe_directory = "{guarded.root}/shared"
                 control_binary = "{guarded.control}"
+                simulated = true
+                gpus = ["1"]
                 multiuser = true
                 """
             )

@@ -25,7 +25,8 @@ _CONNECTING: Final = "02"
 
 def domain(name: str, directory: Path) -> str:
     """A domain of that name in the configuration, on a simulated control daemon."""
-    return f'[[domain]]\nname = "{name}"\npipe_directory = "{directory}"\ncontrol_binary = "{SIMULATED}"\n'
+    where = f'pipe_directory = "{directory}"\ncontrol_binary = "{SIMULATED}"\nsimulated = true\n'
+    return f'[[domain]]\nname = "{name}"\n{where}'
 
 
 CONFIGURED: Final = '[guard]\ngroup = "mpsguard"\nlog_level = "debug"\n' + domain("default", PIPE_DIRECTORY)
