@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
-from mpsguard.cli.tables import age, table
+from mpsguard.cli.tables import age, show_table
 from mpsguard.daemon.handler import Handler
 from mpsguard.model import Client
 
@@ -65,23 +65,24 @@ def clients(session: Session, domain: str | None) -> None:
     if session.as_json:
         session.print_json(result)
         return
-    session.console.print(
-        table(
-            ("PID", "UID", "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "COMMAND"),
-            [
-                (
-                    client.process.pid,
-                    client.uid,
-                    client.domain,
-                    client.lane,
-                    age(client.connected_at),
-                    "adopted" if client.adopted else "came",
-                    "yes" if watch.watched else "no",
-                    client.gpus or "-",
-                    (client.container or "-")[:12],
-                    client.command,
-                )
-                for client, watch in zip(result.clients, result.watches, strict=True)
-            ],
-        )
+    show_table(
+        session.console,
+        ("PID", "UID", "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "COMMAND"),
+        [
+            (
+                client.process.pid,
+                client.uid,
+                client.domain,
+                client.lane,
+                age(client.connected_at),
+                "adopted" if client.adopted else "came",
+                "yes" if watch.watched else "no",
+                client.gpus or "-",
+                (client.container or "-")[:12],
+                client.command,
+            )
+            for client, watch in zip(result.clients, result.watches, strict=True)
+        ],
+        optional=("GPUS", "CONTAINER", "SEEN", "DOMAIN", "UID"),
+        cut="COMMAND",
     )

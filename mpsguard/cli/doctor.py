@@ -12,7 +12,6 @@ import msgspec
 
 from mpsguard import config
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.cli.tables import table
 from mpsguard.config import Config, ConfigError
 from mpsguard.daemon import protocol
 from mpsguard.linux import file_lock, seqpacket
@@ -138,7 +137,7 @@ def doctor(session: Session, path: Path | None) -> None:
     if session.as_json:
         session.print_json(findings)
     else:
-        session.console.print(
-            table(("GRADE", "SUBJECT", "FINDING"), [(f.grade.value, f.subject, f.text) for f in findings])
-        )
+        for finding in findings:
+            mark = {Grade.OK: "+", Grade.NOTE: "·", Grade.PROBLEM: "!"}[finding.grade]
+            session.console.print(f"  {mark} {finding.subject}: {finding.text}", markup=False)
     sys.exit(Exit.DEGRADED if any(f.grade is Grade.PROBLEM for f in findings) else Exit.OK)

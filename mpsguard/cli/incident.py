@@ -22,8 +22,13 @@ from mpsguard.triage import catalog
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard
+    from mpsguard.daemon.journal import Journal
 
 T = TypeVar("T")
+
+LATEST = "latest"
+_LOOKED_AT = 1000
+"""The newest incidents among which a part of an id is looked for; a whole id is found however old."""
 
 _STANDARD_OUTPUT = Path("-")
 
@@ -38,12 +43,32 @@ class Arguments(msgspec.Struct):
 
 async def serve(guard: KeepsJournal, arguments: Arguments) -> RecordedIncident:
     """The server half of `show` and `report`."""
-    return await _found(guard.journal.get(arguments.id), arguments.id)
+    name = await _resolve(guard.journal, arguments.id)
+    return await _found(guard.journal.get(name), name)
 
 
 async def serve_export(guard: KeepsJournal, arguments: Arguments) -> Bundle:
     """The server half of `export`."""
-    return await _found(guard.journal.export(arguments.id), arguments.id)
+    name = await _resolve(guard.journal, arguments.id)
+    return await _found(guard.journal.export(name), name)
+
+
+async def _resolve(journal: Journal, name: str) -> str:
+    """Return the whole id for one of `LATEST`, a whole id, or its beginning or end if only one id has that."""
+    try:
+        known = [summary.id for summary in await journal.list(_LOOKED_AT)]
+    except JournalError as error:
+        raise RequestError("failed", str(error)) from None
+    if name == LATEST and known:
+        return known[0]
+    if name in known or not name:
+        return name
+    meant = [each for each in known if each.startswith(name) or each.endswith(name)]
+    if len(meant) > 1:
+        raise RequestError(
+            "arguments", f"{name[:64]!r} is the beginning or end of {len(meant)} ids: {', '.join(meant[:4])}"
+        )
+    return meant[0] if meant else name
 
 
 async def _found(look: Awaitable[T], name: str) -> T:
@@ -63,7 +88,7 @@ EXPORT_HANDLER: Handler[Guard, Arguments] = Handler("incident_export", Arguments
 def incident() -> None:
     """Look at one incident: read it, take it elsewhere, or draw it.
 
-    IDs are those of `mpsguard-ctl incidents`.
+    ID is that of `mpsguard-ctl incidents`, its beginning or end if no other has that, or `latest`.
     """
 
 

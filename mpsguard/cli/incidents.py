@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
-from mpsguard.cli.tables import table
+from mpsguard.cli.tables import show_table
 from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.journal_records import IncidentSummary, JournalError
 from mpsguard.daemon.protocol import RequestError
@@ -62,24 +62,25 @@ def incidents(session: Session, last: int) -> None:
     if session.as_json:
         session.print_json(result)
         return
-    session.console.print(
-        table(
-            ("ID", "WHEN", "CLASS", "XIDS", "GPU", "LANE", "CULPRIT", "CONFIDENCE", "VICTIMS"),
-            [
-                (
-                    incident.id,
-                    clock(incident.began),
-                    incident.fault_class.value,
-                    ",".join(map(str, incident.xids)) or "-",
-                    incident.gpu or "-",
-                    incident.lane or "-",
-                    _culprit(incident),
-                    incident.confidence.value,
-                    len(incident.victims),
-                )
-                for incident in result.incidents
-            ],
-        )
+    show_table(
+        session.console,
+        ("ID", "WHEN", "CLASS", "XIDS", "GPU", "LANE", "CULPRIT", "CONFIDENCE", "VICTIMS"),
+        [
+            (
+                incident.id,
+                clock(incident.began),
+                incident.fault_class.value,
+                ",".join(map(str, incident.xids)) or "-",
+                incident.gpu or "-",
+                incident.lane or "-",
+                _culprit(incident),
+                incident.confidence.value,
+                len(incident.victims),
+            )
+            for incident in result.incidents
+        ],
+        optional=("GPU", "XIDS", "LANE", "WHEN"),
+        cut="CULPRIT",
     )
 
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
-from mpsguard.cli.tables import age, table
+from mpsguard.cli.tables import age, show_table
 from mpsguard.daemon.handler import Handler
 from mpsguard.model import LaneReport
 from mpsguard.mps.settings import replay_commands
@@ -43,22 +43,23 @@ def lanes(session: Session) -> None:
     if session.as_json:
         session.print_json(result)
         return
-    session.console.print(
-        table(
-            ("LANE", "STATE", "SINCE", "CONTROL", "STARTS", "ADOPTED", "SETTINGS", "PIPE DIRECTORY", "REASON"),
-            [
-                (
-                    lane.name,
-                    lane.state.value,
-                    age(lane.since),
-                    lane.control.pid if lane.control else "-",
-                    lane.starts,
-                    "yes" if lane.adopted else "no",
-                    "; ".join(replay_commands(lane.settings)) or "-",
-                    lane.pipe_directory,
-                    lane.reason,
-                )
-                for lane in result.lanes
-            ],
-        )
+    show_table(
+        session.console,
+        ("LANE", "STATE", "SINCE", "CONTROL", "STARTS", "ADOPTED", "SETTINGS", "PIPE DIRECTORY", "REASON"),
+        [
+            (
+                lane.name,
+                lane.state.value,
+                age(lane.since),
+                lane.control.pid if lane.control else "-",
+                lane.starts,
+                "yes" if lane.adopted else "no",
+                "; ".join(replay_commands(lane.settings)) or "-",
+                lane.pipe_directory,
+                lane.reason,
+            )
+            for lane in result.lanes
+        ],
+        optional=("PIPE DIRECTORY", "ADOPTED", "STARTS", "SETTINGS"),
+        cut="REASON",
     )

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
-from mpsguard.cli.tables import table
+from mpsguard.cli.tables import show_table
 from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.lifelines import Held
 from mpsguard.daemon.protocol import RequestError
@@ -64,9 +64,9 @@ def lifelines(session: Session, release: int | None) -> None:
     if session.as_json:
         session.print_json(result)
         return
-    session.console.print(
-        table(
-            ("PID", "HELD FOR", "AT MOST"),
-            [(held.pid, f"{result.now - held.since:.1f} s", _at_most(held)) for held in result.lifelines],
-        )
+    show_table(
+        session.console,
+        ("PID", "HELD FOR", "AT MOST"),
+        [(held.pid, f"{result.now - held.since:.1f} s", _at_most(held)) for held in result.lifelines],
+        cut="AT MOST",
     )

@@ -44,7 +44,7 @@ class Session:
         self.as_json = as_json
         self.deadline = deadline
         # In a pipe nothing is cut or folded: other programs read it.
-        self.console = Console(soft_wrap=True) if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+        self.console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
 
     def ask(self, command: str, arguments: msgspec.Struct, result: type[T], *, after: float = 0.0) -> T:
         """Send one request and return its result; exits with UNREACHABLE or FAILED if there is none.

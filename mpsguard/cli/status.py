@@ -10,7 +10,7 @@ import msgspec
 
 import mpsguard
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.cli.tables import age, coloured, table
+from mpsguard.cli.tables import age, coloured, show_table
 from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.health import Health, judge
 from mpsguard.model import LaneReport
@@ -125,26 +125,27 @@ def status(session: Session) -> None:
             out.print(f"  ! {problem}", markup=False)
         for note in result.notes:
             out.print(f"  · {note}", markup=False)
-        out.print(
-            table(
-                ("DOMAIN", "STATE", "CLIENTS", "PARKED", "LANE", "CONTROL", "SERVERS", "SOCKETS", "PIPE DIRECTORY"),
-                [
-                    (
-                        domain.name,
-                        lane.state.value,
-                        domain.clients,
-                        domain.parked,
-                        lane.name if lane is domain.lane else f"{lane.name} (standby)",
-                        lane.control.pid if lane.control else "-",
-                        ",".join(str(server.process.pid) for server in lane.servers) or "-",
-                        "held" if domain.sockets_held else "own",
-                        domain.pipe_directory,
-                    )
-                    for domain in result.domains
-                    for lane in (domain.lane, domain.spare)
-                    if lane is not None
-                ],
-            )
+        show_table(
+            out,
+            ("DOMAIN", "STATE", "CLIENTS", "PARKED", "LANE", "CONTROL", "SERVERS", "SOCKETS", "PIPE DIRECTORY"),
+            [
+                (
+                    domain.name,
+                    lane.state.value,
+                    domain.clients,
+                    domain.parked,
+                    lane.name if lane is domain.lane else f"{lane.name} (standby)",
+                    lane.control.pid if lane.control else "-",
+                    ",".join(str(server.process.pid) for server in lane.servers) or "-",
+                    "held" if domain.sockets_held else "own",
+                    domain.pipe_directory,
+                )
+                for domain in result.domains
+                for lane in (domain.lane, domain.spare)
+                if lane is not None
+            ],
+            optional=("SOCKETS", "CONTROL", "SERVERS"),
+            cut="PIPE DIRECTORY",
         )
         for sensor in result.sensors:
             out.print(f"  {'+' if sensor.present else '-'} {sensor.name}: {sensor.detail}", markup=False)

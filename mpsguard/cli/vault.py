@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
-from mpsguard.cli.tables import table
+from mpsguard.cli.tables import show_table
 from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.vault.counters import Counters
@@ -171,24 +171,25 @@ def list_sessions(session: Session) -> None:
     if session.as_json:
         session.print_json(result)
         return
-    session.console.print(
-        table(
-            ("UID", "SESSION", "GENERATION", "WRITER", "READERS", "REGIONS", "CHUNKS", "MIB", "KEPT"),
-            [
-                (
-                    each.uid,
-                    each.name,
-                    each.generation,
-                    each.writer or "-",
-                    each.readers,
-                    each.regions,
-                    each.chunks,
-                    each.size >> 20,
-                    "for good" if each.keep is None else f"{each.keep:g} s",
-                )
-                for each in result.sessions
-            ],
-        )
+    show_table(
+        session.console,
+        ("UID", "SESSION", "GENERATION", "WRITER", "READERS", "REGIONS", "CHUNKS", "MIB", "KEPT"),
+        [
+            (
+                each.uid,
+                each.name,
+                each.generation,
+                each.writer or "-",
+                each.readers,
+                each.regions,
+                each.chunks,
+                each.size >> 20,
+                "for good" if each.keep is None else f"{each.keep:g} s",
+            )
+            for each in result.sessions
+        ],
+        optional=("CHUNKS", "READERS"),
+        cut="SESSION",
     )
 
 
@@ -202,29 +203,29 @@ def show(session: Session, uid: int, name: str) -> None:
     if session.as_json:
         session.print_json(result)
         return
-    session.console.print(
-        table(
-            ("PID", "UID", "ROLE", "REGIONS"),
-            [(lease.pid, lease.uid, _role(lease), len(lease.regions)) for lease in result.leases],
-        )
+    show_table(
+        session.console,
+        ("PID", "UID", "ROLE", "REGIONS"),
+        [(lease.pid, lease.uid, _role(lease), len(lease.regions)) for lease in result.leases],
     )
-    session.console.print(
-        table(
-            ("REGION", "GENERATION", "CHUNKS", "MIB", "ADDRESS", "GPU", "SEALED", "METADATA"),
-            [
-                (
-                    region.name,
-                    region.generation,
-                    len(region.layout.sizes),
-                    region.layout.size >> 20,
-                    "-" if region.layout.va is None else hex(region.layout.va),
-                    region.layout.gpu or "-",
-                    f"{region.sealed} of {len(region.layout.sizes)}",
-                    f"{region.metadata_bytes} bytes, version {region.metadata_version}",
-                )
-                for region in result.regions
-            ],
-        )
+    show_table(
+        session.console,
+        ("REGION", "GENERATION", "CHUNKS", "MIB", "ADDRESS", "GPU", "SEALED", "METADATA"),
+        [
+            (
+                region.name,
+                region.generation,
+                len(region.layout.sizes),
+                region.layout.size >> 20,
+                "-" if region.layout.va is None else hex(region.layout.va),
+                region.layout.gpu or "-",
+                f"{region.sealed} of {len(region.layout.sizes)}",
+                f"{region.metadata_bytes} bytes, version {region.metadata_version}",
+            )
+            for region in result.regions
+        ],
+        optional=("GPU", "METADATA", "GENERATION"),
+        cut="REGION",
     )
     session.console.print(f"forward state: published {result.sequence} times, {result.state_bytes} bytes")
 

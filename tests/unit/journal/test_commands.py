@@ -118,3 +118,16 @@ def test_a_file_that_cannot_be_written_is_one_line_and_exit_1(run: Run) -> None:
     refused = run("incident", "report", CASE.id, "--output", "/no/such/directory/x.html")
     assert refused.exit_code == 1
     assert len(refused.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["latest", CASE.id[:12], CASE.id[-6:]])
+def test_a_part_of_an_id_is_enough(run: Run, name: str) -> None:
+    shown = run("incident", "show", name, "--json")
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.output)["id"] == CASE.id
+
+
+def test_a_report_can_go_to_standard_output(run: Run) -> None:
+    told = run("incident", "report", CASE.id, "--output", "-")
+    assert told.exit_code == 0
+    assert told.stdout.startswith("<!DOCTYPE html>")
