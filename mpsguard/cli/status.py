@@ -86,7 +86,7 @@ async def serve(guard: Guard, _: Arguments) -> Status:
     states = guard.investigation.senses.states() if guard.investigation else ()
     real = any(not domain.settings.simulated for domain in guard.domains.values())
     lanes = [lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None]
-    judgement = judge(lanes, dict(states) if real else {})
+    judgement = judge(lanes, {name: state.detail for name, state in states if real and not state.present})
     notes = [
         f"{domain.name}: clients that connect while no guard runs get no MPS (no mpsguard.socket holds the sockets)"
         for domain in domains

@@ -8,7 +8,6 @@ import msgspec
 
 from mpsguard.evidence import Source
 from mpsguard.model import LaneReport, LaneState
-from mpsguard.sensors.state import SensorState
 
 ESSENTIAL: Final = {
     Source.UVM: "memory faults are not proven, and a crash ends the other clients",
@@ -33,8 +32,8 @@ class Judgement(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
 
 
-def judge(lanes: Sequence[LaneReport], sensors: Mapping[str, SensorState]) -> Judgement:
-    """Judge a guard by its lanes and by those sensors that are expected to be there.
+def judge(lanes: Sequence[LaneReport], absent: Mapping[str, str]) -> Judgement:
+    """Judge a guard by its lanes and by the sensors that should be there and are not, by name and reason.
 
     A lane in FAULT is the gravest. A lane that is anything but ACTIVE, or flaps, degrades the guard, and so does an
     essential sensor that is absent.
@@ -42,9 +41,9 @@ def judge(lanes: Sequence[LaneReport], sensors: Mapping[str, SensorState]) -> Ju
     problems = [f"lane {lane.name} is {lane.state}: {lane.reason}" for lane in lanes if lane.state != LaneState.ACTIVE]
     problems += [f"lane {lane.name} flaps: {lane.starts} starts" for lane in lanes if lane.flapping]
     problems += [
-        f"sensor {name} is absent, so {ESSENTIAL[Source(name)]}: {state.detail}"
-        for name, state in sensors.items()
-        if name in ESSENTIAL and not state.present
+        f"sensor {source.value} is absent, so {consequence}: {absent[source]}"
+        for source, consequence in ESSENTIAL.items()
+        if source in absent
     ]
     if any(lane.state is LaneState.FAULT for lane in lanes):
         return Judgement(Health.FAULT, tuple(problems))
