@@ -6,6 +6,7 @@ through, the content security policy lets no script run and nothing be loaded. T
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable
 from html import escape
 from typing import Final
@@ -56,16 +57,16 @@ body{margin:0 auto;max-width:64rem;padding:1.5rem 1.25rem 3rem;background:var(--
 h1{font-size:1rem;font-weight:600;color:var(--quiet);margin:0 0 .5rem}
 h2{font-size:1.1rem;margin:2rem 0 .6rem}
 .verdict{font-size:1.35rem;line-height:1.35;font-weight:600;margin:0;border-left:.35rem solid var(--culprit);
- padding:.2rem 0 .2rem .9rem;overflow-wrap:anywhere}
-.reason{color:var(--quiet);margin:.6rem 0 0 1.25rem;overflow-wrap:anywhere}
+ padding:.2rem 0 .2rem .9rem;overflow-wrap:break-word}
+.reason{color:var(--quiet);margin:.6rem 0 0 1.25rem;overflow-wrap:break-word}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.2rem;margin:0}
-dt{color:var(--quiet)} dd{margin:0;overflow-wrap:anywhere}
+dt{color:var(--quiet)} dd{margin:0;overflow-wrap:break-word}
 figure{margin:0;overflow-x:auto}
 svg{display:block;box-sizing:border-box;width:100%;min-width:44rem;border:1px solid var(--line)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.875rem}
 th{text-align:left;font-weight:600;color:var(--quiet);border-bottom:2px solid var(--line);padding:.3rem .7rem .3rem 0}
-td{border-bottom:1px solid var(--line);padding:.3rem .7rem .3rem 0;vertical-align:top;overflow-wrap:anywhere}
+td{border-bottom:1px solid var(--line);padding:.3rem .7rem .3rem 0;vertical-align:top;overflow-wrap:break-word}
 .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 tr.culprit td{background:var(--accused)} td.role{white-space:nowrap}
 td.culprit,text.track.culprit{color:var(--culprit);fill:var(--culprit);font-weight:600}
@@ -77,6 +78,10 @@ svg text.tick{fill:var(--quiet)} svg text.track.culprit{font-weight:600;fill:var
 .mark text{font-size:10px;fill:var(--quiet)} .mark.culprit text{fill:var(--culprit);font-weight:600}
 g.culprit{fill:var(--culprit)} g.candidate{fill:var(--candidate)} g.victim{fill:var(--victim)}
 g.sensor{fill:var(--sensor)} g.guard{fill:var(--guard)}
+abbr{text-decoration:underline dotted;text-underline-offset:.2em;cursor:help}
+code{font:.9em ui-monospace,"DejaVu Sans Mono",monospace}
+.narrow{display:none}
+@media (max-width:46rem){.wide{display:none} .narrow{display:block} .narrow svg{min-width:0}}
 footer{margin-top:2.5rem;color:var(--quiet);font-size:.8rem}
 @media print{svg{min-width:0}}
 """
@@ -108,15 +113,16 @@ def render(story: Story) -> str:
             "<body>",
             "<main>",
             f"<h1>Incident {escape(story.id)}</h1>",
-            f'<p class="verdict">{escape(story.verdict)}</p>',
-            f'<p class="reason">{escape(story.reason)}</p>',
+            f'<p class="verdict">{_text(story, story.verdict)}</p>',
+            f'<p class="reason">{_text(story, story.reason)}</p>',
             "<h2>Timeline</h2>",
-            f"<figure>{timeline.draw(story)}</figure>",
+            f'<figure class="wide">{timeline.draw(story, timeline.WIDE)}</figure>',
+            f'<figure class="narrow">{timeline.draw(story, timeline.NARROW)}</figure>',
             "<h2>What to do</h2>",
-            *_steps(story.steps),
+            *_steps(story),
             "<h2>Facts</h2>",
             "<dl>",
-            *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in story.facts),
+            *(f"<dt>{escape(name)}</dt><dd>{_text(story, value)}</dd>" for name, value in story.facts),
             "</dl>",
             "<h2>Evidence</h2>",
             *_table(story),
@@ -129,9 +135,33 @@ def render(story: Story) -> str:
     )
 
 
-def _steps(steps: Iterable[str]) -> Iterable[str]:
+_LONGEST: Final = 60
+"""Characters of a command line that are shown; the whole of a longer one is shown on hover."""
+
+
+def _text(story: Story, text: str) -> str:
+    """Escape a text, with long command lines shortened in the middle."""
+    long = [command for command in story.commands if len(command) > _LONGEST]
+    if not long:
+        return escape(text)
+    longest_first = "|".join(re.escape(command) for command in sorted(long, key=len, reverse=True))
+    parts = re.split(f"({longest_first})", text)
+    return "".join(_abbreviated(part) if part in long else escape(part) for part in parts)
+
+
+def _advice(text: str) -> str:
+    """Escape a text of ours, with what stands in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _abbreviated(command: str) -> str:
+    half = (_LONGEST - 3) // 2
+    return f'<abbr title="{escape(command)}">{escape(command[:half])} … {escape(command[-half:])}</abbr>'
+
+
+def _steps(story: Story) -> Iterable[str]:
     yield "<ol>"
-    yield from (f"<li>{escape(step)}</li>" for step in steps)
+    yield from (f"<li>{_advice(step)}</li>" for step in story.steps)
     yield "</ol>"
 
 
@@ -143,17 +173,17 @@ def _table(story: Story) -> Iterable[str]:
         '<th scope="col">Seen by</th><th scope="col">Trust</th></tr></thead>'
     )
     yield "<tbody>"
-    yield from (_row(moment) for moment in story.moments)
+    yield from (_row(story, moment) for moment in story.moments)
     yield "</tbody></table></div>"
     if story.left_out:
         yield f"<p>{story.left_out} pieces of evidence in between were too many to be kept.</p>"
 
 
-def _row(moment: Moment) -> str:
+def _row(story: Story, moment: Moment) -> str:
     role = moment.role.value
     off = f" ±{moment.off:.3f}" if moment.off else ""
     return (
         f'<tr class="{role}"><td class="number">{moment.number}</td><td class="number">{moment.ms:.3f}{off}</td>'
-        f'<td class="role {role}">{role}</td><td>{escape(moment.track)}</td><td>{escape(moment.text)}</td>'
+        f'<td class="role {role}">{role}</td><td>{_text(story, moment.track)}</td><td>{_text(story, moment.text)}</td>'
         f"<td>{escape(moment.source)}</td><td>{escape(moment.trust)}</td></tr>"
     )

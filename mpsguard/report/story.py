@@ -17,6 +17,10 @@ _GUARD: Final = "mpsguard"
 """The track of what the guard itself decided and did."""
 
 
+_MISSING: Final = {"culprit": "not known", "candidates": "none", "victims": "none"}
+"""What stands for a group without a process."""
+
+
 class Role(StrEnum):
     """Whom a moment, or a track, is about."""
 
@@ -55,6 +59,8 @@ class Story(msgspec.Struct, frozen=True):
     """The processes and sensors of the moments, in order of appearance, the culprit's first."""
     steps: tuple[str, ...]
     left_out: int
+    commands: tuple[str, ...] = ()
+    """Command lines that the other texts may hold, as they stand there."""
 
 
 def clock(unix: float) -> str:
@@ -73,7 +79,7 @@ def tell(case: Case, advice: Advice | None = None) -> Story:
     unnumbered += [
         Moment(
             number=0,
-            ms=(decision.at - case.wall_offset - incident.began) * 1000,
+            ms=_milliseconds(decision.at - case.wall_offset - incident.began),
             off=0.0,
             track=_GUARD,
             role=Role.GUARD,
@@ -96,7 +102,13 @@ def tell(case: Case, advice: Advice | None = None) -> Story:
         tracks=tuple(sorted(tracks, key=lambda track: order.index(track[1]))),
         steps=tuple(printable(step) for step in wording.what_to_do(incident, advice or {})),
         left_out=case.evidence_left_out,
+        commands=tuple(dict.fromkeys(printable(command) for command in commands.values() if command)),
     )
+
+
+def _milliseconds(seconds: float) -> float:
+    """To the microsecond; what rounds to nothing has no sign."""
+    return round(seconds * 1000, 3) + 0.0
 
 
 def _names(incident: Incident, commands: wording.Commands) -> dict[ProcessKey, str]:
@@ -125,7 +137,7 @@ def _seen(piece: Evidence, began: float, roles: dict[ProcessKey, Role], names: d
     role = roles.get(piece.process, Role.SENSOR) if piece.process else Role.SENSOR
     return Moment(
         number=0,
-        ms=(happened - began) * 1000,
+        ms=_milliseconds(happened - began),
         off=piece.uncertainty * 1000,
         track=printable(names[piece.process]) if piece.process else sensor,
         role=role,
@@ -149,11 +161,11 @@ def _facts(case: Case) -> tuple[tuple[str, str], ...]:
         ("class", incident.fault_class.value),
         ("Xids", ", ".join(map(str, incident.xids)) or "none"),
         ("GPU", incident.gpu or "not known"),
-        ("lane", incident.lane or ("more than one" if incident.candidates or incident.victims else "none")),
+        ("lane", incident.lane or ("more than one" if incident.candidates or incident.victims else "not known")),
         ("confidence", incident.confidence.value),
         *wording.in_flight(incident),
         *(
-            (name, "; ".join(wording.suspect(who, commands) for who in group) or "none")
+            (name, "; ".join(wording.suspect(who, commands) for who in group) or _MISSING[name])
             for name, group in groups.items()
         ),
         *((f"version of {name}", version) for name, version in case.versions.items()),

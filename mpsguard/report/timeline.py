@@ -5,20 +5,46 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final
 
+import msgspec
+
 from mpsguard.report.story import Moment, Role, Story
 
-_SVG: Final = 'xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="timeline-title timeline-desc"'
-_WIDTH: Final = 960
-_PLOT_LEFT: Final = 312
-_PLOT_RIGHT: Final = 936
-_BEFORE: Final = 268
-"""Where marks stand of what happened before the incident began: how long before is in the table."""
+_SVG: Final = 'xmlns="http://www.w3.org/2000/svg" role="img"'
 _TOP: Final = 34
-_ROW: Final = 36
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where things are, in pixels of the drawing."""
+
+    name: str
+    width: int
+    plot_left: int
+    plot_right: int
+    before: int
+    """Where marks stand of what happened before the incident began: how long before is in the table."""
+    row: int
+    """Height of one."""
+    label_length: int
+    labels_above: bool
+    """Whether a row's name stands above its marks, not beside them."""
+    legend_columns: int
+
+    def mark_y(self, row: int) -> float:
+        """The height of the marks of a row."""
+        return _TOP + row * self.row + (self.row - 14 if self.labels_above else self.row / 2 + 3)
+
+    def label_y(self, row: int) -> float:
+        """The base line of a row's name."""
+        return _TOP + row * self.row + (15 if self.labels_above else self.row / 2 + 4.5)
+
+
+WIDE: Final = Layout("wide", 960, 312, 936, 268, 36, 30, labels_above=False, legend_columns=5)
+NARROW: Final = Layout("narrow", 460, 60, 444, 26, 52, 56, labels_above=True, legend_columns=2)
+"""For screens and windows of less than 46 rem."""
+
 _LINEAR_UP_TO: Final = 50.0
 """Milliseconds: a longer incident is drawn on a logarithmic axis, or its beginning would be one point."""
 _MOST_TRACKS: Final = 24
-_LABEL_LENGTH: Final = 30
 _APART: Final = 17
 """Pixels between two numbers that can both be read."""
 _OTHERS: Final = "all others"
@@ -43,16 +69,18 @@ _LEGEND: Final = {
 class _Axis:
     """Milliseconds to pixels."""
 
-    def __init__(self, moments: tuple[Moment, ...]) -> None:
+    def __init__(self, moments: tuple[Moment, ...], layout: Layout) -> None:
+        self._layout = layout
         self.span = max([1.0, *(moment.ms for moment in moments)])
         self.logarithmic = self.span > _LINEAR_UP_TO
 
     def x(self, ms: float) -> float:
         """Where ``ms`` is; before the beginning there is one place only."""
+        layout = self._layout
         if ms < 0:
-            return _BEFORE
+            return layout.before
         part = math.log1p(ms) / math.log1p(self.span) if self.logarithmic else ms / self.span
-        return round(_PLOT_LEFT + part * (_PLOT_RIGHT - _PLOT_LEFT), 1)
+        return round(layout.plot_left + part * (layout.plot_right - layout.plot_left), 1)
 
     def ticks(self) -> list[float]:
         """Round numbers within the span."""
@@ -63,60 +91,75 @@ class _Axis:
         return [step * index for index in range(int(self.span / step + 1e-9) + 1)]
 
 
-def draw(story: Story) -> str:
+def draw(story: Story, layout: Layout = WIDE) -> str:
     """An ``<svg>`` element that needs the page's style sheet for its colours and nothing else."""
     shown = story.tracks[:_MOST_TRACKS]
     rows = {track: row for row, (track, _) in enumerate(shown)}
     titles = [*shown, (_OTHERS, Role.SENSOR)] if len(story.tracks) > len(shown) else list(shown)
-    height = _TOP + _ROW * len(titles) + 34
-    axis = _Axis(story.moments)
+    roles = {role for _, role in titles}
+    legend_rows = -(-len(roles) // layout.legend_columns)
+    bottom = _TOP + layout.row * len(titles)
+    height = bottom + 14 + 20 * legend_rows
+    axis = _Axis(story.moments, layout)
     scale = "logarithmic" if axis.logarithmic else "linear"
     accused = [track for track, role in shown if role is Role.CULPRIT]
     described = f"{len(story.moments)} moments on {len(titles)} rows over {axis.span:.3f} ms, {scale} axis. " + (
         f"The culprit's row is {accused[0]}." if accused else "No row is marked as the culprit's."
     )
+    name = layout.name
     parts = [
-        f'<svg {_SVG} viewBox="0 0 {_WIDTH} {height}">',
-        f'<title id="timeline-title">Timeline of incident {escape(story.id)}</title>',
-        f'<desc id="timeline-desc">{escape(described)} The table below says the same in words.</desc>',
-        *_rows(titles),
-        *_ticks(axis, _TOP + _ROW * len(titles)),
-        *_marks(story.moments, rows, axis),
-        *_legend({role for _, role in titles}, height - 10),
+        f'<svg {_SVG} aria-labelledby="title-{name} desc-{name}" viewBox="0 0 {layout.width} {height}">',
+        f'<title id="title-{name}">Timeline of incident {escape(story.id)}</title>',
+        f'<desc id="desc-{name}">{escape(described)} The table below says the same in words.</desc>',
+        *_rows(titles, layout),
+        *_ticks(axis, bottom, layout),
+        *_marks(story.moments, rows, axis, layout),
+        *_legend(roles, bottom + 24, layout),
         "</svg>",
     ]
     return "\n".join(parts)
 
 
-def _rows(titles: list[tuple[str, Role]]) -> Iterator[str]:
+def _rows(titles: list[tuple[str, Role]], layout: Layout) -> Iterator[str]:
     for row, (track, role) in enumerate(titles):
-        top = _TOP + row * _ROW
         kind = role.value if role is Role.CULPRIT else ("even", "odd")[row % 2]
-        yield f'<rect class="row {kind}" x="0" y="{top}" width="{_WIDTH}" height="{_ROW}"/>'
-        cut = track if len(track) <= _LABEL_LENGTH else track[: _LABEL_LENGTH - 1] + "…"
+        top = _TOP + row * layout.row
+        yield f'<rect class="row {kind}" x="0" y="{top}" width="{layout.width}" height="{layout.row}"/>'
         yield (
-            f'<text class="track {role.value}" x="10" y="{top + _ROW / 2 + 4.5}">{escape(cut)}'
+            f'<text class="track {role.value}" x="10" y="{layout.label_y(row)}">{escape(_shortened(track, layout))}'
             f"<title>{escape(track)} ({role.value})</title></text>"
         )
 
 
-def _ticks(axis: _Axis, bottom: float) -> Iterator[str]:
+def _shortened(track: str, layout: Layout) -> str:
+    """The beginning tells the process, the end the program's arguments: what is left out is the middle."""
+    if len(track) <= layout.label_length:
+        return track
+    half = (layout.label_length - 1) // 2
+    return f"{track[:half]}…{track[-half:]}"
+
+
+def _ticks(axis: _Axis, bottom: float, layout: Layout) -> Iterator[str]:
     scale = ", logarithmic" if axis.logarithmic else ""
-    yield f'<text class="tick" x="10" y="20">milliseconds{scale}</text>'
-    yield f'<text class="tick" x="{_BEFORE}" y="20" text-anchor="middle">before</text>'
+    if not layout.labels_above:
+        yield f'<text class="tick" x="10" y="20">milliseconds{scale}</text>'
+    yield f'<text class="tick" x="{layout.before}" y="20" text-anchor="middle">before</text>'
     for ms in axis.ticks():
         x = axis.x(ms)
         yield f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP - 6}" y2="{bottom}"/>'
         yield f'<text class="tick" x="{x}" y="20" text-anchor="middle">{ms:g}</text>'
 
 
-def _marks(moments: tuple[Moment, ...], rows: dict[str, int], axis: _Axis) -> Iterator[str]:
+def _marks(moments: tuple[Moment, ...], rows: dict[str, int], axis: _Axis, layout: Layout) -> Iterator[str]:
     last: dict[int, float] = {}
     for moment in moments:
         row = rows.get(moment.track, len(rows))
-        x, y = axis.x(moment.ms), _TOP + row * _ROW + _ROW / 2 + 3
+        x, y = axis.x(moment.ms), layout.mark_y(row)
         if moment.off and moment.ms >= 0:
-            left, right = axis.x(max(0.0, moment.ms - moment.off)), min(axis.x(moment.ms + moment.off), _PLOT_RIGHT)
+            left, right = (
+                axis.x(max(0.0, moment.ms - moment.off)),
+                min(axis.x(moment.ms + moment.off), layout.plot_right),
+            )
             yield f'<line class="whisker" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>'
         label = ""
         if x - last.get(row, -math.inf) >= _APART:
@@ -129,10 +172,14 @@ def _marks(moments: tuple[Moment, ...], rows: dict[str, int], axis: _Axis) -> It
         )
 
 
-def _legend(roles: set[Role], y: float) -> Iterator[str]:
-    x = 16.0
+def _legend(roles: set[Role], top: float, layout: Layout) -> Iterator[str]:
+    x, y, column = 16.0, top, 0
     for role in Role:
-        if role in roles:
-            yield f'<g class="key {role.value}" transform="translate({x} {y - 5})">{_SHAPES[role]}</g>'
-            yield f'<text class="tick" x="{x + 15}" y="{y}">{_LEGEND[role]}</text>'
-            x += 40 + 7.0 * len(_LEGEND[role])
+        if role not in roles:
+            continue
+        if column == layout.legend_columns:
+            x, y, column = 16.0, y + 20, 0
+        yield f'<g class="key {role.value}" transform="translate({x} {y - 5})">{_SHAPES[role]}</g>'
+        yield f'<text class="tick" x="{x + 15}" y="{y}">{_LEGEND[role]}</text>'
+        x += 40 + 7.0 * len(_LEGEND[role])
+        column += 1

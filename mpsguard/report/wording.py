@@ -47,6 +47,20 @@ _FAULTS: Final = {
     FaultClass.DEVICE: "a fault of the device itself",
 }
 
+_DOUBT: Final = {31: ", which under MPS is most often an innocent client"}
+"""What is to be known of the pid that the kernel's line for an Xid names. H200, driver 580.159.04: the culprit in 14 of
+130 lines (`scripts/gpu-suite triage`)."""
+
+_SAID: Final = {
+    "sticky": "that the error stays until the process ends,",
+    "teardown": "that it tears down its context",
+    "fault_begins": "that a fault has stopped it",
+    "fault_ends": "that it serves again",
+    "culprit": "that a fatal fault was met",
+    "server_exited": "that it has exited",
+}
+"""What the lines of the server's log mean."""
+
 _NO_CULPRIT: Final = frozenset({FaultClass.LANE, FaultClass.DEVICE})
 """Classes in which no process is sought."""
 
@@ -79,7 +93,7 @@ def observation(what: Observation) -> str:
         case FaultContained():
             return f"contained a fatal GPU fault: {what.access} at 0x{what.address:x}, {what.fault_type}, {what.engine}"
         case Xid():
-            blamed = f" (the line names pid {what.pid})" if what.pid is not None else ""
+            blamed = f" (the line names pid {what.pid}{_DOUBT.get(what.number, '')})" if what.pid is not None else ""
             where = [f"{name} {value}" for name in ("gpc", "tpc", "sm") if (value := getattr(what, name)) is not None]
             return f"Xid {what.number}{blamed}{' on ' + ' '.join(where) if where else ''}: {what.text}"
         case SmError():
@@ -89,7 +103,7 @@ def observation(what: Observation) -> str:
             return f"wrote a GPU core dump: {_count(what.grids, 'kernel')} on the GPU, {exception}"
         case ServerSays():
             about = f" about client {what.client}" if what.client is not None else ""
-            return f"server {what.server} says {what.what.replace('_', ' ')}{about}"
+            return f"server {what.server} says {_SAID.get(what.what, what.what.replace('_', ' '))}{about}"
         case ProcessEnded():
             return _ending(what)
         case ClientCame():

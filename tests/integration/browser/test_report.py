@@ -31,7 +31,7 @@ MEASURE = """<script>addEventListener('load', () => {
     svg: box(report.querySelector('svg')),
     wider: report.documentElement.scrollWidth - report.documentElement.clientWidth,
     verdict: report.querySelector('.verdict').innerText,
-    marks: [...report.querySelectorAll('svg .mark')].map(mark => ({
+    marks: [...report.querySelectorAll('.wide svg .mark')].map(mark => ({
       number: Number(mark.dataset.number), role: mark.getAttribute('class').split(' ')[1], box: box(mark),
       fill: report.defaultView.getComputedStyle(mark).fill })),
   };

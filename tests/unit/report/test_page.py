@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "p", "figure", "footer", "div", "ol", "li"),
     *("svg", "desc", "rect", "text", "line", "g", "path", "circle"),
-    *("dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td"),
+    *("dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "abbr", "code"),
 }
 
 
@@ -147,3 +147,33 @@ def test_text_can_be_read(palette: dict[str, str]) -> None:
 def test_the_page_starts_with_the_verdict() -> None:
     document = page.render(tell(CASE))
     assert document.index("caused a memory fault") < document.index("<svg") < document.index("<table")
+
+
+def test_a_long_command_is_shortened_in_the_middle_and_whole_on_hover() -> None:
+    command = f"python train.py {'--option=value ' * 20}--last"
+    known = msgspec.structs.replace(client(CULPRIT), command=command)
+    document = page.render(tell(msgspec.structs.replace(CASE, clients=(known,))))
+    tags = Tags(document).seen
+    titles = {attributes["title"] for tag, attributes in tags if tag == "abbr"}
+    assert titles == {command.strip()}
+    visible = re.sub(r"<[^>]*>", "", document)
+    assert "--last" in visible
+    assert command.strip() not in visible.replace("\n", " ").partition("Facts")[0].partition("Timeline of")[0]
+
+
+def test_our_advice_shows_commands_as_code_and_no_backticks() -> None:
+    document = page.render(tell(CASE))
+    assert "`" not in document.partition("What to do")[2].partition("Facts")[0]
+    assert "<code>" in document
+
+
+def test_a_moment_just_before_the_beginning_is_not_minus_nothing() -> None:
+    early = msgspec.structs.replace(EVIDENCE[0], happened_at=CASE.incident.began - 1e-7)
+    document = page.render(tell(case(evidence=(early, *EVIDENCE[1:]))))
+    assert ">-0.000" not in document
+
+
+def test_the_narrow_timeline_has_every_moment_within_its_width() -> None:
+    svg = ET.fromstring(timeline.draw(tell(CASE), timeline.NARROW))
+    assert marks(svg).keys() == marks(drawn()).keys()
+    assert all(0 <= x_of(mark) <= timeline.NARROW.width for mark in marks(svg).values())

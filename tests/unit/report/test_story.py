@@ -119,7 +119,7 @@ def test_whether_work_was_in_flight_is_among_the_facts(in_flight: bool | None, s
 def test_a_lane_is_told_if_it_is_one_alone() -> None:
     assert dict(tell(case()).facts)["lane"] == "default"
     assert dict(tell(case(lane=None)).facts)["lane"] == "more than one"
-    assert dict(tell(case(lane=None, victims=())).facts)["lane"] == "none"
+    assert dict(tell(case(lane=None, victims=())).facts)["lane"] == "not known"
 
 
 def test_where_nobody_ended_the_question_does_not_arise() -> None:
