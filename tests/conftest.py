@@ -48,7 +48,9 @@ restore_process_state()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that hold slow tests, so that none of them is left for the end of a parallel run.
+    """Begin with the files that hold slow tests, and give these tests a longer deadline.
+
+    So none of them is left for the end of a parallel run.
 
     Stable, and the same in every worker, which pytest-xdist requires.
     """
@@ -56,6 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         mark = item.get_closest_marker("slow")
         if mark is not None:
+            if item.get_closest_marker("timeout") is None:
+                # Of a machine on which five others do the same.
+                item.add_marker(pytest.mark.timeout(max(120.0, 6.0 * float(mark.kwargs["seconds"]))))
             file = item.nodeid.partition("::")[0]
             longest[file] = longest.get(file, 0.0) + float(mark.kwargs["seconds"])
     items.sort(key=lambda item: -longest.get(item.nodeid.partition("::")[0], 0.0))

@@ -148,6 +148,7 @@ def test_with_m_users_share_the_server_and_the_private_directory_is_closed() -> 
 @pytest.mark.root
 def test_a_closed_lane_does_not_close_its_neighbour() -> None:
     with Guarded() as guarded:
+        guarded.write_config(domain='gpus = ["0"]')
         with guarded.config.open("a") as config:
             config.write(
                 f"""

@@ -63,14 +63,14 @@ def test_an_adopted_client_is_seen_to_end(guarded: Guarded) -> None:
 def test_without_held_sockets_there_is_a_hole_and_status_shows_it(guarded: Guarded) -> None:
     guarded.start()
     assert guarded.json("status")["domains"][0]["sockets_held"] is False
-    assert len(guarded.json("status")["notes"]) == 1
+    assert any("mpsguard.socket" in note for note in guarded.json("status")["notes"])
     guarded.kill()
     assert guarded.client("--iterations", "1").expect("connected", "bare")["event"] == "bare"
     with Guarded() as held:
         held.hold_sockets()
         held.start()
         assert held.json("status")["domains"][0]["sockets_held"] is True
-        assert held.json("status")["notes"] == []
+        assert not any("mpsguard.socket" in note for note in held.json("status")["notes"])
 
 
 def test_an_orderly_end_leaves_lane_and_clients_alone(guarded: Guarded) -> None:

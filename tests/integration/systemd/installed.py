@@ -23,9 +23,9 @@ _CONNECTING: Final = "02"
 """State in /proc/net/unix of a connection that nobody has accepted (SS_CONNECTING)."""
 
 
-def domain(name: str, directory: Path) -> str:
-    """A domain of that name in the configuration, on a simulated control daemon."""
-    where = f'pipe_directory = "{directory}"\ncontrol_binary = "{SIMULATED}"\nsimulated = true\n'
+def domain(name: str, directory: Path, gpu: int = 0) -> str:
+    """A domain of that name in the configuration, on a simulated control daemon and a GPU of its own."""
+    where = f'pipe_directory = "{directory}"\ncontrol_binary = "{SIMULATED}"\nsimulated = true\ngpus = ["{gpu}"]\n'
     return f'[[domain]]\nname = "{name}"\n{where}'
 
 

@@ -24,7 +24,7 @@ SECOND = Path("/run/nvidia-mps-b")
 @pytest.fixture
 def second(guard: InstalledGuard) -> Iterator[InstalledGuard]:
     """The guard with a second domain in its configuration."""
-    guard.machine.write(CONFIGURATION, CONFIGURED + domain("second", SECOND))
+    guard.machine.write(CONFIGURATION, CONFIGURED + domain("second", SECOND, gpu=1))
     guard.machine.systemctl("restart", SERVICE)
     yield guard
     guard.machine.write(CONFIGURATION, CONFIGURED)
