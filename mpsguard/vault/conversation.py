@@ -256,6 +256,8 @@ class Conversation:
             files += [open_file.describe(fd) for fd in packet.fds]
             if flags & Flag.FOREIGN:
                 trouble = trouble or BadRequestError("a descriptor that is no memory")
+            if flags & Flag.GROWS:
+                trouble = trouble or BadRequestError("memory that can grow: make it with MFD_ALLOW_SEALING")
             if flags & Flag.UNASKED:
                 trouble = trouble or BadRequestError(f"more descriptors than {count} chunks")
             if flags & Flag.TRUNCATED:

@@ -21,6 +21,8 @@ class Flag(IntFlag):
     """Descriptors came that were not agreed upon; all of them were thrown away."""
     END = 16
     """The client has closed its connection. Without that, the porter has ended."""
+    GROWS = 64
+    """A descriptor of memory whose size cannot be fixed; all descriptors of the packet were thrown away."""
     EXPECT = 32
     """From the vault: take ``rights`` descriptors more from this client."""
 

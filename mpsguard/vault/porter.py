@@ -9,6 +9,7 @@ connections are no longer read, and nobody else notices.
 python -m mpsguard.vault.porter CHANNEL_DESCRIPTOR
 """
 
+import fcntl
 import os
 import select
 import signal
@@ -228,9 +229,13 @@ class Porter:
             flags |= Flag.UNASKED
         elif fds:
             link.took(len(fds))
-        if any(open_file.describe(fd).kind is Kind.OTHER for fd in fds):
+        kinds = [open_file.describe(fd).kind for fd in fds]
+        if Kind.OTHER in kinds:
             flags |= Flag.FOREIGN
-        if fds and flags & (Flag.STRANGER | Flag.UNASKED | Flag.FOREIGN):
+        elif link.peer[1] and not all(_is_fixed(fd) for fd, kind in zip(fds, kinds, strict=True) if kind is Kind.HOST):
+            # What a user has is counted when it comes.
+            flags |= Flag.GROWS
+        if fds and flags & (Flag.STRANGER | Flag.UNASKED | Flag.FOREIGN | Flag.GROWS):
             self._throw_away(link, fds)
             fds = ()
         link.to_vault = _Pending(frames.encode(Frame(flags, len(packet.fds), packet.data)), fds)
@@ -302,6 +307,16 @@ class Porter:
             ended, _ = os.waitpid(pid, os.WNOHANG)
             if ended:
                 link.closers.discard(pid)
+
+
+def _is_fixed(fd: int) -> bool:
+    """Seal a memfd against growing. It may wait for a write to it by somebody else: see `_STEP_DEADLINE`."""
+    try:
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    except OSError:
+        return False
+    return True
 
 
 def _has_ended(sock: socket.socket) -> bool:

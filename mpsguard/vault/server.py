@@ -16,6 +16,7 @@ from mpsguard.vault import wire
 from mpsguard.vault.conversation import Conversation
 from mpsguard.vault.errors import Code
 from mpsguard.vault.porters import NoPorterError, Porters
+from mpsguard.vault.quota import room_of
 from mpsguard.vault.vault import Vault
 
 _BACKLOG: Final = 1024
@@ -35,8 +36,10 @@ class Server:
         """Whether connections come without descriptors in them."""
         self._listener: socket.socket | None = None
         self._porters = Porters()
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """Connections with their users, the oldest first."""
         self._held: Counter[int] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        """Connections of each user."""
 
     def open(self, path: Path, given: socket.socket | None = None) -> None:
         """Listen at ``path``, for every user, or take over the socket ``given`` that does. OSError.
@@ -90,7 +93,7 @@ class Server:
         peer = seqpacket.peer(sock)
         quota, tally = self._vault.quota, self._vault.tally
         tally.connections_made += 1
-        if peer.pid <= 0 or self._held[peer.uid] >= quota.connections_per_uid or len(self._tasks) >= quota.connections:
+        if peer.pid <= 0 or self._held[peer.uid] >= quota.connections_per_uid or not self._has_place(peer.uid):
             held = self._held[peer.uid]
             self._refuse(sock, f"uid {peer.uid} has {held} connections, all users {len(self._tasks)}")
             return
@@ -106,13 +109,13 @@ class Server:
         tally.connections += 1
         conversation = Conversation(admitted.socket, peer, pidfd, self._vault, simulated=self._simulated)
         task = asyncio.create_task(self._converse(conversation, admitted.socket))
-        self._tasks.add(task)
+        self._tasks[task] = peer.uid
 
         def over(task: asyncio.Task[None]) -> None:
             conversation.close()
             admitted.socket.close()
             self._porters.release(admitted)
-            self._tasks.discard(task)
+            del self._tasks[task]
             tally.connections -= 1
             self._held[peer.uid] -= 1
             if not self._held[peer.uid]:
@@ -122,6 +125,18 @@ class Server:
                 tally.refused("failed")
 
         task.add_done_callback(over)
+
+    def _has_place(self, uid: int) -> bool:
+        """Whether there is a place, if need be the newest of the heaviest user's, whose lease stands."""
+        if len(self._tasks) < room_of(uid, self._vault.quota.connections):
+            return True
+        heaviest, count = max(self._held.items(), key=lambda item: item[1])
+        if count <= self._held[uid] + 1:
+            return False
+        newest = next((t for t, of in reversed(self._tasks.items()) if of == heaviest and not t.cancelling()), None)
+        if newest is not None:
+            newest.cancel()
+        return newest is not None
 
     async def _converse(self, conversation: Conversation, sock: socket.socket) -> None:
         """Serve a connection; its place is taken until nothing of it is left, in its porter either."""

@@ -143,6 +143,54 @@ def let_go(*fds: int) -> None:
         threading.Thread(target=os.close, args=(fd,), daemon=True).start()
 
 
+def take_all_there_is(stranger: Stranger) -> None:
+    """Sessions and regions until there are no more to be had."""
+    memory = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, 4096)
+    for number in range(1, 2000):
+        sock = stranger.connect()
+        stranger.held.append(sock)
+        Stranger.send(sock, wire.Hello(1, wire.VERSION, f"s{number}", Role.WRITER, token=os.getpid() * 10000 + number))
+        if isinstance(Stranger.answer(sock), wire.Failure):
+            break
+    for number in range(2000):
+        Stranger.send(stranger.held[0], wire.Create(2, f"r{number}", Layout((4096,))))
+        if isinstance(Stranger.answer(stranger.held[0]), wire.Failure):
+            break
+        Stranger.send(stranger.held[0], wire.Chunks(2, 1), (memory,))
+        Stranger.answer(stranger.held[0])
+    else:
+        raise AssertionError("there was no end of it")
+
+
+def ask_for_host_memory(stranger: Stranger) -> None:
+    """More than there is for one user, announced; and less, that could grow."""
+    sock = stranger.session("greedy", 1)
+    Stranger.send(sock, wire.Create(2, "r", Layout((1 << 31,))))
+    answer = Stranger.answer(sock)
+    assert isinstance(answer, wire.Failure)
+    assert answer.code == "quota"
+    growing = os.memfd_create("stranger")
+    os.ftruncate(growing, 4096)
+    Stranger.send(sock, wire.Create(3, "r", Layout((4096,))))
+    assert isinstance(Stranger.answer(sock), wire.Proceed)
+    Stranger.send(sock, wire.Chunks(3, 1), (growing,))
+    answer = Stranger.answer(sock)
+    assert isinstance(answer, wire.Failure)
+    assert answer.code == "bad_request"
+    fixed = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fixed, 4096)
+    Stranger.send(sock, wire.Create(4, "r", Layout((4096,))))
+    assert isinstance(Stranger.answer(sock), wire.Proceed)
+    Stranger.send(sock, wire.Chunks(4, 1), (fixed,))
+    assert isinstance(Stranger.answer(sock), wire.Done)
+    try:
+        os.ftruncate(fixed, 1 << 40)
+    except PermissionError:
+        return
+    raise AssertionError("it grew after it was counted")
+
+
 def main(name: str, path: str, uid: int) -> None:
     """Become the user, attack, say so, and wait for the end."""
     os.setgroups([])
