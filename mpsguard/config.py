@@ -158,6 +158,8 @@ class Vault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether sessions and regions can be made."""
     bytes_per_user: Annotated[int, Meta(ge=0)] = 1 << 40
     """Of all regions of one user together."""
+    host_bytes_per_user: Annotated[int, Meta(ge=0)] = 1 << 30
+    """Of that what lies in the machine's own memory, with the records of forward states: it outlives its process."""
     regions_per_user: Count = 1024
     """Over all sessions of one user."""
     chunks_per_user: Count = 8192

@@ -234,6 +234,7 @@ def _vault_service(settings: Config) -> VaultService:
     limits = settings.vault
     quota = Quota(
         bytes_per_uid=limits.bytes_per_user,
+        host_bytes_per_uid=limits.host_bytes_per_user,
         regions_per_uid=limits.regions_per_user,
         chunks_per_uid=limits.chunks_per_user,
     )

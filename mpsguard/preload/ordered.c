@@ -197,7 +197,9 @@ bool ordered_free_at_once(const mg_driver *d, mg_address address) {
 
 uint64_t ordered_point(void) {
     process *const p = process_if_any();
-    if (p == NULL || atomic_load_explicit(&p->waiting_count, memory_order_acquire) == 0) return 0;
+    if (p == NULL || (atomic_load_explicit(&p->waiting_count, memory_order_acquire) == 0 &&
+                      !atomic_load_explicit(&p->emptied, memory_order_acquire)))
+        return 0;
     pthread_mutex_lock(&p->lock);
     const uint64_t point = p->frees;
     pthread_mutex_unlock(&p->lock);

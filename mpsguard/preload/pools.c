@@ -98,7 +98,10 @@ void pools_set(process *p, mg_pool handle, int attribute, uint64_t value) {
     pool *const entry = pools_entry(p, handle);
     if (entry != NULL) {
         // The high ones can only be set to 0, which means: to what they are now.
-        if (attribute == MG_POOL_RELEASE_THRESHOLD) entry->threshold = value;
+        if (attribute == MG_POOL_RELEASE_THRESHOLD) {
+            if (value < entry->threshold) atomic_store_explicit(&p->emptied, true, memory_order_release);
+            entry->threshold = value;
+        }
         if (attribute == MG_POOL_RESERVED_HIGH) entry->reserved_high = entry->reserved;
         if (attribute == MG_POOL_USED_HIGH) entry->used_high = entry->used;
     }

@@ -63,6 +63,7 @@ typedef struct {
     _Atomic bool green;
     _Atomic int devices;  // visible ones; 0: not asked yet
     _Atomic size_t waiting_count;  // of all below
+    _Atomic bool emptied;          // a slab of a pool became empty, or a threshold lower, since the last synchronisation
 
     pthread_mutex_t lock;  // guards all below; never held over a driver call
     region **live;         // by address

@@ -130,8 +130,10 @@ uint64_t slab_take_back(const region *r, mg_address address, uint64_t size) {
     return r->slab->bytes[first];
 }
 
-void slab_return(const region *r, mg_address address) {
+void slab_return(process *p, const region *r, mg_address address) {
     give_back(r->slab, (uint32_t)((address - r->user) / r->slab->unit));
+    if (r->pool != NULL && r->slab->free_units == r->slab->units)
+        atomic_store_explicit(&p->emptied, true, memory_order_release);
 }
 
 static void unlink_slab(process *p, slab *s) {
@@ -146,6 +148,15 @@ static bool are_alike(const region *one, const region *other) {
     return one->context == other->context && one->pool == other->pool;
 }
 
+static region *withdraw(process *p, slab *s) {
+    region *const r = s->region;
+    unlink_slab(p, s);
+    region_withdraw(p, r);
+    r->slab = NULL;
+    free(s);
+    return r;
+}
+
 // Withdraws a slab in which nothing is, if another such one stays or none shall; NULL if there is none.
 static region *withdraw_empty(process *p, bool spare_one) {
     for (slab *s = p->slabs; s != NULL; s = s->next) {
@@ -154,14 +165,15 @@ static region *withdraw_empty(process *p, bool spare_one) {
         bool spare = !spare_one || (of != NULL && of->handle == NULL);
         for (slab *other = p->slabs; other != NULL && !spare; other = other->next)
             spare = other != s && other->free_units == other->units && are_alike(other->region, s->region);
-        if (!spare) continue;
-        region *const r = s->region;
-        unlink_slab(p, s);
-        region_withdraw(p, r);
-        r->slab = NULL;
-        free(s);
-        return r;
+        if (spare) return withdraw(p, s);
     }
+    return NULL;
+}
+
+// Withdraws an empty slab of a pool of which more than `most` bytes are reserved; NULL if there is none.
+static region *withdraw_excess(process *p, const pool *of, uint64_t most) {
+    for (slab *s = of->reserved > most ? p->slabs : NULL; s != NULL; s = s->next)
+        if (s->region->pool == of && s->free_units == s->units) return withdraw(p, s);
     return NULL;
 }
 
@@ -180,6 +192,17 @@ static bool release(process *p, const mg_driver *d, bool spare_one) {
 void slab_tidy(process *p, const mg_driver *d) { release(p, d, true); }
 
 bool slab_release_empty(process *p, const mg_driver *d) { return release(p, d, false); }
+
+void slab_release_excess(process *p, const mg_driver *d, const pool *of, const uint64_t *most) {
+    if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return;
+    for (;;) {
+        pthread_mutex_lock(&p->lock);
+        region *const r = withdraw_excess(p, of, most != NULL ? *most : of->threshold);
+        pthread_mutex_unlock(&p->lock);
+        if (r == NULL) return;
+        region_free(p, d, r);
+    }
+}
 
 mg_result slab_free(process *p, const mg_driver *d, region *r, mg_address address) {
     const bool later = atomic_load_explicit(&p->captures, memory_order_acquire) > 0;

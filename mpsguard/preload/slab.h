@@ -21,7 +21,7 @@ uint64_t slab_set_aside(const region *r, mg_address address, uint64_t *bytes);
 uint64_t slab_take_back(const region *r, mg_address address, uint64_t size);
 
 // Such memory is free again.
-void slab_return(const region *r, mg_address address);
+void slab_return(process *p, const region *r, mg_address address);
 
 // The allocation that holds `address`: where it starts and its size. The caller holds the lock.
 bool slab_find(const region *r, mg_address address, mg_address *start, uint64_t *size);
@@ -34,6 +34,9 @@ void slab_drain(process *p, const mg_driver *d);
 
 // Gives back all slabs in which nothing is; false if there were none.
 bool slab_release_empty(process *p, const mg_driver *d);
+
+// Gives back empty slabs of a pool while more than `most` bytes of it are reserved. `most` NULL: its release threshold.
+void slab_release_excess(process *p, const mg_driver *d, const pool *of, const uint64_t *most);
 
 // Gives back slabs in which nothing is, all but one of each pool and of each context.
 void slab_tidy(process *p, const mg_driver *d);

@@ -113,7 +113,7 @@ static waiting *take_over(process *p, const pool *of, size_t first, size_t last)
 
 void waiting_return_small(process *p, const pool *of) {
     pthread_mutex_lock(&p->lock);
-    for (waiting *w; (w = take_over(p, of, 0, list_of(SLAB_MOST))) != NULL; free(w)) slab_return(w->region, w->address);
+    for (waiting *w; (w = take_over(p, of, 0, list_of(SLAB_MOST))) != NULL; free(w)) slab_return(p, w->region, w->address);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -125,7 +125,7 @@ static bool release_one(process *p, const mg_driver *d, const pool *of, const ui
     const bool wanted = of == NULL || of->reserved > (most != NULL ? *most : of->threshold);
     waiting *const w = wanted ? take_over(p, of, 0, PROCESS_WAITING - 1) : NULL;
     if (w != NULL && w->region->slab != NULL) {
-        slab_return(w->region, w->address);
+        slab_return(p, w->region, w->address);
     } else if (w != NULL) {
         r = w->region;
         region_withdraw(p, r);
@@ -142,6 +142,7 @@ static bool release(process *p, const mg_driver *d, const pool *of, const uint64
     if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return false;
     bool any = false;
     while (release_one(p, d, of, most)) any = true;
+    if (of != NULL) slab_release_excess(p, d, of, most);
     if (any) slab_tidy(p, d);
     return any;
 }
@@ -155,6 +156,8 @@ bool waiting_release_all(process *p, const mg_driver *d) {
 }
 
 bool waiting_release_excess(process *p, const mg_driver *d) {
+    // Before the look: a slab that becomes empty meanwhile is seen by the next one.
+    atomic_store_explicit(&p->emptied, false, memory_order_release);
     bool any = waiting_release(p, d, NULL, 0);
     for (size_t i = 0; i < PROCESS_POOLS; ++i) any |= release(p, d, &p->pools[i], NULL);
     return any;
@@ -162,7 +165,7 @@ bool waiting_release_excess(process *p, const mg_driver *d) {
 
 bool waiting_exceeds(process *p) {
     pthread_mutex_lock(&p->lock);
-    bool exceeds = p->waiting_without_pool > 0;
+    bool exceeds = p->waiting_without_pool > 0 || atomic_load_explicit(&p->emptied, memory_order_acquire);
     for (size_t i = 0; i < PROCESS_POOLS && !exceeds; ++i)
         exceeds = p->pools[i].waiting > 0 && p->pools[i].reserved > p->pools[i].threshold;
     pthread_mutex_unlock(&p->lock);

@@ -1,19 +1,23 @@
 """One client's connection, from `Hello` to its end. Trusts nothing that comes in, and closes every descriptor of it."""
 
 import asyncio
+import os
 import socket
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from mpsguard.linux import open_file, seqpacket
-from mpsguard.linux.disposal import dispose_of_foreign
-from mpsguard.linux.open_file import Kind, OpenFile
+from mpsguard.linux.open_file import OpenFile
 from mpsguard.linux.packet_stream import PacketStream, close_all
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.seqpacket import KERNEL_MAX_FDS, Packet
+from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
+from mpsguard.linux.unread import UnreadFds
+from mpsguard.model import Credentials
+from mpsguard.vault import frame as frames
 from mpsguard.vault import wire
 from mpsguard.vault.errors import BadRequestError, QuotaError, TooLargeError, VaultError
+from mpsguard.vault.frame import Flag, Frame
 from mpsguard.vault.inspection import check_distinct, check_memory
 from mpsguard.vault.region import Lease, Region, Role, SessionKey
 from mpsguard.vault.vault import Vault
@@ -23,23 +27,39 @@ GREETING_DEADLINE: Final = 10.0
 TRANSFER_DEADLINE: Final = 30.0
 """Seconds for the descriptors of one region, and for a client to take what is sent to it."""
 
-_FOREIGN_PATIENCE: Final = 5.0
+_ROOM_RETRY: Final = 0.005
+"""Seconds between two looks whether descriptors that were sent have been read: nothing can be polled for it."""
+
+
+class _Received(NamedTuple):
+    """A client's packet as its porter saw it; the descriptors are memory, and the receiver's."""
+
+    frame: Frame
+    fds: tuple[int, ...]
 
 
 class _EndError(Exception):
     """The connection ends here; its peer has been told why, if it can be."""
 
 
+class _PorterGoneError(Exception):
+    """The porter has ended; the client may live, and comes back on another connection."""
+
+
 class Conversation:
     """Serves one connection; owns nothing but what it has received and not yet passed on."""
 
-    def __init__(self, sock: socket.socket, vault: Vault, *, simulated: bool) -> None:
-        """``sock`` is non-blocking, has SO_PASSCRED, and stays the caller's."""
+    def __init__(
+        self, sock: socket.socket, peer: Credentials, pidfd: int | None, vault: Vault, *, simulated: bool
+    ) -> None:
+        """``sock``: to the porter, non-blocking, stays the caller's. ``pidfd``: the peer's, ours from now on."""
         self._socket = sock
         self._stream = PacketStream(sock)
         self._vault = vault
         self._simulated = simulated
-        self._peer = seqpacket.peer(sock)
+        self._unread = UnreadFds(sock)
+        self._peer = peer
+        self._pidfd = pidfd
         self._sending = asyncio.Lock()
         self._key = SessionKey(self._peer.uid, "")
         self._token = 0
@@ -56,6 +76,9 @@ class Conversation:
         except asyncio.CancelledError:
             # This guard ends, not the client: the lease stands for the next one.
             raise
+        except _PorterGoneError:
+            # Nor has the client: the lease stands for as long as its process does.
+            return
         except (_EndError, OSError):
             # TimeoutError is one of these.
             self._detach()
@@ -64,6 +87,12 @@ class Conversation:
             raise
         else:
             self._detach()
+
+    def close(self) -> None:
+        """Give back what is ours; safe to call twice."""
+        pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
+            os.close(pidfd)
 
     def _detach(self, *, in_order: bool = False) -> None:
         if self._token:
@@ -75,7 +104,10 @@ class Conversation:
         try:
             if isinstance(notice, wire.Granted):
                 fds = (self._vault.record_copy(self._key, self._token)[2],)
-            seqpacket.send(self._socket, wire.encode(notice), fds=fds)
+            if not self._unread.has_room(len(fds)):
+                return False
+            seqpacket.send(self._socket, frames.encode(Frame(Flag(0), 0, wire.encode(notice))), fds=fds)
+            self._unread.sent(len(fds))
         except (OSError, VaultError):
             return False
         finally:
@@ -124,7 +156,7 @@ class Conversation:
     def _hold(self) -> ProcessHandle:
         pid = self._peer.pid
         try:
-            pidfd = self._stream.peer_pidfd()
+            pidfd, self._pidfd = self._pidfd, None
             return ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)
         except ProcessLookupError:
             raise _EndError from None
@@ -192,7 +224,7 @@ class Conversation:
         fds: list[int] = []
         ours = True
         try:
-            await self._send(wire.Proceed(request.id))
+            await self._send(wire.Proceed(request.id), expected=len(request.layout.sizes))
             async with asyncio.timeout(TRANSFER_DEADLINE):
                 files, trouble = await self._collect(len(request.layout.sizes), fds)
             if trouble is not None:
@@ -219,17 +251,19 @@ class Conversation:
             packet = await self._packet()
             if packet is None:
                 raise _EndError
-            seen = [open_file.describe(fd) for fd in packet.fds]
-            if any(file.kind is Kind.OTHER for file in seen):
+            flags = packet.frame.flags
+            fds += packet.fds
+            files += [open_file.describe(fd) for fd in packet.fds]
+            if flags & Flag.FOREIGN:
                 trouble = trouble or BadRequestError("a descriptor that is no memory")
-                await dispose_of_foreign(packet.fds, _FOREIGN_PATIENCE)
-            else:
-                fds += packet.fds
-                files += seen
-            if packet.truncated:
+            if flags & Flag.GROWS:
+                trouble = trouble or BadRequestError("memory that can grow: make it with MFD_ALLOW_SEALING")
+            if flags & Flag.UNASKED:
+                trouble = trouble or BadRequestError(f"more descriptors than {count} chunks")
+            if flags & Flag.TRUNCATED:
                 trouble = trouble or QuotaError("this guard has no room for so many descriptors")
             try:
-                request = self._decoded(packet)
+                request = self._decoded(packet.frame)
             except VaultError:
                 request = None
             if not isinstance(request, wire.Chunks):
@@ -237,8 +271,10 @@ class Conversation:
                 await self._fail(0, BadRequestError("the descriptors of a region were due"))
                 raise _EndError
             announced += request.count
-            if len(packet.fds) != request.count:
-                trouble = trouble or BadRequestError(f"{request.count} descriptors announced, {len(packet.fds)} came")
+            if packet.frame.rights != request.count:
+                trouble = trouble or BadRequestError(
+                    f"{request.count} descriptors announced, {packet.frame.rights} came"
+                )
         if announced > count:
             trouble = trouble or BadRequestError(f"{announced} descriptors for {count} chunks")
         return files, trouble
@@ -248,11 +284,9 @@ class Conversation:
         try:
             generation = self._vault.stock.session(self._key).generation
             async with self._sending, asyncio.timeout(TRANSFER_DEADLINE):
-                first = wire.encode(wire.Opened(request.id, region, generation))
-                await self._stream.send(first, fds=fds[:KERNEL_MAX_FDS])
-                more = wire.encode(wire.MoreChunks(request.id))
+                await self._put(wire.Opened(request.id, region, generation), fds[:KERNEL_MAX_FDS])
                 for start in range(KERNEL_MAX_FDS, len(fds), KERNEL_MAX_FDS):
-                    await self._stream.send(more, fds=fds[start : start + KERNEL_MAX_FDS])
+                    await self._put(wire.MoreChunks(request.id), fds[start : start + KERNEL_MAX_FDS])
         finally:
             self._vault.stock.keeping.dispose(fds)
 
@@ -263,33 +297,32 @@ class Conversation:
         packet = await self._packet()
         if packet is None:
             return None
-        if packet.fds:
-            await dispose_of_foreign(packet.fds, _FOREIGN_PATIENCE)
-            await self._fail(0, BadRequestError(f"{len(packet.fds)} descriptors that nobody asked for"))
+        if packet.frame.rights:
+            self._vault.stock.keeping.dispose(packet.fds)
+            await self._fail(0, BadRequestError(f"{packet.frame.rights} descriptors that nobody asked for"))
             raise _EndError
-        return self._decoded(packet)
+        return self._decoded(packet.frame)
 
-    async def _packet(self) -> Packet | None:
+    async def _packet(self) -> _Received | None:
         # A client that asks as fast as it is answered would never let anybody else have a turn.
         await asyncio.sleep(0)
-        packet = await self._stream.receive(wire.MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+        packet = await self._stream.receive(wire.MAX_PACKET + frames.HEADER_BYTES, max_fds=KERNEL_MAX_FDS)
         if packet.end:
+            raise _PorterGoneError
+        frame = frames.decode(packet.data)
+        if frame.flags & Flag.END:
             return None
-        sender = packet.sender
-        # Pid 0: sent before we asked for the sender, which is when the connection was accepted at the latest. The
-        # connection itself has been vouched for; this is for a child that uses its parent's.
-        if sender is not None and sender.pid and (sender.pid, sender.uid) != (self._peer.pid, self._peer.uid):
-            await dispose_of_foreign(packet.fds, _FOREIGN_PATIENCE)
+        if frame.flags & Flag.STRANGER:
             await self._fail(0, BadRequestError("a message from another process than the one that connected"))
             raise _EndError
-        return packet
+        return _Received(frame, packet.fds)
 
-    def _decoded(self, packet: Packet) -> wire.Request:
+    def _decoded(self, frame: Frame) -> wire.Request:
         """What a packet says; TooLargeError or BadRequestError. Packets stay apart: the next one may be sound."""
         try:
-            return wire.decode_request(packet.data)
+            return wire.decode_request(frame.data)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            whole = len(packet.data) < wire.MAX_PACKET or not packet.truncated
+            whole = len(frame.data) < wire.MAX_PACKET or not frame.flags & Flag.TRUNCATED
             trouble: VaultError = BadRequestError(str(error)[:200])
             if not whole:
                 trouble = TooLargeError(f"a message of more than {wire.MAX_PACKET} bytes")
@@ -310,6 +343,14 @@ class Conversation:
         self._vault.tally.refused(error.code)
         await self._send(wire.Failure(id, error.code, str(error)))
 
-    async def _send(self, message: wire.Answer | wire.Notice, fds: tuple[int, ...] = ()) -> None:
+    async def _send(self, message: wire.Answer | wire.Notice, fds: tuple[int, ...] = (), expected: int = 0) -> None:
         async with self._sending, asyncio.timeout(TRANSFER_DEADLINE):
-            await self._stream.send(wire.encode(message), fds=fds)
+            await self._put(message, fds, expected)
+
+    async def _put(self, message: wire.Answer | wire.Notice, fds: tuple[int, ...], expected: int = 0) -> None:
+        """Send one packet once there is room for it. ``expected``: descriptors that may come from now on."""
+        while not self._unread.has_room(len(fds)):  # noqa: ASYNC110 - the kernel tells nobody when there is
+            await asyncio.sleep(_ROOM_RETRY)
+        flags = Flag.EXPECT if expected else Flag(0)
+        await self._stream.send(frames.encode(Frame(flags, expected, wire.encode(message))), fds=fds)
+        self._unread.sent(len(fds))

@@ -1,17 +1,34 @@
 """How much the vault holds, for each user and in all. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
+from mpsguard.vault import record
 from mpsguard.vault.errors import QuotaError, TooLargeError
 from mpsguard.vault.region import Layout, Session
+
+ROOT: Final = 0
+
+SHARE: Final = 4
+"""No user but root has more than one in so many of the keeper's places: one that fills its share leaves room for three
+more of its kind."""
+
+RESERVE: Final = 8
+"""One in so many of every kind of place is root's alone, so that the machine's own services find one."""
+
+_RECORDS: Final = 2
+"""Of a session: the record of its forward state, and the one that is to take its place."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits. ``*_per_uid`` count what a user owns, whoever made it; sizes in bytes."""
 
     bytes_per_uid: int = 1 << 40
+    host_bytes_per_uid: int = 1 << 30
+    """Of the machine's own memory: regions that lie on no GPU, and the records of forward states. It outlives the
+    process that filled it, and the limits of that process."""
     regions_per_uid: int = 1024
     sessions_per_uid: int = 64
     chunks_per_uid: int = 8192
@@ -39,6 +56,8 @@ class Usage(msgspec.Struct, frozen=True):
     regions: int = 0
     chunks: int = 0
     sessions: int = 0
+    host: int = 0
+    """Bytes of the machine's own memory."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -46,6 +65,7 @@ class Usage(msgspec.Struct, frozen=True):
             self.regions + other.regions,
             self.chunks + other.chunks,
             self.sessions + other.sessions,
+            self.host + other.host,
         )
 
     def __sub__(self, other: "Usage") -> "Usage":
@@ -54,6 +74,7 @@ class Usage(msgspec.Struct, frozen=True):
             self.regions - other.regions,
             self.chunks - other.chunks,
             self.sessions - other.sessions,
+            self.host - other.host,
         )
 
     @property
@@ -64,19 +85,22 @@ class Usage(msgspec.Struct, frozen=True):
 
 def of_layout(layout: Layout) -> Usage:
     """What one region adds."""
-    return Usage(layout.size, 1, len(layout.sizes), 0)
+    return Usage(layout.size, 1, len(layout.sizes), 0, layout.size if layout.gpu is None else 0)
+
+
+def of_session(capacity: int) -> Usage:
+    """What a session without regions adds, with that many bytes of forward state."""
+    return Usage(sessions=1, host=_RECORDS * record.size(capacity))
 
 
 def of_sessions(sessions: Iterable[Session]) -> Usage:
     """What sessions hold together."""
-    held = regions = chunks = count = 0
+    used = Usage()
     for session in sessions:
-        count += 1
-        regions += len(session.regions)
+        used += of_session(session.capacity)
         for region in session.regions.values():
-            held += region.layout.size
-            chunks += len(region.layout.sizes)
-    return Usage(held, regions, chunks, count)
+            used += of_layout(region.layout)
+    return used
 
 
 def check_region(quota: Quota, layout: Layout, metadata: bytes) -> None:
@@ -92,16 +116,41 @@ def check_metadata(quota: Quota, metadata: bytes) -> None:
         raise TooLargeError(f"{len(metadata)} bytes of metadata; at most {quota.metadata_bytes}")
 
 
-def check_room(quota: Quota, users: Usage, all_users: Usage, more: Usage) -> None:
-    """QuotaError if ``more`` does not fit on top of what its owner has and of what all have."""
+class FullError(QuotaError):
+    """There is no room for anybody, whatever the user's own share."""
+
+
+def room_of(uid: int, total: int) -> int:
+    """How many of ``total`` places there are for all users like this one together."""
+    return total if uid == ROOT else total - total // RESERVE
+
+
+def heavier(usage: Mapping[int, Usage], uid: int, more: Usage) -> list[int]:
+    """The users that have more of the keeper's places than ``uid`` will have with ``more``; the heaviest first."""
+    own = (usage.get(uid, Usage()) + more).parcels
+    return sorted(
+        (other for other, used in usage.items() if other not in (ROOT, uid) and used.parcels > own),
+        key=lambda other: -usage[other].parcels,
+    )
+
+
+def check_room(quota: Quota, uid: int, users: Usage, all_users: Usage, more: Usage) -> None:
+    """QuotaError if ``more`` does not fit on top of what its owner has; FullError if not on top of what all have."""
     wanted, total = users + more, all_users + more
+    share = quota.parcels if uid == ROOT else quota.parcels // SHARE
     for what, value, limit in (
         ("bytes of this user", wanted.bytes, quota.bytes_per_uid),
+        ("bytes of host memory of this user", wanted.host, quota.host_bytes_per_uid),
         ("regions of this user", wanted.regions, quota.regions_per_uid),
         ("sessions of this user", wanted.sessions, quota.sessions_per_uid),
         ("chunks of this user", wanted.chunks, quota.chunks_per_uid),
-        ("chunks of all users", total.chunks, quota.chunks),
-        ("descriptors with the keeper", total.parcels, quota.parcels),
+        ("descriptors of this user with the keeper", wanted.parcels, share),
     ):
         if value > limit:
             raise QuotaError(f"{what} would be {value}; at most {limit}")
+    for what, value, limit in (
+        ("chunks of all users", total.chunks, room_of(uid, quota.chunks)),
+        ("descriptors with the keeper", total.parcels, room_of(uid, quota.parcels)),
+    ):
+        if value > limit:
+            raise FullError(f"{what} would be {value}; at most {limit}")

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux import seqpacket
+from mpsguard.linux.disposal import of_strangers
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.rights import take_rights
 from mpsguard.vault import wire
 from mpsguard.vault.conversation import Conversation
 from mpsguard.vault.errors import Code
+from mpsguard.vault.porters import NoPorterError, Porters
+from mpsguard.vault.quota import room_of
 from mpsguard.vault.vault import Vault
 
 _BACKLOG: Final = 1024
@@ -27,9 +32,14 @@ class Server:
         """``simulated``: memory of the host may stand for a GPU's."""
         self._vault = vault
         self._simulated = simulated
+        self._guarded = False
+        """Whether connections come without descriptors in them."""
         self._listener: socket.socket | None = None
+        self._porters = Porters()
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """Connections with their users, the oldest first."""
         self._held: Counter[int] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        """Connections of each user."""
 
     def open(self, path: Path, given: socket.socket | None = None) -> None:
         """Listen at ``path``, for every user, or take over the socket ``given`` that does. OSError.
@@ -40,6 +50,8 @@ class Server:
         self._listener.setblocking(False)
         # Connections inherit it, as of Linux 6.16 from the moment they are made.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        # Inherited likewise: nothing can be queued that is not ours to close. Porters ask for what was agreed upon.
+        self._guarded = take_rights(self._listener, take=False)
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     async def close(self) -> None:
@@ -52,6 +64,7 @@ class Server:
             task.cancel()
         if self._tasks:
             await asyncio.wait(set(self._tasks))
+        await self._porters.close()
 
     def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -80,20 +93,29 @@ class Server:
         peer = seqpacket.peer(sock)
         quota, tally = self._vault.quota, self._vault.tally
         tally.connections_made += 1
-        if peer.pid <= 0 or self._held[peer.uid] >= quota.connections_per_uid or len(self._tasks) >= quota.connections:
-            tally.refused(Code.QUOTA)
-            text = f"uid {peer.uid} has {self._held[peer.uid]} connections, all users {len(self._tasks)}"
-            with sock, suppress(OSError):
-                seqpacket.send(sock, wire.encode(wire.Failure(0, Code.QUOTA, text)))
+        if peer.pid <= 0 or self._held[peer.uid] >= quota.connections_per_uid or not self._has_place(peer.uid):
+            held = self._held[peer.uid]
+            self._refuse(sock, f"uid {peer.uid} has {held} connections, all users {len(self._tasks)}")
             return
+        try:
+            admitted = self._porters.admit(sock, peer)
+        except (NoPorterError, OSError) as error:
+            self._refuse(sock, str(error))
+            return
+        pidfd = seqpacket.peer_pidfd(sock)
+        # The porter has the connection: this is not its end.
+        sock.close()
         self._held[peer.uid] += 1
         tally.connections += 1
-        task = asyncio.create_task(Conversation(sock, self._vault, simulated=self._simulated).run())
-        self._tasks.add(task)
+        conversation = Conversation(admitted.socket, peer, pidfd, self._vault, simulated=self._simulated)
+        task = asyncio.create_task(self._converse(conversation, admitted.socket))
+        self._tasks[task] = peer.uid
 
         def over(task: asyncio.Task[None]) -> None:
-            sock.close()
-            self._tasks.discard(task)
+            conversation.close()
+            admitted.socket.close()
+            self._porters.release(admitted)
+            del self._tasks[task]
             tally.connections -= 1
             self._held[peer.uid] -= 1
             if not self._held[peer.uid]:
@@ -103,6 +125,42 @@ class Server:
                 tally.refused("failed")
 
         task.add_done_callback(over)
+
+    def _has_place(self, uid: int) -> bool:
+        """Whether there is a place, if need be the newest of the heaviest user's, whose lease stands."""
+        if len(self._tasks) < room_of(uid, self._vault.quota.connections):
+            return True
+        heaviest, count = max(self._held.items(), key=lambda item: item[1])
+        if count <= self._held[uid] + 1:
+            return False
+        newest = next((t for t, of in reversed(self._tasks.items()) if of == heaviest and not t.cancelling()), None)
+        if newest is not None:
+            newest.cancel()
+        return newest is not None
+
+    async def _converse(self, conversation: Conversation, sock: socket.socket) -> None:
+        """Serve a connection; its place is taken until nothing of it is left, in its porter either."""
+        try:
+            await conversation.run()
+        finally:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+        await self._let_go(PacketStream(sock))
+
+    async def _let_go(self, stream: PacketStream) -> None:
+        """Return when the porter has let go of the client; what it had read by then is thrown away."""
+        with suppress(OSError):
+            while not (packet := await stream.receive(wire.MAX_PACKET, max_fds=seqpacket.KERNEL_MAX_FDS)).end:
+                self._vault.stock.keeping.dispose(packet.fds)
+
+    def _refuse(self, sock: socket.socket, why: str) -> None:
+        self._vault.tally.refused(Code.QUOTA)
+        with suppress(OSError):
+            seqpacket.send(sock, wire.encode(wire.Failure(0, Code.QUOTA, why)))
+        if self._guarded:
+            sock.close()
+        else:
+            of_strangers((sock.detach(),))
 
 
 def _listen(path: Path) -> socket.socket:

@@ -1,5 +1,6 @@
 """All sessions with their descriptors: written down when they change, counted, and given back when they go."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from mpsguard.vault import quota as quotas
@@ -14,7 +15,9 @@ from mpsguard.vault.region import Session, SessionKey
 class Stock:
     """Owns the descriptors of every session."""
 
-    def __init__(self, keeping: Keeping, quota: Quota) -> None:
+    def __init__(self, keeping: Keeping, quota: Quota, evict: Callable[[Session], None]) -> None:
+        """``evict`` removes a session to make room for another user's."""
+        self._evict = evict
         self.keeping = keeping
         self.quota = quota
         self.sessions: dict[SessionKey, Session] = {}
@@ -54,8 +57,25 @@ class Stock:
 
     def reserve(self, uid: int, more: Usage) -> None:
         """Keep room for what is under way, until `give_up`; QuotaError if there is none."""
-        quotas.check_room(self.quota, self._usage.get(uid, Usage()), self._total, more)
-        self._account(uid, more)
+        while True:
+            try:
+                quotas.check_room(self.quota, uid, self._usage.get(uid, Usage()), self._total, more)
+            except quotas.FullError:
+                victim = self._least_missed(uid, more)
+                if victim is None:
+                    raise
+                self._evict(victim)
+            else:
+                self._account(uid, more)
+                return
+
+    def _least_missed(self, uid: int, more: Usage) -> Session | None:
+        """Of the heaviest user that has one: the session on which nobody has held a lease for the longest time."""
+        for heavy in quotas.heavier(self._usage, uid, more):
+            idle = [each for key, each in self.sessions.items() if key.uid == heavy and each.idle_since is not None]
+            if idle:
+                return min(idle, key=lambda each: each.idle_since or 0.0)
+        return None
 
     def give_up(self, uid: int, less: Usage) -> None:
         """Give room back."""

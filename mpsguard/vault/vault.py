@@ -29,7 +29,7 @@ from mpsguard.vault.holdings import Holdings, copies
 from mpsguard.vault.keeper import record_name, session_name
 from mpsguard.vault.keeping import Keeping
 from mpsguard.vault.leases import Leases, Listener
-from mpsguard.vault.quota import Quota, Usage
+from mpsguard.vault.quota import Quota, of_session
 from mpsguard.vault.region import Carried, Grant, Lease, Role, Session, SessionKey
 from mpsguard.vault.regions import Regions
 from mpsguard.vault.spares import Spares
@@ -58,7 +58,7 @@ class Vault:
         """``gpus``: UUIDs that regions may lie on; None: any."""
         self.quota = quota
         self.tally = Tally()
-        self.stock = Stock(keeping, quota)
+        self.stock = Stock(keeping, quota, self._evict)
         self.regions = Regions(self.stock, self.tally, gpus)
         self._now = now
         self._keeping = keeping
@@ -277,7 +277,7 @@ class Vault:
         session = Session(key, self.stock.new_id(), capacity, keep, grants, carried=Carried(0, 1, None))
         session = transitions.attach(session, lease)
         name = session_name(session.id)
-        self.stock.reserve(key.uid, Usage(sessions=1))
+        self.stock.reserve(key.uid, of_session(capacity))
         self._making[key] = lease.token
         try:
             holdings = Holdings.create(session)
@@ -292,7 +292,7 @@ class Vault:
             raise QuotaError(f"no room for a session: {error.strerror}") from None
         finally:
             del self._making[key]
-            self.stock.give_up(key.uid, Usage(sessions=1))
+            self.stock.give_up(key.uid, of_session(capacity))
         self.stock.add(session, holdings)
 
     async def _keep_record(self, key: SessionKey, token: int) -> None:
@@ -354,6 +354,11 @@ class Vault:
         holdings.renew_record(after)
         self._keeping.forget(record_name(session.id, session.generation))
         self.tally.fences += 1
+
+    def _evict(self, session: Session) -> None:
+        """A user that has more than another one lets go of what it does not use."""
+        self.tally.expired += len(session.regions)
+        self._remove(session)
 
     def _remove(self, session: Session) -> None:
         self.stock.remove(session)

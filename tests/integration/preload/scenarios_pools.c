@@ -115,7 +115,7 @@ static void counted(const api *cuda) {
     CHECK(attribute(cuda, pool, USED) == 4 * MIB + 99 && attribute(cuda, pool, RESERVED) == 6 * MIB);
     CHECK(cuda->cuMemFree_v2(small) == 0 && attribute(cuda, pool, USED) == 4 * MIB - 1);
     CHECK(cuda->cuMemPoolTrimTo(pool, 0) == 0);
-    CHECK(attribute(cuda, pool, RESERVED) == 6 * MIB);  // one empty slab stays
+    CHECK(attribute(cuda, pool, RESERVED) == 4 * MIB);
     CHECK(cuda->cuMemPoolSetAttribute(pool, RESERVED_HIGH, &keep) == 1);
     check_nothing_left(cuda);
 }
@@ -141,7 +141,39 @@ static void destroyed(const api *cuda) {
     check_nothing_left(cuda);
 }
 
+// Of a pool in which nothing is, nothing stays: neither after a synchronisation, nor when it is trimmed.
+static void emptied(const api *cuda) {
+    void *const stream = new_stream(cuda), *const pool = pool_of(cuda, ordinary);
+    for (int trimmed = 0; trimmed < 2; ++trimmed) {
+        uint64_t keep = trimmed ? UINT64_MAX : 0;
+        CHECK(cuda->cuMemPoolSetAttribute(pool, 4, &keep) == 0);
+        const uint64_t small = from(cuda, pool, 512, stream, true), large = from(cuda, pool, 4 * MIB, stream, true);
+        stub_work(stream, small);
+        CHECK(cuda->cuMemFreeAsync(large, stream) == 0 && cuda->cuMemFreeAsync(small, stream) == 0);
+        CHECK(cuda->cuStreamSynchronize(stream) == 0);
+        if (trimmed) CHECK(cuda->cuMemPoolTrimTo(pool, 0) == 0);
+        CHECK(attribute(cuda, pool, RESERVED) == 0 && attribute(cuda, pool, USED) == 0);
+    }
+    // The slab became empty before the synchronisation: an allocation in between had cleared it.
+    uint64_t zero = 0;
+    CHECK(cuda->cuMemPoolSetAttribute(pool, 4, &zero) == 0);
+    CHECK(cuda->cuMemFreeAsync(from(cuda, pool, 512, stream, true), stream) == 0);
+    const uint64_t other = from(cuda, pool, 4 * MIB, stream, true);
+    CHECK(cuda->cuStreamSynchronize(stream) == 0);
+    CHECK(attribute(cuda, pool, RESERVED) == 4 * MIB);
+    CHECK(cuda->cuMemFreeAsync(other, stream) == 0);
+    // A threshold that is lowered counts from the next synchronisation on.
+    uint64_t keep = UINT64_MAX;
+    CHECK(cuda->cuMemPoolSetAttribute(pool, 4, &keep) == 0);
+    CHECK(cuda->cuMemFreeAsync(from(cuda, pool, 512, stream, true), stream) == 0);
+    CHECK(cuda->cuStreamSynchronize(stream) == 0 && attribute(cuda, pool, RESERVED) == 6 * MIB);
+    CHECK(cuda->cuMemPoolSetAttribute(pool, 4, &zero) == 0);
+    CHECK(cuda->cuStreamSynchronize(stream) == 0 && attribute(cuda, pool, RESERVED) == 0);
+    CHECK(stub_count("mappings") == 0 && stub_violations() == 0);
+    check_nothing_left(cuda);
+}
+
 const scenario scenarios_of_pools[] = {
     {"pools_served", served}, {"many_pools", many_pools}, {"pools_counted", counted},
-    {"pools_destroyed", destroyed}, {NULL, NULL},
+    {"pools_destroyed", destroyed}, {"pools_emptied", emptied}, {NULL, NULL},
 };

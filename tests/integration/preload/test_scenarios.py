@@ -46,6 +46,7 @@ SCENARIOS = [
     "many_pools",
     "pools_counted",
     "pools_destroyed",
+    "pools_emptied",
 ]
 
 WAYS = [

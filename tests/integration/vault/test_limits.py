@@ -40,6 +40,7 @@ def test_sessions_connections_and_states_are_bounded() -> None:
                 vault.session("c", capacity=10)
             with pytest.raises(client.TooLargeError):
                 one.publish(b"x" * 11)
+            wait_for("the place of the one that was refused", lambda: vault.vault.tally.connections == 2)
             with vault.standby("a"), pytest.raises(client.QuotaError):
                 vault.standby("b")
         vault.keeper.empty()

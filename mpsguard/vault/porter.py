@@ -1,0 +1,352 @@
+"""The porter of one user: the process that owns its connections, and receives what it sends.
+
+A stranger's descriptor can make close(2) last as long as the stranger likes: a TCP socket that lingers, a file of its
+own file system. So the vault never has one. This process takes packets in, looks at their descriptors, passes those of
+memory on, and leaves all others to a child that ends with them: an ending process does not linger, and one that a file
+system holds up all the same holds up nobody else. There are few of these children; with too many, this user's
+connections are no longer read, and nobody else notices.
+
+python -m mpsguard.vault.porter CHANNEL_DESCRIPTOR
+"""
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from mpsguard.linux import open_file, seqpacket
+from mpsguard.linux.open_file import Kind
+from mpsguard.linux.rights import take_rights
+from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
+from mpsguard.linux.unread import UnreadFds
+from mpsguard.model import Credentials
+from mpsguard.vault import frame as frames
+from mpsguard.vault.frame import Flag, Frame
+from mpsguard.vault.wire import MAX_PACKET
+
+CLOSERS_MOST: Final = 8
+"""Children that throw descriptors away at one time. One takes a millisecond; so many at once are of a user whose
+descriptors do not close."""
+
+_STEP_DEADLINE: Final = 5.0
+"""Seconds for one turn of the loop, which waits for nobody. Where the kernel itself drops a stranger's descriptor in
+this process (a packet with more than there is room for), it may wait all the same: then this process ends (SIGALRM)."""
+
+_LAST_WORDS_DEADLINE: Final = 2.0
+"""Seconds for a client to make room for what the vault said before it ended the connection."""
+
+_TICK: Final = 0.005
+"""Seconds between two looks at what cannot be waited for by poll(2): room for descriptors, and ended children."""
+
+_ABOVE_ALL: Final = 1 << 30
+"""More than any descriptor's number (fs.nr_open)."""
+
+_ADMISSION: Final = struct.Struct("=Ii")
+
+
+def admission(peer: Credentials) -> bytes:
+    """What the vault sends with a connection: whose it is."""
+    return _ADMISSION.pack(peer.uid, peer.pid)
+
+
+class _Pending:
+    """A packet that was read and not yet passed on; owns its descriptors, which are memory."""
+
+    def __init__(self, data: bytes, fds: tuple[int, ...] = ()) -> None:
+        self.data = data
+        self.fds = fds
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = ()
+
+
+class _Link:
+    """One connection: the client's socket, and the vault's end of it."""
+
+    def __init__(self, client: socket.socket, vault: socket.socket, uid: int, pid: int) -> None:
+        self.client = client
+        self.vault = vault
+        self.peer = (pid, uid)
+        # An older kernel may have queued descriptors already.
+        self.tainted = not take_rights(client, take=False)
+        self.expected = 0
+        self.to_vault: _Pending | None = None
+        self.to_client: _Pending | None = None
+        self.unread = UnreadFds(client)
+        self.ended = False
+        self.cut_at: float | None = None
+        self.closers: set[int] = set()
+
+    def expect(self, count: int) -> None:
+        self.expected = count
+        self.tainted = True
+        take_rights(self.client, take=True)
+
+    def took(self, count: int) -> None:
+        self.expected -= count
+        if not self.expected:
+            take_rights(self.client, take=False)
+
+
+class Porter:
+    """Owns the connections of one user until the vault closes the channel; then the process ends."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._links: dict[int, _Link] = {}
+        """By both descriptors; a link whose client is gone by the vault's alone."""
+
+    def run(self) -> None:
+        """Serve until the vault is gone."""
+        while True:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            ready = self._wait()
+            signal.setitimer(signal.ITIMER_REAL, _STEP_DEADLINE)
+            if self._channel.fileno() in ready and not self._admit():
+                return
+            for link in set(self._links.values()):
+                self._serve(link, ready)
+
+    # --- waiting
+
+    def _wait(self) -> set[int]:
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        ticking = False
+        reading = self._may_read()
+        for link in set(self._links.values()):
+            ticking |= bool(link.closers) or link.cut_at is not None
+            to_vault = select.POLLOUT if link.to_vault is not None else 0
+            if link.ended:
+                continue
+            to_client = select.POLLIN if reading and link.to_vault is None else 0
+            if link.to_client is None:
+                to_vault |= select.POLLIN
+            elif link.unread.has_room(len(link.to_client.fds)):
+                to_client |= select.POLLOUT
+            else:
+                ticking = True
+            # An end is reported over and over, whatever is asked for: nothing is asked where nothing can be done.
+            if to_client:
+                poller.register(link.client, to_client)
+            if to_vault or link.cut_at is None:
+                poller.register(link.vault, to_vault)
+        return {fd for fd, _ in poller.poll(_TICK * 1000 if ticking else None)}
+
+    # --- connections
+
+    def _admit(self) -> bool:
+        try:
+            packet = seqpacket.receive(self._channel, 64, max_fds=2)
+        except BlockingIOError:
+            return True
+        if packet.end or len(packet.fds) != 2:
+            return False
+        uid, pid = _ADMISSION.unpack(packet.data)
+        client, vault = (socket.socket(fileno=fd) for fd in packet.fds)
+        client.setblocking(False)
+        vault.setblocking(False)
+        link = _Link(client, vault, uid, pid)
+        self._links[client.fileno()] = self._links[vault.fileno()] = link
+        return True
+
+    def _serve(self, link: _Link, ready: set[int]) -> None:
+        self._reap(link)
+        if not link.ended and (link.vault.fileno() in ready or link.to_client is not None):
+            self._towards_client(link)
+        if not link.ended and (link.client.fileno() in ready or link.to_vault is not None):
+            self._towards_vault(link)
+        if link.ended and not link.closers:
+            # Now, with nothing left of it, its place is free: the vault sees the end of its own socket.
+            del self._links[link.vault.fileno()]
+            link.vault.close()
+
+    def _end(self, link: _Link) -> None:
+        """Let go of the client; what it has queued may not be ours to close."""
+        link.ended = True
+        for pending in (link.to_vault, link.to_client):
+            if pending is not None:
+                pending.close()
+        link.to_vault = link.to_client = None
+        del self._links[link.client.fileno()]
+        if link.tainted:
+            self._throw_away(link, (link.client.detach(),))
+        else:
+            link.client.close()
+
+    # --- from the client
+
+    def _towards_vault(self, link: _Link) -> None:
+        if link.to_vault is None and self._may_read():
+            self._take(link)
+        if link.to_vault is None:
+            return
+        try:
+            seqpacket.send(link.vault, link.to_vault.data, fds=link.to_vault.fds)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._end(link)
+            return
+        over = bool(frames.decode(link.to_vault.data).flags & Flag.END)
+        link.to_vault.close()
+        link.to_vault = None
+        if over:
+            self._end(link)
+
+    def _may_read(self) -> bool:
+        return sum(len(link.closers) for link in set(self._links.values())) < CLOSERS_MOST
+
+    def _take(self, link: _Link) -> None:
+        try:
+            packet = seqpacket.receive(link.client, MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+        except BlockingIOError:
+            return
+        except OSError:
+            link.to_vault = _Pending(frames.encode(Frame(Flag.END, 0, b"")))
+            return
+        if packet.end:
+            link.to_vault = _Pending(frames.encode(Frame(Flag.END, 0, b"")))
+            return
+        flags, fds = Flag(0), packet.fds
+        if packet.truncated:
+            flags |= Flag.TRUNCATED
+        sender = packet.sender
+        # Pid 0: sent before the kernel was asked for the sender. The connection itself has been vouched for; this is
+        # for a child that uses its parent's.
+        if sender is not None and sender.pid and (sender.pid, sender.uid) != link.peer:
+            flags |= Flag.STRANGER
+        if len(fds) > link.expected:
+            flags |= Flag.UNASKED
+        elif fds:
+            link.took(len(fds))
+        kinds = [open_file.describe(fd).kind for fd in fds]
+        if Kind.OTHER in kinds:
+            flags |= Flag.FOREIGN
+        elif link.peer[1] and not all(_is_fixed(fd) for fd, kind in zip(fds, kinds, strict=True) if kind is Kind.HOST):
+            # What a user has is counted when it comes.
+            flags |= Flag.GROWS
+        if fds and flags & (Flag.STRANGER | Flag.UNASKED | Flag.FOREIGN | Flag.GROWS):
+            self._throw_away(link, fds)
+            fds = ()
+        link.to_vault = _Pending(frames.encode(Frame(flags, len(packet.fds), packet.data)), fds)
+
+    # --- from the vault
+
+    def _towards_client(self, link: _Link) -> None:
+        if link.to_client is None and not self._hear(link):
+            self._end(link)
+            return
+        if link.to_client is None:
+            return
+        fds = link.to_client.fds
+        if link.cut_at is None and _has_ended(link.vault):
+            link.cut_at = time.monotonic() + _LAST_WORDS_DEADLINE
+        if not link.unread.has_room(len(fds)):
+            self._end_if_due(link)
+            return
+        try:
+            seqpacket.send(link.client, link.to_client.data, fds=fds)
+        except BlockingIOError:
+            self._end_if_due(link)
+            return
+        except OSError:
+            # Its last words are still to be had.
+            pass
+        link.unread.sent(len(fds))
+        link.to_client.close()
+        link.to_client = None
+
+    def _hear(self, link: _Link) -> bool:
+        """Take the vault's next word; False if it has ended the connection."""
+        try:
+            packet = seqpacket.receive(link.vault, MAX_PACKET + frames.HEADER_BYTES, max_fds=KERNEL_MAX_FDS)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if packet.end:
+            return False
+        frame = frames.decode(packet.data)
+        if frame.flags & Flag.EXPECT:
+            link.expect(frame.rights)
+        link.to_client = _Pending(frame.data, packet.fds)
+        return True
+
+    def _end_if_due(self, link: _Link) -> None:
+        if link.cut_at is not None and time.monotonic() >= link.cut_at:
+            self._end(link)
+
+    # --- what is thrown away
+
+    def _throw_away(self, link: _Link, fds: Sequence[int]) -> None:
+        """Have a child end with ``fds`` and nothing else of ours. Closing our copies of them takes no time then."""
+        told, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _keep_only((*fds, told))
+            os.read(told, 1)
+            os._exit(0)
+        os.close(told)
+        for fd in fds:
+            os.close(fd)
+        os.close(tell)
+        link.closers.add(pid)
+
+    def _reap(self, link: _Link) -> None:
+        for pid in list(link.closers):
+            ended, _ = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                link.closers.discard(pid)
+
+
+def _is_fixed(fd: int) -> bool:
+    """Seal a memfd against growing. It may wait for a write to it by somebody else: see `_STEP_DEADLINE`."""
+    try:
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    except OSError:
+        return False
+    return True
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    poller = select.poll()
+    poller.register(sock, select.POLLRDHUP)
+    return bool(poller.poll(0))
+
+
+def _keep_only(fds: Sequence[int]) -> None:
+    """Close all other descriptors; the parent has them still, so none of these closes takes long."""
+    start = 0
+    for fd in sorted(fds):
+        os.closerange(start, fd)
+        start = fd + 1
+    os.closerange(start, _ABOVE_ALL)
+
+
+def main(channel: int) -> None:
+    """Be the porter at the other end of ``channel``."""
+    # The vault ends when it is told to, and this process with it: a client may have to hear of it first.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    sock = socket.socket(fileno=channel)
+    sock.setblocking(False)
+    with suppress(KeyboardInterrupt):
+        Porter(sock).run()
+    # Past all finalizers: whatever is still queued goes with the process.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""What one user takes of the vault is a share of it: others and root find room, whatever that user does."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from mpsguard import client
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.unread import UNREAD_FDS_MOST
+from mpsguard.vault import wire
+from mpsguard.vault.quota import Quota
+from mpsguard.vault.region import Layout, Lease, Role, SessionKey
+from tests.hostile import vault_attacks
+from tests.hostile.vault_attacks import Stranger
+from tests.hostile.vault_neighbours import Neighbourhood, attack
+from tests.integration.vault.running import ThreadedVault, close_chunks, memory, wait_for
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+
+
+@pytest.fixture
+def neighbourhood() -> Iterator[Neighbourhood]:
+    with Neighbourhood().open() as opened:
+        yield opened
+
+
+def test_two_users_that_take_all_they_can_leave_room_for_others(neighbourhood: Neighbourhood) -> None:
+    take = vault_attacks.take_all_there_is
+    with attack(neighbourhood.path, take, 64001), attack(neighbourhood.path, take, 64002):
+        with neighbourhood.good_client() as is_answered:
+            is_answered(10)
+        with attack(neighbourhood.path, take, 64003):
+            pass
+
+
+def test_host_memory_is_counted_and_cannot_grow_afterwards(neighbourhood: Neighbourhood) -> None:
+    with attack(neighbourhood.path, vault_attacks.ask_for_host_memory):
+        pass
+
+
+def test_descriptors_that_are_not_read_are_few_and_then_the_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpsguard.vault.conversation.TRANSFER_DEADLINE", 1.0)
+    with ThreadedVault() as vault:
+        chunks = [memory(index) for index in range(253)]
+        with vault.session("full", keep=0.0) as session:
+            session.create("r", chunks)
+            close_chunks(chunks)
+            sock = Stranger(vault.socket).connect()
+            hello = wire.Hello(1, wire.VERSION, "full", Role.READER, token=77)
+            assert Stranger.send(sock, hello)
+            assert isinstance(Stranger.answer(sock), wire.Welcome)
+            for number in range(40):
+                Stranger.send(sock, wire.Open(number, "r"))
+            wait_for("the end of the connection", lambda: vault.vault.tally.connections == 1)
+            answered = 0
+            while Stranger.answer(sock) is not None:
+                answered += 253
+            assert 0 < answered <= UNREAD_FDS_MOST
+            sock.close()
+        vault.settle()
+
+
+def test_when_it_is_full_the_heaviest_users_idle_session_goes_first() -> None:
+    """Sessions of one user that nobody has a lease on make room for another user with less; never the other way."""
+    quota = Quota(parcels=24)
+    with ThreadedVault(quota) as vault:
+
+        def make(uid: int, name: str, *, stay: bool) -> None:
+            key, token = SessionKey(uid, name), uid * 1000 + int(name)
+            handle = ProcessHandle.open(os.getpid())
+            listener = _listener
+            lease = Lease(token, handle.key, uid, Role.WRITER)
+            vault.run(vault.vault.attach(key, lease, handle, listener, keep=None))
+            if not stay:
+                vault.call(lambda: vault.vault.detach(key, token, listener, in_order=True))
+
+        def sessions(uid: int) -> set[str]:
+            return vault.call(lambda: {key.name for key in vault.vault.stock.sessions if key.uid == uid})
+
+        # A quarter of the places are two sessions; of all but root's eighth there are seven.
+        for uid in (1001, 1002, 1003):
+            make(uid, "1", stay=False)
+            make(uid, "2", stay=uid == 1001)
+        with pytest.raises(client.QuotaError):
+            make(1001, "3", stay=False)
+        make(1004, "1", stay=True)
+        assert sessions(1001) == {"1", "2"}
+        # The place that goes is that of the longest idle session of a user with two.
+        make(1005, "1", stay=True)
+        gone = [uid for uid in (1001, 1002, 1003) if len(sessions(uid)) == 1]
+        assert len(gone) == 1
+        assert sessions(gone[0]) == {"2"}
+        # Root's eighth is root's.
+        make(0, "1", stay=True)
+        vault.settle()
+        vault.keeper.empty()
+
+
+def _listener(_: wire.Notice) -> bool:
+    return True
+
+
+def test_a_region_that_is_announced_counts_before_it_comes() -> None:
+    with ThreadedVault(Quota(host_bytes_per_uid=3 << 20)) as vault, vault.session("s", keep=0.0) as session:
+        chunk = memory(1)
+        with pytest.raises(client.QuotaError):
+            session.create("r", [client.Chunk(chunk.fd, 3 << 20)])
+        session.create("r", [chunk])
+        close_chunks([chunk])
+        assert session.describe("r").layout == Layout((4096,))
