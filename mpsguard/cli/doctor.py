@@ -42,6 +42,7 @@ def examine(settings: Config) -> Iterator[Finding]:
     for domain in settings.domain:
         yield _control_binary(domain)
         yield from _public_directory(domain)
+    yield _descriptors()
     yield _api(settings)
     yield _stock_daemon()
     yield _kernel_module()
@@ -54,6 +55,17 @@ def _privileges() -> Finding:
         "privileges",
         Grade.NOTE,
         "a guard of this user serves only its own user's clients (CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID are missing)",
+    )
+
+
+def _descriptors() -> Finding:
+    subject = "strangers' descriptors"
+    if seqpacket.kernel_refuses_descriptors():
+        return Finding(subject, Grade.OK, "the kernel refuses them at the public sockets (SO_PASSRIGHTS)")
+    return Finding(
+        subject,
+        Grade.NOTE,
+        "the kernel lets peers send them (SO_PASSRIGHTS came with Linux 6.16): closed on threads of each user's own",
     )
 
 

@@ -20,7 +20,8 @@ from mpsguard.daemon.parking import Parking
 from mpsguard.daemon.relay import LaneGoneError, Relay
 from mpsguard.daemon.way import Way
 from mpsguard.linux import seqpacket
-from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.disposal import ForeignCloser
+from mpsguard.linux.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake
@@ -64,6 +65,7 @@ class Broker:
         self._metrics = metrics
         self._events = events
         self._connections = Connections(policy.max_connections)
+        self._closer = ForeignCloser()
         self._refusals = BurstLimit(*_TOLD_REFUSALS)
         self.parking = Parking(name, policy, metrics=metrics, events=events)
         self.command_lines = CommandLines(name, policy, lanes, way, events=events)
@@ -107,19 +109,25 @@ class Broker:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         peer = seqpacket.peer(sock)
+        front = StrangerStream(sock, peer.uid, self._closer, partial(self._connections.closed, peer.uid))
         try:
             victim = self._connections.make_room(peer.uid)
         except LookupError as error:
-            sock.close()
+            self._connections.closes(peer.uid)
+            front.close()
             self._refuse("evicted", peer, str(error))
             return
         if victim is not None:
             self._connections.evict(victim)
             self._refuse("evicted", peer, "a silent connection made room for this peer's")
-        front = PacketStream(sock)
         task = asyncio.create_task(self._serve(front, peer, privileged))
+
+        def over(_: asyncio.Task[None]) -> None:
+            self._connections.closes(peer.uid)
+            front.close()
+
         # Not in the task itself: one that is evicted before its first turn never runs.
-        task.add_done_callback(lambda _: front.close())
+        task.add_done_callback(over)
         self._connections.add(task, peer.uid)
 
     async def _serve(self, front: PacketStream, peer: Credentials, privileged: bool) -> None:

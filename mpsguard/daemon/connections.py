@@ -19,6 +19,8 @@ class Connections:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held: Counter[int] = Counter()
+        self._closing: Counter[int] = Counter()
+        """Connections that are over, whose sockets are being closed: each keeps its place until it is."""
         self._silent: dict[asyncio.Task[None], int] = {}
         """Tasks whose peer has yet to say who it is, with its uid, oldest first."""
         self._tasks: dict[asyncio.Task[None], int] = {}
@@ -28,10 +30,10 @@ class Connections:
 
     def make_room(self, uid: int) -> asyncio.Task[None] | None:
         """The task to end so that a connection of ``uid`` fits; None if it fits as it is, LookupError if it cannot."""
-        over_share = uid != 0 and self._held[uid] >= max(self._limit // _SHARE, 1)
-        if not over_share and len(self._tasks) < self._limit:
+        over_share = uid != 0 and self._held[uid] + self._closing[uid] >= max(self._limit // _SHARE, 1)
+        if not over_share and len(self._tasks) + self._closing.total() < self._limit:
             return None
-        heaviest = uid if over_share else max(self._held, key=self._held.__getitem__)
+        heaviest = uid if over_share else max(self._held, key=self._held.__getitem__, default=uid)
         for task, owner in self._silent.items():
             if owner == heaviest:
                 return task
@@ -59,6 +61,16 @@ class Connections:
         """End a connection now and count it out, before its task has had its turn."""
         task.cancel()
         self._remove(task)
+
+    def closes(self, uid: int) -> None:
+        """The socket of a connection of ``uid`` is being closed, which may take long."""
+        self._closing[uid] += 1
+
+    def closed(self, uid: int) -> None:
+        """It is closed."""
+        self._closing[uid] -= 1
+        if not self._closing[uid]:
+            del self._closing[uid]
 
     async def close(self, patience: float) -> None:
         """Give those who have spoken ``patience`` seconds to finish, then end all."""

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import msgspec
 
-from mpsguard.linux.packet_stream import PacketStream, close_all
+from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.seqpacket import Packet
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake
@@ -74,10 +74,9 @@ def checked(packet: Packet, expected: Credentials) -> Credentials:
     """The sender of a packet that is whole, without descriptors, and from the process ``expected``; else RefusedError.
 
     Only the pid and the uid must agree: a process may change its group between connecting and speaking. Descriptors
-    of a packet that is refused are closed here.
+    stay the stream's (`StrangerStream`).
     """
     if packet.fds:
-        close_all(packet.fds)
         raise RefusedError("descriptors", f"{len(packet.fds)} file descriptors came along")
     if packet.truncated:
         raise RefusedError("truncated", "a message longer than any of protocol v2, or with too many descriptors")

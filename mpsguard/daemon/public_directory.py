@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from mpsguard.linux import disposal, seqpacket
 from mpsguard.linux.file_lock import FileLock, LockHeldError
 from mpsguard.mps.control_process import PID_FILE
 
@@ -52,6 +53,8 @@ class PublicDirectory:
                 sock = given.pop(str(address), None)
                 self.held &= sock is not None
                 self.sockets[name] = sock or self._listen(address, mode)
+                # Who connected to a socket that was handed over before this may have sent some: `StrangerStream`.
+                seqpacket.refuse_descriptors(self.sockets[name])
             self._open_fifo()
             self._write_pid()
         except LockHeldError as error:
@@ -67,6 +70,9 @@ class PublicDirectory:
     def close(self) -> None:
         """Give all of it back. The sockets' names stay, as the stock daemon leaves them: nobody listens there then."""
         for sock in self.sockets.values():
+            if seqpacket.takes_descriptors(sock):
+                # With it go those in its backlog, and the descriptors that they have sent.
+                disposal.of_strangers((sock.detach(),))
             sock.close()
         self.sockets.clear()
         if self._fifo >= 0:
@@ -93,6 +99,7 @@ class PublicDirectory:
             path.unlink()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
+            seqpacket.refuse_descriptors(sock)
             sock.bind(str(path))
             path.chmod(mode)
             sock.listen(_BACKLOG)

@@ -4,8 +4,51 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
+
+_THREADS_PER_UID: Final = 2
+"""Enough that one close(2) that hangs does not hold up the same user's next; a user cannot tie up more."""
+
+
+class ForeignCloser:
+    """Closes strangers' descriptors, each user's on threads of its own, so that one that hangs costs its owner alone.
+
+    The threads end when they have nothing to do, and do not keep the process from ending: as it ends, the kernel closes
+    what is left without lingering. What waits is bounded by the caller, which counts a connection until it is closed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, deque[tuple[tuple[int, ...], Callable[[], None]]]] = {}
+        self._threads: Counter[int] = Counter()
+
+    def close(self, uid: int, fds: tuple[int, ...], closed: Callable[[], None]) -> None:
+        """Close ``fds`` some time soon, then call ``closed`` on that thread. From any thread; never waits."""
+        with self._lock:
+            self._waiting.setdefault(uid, deque()).append((fds, closed))
+            if self._threads[uid] >= _THREADS_PER_UID:
+                return
+            self._threads[uid] += 1
+        threading.Thread(target=self._run, args=(uid,), name="close-foreign", daemon=True).start()
+
+    def _run(self, uid: int) -> None:
+        while (job := self._next(uid)) is not None:
+            fds, closed = job
+            _close_each(fds)
+            closed()
+
+    def _next(self, uid: int) -> tuple[tuple[int, ...], Callable[[], None]] | None:
+        with self._lock:
+            waiting = self._waiting[uid]
+            if waiting:
+                return waiting.popleft()
+            self._threads[uid] -= 1
+            if not self._threads[uid]:
+                del self._threads[uid], self._waiting[uid]
+            return None
 
 
 class Disposal:

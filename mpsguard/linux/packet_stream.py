@@ -4,10 +4,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 from mpsguard.linux import seqpacket
+from mpsguard.linux.disposal import ForeignCloser
 from mpsguard.linux.seqpacket import Packet
 from mpsguard.model import Credentials
 
@@ -99,6 +101,50 @@ class PacketStream:
             await ready
         finally:
             remove(fd)
+
+
+class StrangerStream(PacketStream):
+    """A connection of a peer that is not trusted: nothing that it has sent along is closed on the event loop.
+
+    A descriptor may be of a socket that lingers, and close(2) of the last one then takes as long as its owner likes.
+    That holds for received ones, and for those still queued in our own socket when that is closed.
+    """
+
+    def __init__(self, sock: socket.socket, uid: int, closer: ForeignCloser, closed: Callable[[], None]) -> None:
+        """``closed`` is called in the event loop once socket and descriptors are closed, however long that takes."""
+        super().__init__(sock)
+        self._uid = uid
+        self._closer = closer
+        self._closed = closed
+        self._sealed = not seqpacket.takes_descriptors(sock)
+        self._received: list[int] = []
+
+    async def receive(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
+        """The next packet; its descriptors stay the stream's and are closed with it.
+
+        All that the kernel passes are taken: those it has no room for it would close itself, in this very call.
+        """
+        packet = await super().receive(limit, max_fds=max_fds if self._sealed else seqpacket.KERNEL_MAX_FDS)
+        self._received += packet.fds
+        return packet
+
+    def close(self) -> None:
+        """Give socket and descriptors back, soon; safe to call twice."""
+        if self._socket.fileno() < 0:
+            return
+        if self._sealed:
+            super().close()
+            self._closed()
+            return
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            # A loop that has ended has nobody to tell.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._closed)
+
+        self._closer.close(self._uid, (*self._received, self._socket.detach()), told)
+        self._received.clear()
 
 
 def close_all(fds: tuple[int, ...]) -> None:

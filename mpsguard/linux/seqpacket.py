@@ -14,6 +14,10 @@ _UCRED: Final = struct.Struct("3i")
 SO_PEERPIDFD: Final = 77
 """Linux 6.5, asm-generic/socket.h: a pidfd of the process that connected, free of any race with pid reuse."""
 
+SO_PASSRIGHTS: Final = 83
+"""Linux 6.16, asm-generic/socket.h: whether peers may send descriptors here. Connections inherit it from the listener
+at connect(2)."""
+
 MAX_FDS: Final = 16
 """Descriptors accepted in one packet, unless more are asked for; the vendor's handshake passes one."""
 KERNEL_MAX_FDS: Final = 253
@@ -93,6 +97,29 @@ def peer_pidfd(sock: socket.socket) -> int | None:
         return int(sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
     except OSError:
         return None
+
+
+def refuse_descriptors(listener: socket.socket) -> bool:
+    """Let nobody send descriptors to connections made from now on; False where the kernel cannot (before 6.16)."""
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+    except OSError:
+        return False
+    return True
+
+
+def takes_descriptors(sock: socket.socket) -> bool:
+    """Whether the peer of an accepted socket may have sent descriptors: asked before anybody else sets the option."""
+    try:
+        return bool(sock.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS))
+    except OSError:
+        return True
+
+
+def kernel_refuses_descriptors() -> bool:
+    """Whether this kernel has SO_PASSRIGHTS."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        return refuse_descriptors(probe)
 
 
 def may_impersonate() -> bool:
