@@ -136,6 +136,9 @@ class ProcessEnded(msgspec.Struct, frozen=True, tag="process_ended"):
     """Pids of its lane's servers, as last seen: the kernel log calls work that outlives its client theirs."""
     kept: bool = False
     """Whether its address space was kept (a lifeline): work that it left behind ends without a trace."""
+    execed: str | None = None
+    """Its command line as a client, if it lives on and executes another program: the CUDA process has ended then, with
+    whatever it had open."""
 
 
 class ClientCame(msgspec.Struct, frozen=True, tag="client_came"):

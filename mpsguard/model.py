@@ -16,7 +16,7 @@ class Credentials(msgspec.Struct, frozen=True):
     gid: int
 
 
-class ProcessKey(msgspec.Struct, frozen=True, order=True):
+class ProcessKey(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """One process for all time: a pid alone is recycled, a pid with its start time is not.
 
     ``start_ticks`` is field 22 of ``/proc/PID/stat``: clock ticks after boot.
@@ -24,6 +24,17 @@ class ProcessKey(msgspec.Struct, frozen=True, order=True):
 
     pid: int
     start_ticks: int
+    execs: int = 0
+    """How often it has executed another program while it was a client: each time the CUDA process ended, and what
+    comes later under the same pid and start time is another one."""
+
+    @property
+    def process(self) -> "ProcessKey":
+        """The process as /proc knows it, whatever program it executes."""
+        return ProcessKey(self.pid, self.start_ticks)
+
+    def __str__(self) -> str:
+        return f"{self.pid}.{self.start_ticks}" + (f".{self.execs}" if self.execs else "")
 
 
 class Client(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from mpsguard import config
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.config import Config, ConfigError
 from mpsguard.daemon import protocol
-from mpsguard.linux import file_lock, seqpacket
+from mpsguard.linux import exec_watch, file_lock, seqpacket
 from mpsguard.sensors import kmod
 
 _STOCK_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108  # the vendor's own default pipe directory
@@ -46,6 +46,7 @@ def examine(settings: Config) -> Iterator[Finding]:
     yield _api(settings)
     yield _stock_daemon()
     yield _kernel_module()
+    yield _execs()
 
 
 def _privileges() -> Finding:
@@ -131,6 +132,16 @@ def _kernel_module() -> Finding:
     """The patched module is opt-in: without it nothing is wrong."""
     mode = kmod.mode()
     return Finding("kernel module", Grade.OK if mode.present else Grade.NOTE, mode.detail)
+
+
+def _execs() -> Finding:
+    """How soon the guard sees that a client has executed another program."""
+    try:
+        exec_watch.exec_events().close()
+    except OSError as error:
+        late = f"a client's exec is seen within {exec_watch.LOOK:g} s: process events: {error}"
+        return Finding("process events", Grade.NOTE, late)
+    return Finding("process events", Grade.OK, "the kernel tells of a client's exec at once")
 
 
 @click.command()

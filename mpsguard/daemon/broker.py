@@ -179,6 +179,8 @@ class Broker:
         def handed_over() -> None:
             nonlocal kept
             kept = True
+            # It may have executed another program since it said who it is.
+            handle.key = self._clients.key_now(handle.key)
             owner = (opening.sender.uid, opening.sender.gid)
             client = clients.identify(handle, owner, domain=self._name, lane=lane.spec.name, adopted=False)
             self._clients.add(client, handle)
@@ -213,9 +215,11 @@ class Broker:
         pid = opening.sender.pid
         try:
             pidfd = front.peer_pidfd()
-            return ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)
+            handle = ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)
         except ProcessLookupError:
             raise RefusedError("hung_up", "ended after its credentials") from None
+        handle.key = self._clients.key_now(handle.key)
+        return handle
 
     def _refuse(self, reason: str, peer: Credentials, detail: str) -> None:
         self._metrics.refused.labels(self._name, reason).inc()

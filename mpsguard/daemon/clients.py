@@ -5,7 +5,10 @@ import time
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+import msgspec
+
 from mpsguard.linux import procfs
+from mpsguard.linux.exec_watch import ExecWatch
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, ProcessKey
 
@@ -57,7 +60,7 @@ class Audience(Protocol):
         """A known client was handed over once more: each of its contexts is a connection."""
 
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
-        """A client has ended."""
+        """A client has ended, or its process lives on and executes another program: nothing of CUDA outlives that."""
 
 
 class Clients:
@@ -66,6 +69,14 @@ class Clients:
     def __init__(self, audience: Audience) -> None:
         self._audience = audience
         self._alive: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
+        self._changed: dict[ProcessKey, ProcessHandle] = {}
+        """Living processes that have executed another program since they were clients, with the key they had then."""
+        self._execs: ExecWatch | None = None
+
+    def key_now(self, key: ProcessKey) -> ProcessKey:
+        """The key under which a process, known by any of its keys, is a client if it comes now."""
+        changed = self._changed.get(key.process)
+        return key.process if changed is None else msgspec.structs.replace(changed.key, execs=changed.key.execs + 1)
 
     def add(self, client: Client, handle: ProcessHandle) -> None:
         """Take over ``handle``; a client that is known already (its second connection) keeps its first entry."""
@@ -76,6 +87,9 @@ class Clients:
             return
         self._alive[client.process] = (client, handle)
         asyncio.get_running_loop().add_reader(handle.fileno(), self._gone, client.process)
+        if self._execs is None:
+            self._execs = ExecWatch(self._executed)
+        self._execs.watch(handle)
         self._audience.client_came(client, handle)
 
     def get(self, process: ProcessKey) -> Client | None:
@@ -89,10 +103,13 @@ class Clients:
 
     def close(self) -> None:
         """Give all handles back; nobody is told that the clients ended, for they have not."""
-        for _, handle in self._alive.values():
+        for handle in (*(handle for _, handle in self._alive.values()), *self._changed.values()):
             asyncio.get_running_loop().remove_reader(handle.fileno())
             handle.close()
         self._alive.clear()
+        self._changed.clear()
+        if self._execs is not None:
+            self._execs.close()
 
     def __len__(self) -> int:
         return len(self._alive)
@@ -100,5 +117,25 @@ class Clients:
     def _gone(self, key: ProcessKey) -> None:
         client, handle = self._alive.pop(key)
         asyncio.get_running_loop().remove_reader(handle.fileno())
+        assert self._execs is not None
+        self._execs.forget(key)
         self._audience.client_ended(client, handle)
         handle.close()
+        self._forget_changed(key.process)
+
+    def _executed(self, key: ProcessKey) -> None:
+        client, handle = self._alive[key]
+        if not handle.alive():
+            # It has ended since, which its reader is about to say.
+            return
+        del self._alive[key]
+        self._audience.client_ended(client, handle)
+        self._forget_changed(key.process)
+        self._changed[key.process] = handle
+        asyncio.get_running_loop().add_reader(handle.fileno(), self._forget_changed, key.process)
+
+    def _forget_changed(self, process: ProcessKey) -> None:
+        handle = self._changed.pop(process, None)
+        if handle is not None:
+            asyncio.get_running_loop().remove_reader(handle.fileno())
+            handle.close()

@@ -220,6 +220,7 @@ class Domain:
         except ProcessLookupError:
             return
         try:
+            handle.key = self.clients.key_now(handle.key)
             owner = procfs.uid(pid)
             client = clients.identify(handle, owner, domain=self.name, lane=lane.spec.name, adopted=True)
         except ProcessLookupError:

@@ -25,7 +25,8 @@ NAME: Final = "lifeline-"
 MOST: Final = 256
 """Held at once; one more takes the oldest one's place."""
 _STORED: Final = re.compile(
-    rf"{NAME}(?P<pid>\d+)-(?P<start_ticks>\d+)-(?P<since>\d+)-(?P<until>\d+)(?P<beyond>-keep)?", re.ASCII
+    rf"{NAME}(?P<pid>\d+)-(?P<start_ticks>\d+)(?:\.(?P<execs>\d+))?-(?P<since>\d+)-(?P<until>\d+)(?P<beyond>-keep)?",
+    re.ASCII,
 )
 _LOOK: Final = 0.25
 """Seconds between two looks at whether the GPUs are idle, while any is held."""
@@ -64,17 +65,20 @@ class Held(msgspec.Struct, frozen=True):
     """Whether it is held on to then, until the GPUs are seen idle or an operator lets go of it."""
     overdue: bool = False
     """Whether that is so now."""
+    execs: int = 0
+    """See `ProcessKey`."""
 
     @property
     def process(self) -> ProcessKey:
         """Whose it is."""
-        return ProcessKey(self.pid, self.start_ticks)
+        return ProcessKey(self.pid, self.start_ticks, self.execs)
 
 
 def stored_name(held: Held) -> str:
     """Its name in the descriptor store. Both end with this boot: that, and the clock whose milliseconds are in it."""
     since, until = round(1000 * held.since), round(1000 * held.until)
-    return f"{NAME}{held.pid}-{held.start_ticks}-{since}-{until}{'-keep' if held.beyond else ''}"
+    programs = f".{held.execs}" if held.execs else ""
+    return f"{NAME}{held.pid}-{held.start_ticks}{programs}-{since}-{until}{'-keep' if held.beyond else ''}"
 
 
 def held_by_name(name: str) -> Held | None:
@@ -83,7 +87,8 @@ def held_by_name(name: str) -> Held | None:
     if match is None:
         return None
     since, until = int(match["since"]) / 1000, int(match["until"]) / 1000
-    return Held(int(match["pid"]), int(match["start_ticks"]), since, until, match["beyond"] is not None)
+    pid, start_ticks, execs = int(match["pid"]), int(match["start_ticks"]), int(match["execs"] or 0)
+    return Held(pid, start_ticks, since, until, match["beyond"] is not None, execs=execs)
 
 
 class _Stored:
@@ -119,7 +124,7 @@ class Lifelines:
         if len(self._held) >= MOST:
             self.release(min(self._held, key=lambda key: self._held[key].since), "too many are held")
         now = time.monotonic()
-        held = Held(process.pid, process.start_ticks, now, now + hold.seconds, hold.beyond)
+        held = Held(process.pid, process.start_ticks, now, now + hold.seconds, hold.beyond, execs=process.execs)
         service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={stored_name(held)}", fds=files)
         self._begin(held, "lifeline_held", hold.seconds)
         return True

@@ -79,7 +79,7 @@ class Senses:
                 what=ClientCame(client.domain, client.lane),
                 process=client.process,
                 trust=Trust.PROOF,
-                serial=f"came:{client.process.pid}.{client.process.start_ticks}",
+                serial=f"came:{client.process}",
             )
         )
         self._zones.client_came(handle)

@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 _NETLINK_CONNECTOR: Final = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1
@@ -53,6 +53,14 @@ class Kind(IntEnum):
     EXIT = 0x80000000
 
 
+class Happened(NamedTuple):
+    """What the kernel has told of watched processes."""
+
+    pids: tuple[int, ...]
+    complete: bool
+    """False if events were lost, which may have been of any of them."""
+
+
 class ProcessEvents:
     """Owns a connector socket that the kernel tells of one kind of events, filtered there: others' cost nothing.
 
@@ -78,11 +86,13 @@ class ProcessEvents:
             self._socket.close()
             raise
 
-    def watch(self, pid: int) -> None:
-        """Keep what the kernel will say of ``pid``'s main thread; not of more than MAX_WATCHED at once."""
-        if len(self._told) < MAX_WATCHED:
-            self._told[pid] = None
-            self._filter()
+    def watch(self, pid: int) -> bool:
+        """Keep what the kernel will say of ``pid``'s main thread; False if MAX_WATCHED are watched already."""
+        if len(self._told) >= MAX_WATCHED and pid not in self._told:
+            return False
+        self._told[pid] = None
+        self._filter()
+        return True
 
     def forget(self, pid: int) -> None:
         """Stop watching ``pid``, if it is watched."""
@@ -103,12 +113,12 @@ class ProcessEvents:
         """The socket, for pollers; readable when there is something to take."""
         return self._socket.fileno()
 
-    def happened(self) -> list[int]:
-        """The watched pids that were told of since the last time; all, if events were lost. Never waits."""
+    def happened(self) -> Happened:
+        """What was told since the last time. Never waits."""
         complete = self._drain()
-        pids = [pid for pid, told in self._told.items() if told is not None or not complete]
+        pids = tuple(pid for pid, told in self._told.items() if told is not None)
         self._told.update(dict.fromkeys(pids))
-        return pids
+        return Happened(pids, complete)
 
     def close(self) -> None:
         """Stop listening; safe to call twice."""

@@ -50,6 +50,6 @@ def reserved_ranges(process: ProcessKey) -> ReservedRanges:
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {process.pid}") from None
     # Read by number: it is this process's only if the number was still its own afterwards.
-    if not text or procfs.process_key(process.pid) != process:
+    if not text or procfs.process_key(process.pid) != process.process:
         raise ProcessLookupError(f"process {process.pid} has ended")
     return parse_maps(text)

@@ -129,6 +129,8 @@ def _ending(what: ProcessEnded) -> str:
             how = f"ended by {signal.Signals(what.signal).name}"
         except ValueError:
             how = f"ended by signal {what.signal}"
+    elif what.execed is not None:
+        how = f"executed another program, which ended {what.execed or 'its CUDA process'}"
     elif what.exit_code is not None:
         how = f"ended with exit code {what.exit_code}"
     else:

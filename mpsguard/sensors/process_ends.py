@@ -153,21 +153,31 @@ class ProcessEndsSensor:
         self._oom_kills.came(client.process)
 
     def client_ended(self, client: Client, handle: ProcessHandle, servers: tuple[int, ...] = ()) -> Evidence:
-        """How the client ended: to be called when its pidfd is readable, before the handle is closed.
+        """How the client ended: to be called when its pidfd is readable, or when it has executed another program.
 
         ``oom_killed`` is a count's word (see `OomKills`), the rest the kernel's own record of this very process;
         neither exit code nor signal means that the record could not be had.
         """
+        execed = handle.alive()
         ended_by = self._exits.exit_status(handle)
+        if execed:
+            self._exits.forget(handle)
         observed_at = time.monotonic()
         oom_killed = self._oom_kills.left(client.process, killed=ended_by.signal == signal.SIGKILL)
         return Evidence(
             source=Source.PROCESSES,
             observed_at=observed_at,
-            what=ProcessEnded(ended_by.exit_code, ended_by.signal, oom_killed, None, servers),
+            what=ProcessEnded(
+                ended_by.exit_code,
+                ended_by.signal,
+                oom_killed,
+                None,
+                servers,
+                execed=client.command if execed else None,
+            ),
             process=client.process,
             trust=Trust.PROOF,
-            serial=f"{client.process.pid}.{client.process.start_ticks}",
+            serial=str(client.process),
         )
 
     def state(self) -> SensorState:

@@ -164,7 +164,7 @@ def observations(
             what=OwnDump(core.raised, core.grids),
             process=process,
             trust=Trust.PROOF,
-            serial=f"{process.pid}.{process.start_ticks}",
+            serial=str(process),
         )
 
 

@@ -3,8 +3,10 @@
 It is attached from outside, to the files that a client has open; the client notices nothing. A CUDA process opens its
 address space about when it first speaks to the MPS daemon, and nothing tells of that moment. So the sensor looks at
 each handshake of the client, and a few times more in the two seconds after it, and then at which GPUs the client has
-registered in it. It needs CAP_SYS_PTRACE over the clients, and kcmp(2). A client that calls exec is looked at anew
-where the kernel tells of it (`mpsguard.linux.process_events`), elsewhere at its next handshake.
+registered in it. It needs CAP_SYS_PTRACE over the clients, and kcmp(2).
+
+What was found is kept until the client ends, also if the client closes it: a kernel of it may still run there, and one
+that outlives its address space ends every client of its server. Executing another program closes it, and is an end.
 
 A fault is of an address space, and that is of the process that opened it. A process forked from it inherits the file
 but not the address space; of two clients that hold one file, the earlier started is taken for its opener, whichever is
@@ -28,14 +30,14 @@ from typing import ClassVar, Final
 import msgspec
 
 from mpsguard.evidence import Evidence
+from mpsguard.linux import foreign_fd
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_events import Kind, ProcessEvents
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
 from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.state import SensorState
-from mpsguard.sensors.uvm_look import Found, Looker, Order
+from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, Found, Looker, Order
 from mpsguard.sensors.uvm_space import Counts, WatchedSpace
 
 LOOKS: Final = (0.01, 0.02, 0.05, 0.12, 0.3, 0.5, 1.0)
@@ -115,14 +117,6 @@ class UvmSensor:
         self._loop = asyncio.get_running_loop()
         self._found: deque[Callable[[], None]] = deque()
         """What threads have found and the loop has yet to take."""
-        self._execs: ProcessEvents | None = None
-        self._execs_unseen = ""
-        """Why nobody tells of them."""
-        try:
-            self._execs = ProcessEvents(Kind.EXEC)
-            self._loop.add_reader(self._execs.fileno(), self._executed)
-        except OSError as error:
-            self._execs_unseen = str(error)
         self._lookers = SideThreads("uvm-look", _LOOKERS)
         # Closing what is left of a dead client takes its address space apart in the kernel, which can take as long as
         # the GPU recovers: no look shall wait for that.
@@ -134,8 +128,7 @@ class UvmSensor:
     def client_came(self, handle: ProcessHandle) -> None:
         """Look for the client's address space, now and for the next 2 s until it is found.
 
-        To be called at each handshake of a client: what it no longer holds is let go of. ``handle`` may be closed
-        afterwards.
+        To be called at each handshake of a client. ``handle`` may be closed afterwards.
         """
         client = self._clients.setdefault(handle.key, _Client(handle.key))
         if client.pidfd < 0:
@@ -144,9 +137,10 @@ class UvmSensor:
             except OSError as error:
                 client.reason = f"it cannot be held: {error}"
                 return
-            if self._execs is not None:
-                self._execs.watch(handle.key.pid)
-        self._look_anew(client)
+        client.cancel_timer()
+        client.looks = 0
+        client.let_be = False
+        self._look(client)
 
     def client_ended(self, key: ProcessKey) -> None:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
@@ -196,8 +190,7 @@ class UvmSensor:
             present=True,
             detail=f"attached to {attached} of {len(self._clients)} clients; {counts.lost} fatal faults lost, "
             f"{counts.unread} others not read, {counts.unknown} entries of unknown kind"
-            + (f"; {held_up} looks held up by the driver" if held_up else "")
-            + (f"; an exec is seen at the next handshake only: {self._execs_unseen}" if self._execs_unseen else ""),
+            + (f"; {held_up} looks held up by the driver" if held_up else ""),
         )
 
     def close(self) -> None:
@@ -206,10 +199,6 @@ class UvmSensor:
             self.client_ended(key)
         for key in list(self._held):
             self.release(key)
-        if self._execs is not None:
-            self._loop.remove_reader(self._execs.fileno())
-            self._execs.close()
-            self._execs = None
         self._lookers.close(CLOSE_WITHIN)
         self._take_found()
         self._closers.close(CLOSE_WITHIN)
@@ -225,21 +214,7 @@ class UvmSensor:
         client = self._clients.pop(key, None)
         if client is not None:
             client.close()
-            if self._execs is not None:
-                self._execs.forget(key.pid)
         return client
-
-    def _executed(self) -> None:
-        assert self._execs is not None
-        pids = set(self._execs.happened())
-        for client in [client for client in self._clients.values() if client.key.pid in pids]:
-            self._look_anew(client)
-
-    def _look_anew(self, client: _Client) -> None:
-        client.cancel_timer()
-        client.looks = 0
-        client.let_be = False
-        self._look(client)
 
     def _look(self, client: _Client) -> None:
         client.timer = None
@@ -308,22 +283,25 @@ class UvmSensor:
             # It has ended meanwhile; what its address space had to say of that is worth all the more.
             for space in found.opened:
                 self._adopt(client, space)
-                self._drop(client, space)
+                if self._held.get(client.key) is not client:
+                    self._drop(client, space)
             self._close_files(list(found.anchors))
             return
         client.reason = found.reason
-        self._close_files(list(client.anchors))
-        client.anchors = found.anchors
-        if found.complete:
-            for space in order.own:
-                if space in client.spaces and space not in found.held:
-                    self._drop(client, space)
+        self._keep_anchors(client, found.anchors)
         for space in found.held:
             self._settle(client, space)
         for space in found.opened:
             self._take_new(client, order, space)
         client.let_be |= found.ended
         self._go_on(client)
+
+    def _keep_anchors(self, client: _Client, found: tuple[int, ...]) -> None:
+        """Keep the first few: without those of before, what is watched would be taken apart as the client ends."""
+        fresh = [file for file in found if not any(foreign_fd.same_file(file, kept) for kept in client.anchors)]
+        room = MAX_SPACES_OF_A_CLIENT - len(client.anchors)
+        client.anchors += tuple(fresh[:room])
+        self._close_files([file for file in found if file not in client.anchors])
 
     def _go_on(self, client: _Client) -> None:
         """A look is over: on to the next one."""

@@ -18,7 +18,7 @@ from mpsguard.model import ProcessKey
 from mpsguard.sensors.uvm_space import WatchedSpace
 
 MAX_SPACES_OF_A_CLIENT: Final = 4
-"""CUDA has one; a client that exchanged its program by exec has two for a moment."""
+"""CUDA has one; each that a client has had counts until its end, for it is kept until then."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -38,8 +38,6 @@ class Found(msgspec.Struct, frozen=True):
 
     reason: str
     """Why the client has no address space, if it has none."""
-    complete: bool = False
-    """Whether all of the client's descriptors were seen: what is not in ``held`` is held no more."""
     held: tuple[WatchedSpace, ...] = ()
     """Those of the known ones that the client holds."""
     opened: tuple[WatchedSpace, ...] = ()
@@ -114,14 +112,12 @@ class Looker:
                     held.append(known)
         except OSError as error:
             return Found(str(error), held=tuple(held))
-        kept = sum(space in held or not copies.complete for space in order.own)
+        kept = len(order.own)
         room = order.max_spaces - len(order.others) - kept
         opened, others, trouble = self._attached(order.key, unknown, min(room, MAX_SPACES_OF_A_CLIENT - kept))
         if len(opened) >= room and len(unknown) > len(opened):
             trouble = f"{order.max_spaces} address spaces are watched already"
-        return Found(
-            trouble or reason, copies.complete, tuple(held), tuple(opened), tuple(others[:MAX_SPACES_OF_A_CLIENT])
-        )
+        return Found(trouble or reason, tuple(held), tuple(opened), tuple(others[:MAX_SPACES_OF_A_CLIENT]))
 
     def _attached(self, key: ProcessKey, files: list[int], room: int) -> tuple[list[WatchedSpace], list[int], str]:
         """New watches over the address spaces among ``files``, ``room`` at most; what is none; the last trouble."""

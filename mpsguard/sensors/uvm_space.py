@@ -199,7 +199,7 @@ class WatchedSpace:
                 process=self.owner,
                 trust=Trust.PROOF,
                 # With the time: a guard that comes later counts from one again.
-                serial=f"uvm:{self.owner.pid}.{self.owner.start_ticks}:{now:.6f}:{self._taken}",
+                serial=f"uvm:{self.owner}:{now:.6f}:{self._taken}",
             )
         )
 

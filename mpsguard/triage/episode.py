@@ -67,7 +67,7 @@ def is_anchor(evidence: Evidence) -> bool:
         return what.state == "DOWN"
     if isinstance(what, DeviceHealth):
         return what.fatal
-    return isinstance(what, ProcessEnded) and what.signal is not None
+    return isinstance(what, ProcessEnded) and (what.signal is not None or what.execed is not None)
 
 
 def in_order(evidence: Iterable[Evidence]) -> list[Evidence]:

@@ -96,6 +96,8 @@ def reason(there: tuple[Member, ...], end: Evidence) -> tuple[Confidence, str]:
 def how(end: Evidence) -> str:
     """How a client ended, in words."""
     assert isinstance(end.what, ProcessEnded)
+    if end.what.execed is not None:
+        return f"by executing another program ({end.what.execed} until then)"
     words = f"by signal {end.what.signal}" if end.what.signal else f"with status {end.what.exit_code}"
     return words + (" (out of memory)" if end.what.oom_killed else "")
 

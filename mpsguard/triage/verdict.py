@@ -28,7 +28,7 @@ from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.triage import absorbed, catalog, left_behind
 from mpsguard.triage.case import Case
 from mpsguard.triage.catalog import Level
-from mpsguard.triage.episode import BEFORE, episodes, in_order
+from mpsguard.triage.episode import BEFORE, episodes, in_order, is_anchor
 from mpsguard.triage.population import Member, Population, when
 from mpsguard.triage.whose_code import whose_code
 
@@ -179,7 +179,7 @@ def _process(case: Case) -> list[Incident]:
     ends = case.ends()
     sign = case.first_gpu_sign()
     if sign is None:
-        return [_crash(case, end, False) for end in ends if isinstance(end.what, ProcessEnded) and end.what.signal]
+        return [_crash(case, end, False) for end in ends if is_anchor(end)]
     if set(case.xids) & _SM_XIDS or (43 in case.xids and not set(case.xids) & _MMU_XIDS):
         return []
     if not case.xids and case.now < sign + _KERNEL_LOG_LAG:
@@ -209,7 +209,7 @@ def _process(case: Case) -> list[Incident]:
 def _may_be_of_an_error(end: Evidence) -> bool:
     """Whether a program ends like this when a CUDA call fails: it exits or aborts."""
     assert isinstance(end.what, ProcessEnded)
-    return end.what.signal in (None, signal.SIGABRT)
+    return end.what.signal in (None, signal.SIGABRT) and end.what.execed is None
 
 
 def _nobody_left(case: Case) -> list[Incident]:

@@ -106,6 +106,9 @@ class Program:
 class Guarded:
     """One guard, its lane and its clients; `close` ends them all."""
 
+    module = "mpsguard.cli.guard"
+    """What is run as the guard: one over a stand-in for the driver, in some tests."""
+
     def __init__(
         self,
         control: Path = SIMULATED,
@@ -174,7 +177,7 @@ class Guarded:
             address.unlink(missing_ok=True)
             manager.bind(str(address))
             manager.settimeout(DEADLINE)
-            arguments = [sys.executable, "-m", "mpsguard.cli.guard", "serve", "--config", str(self.config)]
+            arguments = [sys.executable, "-m", self.module, "serve", "--config", str(self.config)]
             environment = {**self.environment, "NOTIFY_SOCKET": str(address)}
             fds: tuple[int, ...] = ()
             if self.held:

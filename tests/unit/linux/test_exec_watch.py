@@ -1,0 +1,79 @@
+"""Processes that execute another program: told of once, by the kernel or by looking."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mpsguard.linux import exec_watch
+from mpsguard.linux.exec_watch import ExecWatch
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.process_events import ProcessEvents
+from mpsguard.model import ProcessKey
+
+AGAIN = "import os, sys; sys.stdin.readline(); os.execv(sys.executable, [sys.executable, '-S', '-c', sys.argv[1], ''])"
+DEADLINE = 30.0
+
+
+def refused() -> ProcessEvents:
+    raise PermissionError(1, "Operation not permitted")
+
+
+class Deaf(ProcessEvents):
+    """It hears nothing, and says so: the kernel has no room for what it would tell."""
+
+    def watch(self, _: int) -> bool:
+        return False
+
+
+def deaf() -> ProcessEvents:
+    try:
+        return Deaf()
+    except OSError as error:
+        pytest.skip(f"process events: {error}")
+
+
+def kernel() -> ProcessEvents:
+    try:
+        return exec_watch.exec_events()
+    except OSError as error:
+        pytest.skip(f"process events: {error}")
+
+
+@pytest.mark.parametrize("events", [kernel, refused, deaf])
+def test_an_exec_is_told_of_once_and_the_same_program_again_is_one_too(events: Callable[[], ProcessEvents]) -> None:
+    told: list[ProcessKey] = []
+
+    async def main() -> None:
+        watch = ExecWatch(told.append, events)
+        command = [sys.executable, "-S", "-c", AGAIN, AGAIN]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process, subprocess.Popen(["sleep", "99"]) as other:
+            assert process.stdin is not None
+            with ProcessHandle.open(process.pid) as handle, ProcessHandle.open(other.pid) as quiet:
+                watch.watch(handle)
+                watch.watch(quiet)
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+                await until(lambda: told)
+                assert told == [handle.key]
+                await asyncio.sleep(0)
+                assert told == [handle.key]
+                watch.forget(quiet.key)
+            process.kill()
+            other.kill()
+        watch.close()
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    asyncio.run(main())
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be"
+        await asyncio.sleep(0.005)
