@@ -1,12 +1,17 @@
-"""Who was on a lane when: what the evidence says of clients coming and ending."""
+"""Who was on a lane when: what the evidence says of clients coming and ending, and of the lanes' servers."""
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
-from mpsguard.evidence import ClientCame, Evidence, ProcessEnded
+from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, ServerSays
 from mpsguard.incident import Suspect
 from mpsguard.model import ProcessKey
+
+_MOST_PIDS: Final = 64
+"""Servers' pids, and times, that are remembered of one lane, the latest: it has one server, and a new one after a
+failure."""
 
 
 def when(evidence: Evidence) -> float:
@@ -21,28 +26,84 @@ class Member(msgspec.Struct, frozen=True):
     lane: str
     came: float
     ended: float | None
+    uid: int | None = None
 
     def was_there(self, at: float) -> bool:
         """Whether it lived at a time; the moment of its end counts."""
         return self.came <= at and (self.ended is None or self.ended >= at)
 
 
-class Population:
-    """All clients that a stretch of evidence tells of."""
+class _Lane:
+    """What is remembered of a lane, for as long as the lane is there."""
 
-    def __init__(self, evidence: Iterable[Evidence]) -> None:
-        came: dict[ProcessKey, tuple[float, str]] = {}
-        ended: dict[ProcessKey, float] = {}
+    def __init__(self) -> None:
+        self.members: dict[ProcessKey, Member] = {}
+        self.last_end = float("-inf")
+        """When a client of it last ended, forgotten ones included."""
+        self.forgotten = float("-inf")
+        """When the newest of those clients came that have ended and are forgotten."""
+        self.fresh: list[float] = []
+        """When it was seen to have no server; ascending, the last few."""
+        self.resets: list[float] = []
+        """When its server had cleaned up, or was gone; ascending, the last few."""
+        self.servers: dict[int, None] = {}
+
+
+class Population:
+    """The clients and lanes that evidence tells of: an index, to which evidence is added in any order."""
+
+    def __init__(self, evidence: Iterable[Evidence] = ()) -> None:
+        self._members: dict[ProcessKey, Member] = {}
+        self._ended: dict[ProcessKey, float] = {}
+        """Of processes whose coming is not known (yet)."""
+        self._by_pid: dict[int, dict[ProcessKey, None]] = {}
+        self._lanes: dict[str, _Lane] = {}
+        self._servers: dict[int, None] = {}
+        """Those of which the lane is not known."""
         for each in evidence:
-            if each.process is None:
-                continue
-            if isinstance(each.what, ClientCame):
-                first = came.get(each.process)
-                if first is None or when(each) < first[0]:
-                    came[each.process] = (when(each), each.what.lane)
-            elif isinstance(each.what, ProcessEnded):
-                ended[each.process] = when(each)
-        self._members = {process: Member(process, lane, at, ended.get(process)) for process, (at, lane) in came.items()}
+            self.add(each)
+
+    def add(self, evidence: Evidence) -> None:
+        """Take in one observation; most say nothing of clients or lanes."""
+        what, process, at = evidence.what, evidence.process, when(evidence)
+        if isinstance(what, ClientCame) and process is not None:
+            known = self._members.get(process)
+            if known is None or at < known.came:
+                ended = known.ended if known is not None else self._ended.pop(process, None)
+                self._put(Member(process, what.lane, at, ended, what.uid))
+        elif isinstance(what, ProcessEnded) and process is not None:
+            known = self._members.get(process)
+            if known is None:
+                self._ended[process] = at
+            else:
+                self._put(msgspec.structs.replace(known, ended=at))
+                for pid in what.servers:
+                    self._serves(pid, known.lane)
+        elif isinstance(what, LaneChanged) and what.servers is not None:
+            lane = self._lane(what.lane)
+            for pid in what.servers:
+                self._serves(pid, what.lane)
+            if not what.servers:
+                _insert(lane.fresh, at)
+                _insert(lane.resets, at)
+        elif isinstance(what, ServerSays):
+            self._serves(what.server, what.lane)
+            if what.lane is not None and what.what in ("fault_ends", "server_exited"):
+                _insert(self._lane(what.lane).resets, at)
+
+    def forget(self, process: ProcessKey) -> None:
+        """A client that has ended, and of which nothing more can be told."""
+        member = self._members.pop(process, None)
+        self._ended.pop(process, None)
+        if member is None:
+            return
+        lane = self._lanes[member.lane]
+        del lane.members[process]
+        lane.forgotten = max(lane.forgotten, member.came)
+        there = self._by_pid[process.pid]
+        del there[process]
+        if not there:
+            del self._by_pid[process.pid]
 
     def member(self, process: ProcessKey | None) -> Member | None:
         """A client by its identity."""
@@ -54,13 +115,83 @@ class Population:
 
     def of_pid(self, pid: int, at: float) -> Member | None:
         """The client that had a pid at a time."""
-        return next((m for m in self._members.values() if m.process.pid == pid and m.was_there(at)), None)
+        members = (self._members[process] for process in sorted(self._by_pid.get(pid, ())))
+        return next((member for member in members if member.was_there(at)), None)
 
     def present(self, at: float, lane: str | None) -> tuple[Member, ...]:
         """The clients that lived at a time, on one lane or on any, in the order of their identities."""
-        there = (m for m in self._members.values() if m.was_there(at) and lane in (None, m.lane))
-        return tuple(sorted(there, key=lambda member: member.process))
+        if lane is not None and lane not in self._lanes:
+            return ()
+        members = self._members if lane is None else self._lanes[lane].members
+        return tuple(sorted((m for m in members.values() if m.was_there(at)), key=lambda member: member.process))
 
     def suspect(self, process: ProcessKey) -> Suspect:
         """A process as it stands in an incident."""
         return Suspect(process.pid, process, process in self._members)
+
+    def servers(self, lane: str) -> frozenset[int]:
+        """Pids that servers of a lane have, or had."""
+        known = self._lanes.get(lane)
+        return frozenset(known.servers) if known is not None else frozenset()
+
+    def all_servers(self) -> frozenset[int]:
+        """Pids that servers of any lane have, or had."""
+        return frozenset(self._servers).union(*(lane.servers for lane in self._lanes.values()))
+
+    def lanes_of_server(self, pid: int) -> frozenset[str]:
+        """The lanes of which a pid is, or was, a server's."""
+        return frozenset(name for name, lane in self._lanes.items() if pid in lane.servers)
+
+    def none_ended_since_the_server_started(self, lane: str, at: float) -> bool:
+        """Whether it is known that no client of a lane has ended on the server that was there at a time."""
+        known = self._lanes.get(lane)
+        if known is None:
+            return False
+        started = max((fresh for fresh in known.fresh if fresh <= at), default=None)
+        return started is not None and known.last_end < started
+
+    def may_hold_work_of_the_ended(self, member: Member) -> bool:
+        """Whether a client came to a lane that others had left empty, on a server that has not cleaned up since.
+
+        Without another client the server takes no notice of what an ended one left on the GPU.
+        """
+        known = self._lanes[member.lane]
+        # The stretch of time without a gap in which this client came, and when it began.
+        began = member.came
+        for other in sorted(known.members.values(), key=lambda one: one.came, reverse=True):
+            if other.came < began and (other.ended is None or other.ended >= began):
+                began = other.came
+        gone = [each.came for each in known.members.values() if each.ended is not None and each.ended <= began]
+        newest = max([*gone, known.forgotten])
+        # A server that cleans up ends the work of all clients that it has by then, even of those that end later.
+        return newest > float("-inf") and not any(newest <= reset <= member.came for reset in known.resets)
+
+    def _serves(self, pid: int, lane: str | None) -> None:
+        _remember(self._servers if lane is None else self._lane(lane).servers, pid)
+
+    def _lane(self, name: str) -> _Lane:
+        return self._lanes.setdefault(name, _Lane())
+
+    def _put(self, member: Member) -> None:
+        before = self._members.get(member.process)
+        if before is not None and before.lane != member.lane:
+            del self._lanes[before.lane].members[member.process]
+        self._members[member.process] = member
+        lane = self._lane(member.lane)
+        lane.members[member.process] = member
+        if member.ended is not None:
+            lane.last_end = max(lane.last_end, member.ended)
+        self._by_pid.setdefault(member.process.pid, {})[member.process] = None
+
+
+def _remember(pids: dict[int, None], pid: int) -> None:
+    pids.pop(pid, None)
+    pids[pid] = None
+    if len(pids) > _MOST_PIDS:
+        del pids[next(iter(pids))]
+
+
+def _insert(times: list[float], at: float) -> None:
+    times.append(at)
+    times.sort()
+    del times[:-_MOST_PIDS]
