@@ -77,11 +77,6 @@ def is_anchor(evidence: Evidence) -> bool:
     return isinstance(what, ProcessEnded) and what.signal is not None
 
 
-def is_sign(evidence: Evidence) -> bool:
-    """Whether it is an anchor that an episode grows around: any but the end of a process."""
-    return is_anchor(evidence) and not isinstance(evidence.what, ProcessEnded | ZoneHit)
-
-
 def identity(evidence: Evidence) -> tuple[str, object]:
     """What two copies of one observation have in common."""
     return evidence.source.value, evidence.serial or msgspec.json.encode(evidence)
@@ -104,21 +99,52 @@ def in_order(evidence: Iterable[Evidence]) -> list[Evidence]:
     return [each for _, each in sorted(by_identity.values(), key=lambda pair: pair[0])]
 
 
-def episodes(evidence: Sequence[Evidence], population: Population) -> list[Episode]:
-    """The episodes in evidence that is `in_order`, oldest first."""
-    finishes = [when(each) for each in evidence if isinstance(each.what, ServerSays) and each.what.what == "fault_ends"]
-    # What a zone absorbed is an incident by itself (`absorbed`) and the cause of nothing.
+class Parts(msgspec.Struct, frozen=True):
+    """Evidence by the part that it plays, each in order of time."""
+
+    signs: list[Evidence]
+    ends: list[Evidence]
+    zones: list[Evidence]
+    """Accesses that a zone absorbed: an incident each (`absorbed`), and the cause of nothing."""
+    others: list[Evidence]
+    """What joins an episode and makes none."""
+
+    @classmethod
+    def of(cls, ordered: Iterable[Evidence]) -> "Parts":
+        """Evidence that is `in_order`."""
+        parts = cls([], [], [], [])
+        for each in ordered:
+            found = parts.part(each)
+            if found is not None:
+                found.append(each)
+        return parts
+
+    def part(self, evidence: Evidence) -> list[Evidence] | None:
+        """Where an observation belongs; None if it plays no part: that a client came is the population's."""
+        if isinstance(evidence.what, ProcessEnded):
+            return self.ends
+        if isinstance(evidence.what, ZoneHit):
+            return self.zones if evidence.process is not None else None
+        if isinstance(evidence.what, ClientCame):
+            return None
+        return self.signs if is_anchor(evidence) else self.others
+
+
+def episodes(parts: Parts, population: Population) -> list[Episode]:
+    """The episodes in evidence, oldest first."""
+    finishes = [
+        when(each) for each in parts.others if isinstance(each.what, ServerSays) and each.what.what == "fault_ends"
+    ]
     clusters: list[list[Evidence]] = []
-    for sign in filter(is_sign, evidence):
+    for sign in parts.signs:
         home = _home(sign, clusters, finishes)
         if home is None:
             clusters.append([sign])
         else:
             home.append(sign)
-    alone = _add_ends(clusters, evidence, population)
-    others = [each for each in evidence if not is_anchor(each) and not isinstance(each.what, ClientCame)]
-    times = [when(each) for each in others]
-    found = [_episode(cluster, others, times, clusters) for cluster in clusters]
+    alone = _add_ends(clusters, parts.ends, population)
+    times = [when(each) for each in parts.others]
+    found = [_episode(cluster, parts.others, times, clusters) for cluster in clusters]
     found += [Episode(when(end), end.gpu, (end,), (end,)) for end in alone]
     found.sort(key=lambda episode: episode.began)
     return found
@@ -140,9 +166,7 @@ def _home(sign: Evidence, clusters: Sequence[list[Evidence]], finishes: Sequence
     return None
 
 
-def _add_ends(
-    clusters: Sequence[list[Evidence]], evidence: Sequence[Evidence], population: Population
-) -> list[Evidence]:
+def _add_ends(clusters: Sequence[list[Evidence]], ends: Sequence[Evidence], population: Population) -> list[Evidence]:
     """Put each end into the cluster that it is of; returns those by a signal that are of none.
 
     A process is seen to have ended long after its work went wrong: the driver holds it until the GPU is back (0.07 to
@@ -152,9 +176,7 @@ def _add_ends(
     starts = [when(cluster[0]) for cluster in clusters]
     found: dict[int, list[Evidence]] = {}
     alone = []
-    for end in evidence:
-        if not isinstance(end.what, ProcessEnded):
-            continue
+    for end in ends:
         at, member = when(end), population.member(end.process)
         after = bisect_right(starts, at)
         home = next(
@@ -169,10 +191,10 @@ def _add_ends(
             home = after
         if home is not None:
             found.setdefault(home, []).append(end)
-        elif end.what.signal is not None:
+        elif is_anchor(end):
             alone.append(end)
-    for index, ends in found.items():
-        clusters[index].extend(ends)
+    for index, theirs in found.items():
+        clusters[index].extend(theirs)
         clusters[index].sort(key=when)
     return alone
 
@@ -184,9 +206,7 @@ def _episode(
     telling = [each for each in cluster if is_anchor(each)]
     began, gpu = when(telling[0]), _gpu_of(cluster)
     first, past = bisect_left(times, began - BEFORE), bisect_right(times, began + ECHO)
-    near = [
-        each for each in others[first:past] if _same_place(each.gpu, gpu) and not isinstance(each.what, ProcessEnded)
-    ]
+    near = [each for each in others[first:past] if _same_place(each.gpu, gpu)]
     elsewhere = any(
         isinstance(sign.what, Xid) and not _same_place(sign.gpu, gpu) and abs(when(sign) - began) <= ECHO
         for other in clusters

@@ -40,8 +40,8 @@ class _Lane:
         self.members: dict[ProcessKey, Member] = {}
         self.last_end = float("-inf")
         """When a client of it last ended, forgotten ones included."""
-        self.forgotten = float("-inf")
-        """When the newest of those clients came that have ended and are forgotten."""
+        self.forgotten: tuple[float, float] | None = None
+        """Of the clients that have ended and are forgotten: when the first of them ended, and the last of them came."""
         self.fresh: list[float] = []
         """When it was seen to have no server; ascending, the last few."""
         self.resets: list[float] = []
@@ -99,7 +99,9 @@ class Population:
             return
         lane = self._lanes[member.lane]
         del lane.members[process]
-        lane.forgotten = max(lane.forgotten, member.came)
+        if member.ended is not None and not any(member.came <= reset for reset in lane.resets):
+            first, last = lane.forgotten or (member.ended, member.came)
+            lane.forgotten = min(first, member.ended), max(last, member.came)
         there = self._by_pid[process.pid]
         del there[process]
         if not there:
@@ -162,7 +164,9 @@ class Population:
             if other.came < began and (other.ended is None or other.ended >= began):
                 began = other.came
         gone = [each.came for each in known.members.values() if each.ended is not None and each.ended <= began]
-        newest = max([*gone, known.forgotten])
+        if known.forgotten is not None and known.forgotten[0] <= began:
+            gone.append(known.forgotten[1])
+        newest = max(gone, default=float("-inf"))
         # A server that cleans up ends the work of all clients that it has by then, even of those that end later.
         return newest > float("-inf") and not any(newest <= reset <= member.came for reset in known.resets)
 

@@ -24,13 +24,13 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, Trust, Xid, ZoneHit
+from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, Trust, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import TOLD_TO_QUIT
 from mpsguard.triage import absorbed, catalog, left_behind, sm_fault
 from mpsguard.triage.case import Case
 from mpsguard.triage.catalog import Level
-from mpsguard.triage.episode import BEFORE, Episode, episodes, in_order
+from mpsguard.triage.episode import BEFORE, Episode, Parts, episodes, in_order
 from mpsguard.triage.left_behind import Unnoticed
 from mpsguard.triage.past import Past
 from mpsguard.triage.population import Population, when
@@ -41,8 +41,16 @@ _KERNEL_LOG_LAG: Final = 0.25
 
 _ECHO_XIDS: Final = frozenset({43, 45})
 
-Judged = tuple[Episode | None, Incident, Unnoticed | None]
-"""An incident with its episode (None: a zone absorbed it), and what no server took notice of."""
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What was made of one episode, or of one access that a zone absorbed."""
+
+    evidence: tuple[Evidence, ...]
+    """What it stands on: signs, ends, or the access."""
+    incidents: tuple[Incident, ...]
+    """Those to be told of."""
+    remembered: tuple[tuple[Incident, Unnoticed | None], ...]
+    """All of them, for `Past`."""
 
 
 def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ...]:
@@ -52,33 +60,39 @@ def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ..
     with all of it in, which is the default.
     """
     ordered = in_order(evidence)
-    return tuple(incident for _, incident, _ in judge(ordered, Population(ordered), Past(), now))
+    judged = judge(Parts.of(ordered), Population(ordered), Past(), now)
+    found = [incident for judgement in judged for incident in judgement.incidents]
+    return tuple(sorted(found, key=lambda incident: (incident.began, incident.fault_class.value)))
 
 
-def judge(ordered: list[Evidence], population: Population, past: Past, now: float) -> list[Judged]:
-    """The incidents of evidence that is `in_order`, oldest first, with what is known of earlier ones."""
-    found: list[Judged] = []
+def judge(parts: Parts, population: Population, past: Past, now: float) -> list[Judgement]:
+    """What is made of evidence, in the order in which things began; ``past`` is what is known of earlier faults."""
     grown = Past(past)
-    zones = [(when(each), each) for each in ordered if isinstance(each.what, ZoneHit) and each.process is not None]
     steps: list[tuple[float, Episode | Evidence]] = [
-        (episode.began, episode) for episode in episodes(ordered, population)
+        (episode.began, episode) for episode in episodes(parts, population)
     ]
-    steps = sorted([*steps, *zones], key=lambda step: step[0])
+    steps += [(when(zone), zone) for zone in parts.zones]
+    steps.sort(key=lambda step: step[0])
+    judged = []
     for _, step in steps:
         if isinstance(step, Evidence):
-            judged: list[tuple[Incident, Unnoticed | None]] = [(absorbed.incident(step, population), None)]
+            evidence: tuple[Evidence, ...] = (step,)
+            found: list[tuple[Incident, Unnoticed | None]] = [(absorbed.incident(step, population), None)]
         else:
-            judged = _judge(Case(step, population, now, grown))
-        for incident, unnoticed in judged:
-            if not grown.explains(incident):
-                found.append((step if isinstance(step, Episode) else None, incident, unnoticed))
-        for incident, unnoticed in judged:
+            evidence = step.anchors
+            found = _judge(Case(step, population, now, grown))
+        told = tuple(incident for incident, _ in found if not grown.explains(incident))
+        for incident, unnoticed in found:
             grown.add(incident, unnoticed)
-    found.sort(key=lambda one: (one[1].began, one[1].fault_class.value))
-    return found
+        judged.append(Judgement(evidence, told, tuple(found)))
+    return judged
 
 
 def _judge(case: Case) -> list[tuple[Incident, Unnoticed | None]]:
+    ends = case.ends()
+    if len(case.episode.anchors) == 1 and isinstance(case.episode.anchors[0].what, ProcessEnded):
+        # No sign of a fault: how many such ends there are costs nothing but their number.
+        return [(_crash(case, end, False), None) for end in ends]
     # The first rule that applies decides what happened; a proven culprit beats every hint.
     for rule in _RULES:
         incidents = rule(case)
@@ -196,7 +210,7 @@ def _lane(case: Case) -> list[Incident]:
 
 
 def _process(case: Case) -> list[Incident]:
-    """A client ended, and either the fault followed from its work or nothing followed at all.
+    """A client ended, and the fault followed from its work.
 
     Whose work it was shows in what the server does not say: it tears down every client it has, and the one whose
     process is ending has left it already.
@@ -204,7 +218,7 @@ def _process(case: Case) -> list[Incident]:
     ends = case.ends()
     sign = case.first_gpu_sign()
     if sign is None:
-        return [_crash(case, end, False) for end in ends if isinstance(end.what, ProcessEnded) and end.what.signal]
+        return []
     if set(case.xids) & sm_fault.XIDS or (43 in case.xids and not set(case.xids) & _MMU_XIDS):
         return []
     if not case.xids and case.now < sign + _KERNEL_LOG_LAG:
