@@ -1,6 +1,7 @@
 """One episode, with the questions that the rules ask of it."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -77,6 +78,7 @@ class Case:
         """Whether anything but the kernel log tells of a fault of ours."""
         return bool(self.said("fault_begins", "culprit", "teardown", "sticky", "server_exited") or self.ends())
 
+    @cached_property
     def lane(self) -> str | None:
         """The one lane that the fault struck; None if nothing tells, or it struck several.
 
@@ -96,7 +98,7 @@ class Case:
 
     def present(self, at: float | None = None) -> tuple[Member, ...]:
         """Clients alive when it began, of its lane if that is known."""
-        return self.population.present(self.episode.began if at is None else at, self.lane())
+        return self.population.present(self.episode.began if at is None else at, self.lane)
 
     def left_before(self) -> tuple[Member, ...]:
         """Clients alive shortly before it began, of its lane if that is known: work of theirs may have caused it."""

@@ -1,17 +1,22 @@
 """Who was on a lane when: what the evidence says of clients coming and ending, and of the lanes' servers."""
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
 from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, ServerSays
 from mpsguard.incident import Suspect
-from mpsguard.model import ProcessKey
+from mpsguard.model import LaneState, ProcessKey
 
 _MOST_PIDS: Final = 64
 """Servers' pids, and times, that are remembered of one lane, the latest: it has one server, and a new one after a
 failure."""
+
+END_LAG: Final = 0.5
+"""Seconds by which the end of a process may be seen later than its GPU work was left alone (0.23 s seen)."""
 
 
 def when(evidence: Evidence) -> float:
@@ -42,11 +47,30 @@ class _Lane:
         """When a client of it last ended, forgotten ones included."""
         self.forgotten: tuple[float, float] | None = None
         """Of the clients that have ended and are forgotten: when the first of them ended, and the last of them came."""
-        self.fresh: list[float] = []
-        """When it was seen to have no server; ascending, the last few."""
-        self.resets: list[float] = []
-        """When its server had cleaned up, or was gone; ascending, the last few."""
+        self.states: list[tuple[float, str, bool]] = []
+        """What its daemon said: when, the state, and whether it has a server; ascending, the last few."""
         self.servers: dict[int, None] = {}
+
+    def fresh(self) -> list[float]:
+        """When it was seen to have no server."""
+        return [at for at, _, served in self.states if not served]
+
+    def resets(self) -> list[float]:
+        """When its server was gone, or had cleaned up after a fault.
+
+        The daemon's own word: what stands in the logs, the server's user could have written.
+        """
+        cleaned = [
+            after[0]
+            for before, after in pairwise(self.states)
+            if after[1] == LaneState.ACTIVE.value and before[1] in (LaneState.FAULT.value, LaneState.INITIALIZING.value)
+        ]
+        return [*self.fresh(), *cleaned]
+
+    def found_at_work(self) -> float | None:
+        """When it was found with a server that had clients of which nothing is known."""
+        first = self.states[0] if self.states else None
+        return first[0] if first is not None and first[2] else None
 
 
 class Population:
@@ -83,13 +107,9 @@ class Population:
             lane = self._lane(what.lane)
             for pid in what.servers:
                 self._serves(pid, what.lane)
-            if not what.servers:
-                _insert(lane.fresh, at)
-                _insert(lane.resets, at)
+            _insert(lane.states, (at, what.state, bool(what.servers)))
         elif isinstance(what, ServerSays):
             self._serves(what.server, what.lane)
-            if what.lane is not None and what.what in ("fault_ends", "server_exited"):
-                _insert(self._lane(what.lane).resets, at)
 
     def forget(self, process: ProcessKey) -> None:
         """A client that has ended, and of which nothing more can be told."""
@@ -99,7 +119,7 @@ class Population:
             return
         lane = self._lanes[member.lane]
         del lane.members[process]
-        if member.ended is not None and not any(member.came <= reset for reset in lane.resets):
+        if member.ended is not None and not any(member.came <= reset for reset in lane.resets()):
             first, last = lane.forgotten or (member.ended, member.came)
             lane.forgotten = min(first, member.ended), max(last, member.came)
         there = self._by_pid[process.pid]
@@ -149,26 +169,46 @@ class Population:
         known = self._lanes.get(lane)
         if known is None:
             return False
-        started = max((fresh for fresh in known.fresh if fresh <= at), default=None)
+        started = max((fresh for fresh in known.fresh() if fresh <= at), default=None)
         return started is not None and known.last_end < started
 
-    def may_hold_work_of_the_ended(self, member: Member) -> bool:
-        """Whether a client came to a lane that others had left empty, on a server that has not cleaned up since.
+    def may_hold_work_of_the_ended(self, member: Member, now: float) -> bool:
+        """Whether an earlier client may have ended alone on the lane, on a server that has not cleaned up since.
 
-        Without another client the server takes no notice of what an ended one left on the GPU.
+        Without another client the server takes no notice of what an ended one left on the GPU. That a client has ended
+        is seen up to END_LAG later.
         """
         known = self._lanes[member.lane]
-        # The stretch of time without a gap in which this client came, and when it began.
-        began = member.came
-        for other in sorted(known.members.values(), key=lambda one: one.came, reverse=True):
-            if other.came < began and (other.ended is None or other.ended >= began):
-                began = other.came
-        gone = [each.came for each in known.members.values() if each.ended is not None and each.ended <= began]
-        if known.forgotten is not None and known.forgotten[0] <= began:
+        others = sorted(
+            (each for each in known.members.values() if each.process != member.process), key=lambda each: each.came
+        )
+        cames = [each.came for each in others]
+        lived: list[float] = []
+        """Until when at least one of the first so many was alive for certain."""
+        for each in others:
+            until = (now if each.ended is None else each.ended) - END_LAG
+            lived.append(max(until, lived[-1]) if lived else until)
+
+        def alone(first: float, last: float) -> bool:
+            """Whether it may be that there was no client at some time between."""
+            index = bisect_right(cames, first)
+            return not index or lived[index - 1] < last
+
+        gone = [
+            each.came
+            for each in others
+            if each.came <= member.came
+            and (end := (now if each.ended is None else each.ended) - END_LAG) <= member.came
+            and alone(end, min(end + END_LAG, member.came))
+        ]
+        if known.forgotten is not None and alone(known.forgotten[0] - END_LAG, member.came):
             gone.append(known.forgotten[1])
+        found = known.found_at_work()
+        if found is not None and found <= member.came and alone(found + END_LAG, member.came):
+            gone.append(found)
         newest = max(gone, default=float("-inf"))
         # A server that cleans up ends the work of all clients that it has by then, even of those that end later.
-        return newest > float("-inf") and not any(newest <= reset <= member.came for reset in known.resets)
+        return newest > float("-inf") and not any(newest <= reset <= member.came for reset in known.resets())
 
     def _serves(self, pid: int, lane: str | None) -> None:
         _remember(self._servers if lane is None else self._lane(lane).servers, pid)
@@ -195,7 +235,7 @@ def _remember(pids: dict[int, None], pid: int) -> None:
         del pids[next(iter(pids))]
 
 
-def _insert(times: list[float], at: float) -> None:
-    times.append(at)
-    times.sort()
-    del times[:-_MOST_PIDS]
+def _insert(states: list[tuple[float, str, bool]], state: tuple[float, str, bool]) -> None:
+    if state not in states:
+        insort(states, state)
+        del states[:-_MOST_PIDS]

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, ServerSays
-from mpsguard.incident import Confidence, FaultClass, Incident
+from mpsguard.incident import Confidence, FaultClass, Ground, Incident
 from mpsguard.triage.episode import BEFORE, ECHO, Parts, identity, is_anchor, rank
 from mpsguard.triage.past import Past
 from mpsguard.triage.population import Population
@@ -142,6 +142,7 @@ class RollingTriage:
                     changes.append(change)
                 open_question |= now - incident.ended < BEFORE and (
                     incident.confidence is Confidence.UNKNOWN
+                    or incident.ground is Ground.UVM_QUEUE_NEWCOMER
                     or (incident.fault_class is FaultClass.PROCESS and incident.work_in_flight is None)
                 )
         self._judged = judged

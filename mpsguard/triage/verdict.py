@@ -179,7 +179,7 @@ def _proven_memory_fault(case: Case) -> list[Incident]:
         if (
             member is not None
             and when(evidence) - member.came <= left_behind.NEWCOMER
-            and case.population.may_hold_work_of_the_ended(member)
+            and case.population.may_hold_work_of_the_ended(member, case.now)
         ):
             ground = Ground.UVM_QUEUE_NEWCOMER
             reason = (

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mpsguard.evidence import Evidence, Lost, ProcessEnded, Source, UvmFault, Xid
+from mpsguard.evidence import Evidence, LaneChanged, Lost, ProcessEnded, Source, Trust, UvmFault, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground
 from mpsguard.triage.verdict import triage
 from tests.unit.triage.test_verdict import (
@@ -31,6 +31,11 @@ def left(at: float, pid: int = SERVER) -> Evidence:
 
 def killed(at: float, signal: int = 9) -> Evidence:
     return seen(Source.PROCESSES, at, ProcessEnded(None, signal, False, None, (SERVER,)), A)
+
+
+def state(word: str, at: float, *, served: bool = True) -> Evidence:
+    servers = (SERVER,) if served else ()
+    return seen(Source.LANE, at, LaneChanged("default", "default-0", word, "", servers), trust=Trust.PROOF)
 
 
 ALONE = [came(A), left(10.0), killed(10.053)]
@@ -143,10 +148,18 @@ def test_work_of_an_ended_client_is_no_proof_against_a_newcomer_whatever_the_ker
 def test_a_newcomer_s_fault_is_proof_where_nothing_can_be_left() -> None:
     """The lane was never empty, or its server has cleaned up since."""
     never_empty = [came(A), came(C), killed(10.053)]
-    cleaned = [came(A), killed(10.053), server("fault_begins", 10.2), server("fault_ends", 10.3)]
-    for before in ([], never_empty, cleaned):
+    cleaned = [came(A), killed(10.053), state("FAULT", 10.2), state("ACTIVE", 10.3)]
+    for before in ([], never_empty, cleaned, [came(A), killed(10.053), state("ACTIVE", 10.3, served=False)]):
         *_, incident = triage([*before, came(B, 10.6), FAULT])
         assert (incident.confidence, incident.ground) == (Confidence.PROVEN, Ground.UVM_QUEUE)
+
+
+def test_what_stands_in_a_log_cleans_nothing_up_and_neither_does_a_lane_that_was_found_at_work() -> None:
+    """The server's user could have written the one, and of the other's clients nothing is known."""
+    written = [came(A), killed(10.053), server("fault_ends", 10.2), server("server_exited", 10.3)]
+    for before in (written, [state("ACTIVE", 5.0)]):
+        *_, incident = triage([*before, came(B, 10.6), FAULT])
+        assert (incident.confidence, incident.ground) == (Confidence.LIKELY, Ground.UVM_QUEUE_NEWCOMER)
 
 
 def test_programs_that_fault_alike_are_each_proved() -> None:
