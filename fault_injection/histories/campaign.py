@@ -68,7 +68,8 @@ def one(seed: int, index: int) -> Outcome:
     named: Counter[str] = Counter()
     arrivals = world.arrivals()
     waits = False
-    for (at, evidence), (next_at, _) in zip(arrivals, [*arrivals[1:], (inf, None)], strict=True):
+    following = [*(at for at, _ in arrivals[1:]), inf]
+    for (at, evidence), next_at in zip(arrivals, following, strict=False):
         waits |= rolling.add(evidence)
         # As the guard does, which judges together what came at once.
         if waits and next_at - at > _AT_ONCE:

@@ -1,3 +1,4 @@
+# long: one world, whose events share its state
 """A world in which things go wrong: lanes, clients, programs beside MPS, and all that the sensors say of it.
 
 Evidence follows what was measured under MPS (H200, driver 580.159.04; docs/architecture.md, docs/faults.md) and what a
