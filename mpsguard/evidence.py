@@ -104,6 +104,8 @@ class SmError(msgspec.Struct, frozen=True, tag="sm_error"):
     """Those of them where the reserved range looks like one that CUDA makes for code."""
     unread: tuple[ProcessKey, ...]
     """Clients whose memory maps could not be read in time."""
+    writer: ProcessKey | None = None
+    """The client that wrote the dump; None: the lane's sentinel did."""
 
 
 class OwnDump(msgspec.Struct, frozen=True, tag="own_dump"):
@@ -122,6 +124,8 @@ class ServerSays(msgspec.Struct, frozen=True, tag="server_says"):
     """fault_begins, fault_ends, culprit, sticky, teardown, server_exited."""
     server: int
     client: int | None = None
+    lane: str | None = None
+    """Whose log it is in; None in records of old."""
 
 
 class ProcessEnded(msgspec.Struct, frozen=True, tag="process_ended"):
@@ -146,6 +150,8 @@ class ClientCame(msgspec.Struct, frozen=True, tag="client_came"):
 
     domain: str
     lane: str
+    uid: int | None = None
+    """Its user, who has a share of what is kept; None in records of old."""
 
 
 class LaneChanged(msgspec.Struct, frozen=True, tag="lane_changed"):
@@ -155,6 +161,8 @@ class LaneChanged(msgspec.Struct, frozen=True, tag="lane_changed"):
     lane: str
     state: str
     reason: str
+    servers: tuple[int, ...] | None = None
+    """Pids of its servers then; None in records of old."""
 
 
 class DeviceHealth(msgspec.Struct, frozen=True, tag="device_health"):

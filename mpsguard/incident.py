@@ -30,6 +30,27 @@ class Confidence(StrEnum):
     """Candidates at most; `Incident.reason` says why no more is known."""
 
 
+class Ground(StrEnum):
+    """The kind of evidence that names a culprit. `mpsguard.triage.grounds` says what each is worth."""
+
+    UVM_QUEUE = "uvm_queue"
+    UVM_QUEUE_NEWCOMER = "uvm_queue_newcomer"
+    CAME_BACK = "came_back"
+    CONTAINED = "contained"
+    CONTAINED_PID = "contained_pid"
+    ZONE = "zone"
+    OWN_DUMP = "own_dump"
+    OWN_DUMP_UNVERIFIED = "own_dump_unverified"
+    SENTINEL_PLACE = "sentinel_place"
+    CLIENT_PLACE = "client_place"
+    LONE_KERNEL = "lone_kernel"
+    ONLY_CLIENT = "only_client"
+    OWN_END = "own_end"
+    LEFT_SERVER = "left_server"
+    LEFT_ALONE = "left_alone"
+    KERNEL_PID = "kernel_pid"
+
+
 class Suspect(msgspec.Struct, frozen=True):
     """A process in an incident. ``process`` is None where only a pid was seen and nobody knows whose it was."""
 
@@ -63,3 +84,7 @@ class Incident(msgspec.Struct, frozen=True):
     """In the order in which things happened."""
     work_in_flight: bool | None = None
     """Of class PROCESS: whether the client's work ran on past its end; None while that cannot be known yet."""
+    ground: Ground | None = None
+    """The kind of evidence that names the culprit; None where nobody is named, and in records of old."""
+    revision: int = 1
+    """The how manieth verdict on this incident it is, counted from 1."""

@@ -4,6 +4,7 @@ The words are those of docs/architecture.md. Times are UNIX seconds (``time.time
 """
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -74,6 +75,10 @@ class LaneState(StrEnum):
     """There is no control daemon."""
     UNKNOWN = "UNKNOWN"
     """The control daemon lives but did not answer in time, or answered what nobody understands."""
+
+
+TOLD_TO_QUIT: Final = "told to quit"
+"""Why a lane is DOWN that was told to quit: its end is no failure."""
 
 
 class Server(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ Connections and their order as seen on driver 580.159.04: a probe that says noth
 context. Where `control` cannot be connected, the process runs without MPS and nobody is told.
 """
 
+import ctypes
 import mmap
 import os
 from pathlib import Path
@@ -18,7 +19,12 @@ from fault_injection.sim.wire import DESCRIPTOR, HELLO, Channel, Peer
 _FIRST_FLAGS = 0xFF
 
 _CODE: Final = 4 << 20
-"""Bytes; CUDA reserves what it maps for the GPU in the process too, code among it."""
+"""Bytes; CUDA reserves what it maps for the GPU in the process too, code among it, in whole pages of 2 MiB."""
+_HUGE_PAGE: Final = 2 << 20
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class CudaFailureError(Exception):
@@ -36,7 +42,7 @@ class CudaProcess:
         self._control = str((directory or pipe_directory()) / "control")
         self._process: Channel | None = None
         self._context: Channel | None = None
-        self._code: mmap.mmap | None = None
+        self._code: int | None = None
         self.memory: int | None = None
         self.mps = False
 
@@ -54,7 +60,7 @@ class CudaProcess:
     def create_context(self, memory_mib: int) -> None:
         """Create context 1, allocate its memory."""
         self.memory = gpu.allocate(memory_mib)
-        self._code = mmap.mmap(-1, _CODE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
+        self._code = _reserve_code()
         if self.mps:
             self._context = self._attach(1, 0)
             self._context.send(DESCRIPTOR, fd=self.memory)
@@ -83,7 +89,7 @@ class CudaProcess:
             os.close(self.memory)
             self.memory = None
         if self._code is not None:
-            self._code.close()
+            _libc.munmap(self._code, _CODE)
             self._code = None
 
     def _attach(self, context: int, flags: int) -> Channel:
@@ -112,3 +118,15 @@ class CudaProcess:
             return server
         finally:
             daemon.close()
+
+
+def _reserve_code() -> int:
+    """Reserve addresses as CUDA does for code, with a gap on either side; where they begin. The process keeps them."""
+    spare = 2 * _HUGE_PAGE
+    start = _libc.mmap(None, _CODE + spare, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if start is None or start == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "no addresses left")
+    code: int = (start // _HUGE_PAGE + 1) * _HUGE_PAGE
+    _libc.munmap(start, code - start)
+    _libc.munmap(code + _CODE, start + spare - code)
+    return code

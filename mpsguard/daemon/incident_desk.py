@@ -2,27 +2,29 @@
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import msgspec
-
 from mpsguard.daemon.journal import Journal
-from mpsguard.evidence import ClientCame, Evidence, ProcessEnded
-from mpsguard.incident import Confidence, FaultClass, Incident
+from mpsguard.evidence import ClientCame, Evidence
+from mpsguard.incident import Ground, Incident
 from mpsguard.model import Client, ProcessKey
-from mpsguard.triage.episode import BEFORE, is_anchor
-from mpsguard.triage.verdict import triage
+from mpsguard.triage.episode import BEFORE
+from mpsguard.triage.rolling import Change, RollingTriage
+from mpsguard.triage.share import Share
 
 _WINDOW: Final = 90.0
-"""Seconds of evidence that are judged together: longer than any fault's aftermath."""
+"""Seconds over which the shares below are counted."""
 
-_SETTLED: Final = 60.0
-"""Seconds after which a verdict stays: what it stands on begins to be forgotten then, the oldest first."""
+_EVIDENCE_SHARE: Final = 5000
+"""Observations of one owner that the journal is given in that time: a tenth of what it keeps."""
 
-_MOST: Final = 2000
-"""Observations judged together at most; of a storm the oldest go first. Who is on the lanes is never forgotten."""
+_CRASH_SHARE: Final = 100
+"""Incidents of one user in that time that are nothing but the end of a client of its own: a tenth of what is kept."""
+
+_CLIENTS: Final = 4096
+"""Clients that are remembered beyond their end, for the incidents in which they stand; the oldest go first."""
 
 
 class IncidentDesk:
@@ -38,38 +40,35 @@ class IncidentDesk:
         self._journal = journal
         self._clients = clients
         self._publish = publish
-        self._recent: deque[Evidence] = deque(maxlen=_MOST)
-        self._present: dict[ProcessKey, Evidence] = {}
-        self._departed: deque[tuple[float, ProcessKey]] = deque()
-        self._known: dict[str, Incident] = {}
+        self._triage = RollingTriage()
+        self._evidence_share = Share(_EVIDENCE_SHARE, _WINDOW)
+        self._crash_share = Share(_CRASH_SHARE, _WINDOW)
+        self._seen: OrderedDict[ProcessKey, Client] = OrderedDict()
+        self._ids: OrderedDict[int, str | None] = OrderedDict()
+        """Triage's key of an incident to the journal's; None for one beyond its user's share."""
         self._judging = False
         self._again: asyncio.TimerHandle | None = None
+        self.left_out = 0
+        """Incidents and observations that were not kept, being beyond their owner's share."""
 
     def take(self, evidence: Evidence) -> None:
         """Take in one observation; the verdict follows in the same turn of the loop."""
-        self._journal.record_evidence(evidence)
-        if evidence.process is not None:
-            if isinstance(evidence.what, ClientCame):
-                self._present[evidence.process] = evidence
-            elif isinstance(evidence.what, ProcessEnded):
-                self._departed.append((evidence.observed_at, evidence.process))
-        self._recent.append(evidence)
+        if self._evidence_share.take(self._triage.owner(evidence), evidence.observed_at):
+            self._journal.record_evidence(evidence)
+        else:
+            self.left_out += 1
+        if isinstance(evidence.what, ClientCame) and evidence.process is not None:
+            self._remember(evidence.process)
         # Everything that is already here is judged at once: a burst of lines costs one look.
-        if not self._judging and (self._known or is_anchor(evidence)):
+        if self._triage.add(evidence) and not self._judging:
             self._judging = True
             asyncio.get_running_loop().call_soon(self._judge)
 
     def _judge(self) -> None:
         self._judging = False
-        now = time.monotonic()
-        self._forget(now - _WINDOW)
-        open_question = False
-        for incident in triage([*self._present.values(), *self._recent], now):
-            self._note(incident)
-            open_question |= now - incident.ended < BEFORE and (
-                incident.confidence is Confidence.UNKNOWN
-                or (incident.fault_class is FaultClass.PROCESS and incident.work_in_flight is None)
-            )
+        changes, open_question = self._triage.judge(time.monotonic())
+        for change in changes:
+            self._note(change)
         if open_question and self._again is None:
             # That nothing follows is known only when it has not.
             self._again = asyncio.get_running_loop().call_later(BEFORE, self._judge_again)
@@ -83,44 +82,41 @@ class IncidentDesk:
         if self._again is not None:
             self._again.cancel()
 
-    def _forget(self, before: float) -> None:
-        while self._recent and self._recent[0].observed_at < before:
-            self._recent.popleft()
-        while self._departed and self._departed[0][0] < before:
-            self._present.pop(self._departed.popleft()[1], None)
-        for incident_id, incident in list(self._known.items()):
-            if incident.ended < before:
-                del self._known[incident_id]
+    def _remember(self, process: ProcessKey) -> None:
+        client = next((each for each in self._clients() if each.process == process), None)
+        if client is not None:
+            self._seen[process] = client
+            if len(self._seen) > _CLIENTS:
+                self._seen.popitem(last=False)
 
-    def _note(self, incident: Incident) -> None:
-        """Tell a known incident from a new one by the sign it began with."""
-        known = next((key for key, before in self._known.items() if _same(before, incident)), None)
-        if known is not None and (self._known[known] == incident or incident.began < time.monotonic() - _SETTLED):
+    def _note(self, change: Change) -> None:
+        incident = change.incident
+        known = self._ids.get(change.key)
+        if change.new and is_crash(incident) and incident.evidence:
+            owner = self._triage.owner(incident.evidence[0])
+            if not self._crash_share.take(owner, incident.evidence[0].observed_at):
+                self.left_out += 1
+                self._ids[change.key] = None
+                return
+        if known is None and change.key in self._ids and is_crash(incident):
             return
-        incident_id = self._journal.record_incident(incident, self._clients(), id=known)
-        before = self._known.get(incident_id)
-        self._known[incident_id] = incident
-        if before is None or _verdict(before) != _verdict(incident):
-            self._publish(incident_id, incident, before is None)
+        incident_id = self._journal.record_incident(incident, self._parties(incident), id=known)
+        self._ids[change.key] = incident_id
+        while len(self._ids) > _CLIENTS:
+            self._ids.popitem(last=False)
+        if change.verdict:
+            self._publish(incident_id, incident, known is None)
+
+    def _parties(self, incident: Incident) -> list[Client]:
+        """The clients that stand in an incident, as they were when they came: some have gone since."""
+        suspects = (incident.culprit, *incident.candidates, *incident.victims)
+        named = dict.fromkeys(suspect.process for suspect in suspects if suspect is not None)
+        named |= dict.fromkeys(each.process for each in incident.evidence)
+        living = {} if self._seen.keys() >= named.keys() - {None} else {each.process: each for each in self._clients()}
+        found = (self._seen.get(process) or living.get(process) for process in named if process is not None)
+        return [client for client in found if client is not None]
 
 
-def _same(one: Incident, other: Incident) -> bool:
-    """Whether two verdicts are about one happening: they share evidence, and no other culprit stands between them."""
-    if one.culprit and other.culprit and one.culprit != other.culprit:
-        return False
-    signs = [sign for sign in one.evidence if is_anchor(sign)]
-    return any(sign in signs for sign in other.evidence if is_anchor(sign))
-
-
-def _verdict(incident: Incident) -> bytes:
-    """What of an incident is worth telling again when it changes."""
-    return msgspec.json.encode(
-        (
-            incident.fault_class,
-            incident.culprit,
-            incident.candidates,
-            incident.victims,
-            incident.confidence,
-            incident.work_in_flight,
-        )
-    )
+def is_crash(incident: Incident) -> bool:
+    """Whether it is nothing but the end of a client that did no harm to others."""
+    return incident.ground is Ground.OWN_END

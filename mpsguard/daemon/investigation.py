@@ -109,6 +109,7 @@ class Investigation:
             xids=list(incident.xids),
             reason=incident.reason,
             began=incident.began,
+            revision=incident.revision,
             published_at=time.monotonic(),
         )
         self._concluded(incident_id, incident)

@@ -29,8 +29,14 @@ class RemedyBooks:
     def decided(self, domain: str, incident_id: str, decision: Decision) -> None:
         """See `executor.Books`."""
         step = decision.step
-        text = f"{step.remedy}: {_SAID[decision.verdict]}: {decision.why}"
-        data = {"domain": domain, "remedy": step.remedy, "mode": step.mode, "verdict": decision.verdict.value}
+        text = f"{step.remedy}: {_SAID[decision.verdict]}: {decision.why} (revision {decision.revision} of the verdict)"
+        data = {
+            "domain": domain,
+            "remedy": step.remedy,
+            "mode": step.mode,
+            "verdict": decision.verdict.value,
+            "revision": decision.revision,
+        }
         self._journal.record_decision(incident_id, "decided", text, data)
         self._publish("decided", domain, incident_id, text, data)
 

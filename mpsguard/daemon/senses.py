@@ -76,7 +76,7 @@ class Senses:
             Evidence(
                 source=Source.PROCESSES,
                 observed_at=time.monotonic(),
-                what=ClientCame(client.domain, client.lane),
+                what=ClientCame(client.domain, client.lane, client.uid),
                 process=client.process,
                 trust=Trust.PROOF,
                 serial=f"came:{client.process}",
@@ -126,7 +126,7 @@ class Senses:
         for source, name in _LOGS:
             self._close_log(report.name, source)
             path = Path(report.log_directory) / name
-            self._logs[report.name, source] = DaemonLogSensor(self._take, source, path, LogTail(path))
+            self._logs[report.name, source] = DaemonLogSensor(self._take, source, path, LogTail(path), lane=report.name)
 
     def lane_changed(self, report: LaneReport) -> None:
         """A lane's state is another one now."""
@@ -134,7 +134,13 @@ class Senses:
             Evidence(
                 source=Source.LANE,
                 observed_at=time.monotonic(),
-                what=LaneChanged(report.domain, report.name, report.state.value, report.reason),
+                what=LaneChanged(
+                    report.domain,
+                    report.name,
+                    report.state.value,
+                    report.reason,
+                    tuple(server.process.pid for server in report.servers),
+                ),
                 trust=Trust.PROOF,
             )
         )

@@ -16,7 +16,7 @@ import msgspec
 
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.model import LaneReport, LaneState, ProcessKey
+from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
 from mpsguard.mps import command, control_process, lane_state, settings
 from mpsguard.mps.burst_limit import BurstLimit, backoff
 from mpsguard.mps.command import Command, CommandFailedError, CommandTimeoutError, CommandWorker, Reply
@@ -203,7 +203,7 @@ class Lane:
                     continue
                 failures = 0
                 await self._look_after(process, adopted)
-            self._set(state=LaneState.DOWN, reason="told to quit", control=None, servers=())
+            self._set(state=LaneState.DOWN, reason=TOLD_TO_QUIT, control=None, servers=())
         finally:
             await self._fresh.close()
             await self._worker.close()

@@ -1,7 +1,8 @@
 """Policy: which remedies follow from an incident. Pure.
 
-Whatever ends a process is held to more than its mode: only the culprit itself, only a living client of ours, and only
-when it is proven to be the culprit, or likely and the configuration says that this is enough.
+Whatever ends a process is held to more than its mode: only the culprit itself, only a living client of ours, only when
+it is proven to be the culprit, or likely and the configuration says that this is enough, and only on grounds that no
+other user can forge (`mpsguard.triage.grounds`).
 """
 
 from enum import StrEnum
@@ -11,6 +12,7 @@ import msgspec
 
 from mpsguard.config import Remedies, RemedyName, Step
 from mpsguard.incident import Confidence, FaultClass, Incident
+from mpsguard.triage import grounds
 
 ENDING: Final[frozenset[RemedyName]] = frozenset({"terminate"})
 """Remedies that end a process."""
@@ -42,6 +44,8 @@ class Decision(msgspec.Struct, frozen=True):
     step: Step
     verdict: Verdict
     why: str
+    revision: int = 1
+    """Of the incident: the verdict that it was decided on."""
 
 
 def steps_for(remedies: Remedies, fault_class: FaultClass) -> tuple[Step, ...]:
@@ -60,9 +64,9 @@ def decide(incident: Incident, remedies: Remedies, standing: Standing | None) ->
 def _decide(incident: Incident, step: Step, standing: Standing | None) -> Decision:
     against = _against(incident, step, standing) if step.remedy in ENDING else None
     if against is not None:
-        return Decision(step, Verdict.DECLINE, against)
+        return Decision(step, Verdict.DECLINE, against, incident.revision)
     why = f"the culprit is {incident.confidence}" if standing is not None else "nobody has to be named for it"
-    return Decision(step, Verdict.RUN if step.mode == "enforce" else Verdict.OBSERVE, why)
+    return Decision(step, Verdict.RUN if step.mode == "enforce" else Verdict.OBSERVE, why, incident.revision)
 
 
 def _against(incident: Incident, step: Step, standing: Standing | None) -> str | None:
@@ -73,6 +77,9 @@ def _against(incident: Incident, step: Step, standing: Standing | None) -> str |
         return "the culprit is not known"
     if incident.confidence is Confidence.LIKELY and step.at_least != Confidence.LIKELY.value:
         return 'the culprit is only likely; at_least = "likely" would make that enough'
+    worth = grounds.worth(incident.ground)
+    if worth is None or not worth.may_act:
+        return f"nobody is ended on these grounds: {worth.what if worth else 'unknown ones'}"
     if standing is Standing.ENDED:
         return "the culprit has ended"
     if standing is Standing.STRANGER:

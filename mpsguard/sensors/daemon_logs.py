@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
+
 from mpsguard import daemon_log
 from mpsguard.daemon_log import (
     BEGINS,
@@ -98,11 +100,13 @@ class DaemonLogSensor:
     """Emits what one log tells, line by line as it is written. Owns one inotify descriptor.
 
     ``tail`` stands where reading is to begin. No process is named: a log has pids, and which process had one is known
-    to whoever saw the clients come.
+    to whoever saw the clients come. ``lane`` is whose log it is.
     """
 
-    def __init__(self, emit: Callable[[Evidence], None], source: Source, path: Path, tail: Tail) -> None:
-        self._emit, self._source, self._tail = emit, source, tail
+    def __init__(
+        self, emit: Callable[[Evidence], None], source: Source, path: Path, tail: Tail, *, lane: str | None = None
+    ) -> None:
+        self._emit, self._source, self._tail, self._lane = emit, source, tail, lane
         self._reader = LogReader()
         self._watch: FileWatch | None = None
         self._lines = 0
@@ -157,7 +161,7 @@ class DaemonLogSensor:
             Evidence(
                 source=self._source,
                 observed_at=observed,
-                what=says,
+                what=msgspec.structs.replace(says, lane=self._lane),
                 happened_at=None if happened is None else min(happened, observed),
                 uncertainty=0.0 if happened is None else _RESOLUTION,
                 # The client that the server says "encountered a fatal GPU error" was an innocent one in 24 of 27

@@ -1,37 +1,37 @@
 """One episode, with the questions that the rules ask of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
+
+import msgspec
 
 from mpsguard.evidence import Evidence, FaultContained, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid
-from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.triage import catalog
 from mpsguard.triage.episode import BEFORE, Episode
+from mpsguard.triage.grounds import GROUNDS
+from mpsguard.triage.past import Past
 from mpsguard.triage.population import Member, Population, when
 
 
 class Case:
     """One episode with the questions that the rules ask of it."""
 
-    def __init__(
-        self,
-        episode: Episode,
-        population: Population,
-        now: float,
-        hit_before: frozenset[ProcessKey | None],
-        *,
-        servers: frozenset[int],
-        unnoticed: Mapping[int, Incident],
-    ) -> None:
-        """``hit_before``: who was hit by earlier faults; ``servers`` and ``unnoticed``: see `left_behind`."""
+    def __init__(self, episode: Episode, population: Population, now: float, past: Past) -> None:
+        """``past``: what is known of earlier faults."""
         self.episode = episode
         self.population = population
         self.now = now
-        self.hit_before = hit_before
-        self.servers = servers
-        self.unnoticed = unnoticed
+        self._past = past
+        self.unnoticed = past.unnoticed()
+        """See `left_behind`."""
         self.xids = tuple(sorted({e.what.number for e in episode.evidence if isinstance(e.what, Xid)}))
         self.levels = {catalog.lookup(number).level for number in self.xids}
+
+    def was_hit(self, process: ProcessKey | None) -> bool:
+        """Whether an earlier fault has hit a process: it is no cause of this one, however it ends."""
+        return self._past.was_hit(process, self.episode.began)
 
     def said(self, *words: str) -> list[Evidence]:
         """What the daemons' logs said, of these kinds."""
@@ -78,12 +78,18 @@ class Case:
         """Whether anything but the kernel log tells of a fault of ours."""
         return bool(self.said("fault_begins", "culprit", "teardown", "sticky", "server_exited") or self.ends())
 
+    @cached_property
     def lane(self) -> str | None:
         """The one lane that the fault struck; None if nothing tells, or it struck several.
 
         A fault ends the clients of its lane alone; those of another lane on the same GPU wait for it, and go on.
         """
         struck = {e.what.lane for e in self.episode.anchors if isinstance(e.what, LaneChanged)}
+        struck |= {
+            e.what.lane
+            for e in self.episode.evidence
+            if isinstance(e.what, ServerSays) and e.what.lane is not None and e.what.what != "fault_ends"
+        }
         for process in (*self.torn_down(), *self.fatal_faults()):
             member = self.population.member(process)
             if member is not None:
@@ -92,7 +98,7 @@ class Case:
 
     def present(self, at: float | None = None) -> tuple[Member, ...]:
         """Clients alive when it began, of its lane if that is known."""
-        return self.population.present(self.episode.began if at is None else at, self.lane())
+        return self.population.present(self.episode.began if at is None else at, self.lane)
 
     def left_before(self) -> tuple[Member, ...]:
         """Clients alive shortly before it began, of its lane if that is known: work of theirs may have caused it."""
@@ -101,6 +107,39 @@ class Case:
     def on_any_lane(self) -> tuple[Member, ...]:
         """All clients alive when it began."""
         return self.population.present(self.episode.began, None)
+
+    def named(
+        self,
+        fault_class: FaultClass,
+        ground: Ground,
+        reason: str,
+        culprit: Suspect,
+        *,
+        victims: Sequence[Member] | None = None,
+        began: float | None = None,
+        work_in_flight: bool | None = None,
+    ) -> Incident:
+        """An incident with a culprit; how sure that is, its ground says."""
+        incident = self.incident(
+            fault_class,
+            GROUNDS[ground].confidence,
+            reason,
+            culprit=culprit,
+            victims=victims,
+            began=began,
+            work_in_flight=work_in_flight,
+        )
+        return msgspec.structs.replace(incident, ground=ground)
+
+    def unknown(self, fault_class: FaultClass, why: str, left: Sequence[Member] = ()) -> Incident:
+        """One of the clients that were there; ``left``: clients that had just ended, which may have done it as well."""
+        candidates = (*self.present(), *left)
+        return self.incident(
+            fault_class,
+            Confidence.UNKNOWN,
+            f"The culprit is one of {len(candidates)} clients: {why}.",
+            candidates=candidates,
+        )
 
     def incident(
         self,
@@ -129,7 +168,7 @@ class Case:
             victims=tuple(
                 self.population.suspect(member.process)
                 for member in hit
-                if culprit is None or member.process != culprit.process
+                if culprit is None or member.process.pid != culprit.pid
             ),
             confidence=confidence,
             reason=reason,

@@ -2,7 +2,8 @@
 
 The rules follow what was measured under MPS on the stock driver (H200, 580.159.04):
 
-* A fatal fault in a client's own UVM event queue is of that client and no other: proof, 2 ms after the access.
+* A fatal fault in a client's own UVM event queue is of that client and no other: proof, 2 ms after the access; unless
+  the client has only just come to a lane that others had left (`mpsguard.triage.left_behind`).
 * The pid in an Xid 31 line is mostly an innocent client's, the one in an Xid 43 line the server's, and the client that
   the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them names anybody here.
 * With the patched nvidia-uvm a fault is contained, and the module says so: the queue tells of it as well, no Xid comes.
@@ -10,37 +11,46 @@ The rules follow what was measured under MPS on the stock driver (H200, 580.159.
   queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
 * Without another client the server says nothing, and the work may come back in a later client's queue: see
   `mpsguard.triage.left_behind`.
-* An SM fault leaves no name at all in the driver's log: its candidates are the clients that were there, unless a GPU
-  core dump tells where the SM stopped (`whose_code`).
+* An SM fault leaves no name at all in the driver's log: see `mpsguard.triage.sm_fault`.
 
-Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason.
+Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason. Elimination proves nothing: a process
+may run on a GPU of which no evidence tells. What each kind of evidence is worth is in `mpsguard.triage.grounds`.
 """
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final
 
 import msgspec
 
-from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, Xid
-from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
-from mpsguard.triage import absorbed, catalog, left_behind
+from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, Trust, Xid
+from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
+from mpsguard.model import TOLD_TO_QUIT
+from mpsguard.triage import absorbed, catalog, left_behind, sm_fault
 from mpsguard.triage.case import Case
 from mpsguard.triage.catalog import Level
-from mpsguard.triage.episode import BEFORE, episodes, in_order, is_anchor
-from mpsguard.triage.population import Member, Population, when
-from mpsguard.triage.whose_code import whose_code
+from mpsguard.triage.episode import BEFORE, Episode, Parts, episodes, in_order
+from mpsguard.triage.left_behind import Unnoticed
+from mpsguard.triage.past import Past
+from mpsguard.triage.population import Population, when
 
-_SM_XIDS: Final = frozenset({13})
 _MMU_XIDS: Final = frozenset({31})
 _KERNEL_LOG_LAG: Final = 0.25
 """Seconds by which the kernel log's line may come after the server's first word (35 ms seen)."""
 
-_AFTERMATH: Final = 60.0
-"""Seconds after a fault within which the crash of a client that it hit is its consequence."""
-
 _ECHO_XIDS: Final = frozenset({43, 45})
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What was made of one episode, or of one access that a zone absorbed."""
+
+    evidence: tuple[Evidence, ...]
+    """What it stands on: signs, ends, or the access."""
+    incidents: tuple[Incident, ...]
+    """Those to be told of."""
+    remembered: tuple[tuple[Incident, Unnoticed | None], ...]
+    """All of them, for `Past`."""
 
 
 def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ...]:
@@ -50,40 +60,51 @@ def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ..
     with all of it in, which is the default.
     """
     ordered = in_order(evidence)
-    population = Population(ordered)
-    servers = left_behind.servers(ordered)
-    unnoticed: dict[int, Incident] = {}
-    found: list[Incident] = []
-    for episode in episodes(ordered, population):
-        # Who was hit before is no cause of what comes after, however it ends.
-        hit = frozenset(suspect.process for earlier in found for suspect in earlier.victims)
-        judged = _judge(Case(episode, population, now, hit, servers=servers, unnoticed=unnoticed))
-        found += judged
-        if judged:
-            unnoticed |= dict.fromkeys(left_behind.unnoticed_pages(episode), judged[0])
-    found += absorbed.incidents(ordered, population)
-    found.sort(key=lambda incident: (incident.began, incident.fault_class.value))
-    return tuple(incident for index, incident in enumerate(found) if not _is_consequence(incident, found[:index]))
+    judged = judge(Parts.of(ordered), Population(ordered), Past(), now)
+    found = [incident for judgement in judged for incident in judgement.incidents]
+    return tuple(sorted(found, key=lambda incident: (incident.began, incident.fault_class.value)))
 
 
-def _is_consequence(incident: Incident, earlier: Sequence[Incident]) -> bool:
-    """Whether a crash is only how somebody died whom an earlier fault had hit: programs abort on their CUDA error."""
-    if incident.fault_class is not FaultClass.PROCESS or incident.culprit is None or incident.victims:
-        return False
-    return any(
-        incident.culprit in (*before.victims, *before.candidates, before.culprit)
-        and incident.began - before.began <= _AFTERMATH
-        for before in earlier
-    )
+def judge(parts: Parts, population: Population, past: Past, now: float) -> list[Judgement]:
+    """What is made of evidence, in the order in which things began; ``past`` is what is known of earlier faults."""
+    grown = Past(past)
+    steps: list[tuple[float, Episode | Evidence]] = [
+        (episode.began, episode) for episode in episodes(parts, population)
+    ]
+    steps += [(when(zone), zone) for zone in parts.zones]
+    steps.sort(key=lambda step: step[0])
+    judged = []
+    for _, step in steps:
+        if isinstance(step, Evidence):
+            evidence: tuple[Evidence, ...] = (step,)
+            found: list[tuple[Incident, Unnoticed | None]] = [(absorbed.incident(step, population), None)]
+        else:
+            evidence = step.anchors
+            found = _judge(Case(step, population, now, grown))
+        told = tuple(incident for incident, _ in found if not grown.explains(incident))
+        for incident, unnoticed in found:
+            grown.add(incident, unnoticed)
+        judged.append(Judgement(evidence, told, tuple(found)))
+    return judged
 
 
-def _judge(case: Case) -> list[Incident]:
+def _judge(case: Case) -> list[tuple[Incident, Unnoticed | None]]:
+    ends = case.ends()
+    if len(case.episode.anchors) == 1 and isinstance(case.episode.anchors[0].what, ProcessEnded):
+        # No sign of a fault: how many such ends there are costs nothing but their number.
+        return [(_crash(case, end, False), None) for end in ends]
     # The first rule that applies decides what happened; a proven culprit beats every hint.
     for rule in _RULES:
         incidents = rule(case)
         if incidents:
-            return incidents
+            return [(incident, _unnoticed(case, incident) if rule is _nobody_left else None) for incident in incidents]
     return []
+
+
+def _unnoticed(case: Case, incident: Incident) -> Unnoticed:
+    parties = [case.population.member(s.process) for s in (incident.culprit, *incident.candidates) if s is not None]
+    lanes = frozenset(member.lane for member in parties if member is not None)
+    return Unnoticed(incident, left_behind.unnoticed_pages(case.episode), lanes, case.episode.gpu)
 
 
 def _device(case: Case) -> list[Incident]:
@@ -107,12 +128,14 @@ def _contained_memory_fault(case: Case) -> list[Incident]:
     contained = case.contained()
     if not contained:
         return []
+    fatal = case.fatal_faults()
     incidents = [
-        case.incident(
+        case.named(
             FaultClass.MMU,
-            Confidence.PROVEN,
+            # A bare pid may have been given away; the queue of the same process says that it was not.
+            Ground.CONTAINED if evidence.trust is Trust.PROOF or process in fatal else Ground.CONTAINED_PID,
             "The kernel module contained the fault and named the process; nobody else was hurt.",
-            culprit=case.population.suspect(process),
+            case.population.suspect(process),
             victims=(),
             began=when(evidence),
         )
@@ -140,21 +163,33 @@ def _came_back(case: Case) -> list[Incident]:
                 began=when(evidence),
                 work_in_flight=before.work_in_flight,
             )
-            return [msgspec.structs.replace(incident, candidates=before.candidates)]
+            ground = None if before.culprit is None else Ground.CAME_BACK
+            return [msgspec.structs.replace(incident, candidates=before.candidates, ground=ground)]
     return []
 
 
 def _proven_memory_fault(case: Case) -> list[Incident]:
-    return [
-        case.incident(
-            FaultClass.MMU,
-            Confidence.PROVEN,
+    incidents = []
+    for process, evidence in case.fatal_faults().items():
+        member = case.population.member(process)
+        ground, reason = (
+            Ground.UVM_QUEUE,
             "The fatal fault was in this process' own UVM event queue, and in no other's.",
-            culprit=case.population.suspect(process),
-            began=when(evidence),
         )
-        for process, evidence in case.fatal_faults().items()
-    ]
+        if (
+            member is not None
+            and when(evidence) - member.came <= left_behind.NEWCOMER
+            and case.population.may_hold_work_of_the_ended(member, case.now)
+        ):
+            ground = Ground.UVM_QUEUE_NEWCOMER
+            reason = (
+                "The fatal fault was in this process' own UVM event queue; it had only just come to a lane that others "
+                "had left, and work of theirs could show there, too."
+            )
+        incidents.append(
+            case.named(FaultClass.MMU, ground, reason, case.population.suspect(process), began=when(evidence))
+        )
+    return incidents
 
 
 def _lane(case: Case) -> list[Incident]:
@@ -166,12 +201,16 @@ def _lane(case: Case) -> list[Incident]:
     if case.first_gpu_sign() is not None and case.said("fault_begins", "culprit"):
         # The server ended because of a fault: that is what the incident is about.
         return []
+    told_to_quit = all(isinstance(e.what, LaneChanged) and e.what.reason == TOLD_TO_QUIT for e in downs)
+    if told_to_quit and not case.present():
+        # An orderly end, or that of a server without clients.
+        return []
     what = "control daemon" if downs else "server"
     return [case.incident(FaultClass.LANE, Confidence.PROVEN, f"The lane's {what} ended; its clients end with it.")]
 
 
 def _process(case: Case) -> list[Incident]:
-    """A client ended, and either the fault followed from its work or nothing followed at all.
+    """A client ended, and the fault followed from its work.
 
     Whose work it was shows in what the server does not say: it tears down every client it has, and the one whose
     process is ending has left it already.
@@ -179,14 +218,14 @@ def _process(case: Case) -> list[Incident]:
     ends = case.ends()
     sign = case.first_gpu_sign()
     if sign is None:
-        return [_crash(case, end, False) for end in ends if is_anchor(end)]
-    if set(case.xids) & _SM_XIDS or (43 in case.xids and not set(case.xids) & _MMU_XIDS):
+        return []
+    if set(case.xids) & sm_fault.XIDS or (43 in case.xids and not set(case.xids) & _MMU_XIDS):
         return []
     if not case.xids and case.now < sign + _KERNEL_LOG_LAG:
         # The kernel log will tell in a moment whether it was an SM fault: no accusation before.
         return []
     kept = case.torn_down()
-    gone = [end for end in ends if end.process not in case.hit_before and end.process not in kept]
+    gone = [end for end in ends if not case.was_hit(end.process) and end.process not in kept]
     if not set(case.xids) & _MMU_XIDS:
         # Nothing says that it was a memory fault: whoever may have ended of its own CUDA error is accused of nothing.
         gone = [end for end in gone if not _may_be_of_an_error(end)]
@@ -214,22 +253,24 @@ def _may_be_of_an_error(end: Evidence) -> bool:
 
 def _nobody_left(case: Case) -> list[Incident]:
     """A memory fault that no server noticed, for no client was left."""
-    there = left_behind.ended_alone(case.episode, case.population, case.servers, case.hit_before)
+    there = left_behind.ended_alone(case.episode, case.population, case.was_hit)
     if not there or case.now < case.episode.began + left_behind.SERVER_LAG:
         return []
     end = next(end for end in case.ends() if end.process == there[0].process)
-    confidence, reason = left_behind.reason(there, end)
-    return [
-        case.incident(
-            FaultClass.PROCESS,
-            confidence,
-            reason,
-            culprit=case.population.suspect(there[0].process) if len(there) == 1 else None,
-            candidates=there if len(there) > 1 else (),
-            victims=(),
-            work_in_flight=True,
-        )
-    ]
+    reason = left_behind.reason(there, end)
+    if len(there) > 1:
+        return [
+            case.incident(
+                FaultClass.PROCESS,
+                Confidence.UNKNOWN,
+                reason,
+                candidates=there,
+                victims=(),
+                work_in_flight=True,
+            )
+        ]
+    culprit = case.population.suspect(there[0].process)
+    return [case.named(FaultClass.PROCESS, Ground.LEFT_ALONE, reason, culprit, victims=(), work_in_flight=True)]
 
 
 def _crash(case: Case, end: Evidence, in_flight: bool) -> Incident:
@@ -241,21 +282,21 @@ def _crash(case: Case, end: Evidence, in_flight: bool) -> Incident:
         outcome = "no fault followed, so no work of it was in flight" if settled else "a fault may follow from its work"
         if end.what.kept:
             outcome = "its address space was kept, so that work it may have left behind ends without harm"
-        return case.incident(
+        return case.named(
             FaultClass.PROCESS,
-            Confidence.PROVEN,
+            Ground.OWN_END,
             f"The client ended {how}; {outcome}.",
-            culprit=case.population.suspect(end.process),
+            case.population.suspect(end.process),
             victims=(),
             began=when(end),
             work_in_flight=False if settled else None,
         )
-    return case.incident(
+    return case.named(
         FaultClass.PROCESS,
-        Confidence.LIKELY,
+        Ground.LEFT_SERVER,
         f"The client ended {how}; of all clients present it alone had left the server when that faulted, and no living "
         "client's queue has a fatal fault: its work was in flight.",
-        culprit=case.population.suspect(end.process),
+        case.population.suspect(end.process),
         victims=case.present(case.first_gpu_sign()),
         began=when(end),
         work_in_flight=True,
@@ -276,11 +317,11 @@ def _other_process(case: Case) -> list[Incident]:
         return [case.incident(fault_class, Confidence.UNKNOWN, why, victims=())]
     if len(strangers) == 1 and strangers == pids:
         return [
-            case.incident(
+            case.named(
                 fault_class,
-                Confidence.LIKELY,
+                Ground.KERNEL_PID,
                 "The kernel log names a process that is no client, and no client was hit.",
-                culprit=Suspect(strangers.pop(), None, False),
+                Suspect(strangers.pop(), None, False),
                 victims=(),
             )
         ]
@@ -291,67 +332,15 @@ def _memory_fault(case: Case) -> list[Incident]:
     """A memory fault without proof of whose it was: the UVM sensor was absent or not attached."""
     if not _MMU_XIDS & set(case.xids):
         return []
-    return _by_code(case, FaultClass.MMU) or [
-        _unknown(case, FaultClass.MMU, "no UVM event queue was attached to the process that did it")
+    return sm_fault.by_code(case, FaultClass.MMU) or [
+        case.unknown(FaultClass.MMU, "no UVM event queue was attached to the process that did it")
     ]
-
-
-def _sm_fault(case: Case) -> list[Incident]:
-    if not _SM_XIDS & set(case.xids) and not case.said("fault_begins", "sticky", "teardown"):
-        return []
-    present = case.present()
-    left = [member for member in case.left_before() if member not in present]
-    if len(present) == 1 and not left:
-        return [
-            case.incident(
-                FaultClass.SM,
-                Confidence.PROVEN,
-                "It was the only client on the lane.",
-                culprit=case.population.suspect(present[0].process),
-            )
-        ]
-    why = "the stock driver does not say which client's kernel raised an SM exception"
-    return _by_code(case, FaultClass.SM) or [_unknown(case, FaultClass.SM, why, left if len(present) < 2 else ())]
-
-
-def _by_code(case: Case, fault_class: FaultClass) -> list[Incident]:
-    """By the instruction that an SM stopped at, if a GPU core dump was written by anybody on the lane."""
-    present = case.present()
-    found = whose_code(case.episode.evidence, [member.process for member in present])
-    if found.culprits:
-        return [
-            case.incident(fault_class, found.confidence, found.reason, culprit=case.population.suspect(process))
-            for process in found.culprits
-        ]
-    left = [member for member in present if member.process in found.candidates]
-    if left and len(left) < len(present):
-        return [
-            case.incident(
-                fault_class,
-                Confidence.UNKNOWN,
-                f"The culprit is one of {len(left)} of {len(present)} clients: the others have nothing at the "
-                "instruction that the SM stopped at.",
-                candidates=left,
-            )
-        ]
-    return []
 
 
 def _engine(case: Case) -> list[Incident]:
     if not set(case.xids) - _ECHO_XIDS:
         return []
-    return [_unknown(case, _class_of(case), "the kernel log's line names no process that can be believed")]
-
-
-def _unknown(case: Case, fault_class: FaultClass, why: str, left: Sequence[Member] = ()) -> Incident:
-    """``left``: clients that had just ended, who may have done it as well."""
-    candidates = (*case.present(), *left)
-    return case.incident(
-        fault_class,
-        Confidence.UNKNOWN,
-        f"The culprit is one of {len(candidates)} clients: {why}.",
-        candidates=candidates,
-    )
+    return [case.unknown(_class_of(case), "the kernel log's line names no process that can be believed")]
 
 
 def _class_of(case: Case) -> FaultClass:
@@ -372,6 +361,6 @@ _RULES: Final[tuple[Callable[[Case], list[Incident]], ...]] = (
     _nobody_left,
     _other_process,
     _memory_fault,
-    _sm_fault,
+    sm_fault.rule,
     _engine,
 )

@@ -1,72 +1,88 @@
-"""Whose kernel an SM stopped in: what GPU core dumps and memory maps say, weighed.
+"""Whose kernel an SM fault was in, by GPU core dumps: the clients' own, and the places at which SMs stopped.
 
-Measured on an H200 with driver 580.159.04 (`gpu_suite/triage`, docs/sm-faults.md): an exception in a thread of a
-client's own dump was the culprit's in every fault but `trap`, and never an innocent's; the instruction's address lay in
-a range that the culprit alone had reserved.
+What each is worth was measured under MPS (H200, driver 580.159.04, `scripts/gpu-suite sm`): an exception in a thread of
+a client's own dump was the culprit's in every fault but `trap`, and never an innocent's; the instruction's address lay
+in a range that the culprit alone had reserved.
+
+Dumps are files that clients write. So a dump speaks for its writer alone, a place counts only from the sentinel or from
+a client of the lane that was struck, and nobody is named where two could be.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from mpsguard.evidence import Evidence, OwnDump, SmError
-from mpsguard.incident import Confidence
+from mpsguard.evidence import Evidence, OwnDump, SmError, Trust
+from mpsguard.incident import Ground
 from mpsguard.model import ProcessKey
 
 
 class Attribution(msgspec.Struct, frozen=True):
-    """Who it was, or at least who may have been."""
+    """The process that did it, or at least those that may have."""
 
     culprits: tuple[ProcessKey, ...] = ()
-    """More than one: two faults at the same time."""
-    confidence: Confidence = Confidence.UNKNOWN
+    """More than one: two faults at the same time, each proven."""
+    ground: Ground | None = None
     reason: str = ""
     candidates: tuple[ProcessKey, ...] = ()
-    """Without a culprit: whom the evidence leaves; empty if it leaves everybody."""
+    """Without a culprit: the processes that the evidence leaves; empty if it leaves all."""
 
 
 def whose_code(evidence: Iterable[Evidence], present: Iterable[ProcessKey]) -> Attribution:
-    """What the dumps in the evidence of one fault say about the clients that were there."""
+    """What the dumps in the evidence of one fault say about the clients that were on the lane."""
     seen = list(evidence)
     there = set(present)
-    dumps: dict[ProcessKey, OwnDump] = {}
-    for each in seen:
-        if isinstance(each.what, OwnDump) and each.process is not None and each.process in there:
-            dumps[each.process] = each.what
-    raised = sorted(process for process, dump in dumps.items() if dump.raised)
+    dumps = {
+        each.process: (each.what, each.trust)
+        for each in seen
+        if isinstance(each.what, OwnDump) and each.process is not None and each.process in there
+    }
+    raised = sorted(process for process, (dump, _) in dumps.items() if dump.raised)
+    verified = tuple(process for process in raised if dumps[process][1] is Trust.PROOF)
+    if verified:
+        return Attribution(
+            verified, Ground.OWN_DUMP, "Its own GPU core dump shows the exception in a thread of its kernel."
+        )
+    if len(raised) > 1:
+        return Attribution(candidates=tuple(raised))
     if raised:
         return Attribution(
-            tuple(raised), Confidence.PROVEN, "Its own GPU core dump shows the exception in a thread of its kernel."
+            tuple(raised),
+            Ground.OWN_DUMP_UNVERIFIED,
+            "A GPU core dump under its name shows the exception; that the process wrote it itself was not seen.",
         )
-    places = [e.what for e in seen if isinstance(e.what, SmError)]
-    if places:
-        return _by_place(places, there)
-    working = [process for process, dump in dumps.items() if dump.grids]
+    places = [each.what for each in seen if isinstance(each.what, SmError)]
+    sentinels = [place for place in places if place.writer is None]
+    if sentinels:
+        return _by_place(sentinels, there, Ground.SENTINEL_PLACE)
+    clients = [place for place in places if place.writer in there]
+    if clients:
+        return _by_place(clients, there, Ground.CLIENT_PLACE)
+    working = [process for process, (dump, _) in dumps.items() if dump.grids]
     if len(working) == 1 and set(dumps) == there:
         return Attribution(
-            (working[0],), Confidence.LIKELY, "Of all clients' GPU core dumps, its own alone shows a kernel on the GPU."
+            (working[0],),
+            Ground.LONE_KERNEL,
+            "Of all clients' GPU core dumps, its own alone shows a kernel on the GPU.",
         )
     return Attribution()
 
 
-def _by_place(places: Iterable[SmError], there: set[ProcessKey]) -> Attribution:
-    """By the addresses of the instructions."""
-    culprits: dict[ProcessKey, SmError] = {}
+def _by_place(places: Sequence[SmError], there: set[ProcessKey], ground: Ground) -> Attribution:
+    """By the addresses of the instructions: all of them must be of one and the same client."""
     left: set[ProcessKey] = set()
+    found: set[ProcessKey | None] = set()
     for place in places:
-        holders = there.intersection(place.holders)
-        exact = holders.intersection(place.exact)
         unread = there.intersection(place.unread)
-        left |= holders | unread
+        left |= there.intersection(place.holders) | unread
         # A process' layout is random, and a long range of another one may lie across the address by chance.
-        only = holders if len(holders) == 1 else exact
-        if len(only) == 1 and not unread:
-            culprits[next(iter(only))] = place
-    if not culprits:
+        exact = there.intersection(place.exact)
+        found |= exact if len(exact) == 1 and not unread else {None}
+    culprit = found.pop() if len(found) == 1 else None
+    if culprit is None:
         return Attribution(candidates=tuple(sorted(left)))
-    place = culprits[min(culprits)]
     return Attribution(
-        tuple(sorted(culprits)),
-        Confidence.LIKELY,
-        f"An SM stopped with {place.why} at 0x{place.pc:x}, which is code of no other client.",
+        (culprit,),
+        ground,
+        f"An SM stopped with {places[0].why} at 0x{places[0].pc:x}, which is code of no other client.",
     )

@@ -50,8 +50,9 @@ def sentinel(guarded: Guarded, count: int = 1) -> int:
 
 
 def code_of(client: Program) -> int:
-    """An address in what the client has reserved for the GPU."""
+    """An address in what the client has reserved for its code on the GPU."""
     spans = [line.split()[0].split("-") for line in Path(f"/proc/{client.pid}/maps").read_text().splitlines()
              if " ---p 00000000 00:00 0" in line]  # fmt: skip
-    first, _ = max(((int(first, 16), int(end, 16)) for first, end in spans), key=lambda span: span[1] - span[0])
+    sized = [(int(first, 16), int(end, 16)) for first, end in spans]
+    (first,) = [first for first, end in sized if end - first == 4 << 20 and first % (2 << 20) == 0]
     return first + 0x3840

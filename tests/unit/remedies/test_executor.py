@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mpsguard.config import Remedies, RemedyName, Step
 from mpsguard.daemon.executor import Executor, Treatment
-from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import Decision, Standing, Verdict
 from mpsguard.remedies.remedy import Case, Done, Failed, NotNeeded, Observed, Outcome
@@ -92,7 +92,9 @@ def incident(
 ) -> Incident:
     named = Suspect(culprit.pid, culprit, True) if culprit else None
     everybody = tuple(Suspect(one.pid, one, True) for one in PEOPLE)
-    return Incident(fault, 1.0, 2.0, None, lane, named, everybody, everybody, confidence, "", (), ())
+    return Incident(
+        fault, 1.0, 2.0, None, lane, named, everybody, everybody, confidence, "", (), (), ground=Ground.UVM_QUEUE
+    )
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -10,15 +10,21 @@ import pytest
 
 from mpsguard import config
 from mpsguard.config import ConfigError, Remedies, RemedyName, Step
-from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import ENDING, Standing, Verdict, decide, steps_for
+from mpsguard.triage.grounds import GROUNDS
 
 CULPRIT = Suspect(4242, ProcessKey(4242, 7), True)
 
 
-def incident(confidence: Confidence, culprit: Suspect | None = CULPRIT, fault: FaultClass = FaultClass.MMU) -> Incident:
-    return Incident(fault, 1.0, 2.0, None, "default-0", culprit, (), (), confidence, "", (), ())
+def incident(
+    confidence: Confidence,
+    culprit: Suspect | None = CULPRIT,
+    fault: FaultClass = FaultClass.MMU,
+    ground: Ground | None = Ground.UVM_QUEUE,
+) -> Incident:
+    return Incident(fault, 1.0, 2.0, None, "default-0", culprit, (), (), confidence, "", (), (), ground=ground)
 
 
 def verdict(
@@ -61,6 +67,20 @@ def test_only_a_living_client_that_is_known_well_enough(
 def test_without_a_process_nobody_is_ended(culprit: Suspect | None) -> None:
     for confidence in Confidence:
         assert verdict(Step("terminate", "enforce"), confidence, None, culprit) is Verdict.DECLINE
+
+
+@pytest.mark.parametrize("ground", [*Ground, None])
+def test_a_process_is_ended_on_grounds_alone_that_no_other_user_can_forge(ground: Ground | None) -> None:
+    step = Step("terminate", "enforce", at_least="likely")
+    for confidence in (Confidence.PROVEN, Confidence.LIKELY):
+        (decision,) = decide(incident(confidence, ground=ground), Remedies(mmu=(step,)), Standing.CLIENT)
+        assert (decision.verdict is Verdict.RUN) == (ground is not None and GROUNDS[ground].may_act)
+
+
+def test_a_decision_says_on_which_verdict_it_was_made() -> None:
+    later = msgspec.structs.replace(incident(Confidence.PROVEN), revision=3)
+    (decision,) = decide(later, Remedies(mmu=(Step("terminate", "enforce"),)), Standing.CLIENT)
+    assert decision.revision == 3
 
 
 def test_what_is_off_has_not_even_a_decision() -> None:

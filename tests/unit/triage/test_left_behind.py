@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from mpsguard.evidence import Evidence, Lost, ProcessEnded, Source, UvmFault, Xid
-from mpsguard.incident import Confidence, FaultClass
+from mpsguard.evidence import Evidence, LaneChanged, Lost, ProcessEnded, Source, Trust, UvmFault, Xid
+from mpsguard.incident import Confidence, FaultClass, Ground
 from mpsguard.triage.verdict import triage
 from tests.unit.triage.test_verdict import (
     GPU,
@@ -31,6 +31,11 @@ def left(at: float, pid: int = SERVER) -> Evidence:
 
 def killed(at: float, signal: int = 9) -> Evidence:
     return seen(Source.PROCESSES, at, ProcessEnded(None, signal, False, None, (SERVER,)), A)
+
+
+def state(word: str, at: float, *, served: bool = True) -> Evidence:
+    servers = (SERVER,) if served else ()
+    return seen(Source.LANE, at, LaneChanged("default", "default-0", word, "", servers), trust=Trust.PROOF)
 
 
 ALONE = [came(A), left(10.0), killed(10.053)]
@@ -104,7 +109,57 @@ def test_work_that_comes_back_is_not_the_successors() -> None:
     *_, own = triage([*ALONE, came(B, 10.6), elsewhere])
     assert own.culprit is not None
     assert own.culprit.process == B
-    assert own.confidence is Confidence.PROVEN
+    # It has only just come: what the line does not tell of may be left on the GPU, too.
+    assert (own.confidence, own.ground) == (Confidence.LIKELY, Ground.UVM_QUEUE_NEWCOMER)
+    later = seen(Source.UVM, 21.0, UvmFault(ADDRESS, "read", "invalid PDE", True), B)
+    *_, own = triage([*ALONE, came(B, 10.6), later])
+    assert (own.culprit and own.culprit.process, own.confidence) == (B, Confidence.PROVEN)
+
+
+FAULT = seen(Source.UVM, 10.9, UvmFault(ADDRESS, "read", "invalid PDE", True), B)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [left(10.0, pid=4242)],
+        [came(A, lane="other"), left(10.0), killed(10.053)],
+        [came(A), msgspec.structs.replace(left(10.0), gpu="0000:2a:00"), killed(10.053)],
+    ],
+    ids=["a program outside of MPS", "a client of another lane", "another GPU"],
+)
+def test_an_earlier_fault_at_the_page_from_elsewhere_excuses_nobody(before: list[Evidence]) -> None:
+    """It makes no victim of the process that did it: the same address is easily chosen."""
+    fault = msgspec.structs.replace(FAULT, gpu=GPU)
+    *_, own = triage([*before, came(C, 1.0), came(B, 10.6), fault])
+    assert own.culprit is not None
+    assert (own.culprit.process, own.confidence) == (B, Confidence.PROVEN)
+    assert B.pid not in {victim.pid for victim in own.victims}
+
+
+@pytest.mark.parametrize("kernel_log", ["late", "lost"])
+def test_work_of_an_ended_client_is_no_proof_against_a_newcomer_whatever_the_kernel_log_says(kernel_log: str) -> None:
+    lost = [seen(Source.KERNEL_LOG, 10.5, Lost(-1))] if kernel_log == "lost" else []
+    for end in (killed(10.053), ended(A, 10.053, code=0)):
+        *_, incident = triage([came(A), end, *lost, came(B, 10.6), FAULT])
+        assert (incident.confidence, incident.ground) == (Confidence.LIKELY, Ground.UVM_QUEUE_NEWCOMER)
+
+
+def test_a_newcomer_s_fault_is_proof_where_nothing_can_be_left() -> None:
+    """The lane was never empty, or its server has cleaned up since."""
+    never_empty = [came(A), came(C), killed(10.053)]
+    cleaned = [came(A), killed(10.053), state("FAULT", 10.2), state("ACTIVE", 10.3)]
+    for before in ([], never_empty, cleaned, [came(A), killed(10.053), state("ACTIVE", 10.3, served=False)]):
+        *_, incident = triage([*before, came(B, 10.6), FAULT])
+        assert (incident.confidence, incident.ground) == (Confidence.PROVEN, Ground.UVM_QUEUE)
+
+
+def test_what_stands_in_a_log_cleans_nothing_up_and_neither_does_a_lane_that_was_found_at_work() -> None:
+    """The server's user could have written the one, and of the other's clients nothing is known."""
+    written = [came(A), killed(10.053), server("fault_ends", 10.2), server("server_exited", 10.3)]
+    for before in (written, [state("ACTIVE", 5.0)]):
+        *_, incident = triage([*before, came(B, 10.6), FAULT])
+        assert (incident.confidence, incident.ground) == (Confidence.LIKELY, Ground.UVM_QUEUE_NEWCOMER)
 
 
 def test_programs_that_fault_alike_are_each_proved() -> None:

@@ -22,7 +22,7 @@ from mpsguard.evidence import (
     Xid,
     ZoneHit,
 )
-from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.triage.left_behind import SERVER_LAG
 from mpsguard.triage.verdict import triage
@@ -59,8 +59,8 @@ def xid(number: int, at: float, pid: int | None = None, gpu: str = GPU) -> Evide
     return seen(Source.KERNEL_LOG, at, Xid(number, pid, "..."), gpu=gpu, serial=f"kmsg:{at}:{number}:{gpu}")
 
 
-def server(what: str, at: float, client: ProcessKey | None = None) -> Evidence:
-    said = ServerSays(what, SERVER, client.pid if client else None)
+def server(what: str, at: float, client: ProcessKey | None = None, lane: str | None = "default-0") -> Evidence:
+    said = ServerSays(what, SERVER, client.pid if client else None, lane)
     return seen(Source.SERVER_LOG, at, said, trust=Trust.HINT)
 
 
@@ -68,6 +68,11 @@ def ended(
     process: ProcessKey, at: float, *, code: int | None = None, signal: int | None = None, oom: bool = False
 ) -> Evidence:
     return seen(Source.PROCESSES, at, ProcessEnded(code, signal, oom, None), process, trust=Trust.PROOF)
+
+
+def fresh(at: float = 0.5, lane: str = "default-0") -> Evidence:
+    """The lane has no server yet: the next one is new."""
+    return seen(Source.LANE, at, LaneChanged("default", lane, "ACTIVE", "no server yet", ()), trust=Trust.PROOF)
 
 
 CLIENTS = [came(A), came(B), came(C)]
@@ -101,11 +106,12 @@ def test_who_is_on_another_lane_is_neither_suspect_nor_victim() -> None:
     )
 
 
-def test_the_only_client_of_the_lane_did_it_whoever_waits_on_another_one() -> None:
-    clients = [came(A), came(B, lane="default-1")]
+def test_the_only_client_of_the_lane_is_likely_whichever_waits_on_another_one() -> None:
+    clients = [fresh(), came(A), came(B, lane="default-1")]
     incident = only(triage([*clients, *MISALIGNED, server("teardown", 20.015, A)]))
     assert incident.culprit is not None
-    assert (incident.culprit.pid, incident.confidence, incident.victims) == (A.pid, Confidence.PROVEN, ())
+    assert (incident.culprit.pid, incident.confidence, incident.victims) == (A.pid, Confidence.LIKELY, ())
+    assert incident.ground is Ground.ONLY_CLIENT
 
 
 def test_a_memory_fault_hits_its_own_lane() -> None:
@@ -114,7 +120,7 @@ def test_a_memory_fault_hits_its_own_lane() -> None:
 
 
 def test_faults_of_two_lanes_at_once_hit_both() -> None:
-    both = [server("teardown", 20.015, A), server("teardown", 20.015, C)]
+    both = [server("teardown", 20.015, A), server("teardown", 20.015, C, "default-1")]
     incident = only(triage([came(A), came(B), came(C, lane="default-1"), *MISALIGNED, *both]))
     assert pids(incident.victims) == {101, 102, 103}
 
@@ -160,10 +166,34 @@ def test_an_sm_fault_has_candidates_and_no_culprit(fault: list[Evidence]) -> Non
 
 
 @pytest.mark.parametrize("fault", [MISALIGNED, TRAP])
-def test_who_was_alone_did_it(fault: list[Evidence]) -> None:
-    incident = only(triage([came(A), came(B), ended(B, 5.0, code=0), *fault]))
+def test_the_only_client_that_the_server_ever_had_is_likely_and_no_more(fault: list[Evidence]) -> None:
+    incident = only(triage([fresh(), came(A), *fault]))
     assert incident.culprit is not None
-    assert incident.culprit.process == A
+    assert (incident.culprit.process, incident.confidence) == (A, Confidence.LIKELY)
+
+
+STRANGER = 4711
+DOUBTS: dict[str, tuple[list[Evidence], list[Evidence]]] = {
+    "it is not known what the server had before": ([came(A)], MISALIGNED),
+    "another client has ended on the same server": ([fresh(), came(A), came(B), ended(B, 5.0, code=0)], MISALIGNED),
+    "no sign of the server's": ([fresh(), came(A)], [xid(13, 20.010)]),
+    "a sign of another lane's server": ([fresh(), came(A)], [xid(13, 20.010), server("fault_begins", 20.02, lane="x")]),
+    "a fault on another GPU": ([fresh(), came(A)], [*MISALIGNED, xid(13, 20.011, gpu=OTHER_GPU)]),
+    "a stranger in the kernel's line": ([fresh(), came(A)], [*MISALIGNED, xid(43, 20.013, STRANGER)]),
+    "lines of the kernel log are lost": ([fresh(), came(A)], [*MISALIGNED, seen(Source.KERNEL_LOG, 20.1, Lost(-1))]),
+}
+
+
+@pytest.mark.parametrize(("clients", "fault"), DOUBTS.values(), ids=list(DOUBTS))
+def test_elimination_names_nobody_where_another_process_may_have_done_it(
+    clients: list[Evidence], fault: list[Evidence]
+) -> None:
+    for incident in triage([*clients, *fault]):
+        assert incident.culprit is None
+
+
+def test_elimination_waits_for_the_kernel_log() -> None:
+    assert only(triage([fresh(), came(A), *MISALIGNED], now=20.1)).culprit is None
 
 
 @pytest.mark.parametrize("fault", [MISALIGNED, TRAP])

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.evidence import ClientCame, Evidence, Observation, OwnDump, ServerSays, SmError, Source, Trust, Xid
-from mpsguard.incident import Confidence, FaultClass
+from mpsguard.incident import FaultClass, Ground
 from mpsguard.model import ProcessKey
 from mpsguard.triage.verdict import triage
 from mpsguard.triage.whose_code import Attribution, whose_code
@@ -20,48 +21,70 @@ def seen(what: Observation, process: ProcessKey | None = None, at: float = 20.06
 
 
 def place(
-    *holders: ProcessKey, exact: Sequence[ProcessKey] = (), unread: Sequence[ProcessKey] = (), pc: int = 0x7F00
+    *holders: ProcessKey,
+    exact: Sequence[ProcessKey] = (),
+    unread: Sequence[ProcessKey] = (),
+    pc: int = 0x7F00,
+    writer: ProcessKey | None = None,
 ) -> Evidence:
-    return seen(SmError("misaligned address", pc, holders, tuple(exact), tuple(unread)))
+    return seen(SmError("misaligned address", pc, holders, tuple(exact), tuple(unread), writer))
 
 
-def own(process: ProcessKey, *, raised: bool = False, grids: int = 0) -> Evidence:
-    return seen(OwnDump(raised, grids), process)
+def own(process: ProcessKey, *, raised: bool = False, grids: int = 0, trust: Trust = Trust.PROOF) -> Evidence:
+    return msgspec.structs.replace(seen(OwnDump(raised, grids), process), trust=trust)
 
 
-def test_an_exception_in_ones_own_dump_is_proof_whoever_else_holds_the_place() -> None:
-    found = whose_code([own(B, raised=True, grids=1), own(A, grids=1), place(A)], ALL)
-    assert (found.culprits, found.confidence) == ((B,), Confidence.PROVEN)
+def test_an_exception_in_ones_own_dump_is_proof_whichever_holds_the_place() -> None:
+    found = whose_code([own(B, raised=True, grids=1), own(A, grids=1), place(A, exact=[A])], ALL)
+    assert (found.culprits, found.ground) == ((B,), Ground.OWN_DUMP)
 
 
-def test_the_only_holder_of_the_place_is_named_and_likely() -> None:
-    found = whose_code([place(B)], ALL)
-    assert (found.culprits, found.confidence) == ((B,), Confidence.LIKELY)
+def test_a_dump_whose_writer_was_not_seen_is_no_proof_and_two_of_them_name_nobody() -> None:
+    found = whose_code([own(B, raised=True, trust=Trust.HINT)], ALL)
+    assert (found.culprits, found.ground) == ((B,), Ground.OWN_DUMP_UNVERIFIED)
+    two = [own(B, raised=True, trust=Trust.HINT), own(A, raised=True, trust=Trust.HINT)]
+    assert whose_code(two, ALL) == Attribution(candidates=(A, B))
+    assert whose_code([*two, own(C, raised=True)], ALL).culprits == (C,)
+
+
+def test_the_client_whose_code_is_at_the_place_is_named_and_likely() -> None:
+    found = whose_code([place(B, exact=[B])], ALL)
+    assert (found.culprits, found.ground) == ((B,), Ground.SENTINEL_PLACE)
     assert whose_code([place(B, C, exact=[C])], ALL).culprits == (C,)
 
 
-def test_nobody_is_named_where_it_may_have_been_somebody_else() -> None:
+def test_the_sentinel_s_dump_goes_before_a_client_s_which_could_name_any_address() -> None:
+    theirs = place(A, exact=[A], writer=C)
+    found = whose_code([theirs], ALL)
+    assert (found.culprits, found.ground) == ((A,), Ground.CLIENT_PLACE)
+    assert whose_code([theirs, place(B, exact=[B])], ALL).culprits == (B,)
+    assert whose_code([place(A, exact=[A], writer=ProcessKey(9, 9))], ALL) == Attribution()
+
+
+def test_nobody_is_named_where_it_may_have_been_another_one() -> None:
+    assert whose_code([place(A)], ALL) == Attribution(candidates=(A,))
     assert whose_code([place(A, B)], ALL) == Attribution(candidates=(A, B))
     assert whose_code([place(A, B, exact=[A, B])], ALL) == Attribution(candidates=(A, B))
-    assert whose_code([place(A, unread=[C])], ALL) == Attribution(candidates=(A, C))
+    assert whose_code([place(A, exact=[A], unread=[C])], ALL) == Attribution(candidates=(A, C))
     assert whose_code([place()], ALL) == Attribution()
     assert whose_code([], ALL) == Attribution()
 
 
 def test_who_was_not_there_is_not_named() -> None:
-    assert whose_code([place(C)], (A, B)) == Attribution()
+    assert whose_code([place(C, exact=[C])], (A, B)) == Attribution()
     assert whose_code([own(C, raised=True)], (A, B)) == Attribution()
 
 
-def test_two_faults_at_once_have_two_culprits() -> None:
-    assert whose_code([place(A, pc=0x10), place(C, pc=0x20)], ALL).culprits == (A, C)
+def test_places_of_two_clients_name_neither() -> None:
+    found = whose_code([place(A, exact=[A], pc=0x10), place(C, exact=[C], pc=0x20)], ALL)
+    assert found == Attribution(candidates=(A, C))
 
 
 def test_without_a_place_the_only_kernel_on_the_gpu_counts_once_all_dumps_are_there() -> None:
     """As `trap` leaves it."""
     dumps = [own(A), own(B, grids=1), own(C)]
     assert whose_code(dumps, ALL).culprits == (B,)
-    assert whose_code(dumps, ALL).confidence is Confidence.LIKELY
+    assert whose_code(dumps, ALL).ground is Ground.LONE_KERNEL
     assert whose_code(dumps[:2], ALL) == Attribution()
     assert whose_code([own(A, grids=1), own(B, grids=1), own(C)], ALL) == Attribution()
 
@@ -74,7 +97,7 @@ FAULT = [
 ]
 
 
-@given(st.permutations([*FAULT, place(B)]), st.data())
+@given(st.permutations([*FAULT, place(B, exact=[B])]), st.data())
 def test_the_verdict_is_the_same_in_any_order_and_open_until_the_dump_comes(
     evidence: list[Evidence], data: st.DataObject
 ) -> None:
@@ -96,6 +119,6 @@ def test_fewer_candidates_are_better_than_all() -> None:
 
 def test_a_memory_fault_without_a_uvm_queue_is_named_by_its_code_too() -> None:
     xid = Evidence(Source.KERNEL_LOG, 20.15, Xid(31, A.pid, "..."), happened_at=20.15, gpu="0000:18:00", serial="3")
-    (incident,) = triage([*FAULT[:3], FAULT[-1], xid, place(B)])
+    (incident,) = triage([*FAULT[:3], FAULT[-1], xid, place(B, exact=[B])])
     assert incident.culprit is not None
     assert (incident.fault_class, incident.culprit.process) == (FaultClass.MMU, B)

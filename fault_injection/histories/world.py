@@ -1,0 +1,478 @@
+# long: one world, whose events share its state
+"""A world in which things go wrong: lanes, clients, programs beside MPS, and all that the sensors say of it.
+
+Evidence follows what was measured under MPS (H200, driver 580.159.04; docs/architecture.md, docs/faults.md) and what a
+hostile process can add to it. The world knows which processes did wrong, which triage must find out.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mpsguard.evidence import (
+    ClientCame,
+    Evidence,
+    FaultContained,
+    LaneChanged,
+    Lost,
+    Observation,
+    OwnDump,
+    ProcessEnded,
+    ServerSays,
+    SmError,
+    Source,
+    Trust,
+    UvmFault,
+    Xid,
+    ZoneHit,
+)
+from mpsguard.model import TOLD_TO_QUIT, ProcessKey
+
+GPUS: Final = ("0000:18:00", "0000:2a:00")
+PAGES: Final = (0x7F0000000000, 0x7F0000001000, 0x0)
+"""Few, so that different programs fault at the same address."""
+_PIDS: Final = 40
+"""Few, so that they are given away again soon."""
+
+
+class Lane:
+    """One control daemon with its server."""
+
+    def __init__(self, name: str, gpu: str, server: int) -> None:
+        self.name = name
+        self.gpu = gpu
+        self.server = server
+        self.clients: dict[ProcessKey, int] = {}
+        """Alive, and known to the guard, with their users."""
+        self.ghosts: list[ProcessKey] = []
+        """Ended, but with work or a process that can still do something."""
+        self.left: tuple[int, ProcessKey] | None = None
+        """A page, and the ended client whose work will fault there again."""
+        self.sentinel = False
+        self.torn_down: set[ProcessKey] = set()
+        """Clients that live, but whose GPU work has ended for good."""
+        self.recovers_at = 0.0
+        """Clients that come before wait."""
+
+
+class World:
+    """Makes evidence, in whatever order it arrives; `arrivals` sorts it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.evidence: list[tuple[float, Evidence]] = []
+        self.guilty: dict[ProcessKey, list[float]] = {}
+        """When each process did something wrong."""
+        self.ended: dict[ProcessKey, float] = {}
+        self.came: dict[ProcessKey, float] = {}
+        self.lanes: list[Lane] = []
+        self.told: list[str] = []
+        """What happened, for people."""
+        self._agenda: list[tuple[float, int, Callable[[float], object]]] = []
+        self._ticks = 100
+        self._serial = 0
+        self._free = list(range(100, 100 + _PIDS))
+        self._log_delay = chance.choice((0.0, 0.0, 0.0, 0.5, 3.0, 6.0))
+        self._fanotify = chance.random() < 0.7
+        for index in range(chance.choice((1, 1, 2, 3))):
+            lane = Lane(f"default-{index}", chance.choice(GPUS), 1000 + index)
+            lane.sentinel = chance.random() < 0.3
+            self.lanes.append(lane)
+            if chance.random() < 0.7:
+                self.say(0.0, Source.LANE, LaneChanged("default", lane.name, "ACTIVE", "no server yet", ()))
+
+    def then(self, at: float, happens: Callable[[float], object]) -> None:
+        """Something will happen, and is told when."""
+        self._serial += 1
+        heapq.heappush(self._agenda, (at, self._serial, happens))
+
+    def go_on(self) -> None:
+        """Let everything happen that will, in its order."""
+        while self._agenda:
+            at, _, happens = heapq.heappop(self._agenda)
+            happens(at)
+
+    def arrivals(self) -> list[tuple[float, Evidence]]:
+        """All evidence with when it arrived, in that order."""
+        return sorted(self.evidence, key=lambda pair: pair[0])
+
+    def say(
+        self,
+        at: float,
+        source: Source,
+        what: Observation,
+        process: ProcessKey | None = None,
+        *,
+        gpu: str | None = None,
+        trust: Trust = Trust.NONE,
+        late: float = 0.001,
+        serial: str = "",
+    ) -> None:
+        """One observation of what happened at ``at``, which arrives ``late`` seconds later."""
+        self._serial += 1
+        seen = Evidence(
+            source, at + late, what, happened_at=at, gpu=gpu, process=process, trust=trust,
+            serial=serial or f"{source}:{self._serial}",
+        )  # fmt: skip
+        self.evidence.append((at + late, seen))
+
+    def xid(self, at: float, number: int, pid: int | None, gpu: str, page: int | None = None) -> None:
+        """A line of the kernel log: it may come late, or be lost."""
+        if self.chance.random() < 0.04:
+            self.say(at, Source.KERNEL_LOG, Lost(-1), late=self.chance.uniform(0.001, 1.0))
+            return
+        text = (
+            "..." if page is None else f"MMU Fault: ENGINE GRAPHICS faulted @ 0x{page >> 32:x}_{page & 0xFFFFFFFF:08x}."
+        )
+        late = self.chance.uniform(0.001, 0.02) + (self._log_delay if self.chance.random() < 0.5 else 0.0)
+        self.say(at, Source.KERNEL_LOG, Xid(number, pid, text), gpu=gpu, late=late)
+
+    def server(self, at: float, lane: Lane, what: str, client: int | None = None) -> None:
+        """A line of a server's log."""
+        source = Source.CONTROL_LOG if what == "server_exited" else Source.SERVER_LOG
+        self.say(at, source, ServerSays(what, lane.server, client, lane.name), late=self.chance.uniform(0.001, 0.01))
+
+    def process(self, pid: int | None = None) -> ProcessKey:
+        """A new process, with a pid that another one may have had."""
+        self._ticks += 1
+        pid = self.chance.choice(self._free) if pid is None else pid
+        self._free.remove(pid)
+        return ProcessKey(pid, self._ticks)
+
+    def did(self, process: ProcessKey, at: float, what: str) -> None:
+        """It did something wrong."""
+        self.guilty.setdefault(process, []).append(at)
+        self.told.append(f"{at:8.3f} {process.pid}.{process.start_ticks} {what}")
+
+    def comes(self, at: float, lane: Lane, uid: int | None = None, pid: int | None = None) -> ProcessKey:
+        """A client comes to a lane; work that another left there may fault in its queue."""
+        process = self.process(pid)
+        uid = self.chance.choice((1000, 1001, 65534)) if uid is None else uid
+        lane.clients[process] = uid
+        self.came[process] = at
+        self.told.append(f"{at:8.3f} {process.pid}.{process.start_ticks} comes to {lane.name}")
+        self.say(at, Source.PROCESSES, ClientCame("default", lane.name, uid), process, trust=Trust.PROOF, late=0.0)
+        if lane.left is not None and self.chance.random() < 0.7:
+            self.then(at + self.chance.uniform(0.05, 3.0), lambda then: self._comes_back(then, lane, process))
+        return process
+
+    def _comes_back(self, at: float, lane: Lane, process: ProcessKey) -> None:
+        """Work that an ended client left faults in the queue of one that came since."""
+        if lane.left is None or process not in lane.clients:
+            return
+        page, author = lane.left
+        self.did(author, at, f"left work at 0x{page:x} that faults in the queue of {process.pid}")
+        self._queue(at, process, page, lane)
+        self._server_falls(at, lane, page)
+
+    def ends(
+        self, at: float, lane: Lane, process: ProcessKey, *, code: int | None, signal: int | None, kept: bool = False,
+        seen: float = 0.0,
+    ) -> bool:  # fmt: skip
+        """A client's process ends, which is seen ``seen`` seconds later; False if it had ended already."""
+        if lane.clients.pop(process, None) is None:
+            return False
+        self.ended[process] = at + seen
+        how = f"{signal or code}{', kept' if kept else ''}"
+        self.told.append(f"{at:8.3f} {process.pid}.{process.start_ticks} ends: {how}")
+        what = ProcessEnded(code, signal, False, None, (lane.server,), kept)
+        self.say(at + seen, Source.PROCESSES, what, process, trust=Trust.PROOF)
+        self.then(at + seen, lambda _: self._free.append(process.pid))
+        return True
+
+    # What a client does.
+
+    def memory_fault(self, at: float, lane: Lane, process: ProcessKey) -> None:
+        """A wild access."""
+        if process not in lane.clients or process in lane.torn_down:
+            return
+        page = self.chance.choice(PAGES)
+        self.did(process, at, f"memory fault at 0x{page:x}")
+        if self.chance.random() < 0.85:
+            self._queue(at, process, page, lane)
+        self._server_falls(at, lane, page)
+
+    def contained(self, at: float, lane: Lane, process: ProcessKey) -> None:
+        """A fault that the patched module keeps with its client; the report has a bare pid."""
+        if process not in lane.clients or process in lane.torn_down:
+            return
+        self.did(process, at, "contained fault")
+        fault = FaultContained(PAGES[0], "write", "invalid pte", "sm")
+        if self.chance.random() < 0.3:
+            # It ends before the report is read, and its pid is given away.
+            self.ends(at, lane, process, code=None, signal=9)
+            self.then(at + 0.002, lambda then: self._recycled(then, lane, process, fault))
+            return
+        self._queue(at, process, PAGES[0], lane)
+        trust = self.chance.choice((Trust.HINT, Trust.PROOF))
+        self.say(at, Source.KMOD, fault, process, trust=trust)
+
+    def _recycled(self, at: float, lane: Lane, process: ProcessKey, fault: FaultContained) -> None:
+        if process.pid in self._free:
+            heir = self.comes(at, lane, 1000, pid=process.pid)
+            self.say(at, Source.KMOD, fault, heir, trust=Trust.HINT, late=0.003)
+
+    def zone(self, at: float, lane: Lane, process: ProcessKey) -> None:
+        """An access that a zone absorbed."""
+        if process not in lane.clients or process in lane.torn_down:
+            return
+        self.did(process, at, "access in a zone")
+        self.say(at, Source.UVM, ZoneHit(PAGES[0], "write", 1, "back zone", 17, 4096), process, trust=Trust.PROOF)
+
+    def sm_fault(self, at: float, lane: Lane, process: ProcessKey, *, trap: bool = False) -> None:
+        """A misaligned access, or a trap; of a client, or of one that has ended and runs on."""
+        if process in lane.torn_down or (process not in lane.clients and process not in self.ended):
+            return
+        self.did(process, at, "trap" if trap else "SM fault")
+        if not trap:
+            self.xid(at + 0.01, 13, None, lane.gpu)
+        self.xid(at + 0.012, 43, lane.server, lane.gpu)
+        self._dumps(at, lane, process, trap)
+        self._teardown(at + 0.015, lane, None)
+
+    def crash(self, at: float, lane: Lane, process: ProcessKey) -> None:
+        """It ends with work in flight."""
+        signal = self.chance.choice((9, 11, None))
+        kept = self.chance.random() < 0.6
+        code = None if signal else 0
+        if not self.ends(at, lane, process, code=code, signal=signal, kept=kept, seen=0.0 if kept else 0.23):
+            return
+        if process in lane.torn_down:
+            return
+        self.did(process, at, "its work was in flight")
+        if kept:
+            lane.ghosts.append(process)
+        else:
+            self._left_work(at, lane, process)
+
+    def _left_work(self, at: float, lane: Lane, process: ProcessKey) -> None:
+        """Work goes on without its address space: the server notices if another client is there, or nobody does."""
+        page = self.chance.choice(PAGES)
+        if lane.clients:
+            self.xid(at + 0.15, 31, self.chance.choice(list(lane.clients)).pid, lane.gpu, page)
+            self.then(at + 0.151, lambda then: self._teardown(then, lane, None))
+        else:
+            self.xid(at + 0.18, 31, lane.server, lane.gpu, page)
+            lane.left = page, process
+
+    def execs(self, at: float, lane: Lane, process: ProcessKey) -> None:
+        """It becomes another program with work in flight: the process lives on."""
+        if process not in lane.clients or process in lane.torn_down:
+            return
+        self.did(process, at, "exec with work in flight")
+        others = [each for each in lane.clients if each != process]
+        if others:
+            self.xid(at + 0.15, 31, self.chance.choice(others).pid, lane.gpu, self.chance.choice(PAGES))
+            self.then(at + 0.151, lambda then: self._teardown(then, lane, process))
+
+    def leaves_a_child(self, at: float, lane: Lane, process: ProcessKey) -> None:
+        """Its leader ends in order, and a process that shares all with it goes on."""
+        if self.ends(at, lane, process, code=0, signal=None) and process not in lane.torn_down:
+            lane.ghosts.append(process)
+
+    def ghost_acts(self, at: float, lane: Lane) -> None:
+        """What an ended client left running does wrong now."""
+        if not lane.ghosts:
+            return
+        ghost = lane.ghosts.pop(self.chance.randrange(len(lane.ghosts)))
+        if self.chance.random() < 0.6:
+            self.sm_fault(at, lane, ghost, trap=self.chance.random() < 0.5)
+        else:
+            self.did(ghost, at, "its kernel outlives its address space")
+            self._left_work(at, lane, ghost)
+
+    # What others do.
+
+    def stranger(self, at: float) -> None:
+        """A program beside MPS faults."""
+        gpu, pid = self.chance.choice(GPUS), self.chance.choice((4711, self.chance.choice(self._free)))
+        kind = self.chance.choice((13, 31, 43))
+        self.told.append(f"{at:8.3f} a stranger {pid} has Xid {kind} on {gpu}")
+        if kind == 13:
+            self.xid(at, 13, self.chance.choice((None, pid)), gpu)
+        elif kind == 31:
+            self.xid(at, 31, pid, gpu, self.chance.choice(PAGES))
+        self.xid(at + 0.002, 43, pid, gpu)
+
+    def forged_dump(self, at: float, lane: Lane) -> None:
+        """A client of the lane, or a container under a victim's user, writes a dump that accuses another one."""
+        if not lane.clients:
+            return
+        victim = self.chance.choice(list(lane.clients))
+        liar = self.chance.choice(list(lane.clients))
+        self.told.append(f"{at:8.3f} {liar.pid} forges a dump against {victim.pid}")
+        if not self._fanotify:
+            dump = OwnDump(raised=True, grids=1)
+            self.say(at, Source.GPU_CORE, dump, victim, trust=Trust.HINT, serial=f"{victim.pid}.{victim.start_ticks}")
+        if liar != victim:
+            lie = SmError("misaligned address", 0x10, (victim,), (victim,), (), liar)
+            self.say(at, Source.GPU_CORE, lie, trust=Trust.HINT)
+            serial = f"{liar.pid}.{liar.start_ticks}"
+            self.say(at, Source.GPU_CORE, OwnDump(False, 0), liar, trust=Trust.PROOF, serial=serial)
+
+    def forged_log(self, at: float, lane: Lane) -> None:
+        """The server's user writes into the server's log."""
+        self.told.append(f"{at:8.3f} {lane.name}: forged log")
+        for _ in range(self.chance.randrange(1, 4)):
+            what = self.chance.choice(("fault_begins", "culprit", "sticky", "teardown", "server_exited"))
+            client = self.chance.choice([None, *(each.pid for each in lane.clients), 4711])
+            self.server(at, lane, what, client)
+
+    def storm(self, at: float, lane: Lane) -> None:
+        """One user starts and kills clients."""
+        for number in range(self.chance.randrange(5, 25)):
+            self.then(at + number * 0.05, lambda then: self._comes_and_dies(then, lane))
+
+    def _comes_and_dies(self, at: float, lane: Lane) -> None:
+        if at <= lane.recovers_at:
+            return
+        process = self.comes(at, lane, 65534)
+        self.then(at + 0.02, lambda then: self.ends(then, lane, process, code=None, signal=9))
+
+    def server_dies(self, at: float, lane: Lane) -> None:
+        """Its clients end with it, and the next one starts."""
+        lane.ghosts.clear()
+        lane.left = None
+        self.told.append(f"{at:8.3f} {lane.name}: the server dies")
+        self.server(at, lane, "server_exited")
+        self._clients_die(at, lane)
+        self.say(at + 1.2, Source.LANE, LaneChanged("default", lane.name, "ACTIVE", "no server yet", ()))
+        lane.server += 10
+
+    def quits(self, at: float, lane: Lane) -> None:
+        """An orderly end of a lane that nobody is on."""
+        if not lane.clients and not lane.ghosts:
+            self.say(at, Source.LANE, LaneChanged("default", lane.name, "DOWN", TOLD_TO_QUIT, ()))
+            lane.left = None
+
+    def _queue(self, at: float, process: ProcessKey, page: int, lane: Lane) -> None:
+        fault = UvmFault(page + self.chance.choice((0, 16)), "write", "invalid PTE", True)
+        gpu = self.chance.choice((lane.gpu, None))
+        self.say(at, Source.UVM, fault, process, gpu=gpu, trust=Trust.PROOF, late=self.chance.uniform(0.001, 0.01))
+
+    def _server_falls(self, at: float, lane: Lane, page: int) -> None:
+        names = [each.pid for each in lane.clients] or [lane.server]
+        self.xid(at + 0.13, 31, self.chance.choice(names), lane.gpu, page)
+        self.xid(at + 0.131, 43, lane.server, lane.gpu)
+        self.then(at + self.chance.choice((0.005, 0.1)), lambda then: self._teardown(then, lane, None))
+
+    def _teardown(self, at: float, lane: Lane, spared: ProcessKey | None) -> None:
+        """The server says whom it tears down, and cleans up when they have gone."""
+        lane.torn_down |= set(lane.clients)
+        lane.recovers_at = at + self.chance.uniform(0.3, 1.0)
+        self.server(at, lane, "fault_begins")
+        there = [each for each in lane.clients if each != spared]
+        if there and self.chance.random() < 0.5:
+            self.server(at + 0.001, lane, "culprit", self.chance.choice(there).pid)
+        for each in there:
+            self.server(at + 0.001, lane, self.chance.choice(("teardown", "sticky")), each.pid)
+        self._clients_die(at, lane)
+        lane.ghosts.clear()
+        lane.left = None
+        if self.chance.random() < 0.9:
+            self._state(at + 0.02, lane, "FAULT")
+        self.then(lane.recovers_at, lambda then: self._recovers(then, lane))
+
+    def _recovers(self, at: float, lane: Lane) -> None:
+        self.server(at, lane, "fault_ends")
+        self._state(at + 0.01, lane, "ACTIVE")
+
+    def _state(self, at: float, lane: Lane, word: str) -> None:
+        self.say(at, Source.LANE, LaneChanged("default", lane.name, word, "", (lane.server,)), trust=Trust.PROOF)
+
+    def _clients_die(self, at: float, lane: Lane) -> None:
+        for each in list(lane.clients):
+            if self.chance.random() < 0.9:
+                code, signal = self.chance.choice(((3, None), (0, None), (None, 6), (None, 9)))
+                self._dies(at + self.chance.uniform(0.05, 0.6), lane, each, code, signal)
+
+    def _dies(self, at: float, lane: Lane, process: ProcessKey, code: int | None, signal: int | None) -> None:
+        self.then(at, lambda then: self.ends(then, lane, process, code=code, signal=signal))
+
+    def _dumps(self, at: float, lane: Lane, culprit: ProcessKey, trap: bool) -> None:
+        there = list(lane.clients)
+        if lane.sentinel and not trap:
+            unread = tuple(each for each in there if self.chance.random() < 0.1)
+            across = tuple(each for each in there if each != culprit and self.chance.random() < 0.2)
+            own = (culprit,) if culprit in lane.clients and culprit not in unread else ()
+            place = SmError("misaligned address", 0x7F00, (*own, *across), own, unread)
+            self.say(at + 0.05, Source.GPU_CORE, place, trust=Trust.HINT, late=self.chance.uniform(0.01, 2.0))
+        for each in there:
+            if self.chance.random() < 0.3:
+                dump = OwnDump(raised=each == culprit and not trap, grids=self.chance.choice((0, 1)))
+                trust = Trust.PROOF if self._fanotify else Trust.HINT
+                serial = f"{each.pid}.{each.start_ticks}"
+                self.say(at + 0.06, Source.GPU_CORE, dump, each, trust=trust, late=0.3, serial=serial)
+
+
+def history(chance: random.Random) -> World:
+    """One history, some thirty seconds long."""
+    world = World(chance)
+    at = 1.0
+    for _ in range(chance.randrange(2, 8)):
+        lane = chance.choice(world.lanes)
+        world.then(at, lambda then, lane=lane: _scene(world, then, lane))  # type: ignore[misc]  # the lane of this turn
+        at += chance.choice((0.1, 0.5, 2.0, 15.0)) * chance.uniform(0.5, 1.5)
+    world.go_on()
+    return world
+
+
+def _scene(world: World, at: float, lane: Lane) -> None:
+    """Clients come, and something happens soon after."""
+    chance = world.chance
+    if len(lane.clients) < 6:
+        for _ in range(chance.choice((0, 1, 1, 2, 3))):
+            if at > lane.recovers_at:
+                world.comes(at, lane)
+            else:
+                world.then(lane.recovers_at + chance.uniform(0.02, 0.5), lambda then: world.comes(then, lane))
+    _something_of_a_client(world, at, lane)
+    happens: tuple[tuple[float, Callable[[float], object]], ...] = (
+        (0.7 if lane.ghosts else 0.0, lambda then: world.ghost_acts(then, lane)),
+        (0.3, lambda then: world.then(then + 10.0, lambda later: world.ghost_acts(later, lane))),
+        (0.2, world.stranger),
+        (0.15, lambda then: world.forged_dump(then, lane)),
+        (0.1, lambda then: world.forged_log(then, lane)),
+        (0.1, lambda then: world.quits(then, lane)),
+        (0.05, lambda then: world.storm(then, lane)),
+        (0.05, lambda then: world.server_dies(then, lane)),
+    )
+    for probability, event in happens:
+        if chance.random() < probability:
+            world.then(at + chance.uniform(0.0, 3.0), event)
+
+
+def _something_of_a_client(world: World, at: float, lane: Lane) -> None:
+    chance = world.chance
+    if not lane.clients or chance.random() < 0.15:
+        return
+    able = [each for each in lane.clients if each not in lane.torn_down]
+    if not able:
+        return
+    who = chance.choice(able)
+    code, signal = chance.choice(((0, None), (None, 9), (3, None)))
+    deeds: tuple[Callable[[float], object], ...] = (
+        lambda then: world.memory_fault(then, lane, who),
+        lambda then: world.memory_fault(then, lane, who),
+        lambda then: world.sm_fault(then, lane, who),
+        lambda then: world.sm_fault(then, lane, who, trap=True),
+        lambda then: world.crash(then, lane, who),
+        lambda then: world.crash(then, lane, who),
+        lambda then: world.execs(then, lane, who),
+        lambda then: world.leaves_a_child(then, lane, who),
+        lambda then: world.contained(then, lane, who),
+        lambda then: world.zone(then, lane, who),
+        lambda then: world.ends(then, lane, who, code=code, signal=signal, kept=signal is not None),
+    )
+    world.then(at + chance.choice((0.05, 0.3, 1.0, 12.0)), chance.choice(deeds))
+
+
+def line(at: float, evidence: Evidence) -> str:
+    """One piece of evidence as it arrived, for people."""
+    who = f" of {evidence.process.pid}.{evidence.process.start_ticks}" if evidence.process else ""
+    when = evidence.happened_at if evidence.happened_at is not None else evidence.observed_at
+    what = msgspec.json.encode(evidence.what).decode()
+    return f"{at:8.3f} (of {when:8.3f}) {evidence.source} {evidence.gpu or ''}{who} {what}"

@@ -1,0 +1,155 @@
+"""Grounds: every kind of evidence that can name a culprit, who could forge it, and what may follow from it.
+
+A verdict is as sure as its ground allows and never more, and policy ends a process on no other grounds than those
+marked here. docs/policy.md shows this table; a test compares the two.
+
+A user (uid) is a tenant: a process that may trace another one, or write into its memory files, can make it do anything.
+What such a process of the same user could forge is said here, and counts as the user's own doing.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from mpsguard.incident import Confidence, Ground
+
+
+class Worth(msgspec.Struct, frozen=True):
+    """What one kind of evidence is worth."""
+
+    what: str
+    sensor: str
+    forger: str
+    """The processes that could produce or alter it without being at fault."""
+    confidence: Confidence
+    """The highest that it gives."""
+    may_act: bool
+    """Whether policy may end a process on it."""
+
+
+GROUNDS: Final[Mapping[Ground, Worth]] = {
+    Ground.UVM_QUEUE: Worth(
+        "a fatal fault in the process' own UVM event queue", "uvm", "none", Confidence.PROVEN, may_act=True
+    ),
+    Ground.UVM_QUEUE_NEWCOMER: Worth(
+        "the same within seconds of the process' coming, on a lane that clients had left empty",
+        "uvm",
+        "a client that ended before: its work may still be on the GPU",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.CAME_BACK: Worth(
+        "a page that faulted when a client ended alone faults again in a newcomer's queue",
+        "uvm, kmsg",
+        "a newcomer that faults at that page",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.CONTAINED: Worth(
+        "the patched module's report, with the start time of a process that lives",
+        "kmod",
+        "none",
+        Confidence.PROVEN,
+        may_act=True,
+    ),
+    Ground.CONTAINED_PID: Worth(
+        "the patched module's report with a bare pid",
+        "kmod",
+        "a process that ended, and whose pid was given away since",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.ZONE: Worth(
+        "an access that the process' own zone table says was outside its allocation",
+        "zones",
+        "a process of the same user that may look into it",
+        Confidence.PROVEN,
+        may_act=True,
+    ),
+    Ground.OWN_DUMP: Worth(
+        "an exception in its own GPU core dump, which no other process has opened",
+        "gpucore",
+        "none but itself",
+        Confidence.PROVEN,
+        may_act=True,
+    ),
+    Ground.OWN_DUMP_UNVERIFIED: Worth(
+        "the same, of a writer that is known by the file's name and owner alone",
+        "gpucore",
+        "any process of the same user",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.SENTINEL_PLACE: Worth(
+        "the sentinel's dump: an SM stopped in a range like code that this client alone has reserved",
+        "gpucore",
+        "a process of the same user, which can see where that range is",
+        Confidence.LIKELY,
+        may_act=True,
+    ),
+    Ground.CLIENT_PLACE: Worth(
+        "the same from the dump of a client of the lane",
+        "gpucore",
+        "any client of the lane",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.LONE_KERNEL: Worth(
+        "of all clients' own dumps, its own alone shows a kernel on the GPU",
+        "gpucore",
+        "any client of the lane, which leaves its kernel out",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.ONLY_CLIENT: Worth(
+        "elimination: no other client has been on the server since it started",
+        "procs, serverlog, kmsg",
+        "a process that the guard does not know as a client; who writes the server's log",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.OWN_END: Worth(
+        "its own end by a signal, with no fault of anybody's", "procs", "none", Confidence.PROVEN, may_act=False
+    ),
+    Ground.LEFT_SERVER: Worth(
+        "elimination: it ended, and is the only client that the server did not tear down",
+        "procs, serverlog",
+        "who writes the server's log",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.LEFT_ALONE: Worth(
+        "elimination: it ended, no client was left, and the kernel tells of a fault of the server's",
+        "procs, kmsg",
+        "a process that the guard does not know as a client",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+    Ground.KERNEL_PID: Worth(
+        "the kernel's line names a pid that is no client's, and no client was hit",
+        "kmsg",
+        "a process whose pid was given away since",
+        Confidence.LIKELY,
+        may_act=False,
+    ),
+}
+
+
+def worth(ground: Ground | None) -> Worth | None:
+    """What a ground is worth; None for none, and for one that this version does not know."""
+    return None if ground is None else GROUNDS.get(ground)
+
+
+def table() -> str:
+    """The grounds as a Markdown table, for docs/policy.md."""
+    lines = [
+        "| ground | what it is | sensor | could be forged by | at most | policy may act |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| `{ground.value}` | {each.what} | {each.sensor} | {each.forger} | {each.confidence.value} | "
+        f"{'yes' if each.may_act else 'no'} |"
+        for ground, each in GROUNDS.items()
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,77 @@
+"""What triage remembers of earlier faults: whom they hit, who stands in them, and what no server took notice of."""
+
+from collections.abc import Iterator
+from math import inf
+from typing import Final, Self
+
+from mpsguard.incident import FaultClass, Incident
+from mpsguard.model import ProcessKey
+from mpsguard.triage.left_behind import Unnoticed
+
+AFTERMATH: Final = 60.0
+"""Seconds after a fault within which the crash of a client that it hit is its consequence."""
+
+_KEPT: Final = 90.0
+"""Seconds for which an earlier fault is remembered."""
+
+_MOST: Final = 4096
+"""Processes remembered; the oldest go first. A host with eight GPUs has some 400 MPS clients."""
+
+_MOST_UNNOTICED: Final = 64
+"""Faults that no server noticed; each needs a client that ended alone on its lane."""
+
+
+class Past:
+    """Grows with each incident, in the order in which they began. A layer over ``base``, which it leaves as it is."""
+
+    def __init__(self, base: Self | None = None) -> None:
+        self._base = base
+        self._hit: dict[ProcessKey, float] = {}
+        self._involved: dict[ProcessKey, float] = {}
+        self._unnoticed: list[Unnoticed] = []
+
+    def add(self, incident: Incident, unnoticed: Unnoticed | None = None) -> None:
+        """Remember an incident."""
+        for victim in incident.victims:
+            if victim.process is not None:
+                self._hit.setdefault(victim.process, incident.began)
+        for suspect in (*incident.victims, *incident.candidates, incident.culprit):
+            if suspect is not None and suspect.process is not None:
+                self._involved[suspect.process] = max(incident.began, self._involved.get(suspect.process, 0.0))
+        if unnoticed is not None:
+            self._unnoticed.append(unnoticed)
+
+    def was_hit(self, process: ProcessKey | None, at: float) -> bool:
+        """Whether a fault before ``at`` has hit a process."""
+        return process is not None and any(layer._hit.get(process, inf) <= at for layer in self._layers())
+
+    def unnoticed(self) -> tuple[Unnoticed, ...]:
+        """The faults that no server noticed, newest first."""
+        return tuple(each for layer in self._layers() for each in reversed(layer._unnoticed))
+
+    def explains(self, incident: Incident) -> bool:
+        """Whether a crash is a consequence of an earlier fault: programs that it hits abort on their CUDA error."""
+        culprit = incident.culprit
+        if incident.fault_class is not FaultClass.PROCESS or culprit is None or incident.victims:
+            return False
+        return any(
+            culprit.process is not None
+            and culprit.process in layer._involved
+            and 0 <= incident.began - layer._involved[culprit.process] <= AFTERMATH
+            for layer in self._layers()
+        )
+
+    def forget(self, now: float) -> None:
+        """Let go of what is too old, and of the oldest of what is too much."""
+        for times in (self._hit, self._involved):
+            old = [process for process, at in times.items() if at < now - _KEPT]
+            for process in old:
+                del times[process]
+            while len(times) > _MOST:
+                del times[next(iter(times))]
+        self._unnoticed = [each for each in self._unnoticed if each.incident.began >= now - _KEPT][-_MOST_UNNOTICED:]
+
+    def _layers(self) -> Iterator[Self]:
+        yield self
+        if self._base is not None:
+            yield from self._base._layers()

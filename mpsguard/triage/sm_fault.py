@@ -1,0 +1,82 @@
+"""SM faults: the driver's log leaves no name at all, so that its candidates are the clients that were there.
+
+GPU core dumps can tell whose it was (`whose_code`). Being the only client is not proof: a program outside of MPS, work
+that an ended client left running, or a process that holds a client's connection would leave the same log.
+"""
+
+from typing import Final
+
+from mpsguard.evidence import Lost, ServerSays, Xid
+from mpsguard.incident import Confidence, FaultClass, Ground, Incident
+from mpsguard.triage.case import Case
+from mpsguard.triage.left_behind import SERVER_LAG
+from mpsguard.triage.population import Member
+from mpsguard.triage.whose_code import whose_code
+
+XIDS: Final = frozenset({13})
+_SERVER_XID: Final = 43
+_SERVER_SIGNS: Final = ("fault_begins", "sticky", "teardown")
+
+
+def rule(case: Case) -> list[Incident]:
+    """An SM fault, as the kernel log or a server tells."""
+    if not XIDS & set(case.xids) and not case.said(*_SERVER_SIGNS):
+        return []
+    found = by_code(case, FaultClass.SM)
+    if found:
+        return found
+    only = _only_client(case)
+    if only is not None:
+        return [
+            case.named(
+                FaultClass.SM,
+                Ground.ONLY_CLIENT,
+                "It was the only client, and no other has been on the server since that started.",
+                case.population.suspect(only.process),
+            )
+        ]
+    present = case.present()
+    left = [member for member in case.left_before() if member not in present] if len(present) < 2 else []
+    why = "the stock driver does not say which client's kernel raised an SM exception"
+    return [case.unknown(FaultClass.SM, why, left)]
+
+
+def by_code(case: Case, fault_class: FaultClass) -> list[Incident]:
+    """By the GPU core dumps that were written on the lane, if there are any."""
+    present = case.present()
+    found = whose_code(case.episode.evidence, [member.process for member in present])
+    if found.ground is not None:
+        return [
+            case.named(fault_class, found.ground, found.reason, case.population.suspect(process))
+            for process in found.culprits
+        ]
+    left = [member for member in present if member.process in found.candidates]
+    if left and len(left) < len(present):
+        return [
+            case.incident(
+                fault_class,
+                Confidence.UNKNOWN,
+                f"The culprit is one of {len(left)} of {len(present)} clients: the others have nothing at the "
+                "instruction that the SM stopped at.",
+                candidates=left,
+            )
+        ]
+    return []
+
+
+def _only_client(case: Case) -> Member | None:
+    """The one client that can have done it, as far as the guard knows."""
+    present = case.present()
+    if len(present) != 1 or case.now < case.episode.began + SERVER_LAG or case.episode.other_gpus:
+        return None
+    (member,) = present
+    signs = [e.what for e in case.said(*_SERVER_SIGNS) if isinstance(e.what, ServerSays)]
+    if not any(sign.lane == member.lane for sign in signs):
+        return None
+    # The driver's line for the server's work: another pid is a program's outside of this lane.
+    blamed = {e.what.pid for e in case.episode.evidence if isinstance(e.what, Xid) and e.what.number == _SERVER_XID}
+    if blamed - {None} - case.population.servers(member.lane):
+        return None
+    if any(isinstance(e.what, Lost) for e in case.episode.evidence):
+        return None
+    return member if case.population.none_ended_since_the_server_started(member.lane, case.episode.began) else None
