@@ -143,7 +143,7 @@ def test_doctor_looks_where_it_is_told_to(guarded: Guarded, tmp_path: Path) -> N
     def api(*options: str) -> str:
         command = [sys.executable, "-m", "mpsguard.cli.ctl", *options, "--json", "doctor"]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
-        return next(finding["grade"] for finding in json.loads(done.stdout) if finding["subject"] == "control API")
+        return next(str(finding["grade"]) for finding in json.loads(done.stdout) if finding["subject"] == "control API")
 
     assert api("--run-directory", str(guarded.run_directory)) == "ok"
     assert api("--run-directory", str(tmp_path)) == "problem"
