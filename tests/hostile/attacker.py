@@ -1,0 +1,42 @@
+"""A program of another user, written as Python source: what the attacks are made of."""
+
+import sys
+from pathlib import Path
+
+from tests.integration.guarded import Guarded, Program
+
+UID = 65534
+"""Who attacks unless a test says otherwise."""
+
+_PRELUDE = """
+import ctypes, encodings.idna, fcntl, json, mmap, os, signal, socket, struct, sys, threading, time
+# Not before: the interpreter may lie where that user cannot read.
+os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})
+PUBLIC = sys.argv[1]
+
+def tell(event, **more):
+    print(json.dumps(dict(event=event, **more)), flush=True)
+
+def connect(name="control"):
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(30)
+    sock.connect(os.path.join(PUBLIC, name))
+    return sock
+
+def introduce(sock, kind):
+    sock.recv(64)
+    sock.send(b"OUTBCRED\\0")
+    sock.send(struct.pack("<i", kind))
+
+def command(sock, line):
+    text = line.encode() + b"\\n\\0"
+    sock.send(struct.pack("<q", len(text)))
+    sock.send(text)
+"""
+
+
+def attack(guarded: Guarded, source: str, *arguments: str, uid: int = UID, directory: Path | None = None) -> Program:
+    """Run ``source`` as ``uid``; it has what `_PRELUDE` defines."""
+    program = _PRELUDE.format(uid=uid) + source
+    where = str(directory or guarded.public)
+    return guarded.program([sys.executable, "-c", program, where, *arguments])
