@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gpu_suite import broker, failover, isolation, sensors, sm, triage
+from gpu_suite import broker, failover, hostile, isolation, sensors, sm, triage
 from gpu_suite.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
@@ -12,4 +12,5 @@ SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "sm": sm.MEASUREMENTS,
     "isolation": isolation.MEASUREMENTS,
     "failover": failover.MEASUREMENTS,
+    "hostile": hostile.MEASUREMENTS,
 }

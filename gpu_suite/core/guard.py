@@ -232,6 +232,10 @@ class Guard:
         began: dict[str, float] = {each["id"]: each["began"] for each in self._events("incident")}
         return sorted(at for at in began.values() if at > after)
 
+    def incidents(self) -> list[dict[str, Any]]:
+        """The events of that kind: each incident as it was told, and once more for each change of its verdict."""
+        return self._events("incident")
+
     def takeovers(self) -> list[dict[str, Any]]:
         """The events of that kind."""
         return self._events("takeover")

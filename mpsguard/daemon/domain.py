@@ -84,6 +84,7 @@ class Domain:
             Entrance(
                 path,
                 Broker(self.name, settings.policy, self.lanes, way, self.clients, metrics=metrics, events=events),
+                Path(guard.run_directory) / f"{self.name}.{'public' if path == public else 'standby'}.lock",
             )
             for path, way in ways.items()
         )

@@ -9,6 +9,6 @@ from mpsguard.daemon.public_directory import PublicDirectory
 class Entrance:
     """Owns a public directory and its broker."""
 
-    def __init__(self, path: Path, broker: Broker) -> None:
-        self.directory = PublicDirectory(path)
+    def __init__(self, path: Path, broker: Broker, lock: Path) -> None:
+        self.directory = PublicDirectory(path, lock)
         self.broker = broker

@@ -3,6 +3,9 @@
 What the stock daemon puts there and with which modes was read off driver 580.159.04: `control` 0666,
 `control_privileged` 0755 (only the owner may connect), `control_lock` with a POSIX write lock for life, the FIFO `log`
 0777, and the pid file without a newline.
+
+Anybody may lock a file of mode 0666, and keep it. So what keeps two guards apart is a lock of the guard's own, and
+`control_lock` only tells stock daemons that the directory is taken.
 """
 
 import asyncio
@@ -14,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import disposal, seqpacket
+from mpsguard.linux import disposal, procfs, seqpacket
 from mpsguard.linux.file_lock import FileLock, LockHeldError
 from mpsguard.mps.control_process import PID_FILE
 
@@ -31,8 +34,13 @@ class PublicDirectoryError(Exception):
 class PublicDirectory:
     """Owns what lies in one public pipe directory. Sockets given by the service manager are used, never made anew."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock: Path) -> None:
+        """``lock`` is a file of the guard's own, in a directory where nobody else may make or open one."""
         self.path = path
+        self._own_lock_path = lock
+        self._own_lock: FileLock | None = None
+        self._taken = False
+        """Whether the directory is ours, and what is not a socket in it goes with us."""
         self.sockets: dict[str, socket.socket] = {}
         self.held = False
         """Whether the service manager holds the sockets too, so that clients wait while no guard runs."""
@@ -47,7 +55,9 @@ class PublicDirectory:
         try:
             self._make_directory()
             self.held = True
-            self._lock = FileLock.take(self.path / "control_lock", 0o666)
+            self._own_lock = FileLock.take(self._own_lock_path, 0o600)
+            self._lock = self._take_public_lock()
+            self._taken = True
             for name, mode in _MODES.items():
                 address = self.path / name
                 sock = given.pop(str(address), None)
@@ -60,7 +70,7 @@ class PublicDirectory:
         except LockHeldError as error:
             self.close()
             raise PublicDirectoryError(
-                f"{self.path}: process {error.pid} holds control_lock; another guard or MPS control daemon "
+                f"{self.path}: process {error.pid} holds {error.path.name}; another guard or MPS control daemon "
                 f"runs here (stop it: echo quit | CUDA_MPS_PIPE_DIRECTORY={self.path} nvidia-cuda-mps-control)"
             ) from None
         except OSError as error:
@@ -79,12 +89,30 @@ class PublicDirectory:
             asyncio.get_running_loop().remove_reader(self._fifo)
             os.close(self._fifo)
             self._fifo = -1
-        if self._lock is not None:
+        if self._taken:
             for name in ("log", PID_FILE):
                 with suppress(OSError):
                     (self.path / name).unlink()
+            self._taken = False
+        if self._own_lock is not None:
+            self._own_lock.close()
+            self._own_lock = None
+        if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _take_public_lock(self) -> FileLock | None:
+        """The lock that stock daemons look at; None if a user holds it who can run no daemon here.
+
+        The directory is root's or ours, so that a daemon of anybody else could make no socket in it.
+        """
+        try:
+            return FileLock.take(self.path / "control_lock", 0o666)
+        except LockHeldError as error:
+            with suppress(ProcessLookupError):
+                if error.pid and procfs.uid(error.pid)[0] not in (0, os.geteuid()):
+                    return None
+            raise
 
     def _make_directory(self) -> None:
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Commands to one stock control daemon: one worker, one at a time, each with a deadline that counts from the asking.
 
 One at a time is not only order: while one command line is connected, the vendor's daemon drops every other one (seen
-on 535, 550 and 580). So users' commands go through the same worker as the guard's own.
+on 535, 550 and 580). So users' commands go through the same worker as the guard's own, which go first.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from mpsguard.linux.packet_stream import PacketStream, close_all
 from mpsguard.linux.seqpacket import Packet
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake
+from mpsguard.mps.command_queue import CommandQueue, QueueFullError
 from mpsguard.mps.handshake import PeerKind, ProtocolError
 
-MAX_QUEUED: Final = 256
 _MAX_LINES: Final = 4096
 _DROPPED_RETRY: Final = 0.01
 """Seconds until the next try after the daemon dropped us: somebody else is connected, past the guard."""
@@ -126,7 +126,7 @@ class CommandWorker:
         """``timed_out`` is told of every command that got no answer in time."""
         self._pipe_directory = pipe_directory
         self._timed_out = timed_out
-        self._queue: asyncio.Queue[tuple[Command, float | None, asyncio.Future[Reply]]] = asyncio.Queue(MAX_QUEUED)
+        self._queue: CommandQueue[tuple[Command, float | None, asyncio.Future[Reply]]] = CommandQueue()
         self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"commands {pipe_directory}")
 
@@ -141,9 +141,9 @@ class CommandWorker:
         answer: asyncio.Future[Reply] = loop.create_future()
         due = None if deadline is None else loop.time() + deadline
         try:
-            self._queue.put_nowait((command, due, answer))
-        except asyncio.QueueFull:
-            raise CommandFailedError(f"{command.line!r}: {MAX_QUEUED} commands wait already") from None
+            self._queue.put(None if command.sender is None else command.sender.uid, (command, due, answer))
+        except QueueFullError as error:
+            raise CommandFailedError(f"{command.line!r}: {error}") from None
         return await answer
 
     async def close(self) -> None:
@@ -152,8 +152,8 @@ class CommandWorker:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        while not self._queue.empty():
-            command, _, answer = self._queue.get_nowait()
+        while (waiting := self._queue.take()) is not None:
+            command, _, answer = waiting
             if not answer.done():
                 answer.set_exception(_given_up(command))
 

@@ -12,7 +12,8 @@ import pytest
 
 from fault_injection.sim.script import Script
 from mpsguard.model import LaneSettings
-from mpsguard.mps.command import MAX_QUEUED, Command, CommandFailedError
+from mpsguard.mps.command import Command, CommandFailedError
+from mpsguard.mps.command_queue import MAX_OWN
 from mpsguard.mps.lane import Lane, LaneSpec
 from mpsguard.mps.settings_store import SettingsStore
 from tests.integration.guarded import DEADLINE, SIMULATED
@@ -66,7 +67,7 @@ def test_a_quit_that_did_not_reach_a_daemon_that_lives_is_taken_back() -> None:
             under_way = asyncio.create_task(lane.ask("get_server_list"))
             for _ in range(3):
                 await asyncio.sleep(0)
-            waiting = [asyncio.create_task(lane.ask("get_server_list")) for _ in range(MAX_QUEUED)]
+            waiting = [asyncio.create_task(lane.ask("get_server_list")) for _ in range(MAX_OWN)]
             await asyncio.sleep(0)
             with pytest.raises(CommandFailedError, match="wait already"):
                 await lane.quit(Command("quit"))

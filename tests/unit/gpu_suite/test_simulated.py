@@ -9,7 +9,13 @@ pytestmark = pytest.mark.slow(seconds=50, reason="runs measurements on the simul
 
 @pytest.mark.parametrize(
     ("suite", "name"),
-    [("broker", "clients"), ("broker", "guard_killed"), ("broker", "fault_parking"), ("sensors", "steady_cost")],
+    [
+        ("broker", "clients"),
+        ("broker", "guard_killed"),
+        ("broker", "fault_parking"),
+        ("sensors", "steady_cost"),
+        ("hostile", "exec"),
+    ],
 )
 def test_a_measurement_holds_on_the_simulated_stack(suite: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = main([suite, "--simulated", "--quick", "--only", name, "--deadline", "120"])

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -15,7 +16,12 @@ from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.process_events import ProcessEvents
 from mpsguard.model import ProcessKey
 
-AGAIN = "import os, sys; sys.stdin.readline(); os.execv(sys.executable, [sys.executable, '-S', '-c', sys.argv[1], ''])"
+AGAIN = """
+import os, sys
+print(flush=True)
+sys.stdin.readline()
+os.execv(sys.executable, [sys.executable, '-S', '-c', sys.argv[1], ''])
+"""
 DEADLINE = 30.0
 
 
@@ -50,26 +56,38 @@ def test_an_exec_is_told_of_once_and_the_same_program_again_is_one_too(events: C
 
     async def main() -> None:
         watch = ExecWatch(told.append, events)
-        command = [sys.executable, "-S", "-c", AGAIN, AGAIN]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as process, subprocess.Popen(["sleep", "99"]) as other:
+        with (
+            program() as process,
+            program() as other,
+            ProcessHandle.open(process.pid) as handle,
+            ProcessHandle.open(other.pid) as quiet,
+        ):
+            watch.watch(handle)
+            watch.watch(quiet)
             assert process.stdin is not None
-            with ProcessHandle.open(process.pid) as handle, ProcessHandle.open(other.pid) as quiet:
-                watch.watch(handle)
-                watch.watch(quiet)
-                process.stdin.write(b"\n")
-                process.stdin.flush()
-                await until(lambda: told)
-                assert told == [handle.key]
-                await asyncio.sleep(0)
-                assert told == [handle.key]
-                watch.forget(quiet.key)
-            process.kill()
-            other.kill()
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            await until(lambda: told)
+            assert told == [handle.key]
+            watch.forget(quiet.key)
         watch.close()
 
     before = sorted(os.listdir("/proc/self/fd"))
     asyncio.run(main())
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@contextmanager
+def program() -> Iterator[subprocess.Popen[bytes]]:
+    """One that has been executed: it has said so."""
+    command = [sys.executable, "-S", "-c", AGAIN, AGAIN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        try:
+            assert started.stdout is not None
+            started.stdout.readline()
+            yield started
+        finally:
+            started.kill()
 
 
 async def until(condition: Callable[[], object]) -> None:

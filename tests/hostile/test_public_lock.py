@@ -1,0 +1,40 @@
+"""A user that waits for the lock in the public directory, which anybody may open, and keeps it."""
+
+import os
+
+import pytest
+
+from tests.hostile.attacker import attack
+from tests.integration.guarded import Guarded
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
+]
+
+WAITER = """
+lock = os.open(os.path.join(PUBLIC, "control_lock"), os.O_RDWR)
+tell("waiting")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+tell("locked")
+signal.pause()
+"""
+
+
+def test_the_next_guard_starts_and_there_is_still_only_one() -> None:
+    with Guarded() as guarded:
+        guarded.start()
+        waiter = attack(guarded, WAITER)
+        waiter.expect("waiting")
+        guarded.kill()
+        waiter.expect("locked")
+        first = guarded.start()
+        assert guarded.client("--iterations", "3").wait() == 0
+        assert guarded.lane()["state"] == "ACTIVE"
+        running = guarded.guard
+        guarded.start(ready=False)
+        assert guarded.guard is not None
+        assert guarded.guard.wait(30) != 0, "a second guard has no business here"
+        assert (guarded.root / "guard.log").read_text().count(f"process {first} holds") == 1
+        guarded.guard = running
+        assert guarded.stop() == 0
