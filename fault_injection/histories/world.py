@@ -336,6 +336,8 @@ class World:
         """Its clients end with it, and the next one starts."""
         lane.ghosts.clear()
         lane.left = None
+        lane.torn_down |= set(lane.clients)
+        lane.recovers_at = max(lane.recovers_at, at + 1.2)
         self.told.append(f"{at:8.3f} {lane.name}: the server dies")
         self.server(at, lane, "server_exited")
         self._clients_die(at, lane)

@@ -1,95 +1,304 @@
 """The directory into which clients that opted in write their GPU core dumps.
 
 A client opts in by its environment (docs/sm-faults.md): ``CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1`` and
-``CUDA_COREDUMP_FILE=DIRECTORY/core.%p``. Anybody may write there, as in /tmp: a file counts as a client's own only if
-its name has the client's pid and its owner is the client's user. One from another pid namespace has a pid that is no
-client's; its places count all the same. Files stay where they are: they are their owners'.
+``CUDA_COREDUMP_FILE=DIRECTORY/core.%p``. Anybody may write there, as in /tmp. A dump speaks for the client that wrote
+it, and fanotify tells which process that was: one that no other process has opened is verified. Without fanotify a file
+counts for the client whose pid is in its name, if it is of the client's user, and is not verified. All other files are
+refused. Files stay where they are: they are their owners'.
+
+All that touches a file is done by one thread of this object's own, which a file system could hold up for good.
 """
 
+import asyncio
 import os
 import re
 import stat
-from collections.abc import Callable
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
+from mpsguard.linux import fanotify
+from mpsguard.linux.fanotify import DirectoryEvents, FileEvent
 from mpsguard.linux.inotify import DirectoryWatch
+from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import Client, ProcessKey
+from mpsguard.sensors.gpu_core import DumpFile, GpuCore, NotACoreError, parse
 from mpsguard.sensors.state import SensorState
 
 MODE: Final = 0o1733
 """Everybody may make files and open those whose names they know; nobody may list them or remove another's."""
 LARGEST: Final = 256 << 20
-"""Bytes of a dump that is read; a full one of a small program has 22 MB (H200, driver 580.159.04)."""
+"""Bytes of a dump that is looked at; a full one of a small program has 22 MB (H200, driver 580.159.04)."""
 _NAME: Final = re.compile(r"core\.([1-9][0-9]{0,9})$", re.ASCII)
+_SHARE: Final = 64
+"""Files of one user that are read in `_WINDOW`, or are being written: a GPU has 60 MPS clients at most."""
+_WINDOW: Final = 10.0
+_SHARE_SECONDS: Final = 1.0
+"""Seconds of reading that a user gets in `_WINDOW`; a dump takes a few milliseconds."""
+_MOST: Final = 512
+"""Files that are being written, or wait to be read; of all users."""
+_NEW: Final = 2.0
+"""Seconds since its making for which a file that is opened is new: nothing of it has been missed."""
+_WRITTEN_WITHIN: Final = 60.0
+"""Seconds for which a file is looked for as being written; a full dump takes 0.25 s."""
+_TELL_WITHIN: Final = 2.0
+"""Seconds after which a file that was read is refused if there is no end of what happens in the directory."""
+_GONE_FOR: Final = 10.0
+"""Seconds for which a client that has ended may have written a dump: the driver ends it when it has."""
+_CLOSE_WITHIN: Final = 2.0
 
-Dumped = Callable[[Callable[[], bytes], float, ProcessKey | None], None]
-"""See `SmErrorSensor.dumped`."""
+
+class Dumped(Protocol):
+    """See `SmErrorSensor.dumped`."""
+
+    def __call__(  # noqa: D102
+        self, read: Callable[[], GpuCore], began: float, process: ProcessKey | None, *, verified: bool
+    ) -> None: ...
+
+
+class _File:
+    """One that is being written."""
+
+    def __init__(self, name: str, owner: int, began: float, *, doubtful: bool) -> None:
+        self.name = name
+        self.owner = owner
+        self.began = began
+        self.doubtful = doubtful
+        """Whether a process that is not known may have written to it."""
+        self.writers: set[ProcessKey] = set()
+        self.told = False
+        self.until = began + _WRITTEN_WITHIN
+        """When it is forgotten."""
+
+
+class _Written(NamedTuple):
+    """One that has been written and read."""
+
+    core: GpuCore | None
+    fd: int
+    read_at: float
+
+
+class _Budget:
+    """What each user may cost in a stretch of time."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._count: Counter[int] = Counter()
+        self._seconds: Counter[int] = Counter()
+
+    def left(self, owner: int, now: float) -> bool:
+        """Whether a user may have one more file read."""
+        if now - self._began > _WINDOW:
+            self._began = now
+            self._count.clear()
+            self._seconds.clear()
+        self._count[owner] += 1
+        return self._count[owner] <= _SHARE and self._seconds[owner] < _SHARE_SECONDS * 1e6
+
+    def spent(self, owner: int, seconds: float) -> None:
+        """It took so long."""
+        self._seconds[owner] += round(seconds * 1e6)
 
 
 class CoreDirectory:
-    """Watches one directory. Owns a descriptor of it, and the watch. To be told of clients."""
+    """Watches one directory. Owns a descriptor of it, the watch, and a thread. To be told of clients."""
 
     name: Final = "core directory"
 
-    def __init__(self, path: Path, dumped: Dumped) -> None:
-        """OSError if the directory cannot be made, or is not ours alone to rule."""
+    def __init__(self, path: Path, dumped: Dumped, *, identify: bool = True) -> None:
+        """OSError if it cannot be made, or is not ours alone to rule. ``identify``: by fanotify if possible."""
         self._path = path
         self._dumped = dumped
-        self._clients: dict[int, Client] = {}
+        self._loop = asyncio.get_running_loop()
+        self._clients: dict[ProcessKey, Client] = {}
         self._refused = 0
+        self._files: dict[tuple[int, int], _File] = {}
+        self._written_files: dict[tuple[int, int], _Written] = {}
+        self._budget = _Budget()
+        self._closed = False
+        self._events: DirectoryEvents | None = None
+        self._watch: DirectoryWatch | None = None
+        self._reader = SideThreads("core-directory", 1)
+        self._waiting = 0
+        self._why = ""
         path.mkdir(mode=MODE, parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if os.fstat(self._fd).st_uid != os.geteuid():
                 raise PermissionError(f"{path} belongs to another user")
             os.fchmod(self._fd, MODE)
-            self._watch = DirectoryWatch(Path(f"/proc/self/fd/{self._fd}"), self._written)
+            try:
+                self._events = DirectoryEvents(self._fd) if identify else None
+            except OSError as error:
+                self._why = f" ({error.strerror})"
+            if self._events is None:
+                self._watch = DirectoryWatch(Path(f"/proc/self/fd/{self._fd}"), self._written)
         except BaseException:
             os.close(self._fd)
             raise
+        if self._events is not None:
+            self._thread = threading.Thread(target=self._follow, args=(self._events,), name=self.name, daemon=True)
+            self._thread.start()
 
     def client_came(self, client: Client) -> None:
         """A client whose dump would be its own word."""
-        self._clients[client.process.pid] = client
+        self._clients[client.process] = client
 
     def client_ended(self, client: Client) -> None:
-        """It has ended; its dump was written before."""
-        if self._clients.get(client.process.pid) == client:
-            del self._clients[client.process.pid]
+        """It has ended; its dump was written before, and is perhaps not read yet."""
+        self._loop.call_later(_GONE_FOR, self._clients.pop, client.process, None)
 
     def state(self) -> SensorState:
-        """Where it is, and what was not believed."""
+        """Where it is, how writers are known, and what was not believed."""
+        how = "" if self._events is not None else f"; who writes a dump is not verified{self._why}"
         refused = f"; {self._refused} files refused" if self._refused else ""
-        return SensorState(True, f"watches {self._path}{refused}")
+        return SensorState(True, f"watches {self._path}{how}{refused}")
 
     def close(self) -> None:
-        """Give everything back; safe to call twice."""
-        self._watch.close()
-        if self._fd >= 0:
+        """Give everything back; safe to call twice. A thread that a file system holds up is left behind."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._watch is not None:
+            self._watch.close()
+        if self._events is not None:
+            self._events.wake()
+            self._thread.join(_CLOSE_WITHIN)
+        # The thread that is held up still needs it.
+        if self._reader.close(_CLOSE_WITHIN) and (self._events is None or not self._thread.is_alive()):
             os.close(self._fd)
             self._fd = -1
 
+    # With fanotify, on the thread.
+
+    def _follow(self, events: DirectoryEvents) -> None:
+        try:
+            while not self._closed:
+                happened = events.read(0 if self._written_files else None)
+                for event in happened:
+                    self._take(events, event)
+                # What was done to a file before it was read has been told of once nothing more is to be told.
+                for key in list(self._written_files):
+                    late = time.monotonic() - self._written_files[key].read_at > _TELL_WITHIN
+                    if late or not happened:
+                        self._tell(events, key, doubtful=late)
+        except OSError as error:
+            self._why = f"; cannot be watched any more: {error.strerror}"
+        finally:
+            for written in self._written_files.values():
+                os.close(written.fd)
+            events.close()
+
+    def _take(self, events: DirectoryEvents, event: FileEvent) -> None:
+        if event.mask & fanotify.OVERFLOW:
+            for file in self._files.values():
+                file.doubtful = True
+        if event.fd < 0:
+            return
+        try:
+            if event.pid != os.getpid():
+                self._note(events, event)
+        finally:
+            os.close(event.fd)
+
+    def _note(self, events: DirectoryEvents, event: FileEvent) -> None:
+        about = os.fstat(event.fd)
+        if not stat.S_ISREG(about.st_mode):
+            return
+        key = about.st_dev, about.st_ino
+        file = self._files.get(key)
+        if file is None:
+            file = self._new_file(events, event, about)
+            if file is None:
+                self._refused += 1
+                return
+            self._files[key] = file
+        if event.process is None:
+            file.doubtful = True
+        else:
+            file.writers.add(event.process)
+        if event.mask & fanotify.CLOSE_WRITE and key not in self._written_files and not file.told:
+            core = self._read(event.fd, file.owner, file.name)
+            self._written_files[key] = _Written(core, os.dup(event.fd), time.monotonic())
+
+    def _new_file(self, events: DirectoryEvents, event: FileEvent, about: os.stat_result) -> _File | None:
+        now = time.monotonic()
+        for key in [key for key, each in self._files.items() if now > each.until and key not in self._written_files]:
+            del self._files[key]
+        theirs = sum(each.owner == about.st_uid for each in self._files.values())
+        if len(self._files) >= _MOST or theirs >= _SHARE:
+            return None
+        # One that was made before may be open for writing elsewhere, and what became of an older entry is forgotten.
+        born = fanotify.born(event.fd)
+        new = born is not None and abs(time.time() - born) < _NEW
+        doubtful = not new or not event.mask & fanotify.OPEN or about.st_nlink != 1
+        try:
+            events.watch_file(event.fd)
+        except OSError:
+            doubtful = True
+        name = Path(f"/proc/self/fd/{event.fd}").readlink().name
+        return _File(name, about.st_uid, now, doubtful=doubtful)
+
+    def _tell(self, events: DirectoryEvents, key: tuple[int, int], *, doubtful: bool) -> None:
+        written, file = self._written_files.pop(key), self._files[key]
+        file.told = True
+        file.until = time.monotonic() + _WINDOW
+        with suppress(OSError):
+            events.leave_file(written.fd)
+        os.close(written.fd)
+        client = self._clients.get(next(iter(file.writers))) if len(file.writers) == 1 else None
+        if written.core is None or client is None or client.uid != file.owner or file.doubtful or doubtful:
+            self._refused += 1
+            return
+        self._hand_over(written.core, file.began, client.process, verified=True)
+
+    # Without it: in the loop, and on a thread beside it.
+
     def _written(self, name: str, began: float) -> None:
+        if self._waiting >= _MOST or _NAME.match(name) is None:
+            self._refused += 1
+            return
+        self._waiting += 1
+        self._reader.run(partial(self._look, name, began, {key.pid: client for key, client in self._clients.items()}))
+
+    def _look(self, name: str, began: float, clients: Mapping[int, Client]) -> None:
+        self._waiting -= 1
         found = _NAME.match(name)
         try:
-            if found is None:
-                raise OSError(f"{name!r} is not core.PID")
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
         except OSError:
             self._refused += 1
             return
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
+        try:
+            about = os.fstat(file)
+            client = clients.get(int(found[1])) if found is not None else None
+            own = stat.S_ISREG(about.st_mode) and client is not None and client.uid == about.st_uid
+            core = self._read(file, about.st_uid, name) if own else None
+        finally:
             os.close(file)
+        if core is None or client is None:
             self._refused += 1
-            return
-        client = self._clients.get(int(found[1]))
-        own = client is not None and client.uid == about.st_uid
-        self._dumped(partial(_read, file), began, client.process if own and client else None)
+        else:
+            self._hand_over(core, began, client.process, verified=False)
 
+    def _read(self, file: int, owner: int, name: str) -> GpuCore | None:
+        began = time.monotonic()
+        if _NAME.match(name) is None or not self._budget.left(owner, began):
+            return None
+        try:
+            dump = DumpFile(file)
+            return parse(dump) if dump.size <= LARGEST else None
+        except (NotACoreError, OSError):
+            return None
+        finally:
+            self._budget.spent(owner, time.monotonic() - began)
 
-def _read(file: int) -> bytes:
-    with open(file, "rb") as dump:
-        return dump.read(LARGEST)
+    def _hand_over(self, core: GpuCore, began: float, process: ProcessKey, *, verified: bool) -> None:
+        with suppress(RuntimeError):  # the loop has ended: nobody wants to know
+            self._loop.call_soon_threadsafe(partial(self._dumped, lambda: core, began, process, verified=verified))

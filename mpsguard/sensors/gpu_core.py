@@ -9,9 +9,10 @@ What the tables say under MPS was measured on an H200 with driver 580.159.04:
 * `trap` leaves neither; the process that did it is then the only one with a grid on the GPU.
 """
 
+import os
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -31,8 +32,13 @@ _THREADS: Final = 0x8000000F
 _SM: Final = struct.Struct("<IIIIQ")
 """Of an SM since driver 555: its number, padding, exception, whether the address is valid, the address."""
 _THREAD_EXCEPTION: Final = struct.Struct("<32xI")
-_MOST_SECTIONS: Final = 1 << 20
+_MOST_SECTIONS: Final = 1 << 16
+"""A table a warp, and some more: 132 SMs with 64 warps each have 8,448."""
+_WIDEST_ENTRY: Final = 256
 _MOST_ROWS: Final = 1 << 20
+"""A row a thread: 132 SMs with 2,048 threads each have 270,336."""
+_MOST_BYTES: Final = 64 << 20
+"""Of all tables; a row of a thread has 56 bytes."""
 
 _EXCEPTIONS: Final = {
     1: "illegal address in a lane",
@@ -81,14 +87,51 @@ def exception_name(number: int) -> str:
     return _EXCEPTIONS.get(number, f"exception {number}")
 
 
-def parse(data: bytes | memoryview) -> GpuCore:
-    """Read a dump. Its bytes are a stranger's: NotACoreError for whatever is wrong with them, and nothing else."""
-    view = memoryview(data)
+class Dump(Protocol):
+    """Where a dump's bytes are, to be read in pieces: it may be a file of any size, with holes."""
+
+    size: int
+
+    def read(self, offset: int, size: int) -> bytes:
+        """So many bytes, or fewer at the end. May raise OSError."""
+        ...
+
+
+class DumpBytes:
+    """A dump in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `Dump`."""
+        return self._data[offset : offset + size]
+
+
+class DumpFile:
+    """A dump behind a descriptor, which stays the caller's."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `Dump`."""
+        return os.pread(self._fd, size, offset)
+
+
+def parse(data: bytes | Dump) -> GpuCore:
+    """Read a dump. Its bytes are a stranger's: NotACoreError for whatever is wrong with them, and nothing else.
+
+    Of a file only the header and the tables of interest are read, and no more of them than a real dump has.
+    """
+    dump = DumpBytes(data) if isinstance(data, bytes) else data
     sms: list[SmException] = []
     grids = 0
     raised = False
     rows = 0
-    for kind, table, width in _tables(view):
+    for kind, table, width in _tables(dump):
         rows += len(table) // width
         if rows > _MOST_ROWS:
             raise NotACoreError(f"more than {_MOST_ROWS} rows")
@@ -106,30 +149,34 @@ def parse(data: bytes | memoryview) -> GpuCore:
     return GpuCore(tuple(sms), grids, raised)
 
 
-def _tables(view: memoryview) -> Iterator[tuple[int, memoryview, int]]:
+def _tables(dump: Dump) -> Iterator[tuple[int, bytes, int]]:
     """Kind, bytes and row width of each section that is a table of interest."""
-    if len(view) < _HEADER.size:
-        raise NotACoreError(f"{len(view)} bytes are no ELF header")
-    magic, width, order, _, _, _, kind, machine, _, _, _, start, _, _, _, _, entry, count, _ = _HEADER.unpack_from(view)
+    head = dump.read(0, _HEADER.size)
+    if len(head) < _HEADER.size:
+        raise NotACoreError(f"{len(head)} bytes are no ELF header")
+    magic, width, order, _, _, _, kind, machine, _, _, _, start, _, _, _, _, entry, count, _ = _HEADER.unpack(head)
     if (magic, width, order) != (_MAGIC, _CLASS_64, _LITTLE_ENDIAN):
         raise NotACoreError("no 64-bit little-endian ELF file")
     if (kind, machine) != (_CORE, _CUDA):
         raise NotACoreError(f"ELF type {kind} of machine {machine} is no GPU core dump")
-    if entry < _SECTION.size:
+    if not _SECTION.size <= entry <= _WIDEST_ENTRY:
         raise NotACoreError(f"section headers of {entry} bytes")
     if count == _EXTENDED and start:
-        count = _section(view, start)[5]
-    if count > _MOST_SECTIONS or start + count * entry > len(view):
-        raise NotACoreError(f"{count} section headers do not fit into {len(view)} bytes")
+        count = _section(dump.read(start, _SECTION.size), 0)[5]
+    if count > _MOST_SECTIONS or start + count * entry > dump.size:
+        raise NotACoreError(f"{count} section headers do not fit into {dump.size} bytes")
+    headers = dump.read(start, count * entry)
+    left = _MOST_BYTES
     for index in range(count):
-        _, sort, _, _, offset, size, _, _, _, row = _section(view, start + index * entry)
+        _, sort, _, _, offset, size, _, _, _, row = _section(headers, index * entry)
         if sort in (_SMS, _GRIDS, _THREADS) and row:
-            if offset + size > len(view):
-                raise NotACoreError(f"section {index} reaches past the end")
-            yield sort, view[offset : offset + size], row
+            left -= size
+            if offset + size > dump.size or left < 0:
+                raise NotACoreError(f"section {index} reaches past the end, or is too long")
+            yield sort, dump.read(offset, size), row
 
 
-def _section(view: memoryview, at: int) -> tuple[int, ...]:
+def _section(view: bytes, at: int) -> tuple[int, ...]:
     if at + _SECTION.size > len(view):
         raise NotACoreError("the section headers are cut short")
     return _SECTION.unpack_from(view, at)

@@ -1,8 +1,10 @@
 """The ``kmod`` sensor: the patched nvidia-uvm module tells of a fault that it has contained (docs/kernel-module.md).
 
 One uevent for each address space, at its first contained fault: of the module (``/module/nvidia_uvm``), with PID, VA,
-ACCESS, TYPE, ENGINE and GPU. The pid is that of the process that made the address space, so that it can be none but the
-culprit's. With the stock module there is nothing to hear.
+ACCESS, TYPE, ENGINE and GPU. The pid is that of the process that made the address space. That process may be gone, and
+its pid another one's by the time the uevent is read: a bare pid is a hint. Newer modules send START (clock ticks after
+boot, as /proc/PID/stat has them) and ALIVE (whether the process lives): with both, it is proof against the process that
+they match. With the stock module there is nothing to hear.
 """
 
 import asyncio
@@ -25,6 +27,7 @@ _MODES: Final = {"0": "off", "1": "on where a TSG is shared", "2": "on always"}
 _CONTAINING: Final = frozenset({"1", "2"})
 _DEVPATH: Final = "/module/nvidia_uvm"
 _WORD: Final = re.compile(r"[A-Z0-9_]{1,40}")
+_TICKS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _BATCH: Final = 64
 """Uevents taken in one turn of the loop: a machine that starts has hundreds of them."""
 
@@ -42,6 +45,14 @@ def contained_fault(event: Uevent) -> tuple[int, FaultContained] | None:
         return None
     access, fault_type, engine = (word.lower().replace("_", " ") for word in words)
     return pid, FaultContained(address=address, access=access, fault_type=fault_type, engine=engine)
+
+
+def owner(event: Uevent) -> tuple[int, bool] | None:
+    """Start time in ticks of the process that made the address space, and whether it lives; None if it is not said."""
+    start, alive = event.get("START", ""), event.get("ALIVE", "")
+    if not _TICKS.fullmatch(start) or alive not in ("0", "1"):
+        return None
+    return int(start), alive == "1"
 
 
 def mode(module: Path = MODULE) -> SensorState:
@@ -133,19 +144,24 @@ class KmodSensor:
             process = self._key_of(pid)
         except OSError:
             process = None  # it is gone already; its queue in the driver may still tell
-        self._say(fault, process)
+        said = owner(event)
+        if said is not None and process != ProcessKey(pid, said[0]):
+            process = None  # the pid is another process's by now
+        self._say(fault, process, proven=said is not None and said[1])
 
-    def _say(self, what: FaultContained | Lost, process: ProcessKey | None) -> None:
+    def _say(self, what: FaultContained | Lost, process: ProcessKey | None, *, proven: bool = False) -> None:
         self._serial += 1
         now = time.monotonic()
-        proven = process is not None
+        trust = Trust.NONE
+        if process is not None:
+            trust = Trust.PROOF if proven else Trust.HINT
         self._emit(
             Evidence(
                 source=Source.KMOD,
                 observed_at=now,
                 what=what,
                 process=process,
-                trust=Trust.PROOF if proven else Trust.NONE,
+                trust=trust,
                 serial=f"kmod:{now:.6f}:{self._serial}",
             )
         )

@@ -5,19 +5,21 @@ any process's dump will do, for the SMs are common to all. And that address is o
 CUDA reserves what it maps for the GPU in the process too (`linux.reserved_ranges`). The clients' memory maps are read
 as soon as the kernel log tells of an SM fault, before anybody ends of it.
 
-Reading is done by one thread of its own: a process' memory map can be locked while the process ends.
+Reading is done by one thread of its own, which is left behind if it is held up: a process can lock its memory map.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from mpsguard.evidence import Evidence, OwnDump, SmError, Source, Trust
 from mpsguard.linux.reserved_ranges import ReservedRanges, reserved_ranges
+from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.gpu_core import GpuCore, NotACoreError, exception_name, parse
 from mpsguard.sensors.state import SensorState
@@ -26,6 +28,9 @@ FRESH: Final = 10.0
 """Seconds for which a look at the memory maps is good: no dump takes longer to come."""
 _AGAIN: Final = 1.0
 """Seconds within which further lines of the kernel log are taken to be of the same fault."""
+_MOST_WAITING: Final = 512
+"""Dumps that may wait for the reader."""
+_CLOSE_WITHIN: Final = 2.0
 _HUGE_PAGE: Final = 2 << 20
 _MOST_CODE: Final = 64 << 20
 """Bytes; CUDA reserves code in whole pages of 2 MiB (one was seen), heaps in 500 MiB, all else in 8 GiB."""
@@ -49,7 +54,8 @@ class SmErrorSensor:
     def __init__(self, emit: Callable[[Evidence], None]) -> None:
         self._emit = emit
         self._loop = asyncio.get_running_loop()
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="sm-errors")
+        self._reader = SideThreads("sm-errors", 1)
+        self._waiting = 0
         self._clients: set[ProcessKey] = set()
         self._asked = 0.0
         self._look = _Look(0.0, {}, ())
@@ -71,15 +77,26 @@ class SmErrorSensor:
         now = time.monotonic()
         if now - self._asked > _AGAIN and not self._closed:
             self._asked = now
-            self._reader.submit(self._look_at, frozenset(self._clients))
+            self._reader.run(partial(self._look_at, frozenset(self._clients)))
 
-    def dumped(self, read: Callable[[], bytes], began: float, process: ProcessKey | None) -> None:
-        """A dump has been written, beginning at ``began``; by a client, or by somebody else on the lane (None).
+    def dumped(
+        self,
+        read: Callable[[], bytes | GpuCore],
+        began: float,
+        process: ProcessKey | None,
+        *,
+        verified: bool = False,
+    ) -> None:
+        """A dump has been written, beginning at ``began``; by a client, or by the lane's sentinel (None).
 
-        ``read`` gives its bytes, once, in the reader's thread; it may raise OSError.
+        ``read`` gives it, once, in the reader's thread; it may raise OSError. ``verified``: it is known that no other
+        process has written to it.
         """
-        if not self._closed:
-            self._reader.submit(self._read, read, began, process, frozenset(self._clients))
+        if self._closed or self._waiting >= _MOST_WAITING:
+            self._unreadable += 1
+            return
+        self._waiting += 1
+        self._reader.run(partial(self._read, read, began, process, verified, frozenset(self._clients)))
 
     def state(self) -> SensorState:
         """Always there; whether there are dumps is the sentinel's and the clients' choice."""
@@ -91,7 +108,7 @@ class SmErrorSensor:
     def close(self) -> None:
         """Give the thread back, when what it reads has been read; nothing is emitted afterwards. Safe to call twice."""
         self._closed = True
-        self._reader.shutdown()
+        self._reader.close(_CLOSE_WITHIN)
 
     # In the reader's thread.
 
@@ -107,23 +124,32 @@ class SmErrorSensor:
         self._look = _Look(at, maps, tuple(unread))
 
     def _read(
-        self, read: Callable[[], bytes], began: float, process: ProcessKey | None, clients: frozenset[ProcessKey]
+        self,
+        read: Callable[[], bytes | GpuCore],
+        began: float,
+        process: ProcessKey | None,
+        verified: bool,
+        clients: frozenset[ProcessKey],
     ) -> None:
         try:
-            core = parse(read())
+            dump = read()
+            core = parse(dump) if isinstance(dump, bytes) else dump
         except (NotACoreError, OSError):
             self._tell(None, ())
             return
         if abs(began - self._look.at) > FRESH:
             self._look_at(clients)
-        self._tell(core, tuple(observations(core, self._look.maps, self._look.unread, began, process)))
+        found = observations(core, self._look.maps, self._look.unread, began, process, verified=verified)
+        self._tell(core, tuple(found))
 
     def _tell(self, core: GpuCore | None, evidence: tuple[Evidence, ...]) -> None:
-        self._loop.call_soon_threadsafe(self._told, core, evidence)
+        with suppress(RuntimeError):  # the loop has ended: nobody wants to know
+            self._loop.call_soon_threadsafe(self._told, core, evidence)
 
     # In the loop again.
 
     def _told(self, core: GpuCore | None, evidence: tuple[Evidence, ...]) -> None:
+        self._waiting -= 1
         if self._closed:
             return
         self._dumps += core is not None
@@ -138,6 +164,8 @@ def observations(
     unread: tuple[ProcessKey, ...],
     began: float,
     process: ProcessKey | None,
+    *,
+    verified: bool = False,
 ) -> Iterable[Evidence]:
     """What a dump tells, with the memory maps of the clients; ``process`` is the client that wrote it, if one did."""
     places = {each.pc: each.exception for each in core.sms if each.pc is not None}
@@ -153,6 +181,7 @@ def observations(
                 holders=tuple(sorted(around)),
                 exact=tuple(sorted(holder for holder, span in around.items() if _like_code(span))),
                 unread=unread,
+                writer=process,
             ),
             trust=Trust.HINT,
         )
@@ -163,7 +192,7 @@ def observations(
             happened_at=began,
             what=OwnDump(core.raised, core.grids),
             process=process,
-            trust=Trust.PROOF,
+            trust=Trust.PROOF if verified else Trust.HINT,
             serial=str(process),
         )
 

@@ -110,8 +110,8 @@ class ZoneSensor:
         for file in files:
             try:
                 # Each is read, for that tells also whether it is what it seems.
-                table = zone_table.read(file)
-                place = place or table.locate(evidence.what.address)
+                here = zone_table.locate(file, evidence.what.address)
+                place = place or here
                 found = True
             except (OSError, TableError):
                 doubtful.append(file)

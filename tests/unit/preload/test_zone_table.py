@@ -161,3 +161,25 @@ def test_only_a_sealed_memory_file_is_read(tmp_path: Path) -> None:
     finally:
         for fd in (sealed, growing, read_end, write_end, plain):
             os.close(fd)
+
+
+@given(st.integers(HERE - MIB, HERE + 90 * MIB), st.sampled_from([2, 3]))
+def test_one_address_is_looked_up_as_in_the_whole_table(address: int, sequence: int) -> None:
+    contents = table(slot(sequence), slot(start=HERE + (1 << 30), number=2))
+    fd = memfd(contents, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    try:
+        assert zone_table.locate(fd, address) == zone_table.decode(contents).locate(address)
+    finally:
+        os.close(fd)
+
+
+def test_a_table_that_lies_places_nothing_and_one_of_too_many_slots_is_refused() -> None:
+    sealed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    twice, many = memfd(table(slot(), slot(number=2)), sealed), memfd(table(*([slot()] * 8193)), sealed)
+    try:
+        assert zone_table.locate(twice, HERE + 17 * MIB) is None
+        with pytest.raises(TableError):
+            zone_table.locate(many, HERE)
+    finally:
+        os.close(twice)
+        os.close(many)

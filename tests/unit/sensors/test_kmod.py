@@ -117,13 +117,33 @@ def test_every_part_is_needed(missing: str) -> None:
     assert contained_fault({name: value for name, value in EVENT.items() if name != missing}) is None
 
 
-def test_the_process_is_proven_by_its_start_time() -> None:
+def test_a_bare_pid_is_a_hint() -> None:
     evidence, sensor = heard({"ACTION": "add", "DEVPATH": "/devices/x"}, {**EVENT, "PID": str(os.getpid())})
     (one,) = evidence
     assert one.source is Source.KMOD
     assert one.process == process_key(os.getpid())
-    assert one.trust is Trust.PROOF
+    assert one.trust is Trust.HINT
     assert sensor.unreadable == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "alive", "trust"),
+    [
+        (0, "1", Trust.PROOF),
+        (0, "0", Trust.HINT),
+        (1, "1", Trust.NONE),
+        (-1, "0", Trust.NONE),
+        (0, "yes", Trust.HINT),
+        (None, "1", Trust.HINT),
+    ],
+)
+def test_the_start_time_of_a_process_that_lives_is_proof_and_another_one_is_another_process(
+    start: int | None, alive: str, trust: Trust
+) -> None:
+    key = process_key(os.getpid())
+    ticks = "?" if start is None else str(key.start_ticks + start)
+    (one,), _ = heard({**EVENT, "PID": str(key.pid), "START": ticks, "ALIVE": alive})
+    assert (one.trust, one.process) == (trust, None if trust is Trust.NONE else key)
 
 
 def test_a_process_that_is_gone_is_nobody() -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from mpsguard.evidence import Evidence, OwnDump, SmError
 from mpsguard.linux import procfs
 from mpsguard.linux.reserved_ranges import ReservedRanges
 from mpsguard.model import Client, ProcessKey
+from mpsguard.sensors import core_directory
 from mpsguard.sensors.core_directory import CoreDirectory
 from mpsguard.sensors.gpu_core import GpuCore, SmException
 from mpsguard.sensors.sm_errors import SmErrorSensor, observations
@@ -125,43 +128,210 @@ def test_without_a_line_in_the_log_the_dump_itself_makes_it_look_and_who_is_gone
     asyncio.run(story())
 
 
-def _client(pid: int, uid: int) -> Client:
-    return Client(
-        ProcessKey(pid, 1), uid, uid, "", cgroup="", container=None, gpus=None, domain="d", lane="l", connected_at=0.0
-    )
+def _client(process: ProcessKey, uid: int) -> Client:
+    return Client(process, uid, uid, "", cgroup="", container=None, gpus=None, domain="d", lane="l", connected_at=0.0)
 
 
-def test_a_file_is_a_clients_own_word_only_under_its_pid_and_from_its_user(tmp_path: Path) -> None:
-    """What is refused is counted; what is read is given back: no descriptor is left."""
-    dumps: list[tuple[bytes, ProcessKey | None]] = []
+WRITES = """
+import os, sys
+user = int(os.environ["USER_ID"])
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+for line in sys.stdin:
+    name, number = line.split()
+    with open(name, "r+b" if os.path.exists(name) else "wb") as file:
+        file.write(bytes.fromhex(os.environ["DUMP"]))
+    print("written", flush=True)
+"""
+DUMP = core_dump(sms=[sm_row(9, 6, PC)], threads=[thread_row(6)], grids=1)
+VICTIM = 12345
+
+
+class Writing:
+    """A process that writes dumps under names it is given, as a user."""
+
+    def __init__(self, uid: int = 0, dump: bytes = DUMP) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", WRITES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={"DUMP": dump.hex(), "USER_ID": str(uid)},
+        )  # fmt: skip
+        self.key = procfs.process_key(self.popen.pid)
+
+    def write(self, path: Path) -> None:
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        self.popen.stdin.write(f"{path} 0\n")
+        self.popen.stdin.flush()
+        assert self.popen.stdout.readline() == "written\n"
+
+    def end(self) -> None:
+        self.popen.kill()
+        self.popen.communicate()
+
+
+Heard = list[tuple[ProcessKey | None, bool]]
+
+
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    """A directory that every user can reach."""
+    with tempfile.TemporaryDirectory(prefix="mg-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def listening(path: Path, heard: Heard, *, identify: bool = True) -> CoreDirectory:
+    def dumped(read: Callable[[], GpuCore], began: float, process: ProcessKey | None, *, verified: bool) -> None:
+        assert read().raised
+        assert began > 0
+        heard.append((process, verified))
+
+    return CoreDirectory(path, dumped, identify=identify)
+
+
+def refused(cores: CoreDirectory) -> int:
+    found = re.search(r"(\d+) files refused", cores.state().detail)
+    return int(found[1]) if found else 0
+
+
+needs_fanotify = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: fanotify tells of writers")
+
+
+@needs_fanotify
+def test_a_dump_is_that_of_the_process_that_wrote_it_whatever_its_name(public_path: Path) -> None:
+    heard: Heard = []
+    path = public_path / "cores"
+
+    async def story() -> tuple[ProcessKey, ProcessKey]:
+        before = len(os.listdir("/proc/self/fd"))
+        cores = listening(path, heard)
+        victim, liar = Writing(VICTIM), Writing(VICTIM)
+        try:
+            for each in (victim, liar):
+                cores.client_came(_client(each.key, VICTIM))
+            victim.write(path / f"core.{victim.key.pid}")
+            await until(lambda: len(heard) == 1)
+            # Another container's process under the same user, with the victim's pid in the name.
+            liar.write(path / f"core.{victim.key.pid + 1}")
+            await until(lambda: len(heard) == 2)
+        finally:
+            for each in (victim, liar):
+                each.end()
+            cores.close()
+            cores.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+        return victim.key, liar.key
+
+    victim, liar = asyncio.run(story())
+    assert heard == [(victim, True), (liar, True)]
+
+
+@needs_fanotify
+def test_a_file_that_another_process_made_or_wrote_to_is_nobody_s_word(public_path: Path) -> None:
+    heard: Heard = []
+    path = public_path / "cores"
+
+    async def story() -> None:
+        path.mkdir()
+        path.chmod(0o1733)
+        cores = listening(path, heard)
+        victim, stranger = Writing(VICTIM), Writing(VICTIM)
+        try:
+            cores.client_came(_client(victim.key, VICTIM))
+            stranger.write(path / "core.2")
+            await until(lambda: refused(cores) == 1)
+            # Made by the stranger, which may still hold it, and filled by the victim: neither's word.
+            victim.write(path / "core.2")
+            victim.write(path / "notes.txt")
+            await until(lambda: refused(cores) == 2)
+            victim.write(path / "core.4")
+            await until(lambda: bool(heard))
+        finally:
+            victim.end()
+            stranger.end()
+            cores.close()
+        assert heard == [(victim.key, True)]
+
+    asyncio.run(story())
+
+
+@needs_fanotify
+def test_a_file_that_was_there_long_before_is_nobody_s_word(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_directory, "_NEW", 0.0)
+    heard: Heard = []
+
+    async def story() -> None:
+        cores = listening(public_path / "cores", heard)
+        victim = Writing(VICTIM)
+        try:
+            cores.client_came(_client(victim.key, VICTIM))
+            victim.write(public_path / "cores" / "core.1")
+            await until(lambda: refused(cores) == 1)
+        finally:
+            victim.end()
+            cores.close()
+
+    asyncio.run(story())
+    assert heard == []
+
+
+def test_without_fanotify_a_file_counts_under_its_pid_and_from_its_user_and_is_not_verified(tmp_path: Path) -> None:
+    heard: Heard = []
     path = tmp_path / "cores"
+    own, others = ProcessKey(77, 1), ProcessKey(88, 1)
 
     async def story() -> None:
         before = len(os.listdir("/proc/self/fd"))
-        cores = CoreDirectory(path, lambda read, _began, process: dumps.append((read(), process)))
-        cores.client_came(_client(77, os.geteuid()))
-        cores.client_came(_client(88, os.geteuid() + 1))
+        cores = listening(path, heard, identify=False)
+        cores.client_came(_client(own, os.geteuid()))
+        cores.client_came(_client(others, os.geteuid() + 1))
         outside = tmp_path / "outside"
-        outside.write_bytes(b"secret")
+        outside.write_bytes(DUMP)
         (path / "core.99").symlink_to(outside)
         os.mkfifo(path / "core.98")
-        (path / "notes.txt").write_bytes(b"no dump")
-        (path / "core.77").write_bytes(b"own")
-        (path / "core.88").write_bytes(b"somebody else's")
-        (path / "core.66").write_bytes(b"stranger")
-        await until(lambda: len(dumps) == 3)
-        cores.client_ended(_client(77, os.geteuid()))
-        (path / "core.77").write_bytes(b"again")
-        await until(lambda: len(dumps) == 4)
-        assert "1 files refused" in cores.state().detail
-        cores.close()
+        for name in ("notes.txt", "core.88", "core.66"):
+            (path / name).write_bytes(DUMP)
+        with (path / "core.78").open("wb") as sparse:
+            sparse.truncate(1 << 40)
+        (path / "core.77").write_bytes(DUMP)
+        await until(lambda: bool(heard) and refused(cores) >= 4)
         cores.close()
         assert len(os.listdir("/proc/self/fd")) == before
+        assert "not verified" in cores.state().detail
 
     asyncio.run(story())
-    own = ProcessKey(77, 1)
-    assert dumps == [(b"own", own), (b"somebody else's", None), (b"stranger", None), (b"again", None)]
+    assert heard == [(own, False)]
     assert path.stat().st_mode & 0o7777 == 0o1733
+
+
+@needs_fanotify
+def test_thousands_of_files_and_sparse_ones_cost_a_user_its_share_alone(public_path: Path) -> None:
+    heard: Heard = []
+    path = public_path / "cores"
+
+    async def story() -> None:
+        cores = listening(path, heard)
+        flood, victim = Writing(65534), Writing(VICTIM)
+        try:
+            before = len(os.listdir("/proc/self/fd"))
+            most = before
+            for each in (flood, victim):
+                cores.client_came(_client(each.key, 65534 if each is flood else VICTIM))
+            for number in range(600):
+                flood.write(path / f"core.{number + 1}")
+                most = max(most, len(os.listdir("/proc/self/fd")))
+            victim.write(path / "core.100000")
+            await until(lambda: any(process == victim.key for process, _ in heard))
+            await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+        finally:
+            flood.end()
+            victim.end()
+            cores.close()
+        assert most - before < 400
+
+    asyncio.run(story())
+    assert 1 <= sum(process is not None for process, _ in heard) <= 2 * 64 + 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a directory of another user")
@@ -175,7 +345,7 @@ def test_a_directory_of_somebody_else_or_behind_a_link_is_refused(tmp_path: Path
     async def story() -> None:
         for path in (theirs, link):
             with pytest.raises(OSError, match=r"."):
-                CoreDirectory(path, lambda *_: None)
+                listening(path, [])
 
     asyncio.run(story())
     assert theirs.stat().st_uid == 12345

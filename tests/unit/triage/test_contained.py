@@ -2,10 +2,11 @@
 
 from itertools import permutations
 
+import msgspec
 import pytest
 
 from mpsguard.evidence import ClientCame, Evidence, FaultContained, ProcessEnded, Source, Trust, UvmFault, Xid
-from mpsguard.incident import Confidence, FaultClass
+from mpsguard.incident import Confidence, FaultClass, Ground
 from mpsguard.model import ProcessKey
 from mpsguard.triage.verdict import triage
 
@@ -39,6 +40,14 @@ def test_nobody_but_the_culprit_is_in_it() -> None:
         assert incident.culprit.process == A
         assert incident.victims == ()
         assert "contained" in incident.reason
+
+
+def test_a_bare_pid_is_likely_until_the_queue_of_that_process_tells_of_it_too() -> None:
+    report = msgspec.structs.replace(contained(A, 10.002), trust=Trust.HINT)
+    (alone,) = triage([*CLIENTS, report])
+    assert (alone.confidence, alone.ground) == (Confidence.LIKELY, Ground.CONTAINED_PID)
+    (both,) = triage([*CLIENTS, report, fatal(A, 10.0)])
+    assert (both.confidence, both.ground) == (Confidence.PROVEN, Ground.CONTAINED)
 
 
 def test_two_culprits_are_two_incidents() -> None:
