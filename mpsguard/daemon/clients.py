@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.process_reader import LoopReader, Told
 from mpsguard.model import Client, ProcessKey
 
 _GPUS: Final = "CUDA_VISIBLE_DEVICES"
@@ -17,20 +18,23 @@ PROGRAM_VARIABLE: Final = "MPSGUARD_PROGRAM"
 _MAX_PROGRAM: Final = 64
 
 
-def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane: str, adopted: bool) -> Client:
-    """All that /proc says of a client at this moment; ``owner`` is its uid and gid."""
-    pid = handle.key.pid
-    cgroup = procfs.cgroup(pid)
-    environment = procfs.environment(pid)
+_VARIABLES: Final = (_GPUS, _PIPE_DIRECTORY, PROGRAM_VARIABLE)
+
+
+def identify(
+    handle: ProcessHandle, owner: tuple[int, int], told: Told, *, domain: str, lane: str, adopted: bool
+) -> Client:
+    """A client, by what was read of it (`Clients.read`); ``owner`` is its uid and gid."""
+    environment = told.environment
     gpus = environment.get(_GPUS)
     directory = environment.get(_PIPE_DIRECTORY)
     return Client(
         process=handle.key,
         uid=owner[0],
         gid=owner[1],
-        command=procfs.command(pid),
-        cgroup=cgroup,
-        container=procfs.container(cgroup),
+        command=told.command,
+        cgroup=told.cgroup,
+        container=procfs.container(told.cgroup),
         gpus=procfs.printable(gpus)[: procfs.MAX_COMMAND] if gpus is not None else None,
         domain=domain,
         lane=lane,
@@ -66,6 +70,11 @@ class Clients:
     def __init__(self, audience: Audience) -> None:
         self._audience = audience
         self._alive: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
+        self._reader = LoopReader()
+
+    async def read(self, process: ProcessKey, uid: int) -> Told:
+        """What /proc says of a process that is, or will be, a client; little if it does not let itself be read."""
+        return await self._reader.tell(process.pid, uid, _VARIABLES)
 
     def add(self, client: Client, handle: ProcessHandle) -> None:
         """Take over ``handle``; a client that is known already (its second connection) keeps its first entry."""
@@ -93,6 +102,7 @@ class Clients:
             asyncio.get_running_loop().remove_reader(handle.fileno())
             handle.close()
         self._alive.clear()
+        self._reader.close()
 
     def __len__(self) -> int:
         return len(self._alive)

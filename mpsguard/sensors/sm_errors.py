@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.evidence import Evidence, OwnDump, SmError, Source, Trust
+from mpsguard.linux.process_reader import ProcessReader
 from mpsguard.linux.reserved_ranges import ReservedRanges, reserved_ranges
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.gpu_core import GpuCore, NotACoreError, exception_name, parse
@@ -50,6 +51,7 @@ class SmErrorSensor:
         self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="sm-errors")
+        self._maps = ProcessReader()
         self._clients: set[ProcessKey] = set()
         self._asked = 0.0
         self._look = _Look(0.0, {}, ())
@@ -91,6 +93,7 @@ class SmErrorSensor:
     def close(self) -> None:
         """Give the thread back, when what it reads has been read; nothing is emitted afterwards. Safe to call twice."""
         self._closed = True
+        self._maps.close()
         self._reader.shutdown()
 
     # In the reader's thread.
@@ -101,7 +104,7 @@ class SmErrorSensor:
         at = time.monotonic()
         for process in sorted(clients):
             try:
-                maps[process] = reserved_ranges(process)
+                maps[process] = reserved_ranges(process, self._maps)
             except OSError:
                 unread.append(process)
         self._look = _Look(at, maps, tuple(unread))

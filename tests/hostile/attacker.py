@@ -9,7 +9,7 @@ UID = 65534
 """Who attacks unless a test says otherwise."""
 
 _PRELUDE = """
-import encodings.idna, fcntl, json, mmap, os, signal, socket, struct, sys, time
+import ctypes, encodings.idna, fcntl, json, mmap, os, signal, socket, struct, sys, threading, time
 # Not before: the interpreter may lie where that user cannot read.
 os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})
 PUBLIC = sys.argv[1]
