@@ -23,6 +23,7 @@ from mpsguard.linux import seqpacket
 from mpsguard.linux.disposal import ForeignCloser
 from mpsguard.linux.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.process_reader import UNKNOWN
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake
 from mpsguard.mps.burst_limit import BurstLimit
@@ -172,6 +173,7 @@ class Broker:
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
         kept = False
+        told = UNKNOWN
         lane = self._way.now()
         task = asyncio.current_task()
         assert task is not None
@@ -182,7 +184,7 @@ class Broker:
             # It may have executed another program since it said who it is.
             handle.key = self._clients.key_now(handle.key)
             owner = (opening.sender.uid, opening.sender.gid)
-            client = clients.identify(handle, owner, domain=self._name, lane=lane.spec.name, adopted=False)
+            client = clients.identify(handle, owner, told, domain=self._name, lane=lane.spec.name, adopted=False)
             self._clients.add(client, handle)
             self._connections.has_finished(task)
             waited = asyncio.get_running_loop().time() - began
@@ -190,8 +192,10 @@ class Broker:
 
         due = began + self._policy.park_deadline
         try:
+            if self._clients.get(handle.key) is None:
+                told = await self._clients.read(handle.key, opening.sender.uid)
+            choose = partial(self._way.for_client, handle.key, opening.sender, clients.program_of(told.environment))
             while True:
-                choose = partial(self._way.for_client, handle.key, opening.sender)
                 await self.parking.wait(front, opening.sender.pid, due, choose, self._lanes)
                 lane = choose()
                 try:

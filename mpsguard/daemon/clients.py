@@ -10,6 +10,7 @@ import msgspec
 from mpsguard.linux import procfs
 from mpsguard.linux.exec_watch import ExecWatch
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.process_reader import LoopReader, Told
 from mpsguard.model import Client, ProcessKey
 
 _GPUS: Final = "CUDA_VISIBLE_DEVICES"
@@ -20,20 +21,23 @@ PROGRAM_VARIABLE: Final = "MPSGUARD_PROGRAM"
 _MAX_PROGRAM: Final = 64
 
 
-def identify(handle: ProcessHandle, owner: tuple[int, int], *, domain: str, lane: str, adopted: bool) -> Client:
-    """All that /proc says of a client at this moment; ``owner`` is its uid and gid."""
-    pid = handle.key.pid
-    cgroup = procfs.cgroup(pid)
-    environment = procfs.environment(pid)
+_VARIABLES: Final = (_GPUS, _PIPE_DIRECTORY, PROGRAM_VARIABLE)
+
+
+def identify(
+    handle: ProcessHandle, owner: tuple[int, int], told: Told, *, domain: str, lane: str, adopted: bool
+) -> Client:
+    """A client, by what was read of it (`Clients.read`); ``owner`` is its uid and gid."""
+    environment = told.environment
     gpus = environment.get(_GPUS)
     directory = environment.get(_PIPE_DIRECTORY)
     return Client(
         process=handle.key,
         uid=owner[0],
         gid=owner[1],
-        command=procfs.command(pid),
-        cgroup=cgroup,
-        container=procfs.container(cgroup),
+        command=told.command,
+        cgroup=told.cgroup,
+        container=procfs.container(told.cgroup),
         gpus=procfs.printable(gpus)[: procfs.MAX_COMMAND] if gpus is not None else None,
         domain=domain,
         lane=lane,
@@ -72,11 +76,16 @@ class Clients:
         self._changed: dict[ProcessKey, ProcessHandle] = {}
         """Living processes that have executed another program since they were clients, with the key they had then."""
         self._execs: ExecWatch | None = None
+        self._reader = LoopReader()
 
     def key_now(self, key: ProcessKey) -> ProcessKey:
         """The key under which a process, known by any of its keys, is a client if it comes now."""
         changed = self._changed.get(key.process)
         return key.process if changed is None else msgspec.structs.replace(changed.key, execs=changed.key.execs + 1)
+
+    async def read(self, process: ProcessKey, uid: int) -> Told:
+        """What /proc says of a process that is, or will be, a client; little if it does not let itself be read."""
+        return await self._reader.tell(process.pid, uid, _VARIABLES)
 
     def add(self, client: Client, handle: ProcessHandle) -> None:
         """Take over ``handle``; a client that is known already (its second connection) keeps its first entry."""
@@ -110,6 +119,7 @@ class Clients:
         self._changed.clear()
         if self._execs is not None:
             self._execs.close()
+        self._reader.close()
 
     def __len__(self) -> int:
         return len(self._alive)

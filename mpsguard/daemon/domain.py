@@ -209,13 +209,13 @@ class Domain:
         """Find the clients that came before this guard did: the control daemon lists them, /proc says who they are."""
         try:
             for pid in await lane.clients():
-                self._adopt_client(lane, pid)
+                await self._adopt_client(lane, pid)
         except CommandFailedError as error:
             self._events.publish("clients_not_adopted", self.name, detail=str(error))
         finally:
             self._has_settled(lane.spec.name)
 
-    def _adopt_client(self, lane: Lane, pid: int) -> None:
+    async def _adopt_client(self, lane: Lane, pid: int) -> None:
         try:
             handle = ProcessHandle.open(pid)
         except ProcessLookupError:
@@ -223,10 +223,13 @@ class Domain:
         try:
             handle.key = self.clients.key_now(handle.key)
             owner = procfs.uid(pid)
-            client = clients.identify(handle, owner, domain=self.name, lane=lane.spec.name, adopted=True)
-        except ProcessLookupError:
+            told = await self.clients.read(handle.key, owner[0])
+        except BaseException as error:
             handle.close()
-            return
+            if isinstance(error, ProcessLookupError):
+                return
+            raise
+        client = clients.identify(handle, owner, told, domain=self.name, lane=lane.spec.name, adopted=True)
         self.clients.add(client, handle)
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:

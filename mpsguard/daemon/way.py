@@ -2,9 +2,8 @@
 
 from typing import Protocol
 
-from mpsguard.daemon.clients import Clients, program_of
+from mpsguard.daemon.clients import Clients
 from mpsguard.daemon.lanes import Lanes
-from mpsguard.linux import procfs
 from mpsguard.model import Credentials, ProcessKey
 from mpsguard.mps.lane import Lane
 
@@ -15,7 +14,7 @@ class Way(Protocol):
     def now(self) -> Lane:
         """The lane for somebody of whom nothing is known yet, or for a user's command."""
 
-    def for_client(self, process: ProcessKey, sender: Credentials) -> Lane:
+    def for_client(self, process: ProcessKey, sender: Credentials, program: str | None) -> Lane:
         """The lane for a client: the one on which it is already, if it is on one."""
 
 
@@ -37,7 +36,7 @@ class ToWork(_Way):
         """See `Way`."""
         return self._lanes.active
 
-    def for_client(self, process: ProcessKey, _: Credentials) -> Lane:
+    def for_client(self, process: ProcessKey, _: Credentials, __: str | None) -> Lane:
         """See `Way`."""
         return self._home(process) or self._lanes.active
 
@@ -49,12 +48,11 @@ class ToWait(_Way):
         """See `Way`."""
         return self._lanes.spare or self._lanes.active
 
-    def for_client(self, process: ProcessKey, sender: Credentials) -> Lane:
+    def for_client(self, process: ProcessKey, sender: Credentials, program: str | None) -> Lane:
         """See `Way`. Whoever names another's program moves nobody but itself."""
         home = self._home(process)
         if home is not None:
             return home
-        program = program_of(procfs.environment(process.pid))
         at_work = {
             client.lane
             for client in self._known.all()

@@ -46,7 +46,12 @@ def command(pid: int) -> str:
         raw = (_PROC / str(pid) / "cmdline").read_bytes()[: MAX_COMMAND * 4]
     except OSError:
         return ""
-    return printable(raw.replace(b"\0", b" ").decode(errors="replace").strip())[:MAX_COMMAND]
+    return command_of(raw)
+
+
+def command_of(cmdline: bytes) -> str:
+    """The same of the bytes of ``cmdline``."""
+    return printable(cmdline[: MAX_COMMAND * 4].replace(b"\0", b" ").decode(errors="replace").strip())[:MAX_COMMAND]
 
 
 def printable(text: str) -> str:
@@ -61,16 +66,18 @@ def environment(pid: int) -> dict[str, str]:
             raw = file.read(_MAX_ENVIRON)
     except OSError:
         return {}
-    pairs = (entry.decode(errors="replace").partition("=") for entry in raw.split(b"\0") if b"=" in entry)
+    return environment_of(raw)
+
+
+def environment_of(environ: bytes) -> dict[str, str]:
+    """The variables in the bytes of ``environ``."""
+    pairs = (entry.decode(errors="replace").partition("=") for entry in environ.split(b"\0") if b"=" in entry)
     return {name: value for name, _, value in pairs}
 
 
-def cgroup(pid: int) -> str:
-    """The cgroup path: the unified hierarchy's, else that of systemd's named one, else the first; "" if unreadable."""
-    try:
-        lines = (_PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
+def cgroup_of(text: bytes) -> str:
+    """The path in the bytes of ``cgroup``: the unified hierarchy's, else systemd's named one's, or the first."""
+    lines = text.decode(errors="replace").splitlines()
     paths = {
         controllers: path for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1)
     }

@@ -6,15 +6,14 @@ code is hardly ever a reserved one of another process (seen on an H200, driver 5
 """
 
 from bisect import bisect_right
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from mpsguard.linux import procfs
+from mpsguard.linux.process_reader import ProcessReader
 from mpsguard.model import ProcessKey
 
-_PROC: Final = Path("/proc")
 _MAX_MAPS: Final = 16 << 20
 """Bytes of /proc/PID/maps that are read: some 200,000 mappings, three times the kernel's default limit."""
 _NOBODY: Final = b"---p 00000000 00:00 0"
@@ -42,13 +41,9 @@ def parse_maps(text: bytes) -> ReservedRanges:
     return ReservedRanges(tuple(ranges))
 
 
-def reserved_ranges(process: ProcessKey) -> ReservedRanges:
-    """Read them now; ProcessLookupError if the process has ended, PermissionError if it may not be looked at."""
-    try:
-        with (_PROC / str(process.pid) / "maps").open("rb") as file:
-            text = file.read(_MAX_MAPS)
-    except FileNotFoundError:
-        raise ProcessLookupError(f"no process {process.pid}") from None
+def reserved_ranges(process: ProcessKey, reader: ProcessReader) -> ReservedRanges:
+    """Read them now; ProcessLookupError if the process has ended, or does not let them be read in time."""
+    (text,) = reader.read(process.pid, procfs.uid(process.pid)[0], {"maps": _MAX_MAPS})
     # Read by number: it is this process's only if the number was still its own afterwards.
     if not text or procfs.process_key(process.pid) != process.process:
         raise ProcessLookupError(f"process {process.pid} has ended")

@@ -65,7 +65,9 @@ async def look(pipe_directory: Path, deadline: float) -> Evidence:
     if holder is not None:
         with suppress(ProcessLookupError):
             process = procfs.process_key(holder)
-            environment = procfs.environment(holder).get("CUDA_MPS_PIPE_DIRECTORY")
+            # A daemon of ours is of our user; a stranger that holds the lock may never let its environment be read.
+            if procfs.uid(holder)[0] == os.geteuid():
+                environment = procfs.environment(holder).get("CUDA_MPS_PIPE_DIRECTORY")
     listener = None
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(deadline):

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.evidence import Evidence, OwnDump, SmError, Source, Trust
+from mpsguard.linux.process_reader import ProcessReader
 from mpsguard.linux.reserved_ranges import ReservedRanges, reserved_ranges
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import ProcessKey
@@ -56,6 +57,7 @@ class SmErrorSensor:
         self._loop = asyncio.get_running_loop()
         self._reader = SideThreads("sm-errors", 1)
         self._waiting = 0
+        self._maps = ProcessReader()
         self._clients: set[ProcessKey] = set()
         self._asked = 0.0
         self._look = _Look(0.0, {}, ())
@@ -108,6 +110,7 @@ class SmErrorSensor:
     def close(self) -> None:
         """Give the thread back, when what it reads has been read; nothing is emitted afterwards. Safe to call twice."""
         self._closed = True
+        self._maps.close()
         self._reader.close(_CLOSE_WITHIN)
 
     # In the reader's thread.
@@ -118,7 +121,7 @@ class SmErrorSensor:
         at = time.monotonic()
         for process in sorted(clients):
             try:
-                maps[process] = reserved_ranges(process)
+                maps[process] = reserved_ranges(process, self._maps)
             except OSError:
                 unread.append(process)
         self._look = _Look(at, maps, tuple(unread))

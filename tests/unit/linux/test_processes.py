@@ -62,7 +62,6 @@ def test_who_is_not_there_reads_as_nothing() -> None:
     gone.wait()
     assert procfs.command(gone.pid) == ""
     assert procfs.environment(gone.pid) == {}
-    assert procfs.cgroup(gone.pid) == ""
     with pytest.raises(ProcessLookupError):
         procfs.process_key(gone.pid)
     with pytest.raises(ProcessLookupError):

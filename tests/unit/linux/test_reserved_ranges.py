@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from mpsguard.linux import procfs
+from mpsguard.linux.process_reader import ProcessReader
 from mpsguard.linux.reserved_ranges import parse_maps, reserved_ranges
 from mpsguard.model import ProcessKey
 
@@ -43,27 +45,34 @@ def test_only_private_memory_without_access_and_without_a_file_counts() -> None:
     assert parse_maps(b"").ranges == ()
 
 
-def test_a_real_process_is_read_and_its_successor_is_not_taken_for_it() -> None:
+@pytest.fixture
+def reader() -> Iterator[ProcessReader]:
+    reading = ProcessReader()
+    yield reading
+    reading.close()
+
+
+def test_a_real_process_is_read_and_its_successor_is_not_taken_for_it(reader: ProcessReader) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         first, end, used = (int(number) for number in process.stdout.readline().split())
         key = procfs.process_key(process.pid)
-        ranges = reserved_ranges(key)
+        ranges = reserved_ranges(key, reader)
         assert ranges.around(first) == (first, end)
         assert ranges.around(used) is None
         with pytest.raises(ProcessLookupError):
-            reserved_ranges(ProcessKey(key.pid, key.start_ticks + 1))
+            reserved_ranges(ProcessKey(key.pid, key.start_ticks + 1), reader)
         process.kill()
         process.wait()
     with pytest.raises(ProcessLookupError):
-        reserved_ranges(key)
+        reserved_ranges(key, reader)
 
 
-def test_a_zombie_has_no_memory() -> None:
+def test_a_zombie_has_no_memory(reader: ProcessReader) -> None:
     with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
         key = procfs.process_key(process.pid)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProcessLookupError):
-            reserved_ranges(key)
+            reserved_ranges(key, reader)

@@ -15,6 +15,7 @@ from mpsguard.daemon.clients import identify
 from mpsguard.evidence import Evidence, ProcessEnded, Source, Trust
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.process_exit import ExitWatch, Mechanism
+from mpsguard.linux.process_reader import UNKNOWN
 from mpsguard.sensors.process_ends import Hierarchy, OomKills, ProcessEndsSensor, hierarchies
 
 LIMIT = 64 << 20
@@ -48,7 +49,7 @@ class Running:
             (cgroup / "cgroup.procs").write_text(str(self.process.pid))
         self.handle = ProcessHandle.open(self.process.pid)
         owner = (os.getuid(), os.getgid())
-        self.client = identify(self.handle, owner, domain="default", lane="a", adopted=False)
+        self.client = identify(self.handle, owner, UNKNOWN, domain="default", lane="a", adopted=False)
 
     def end(self, number: signal.Signals | None = None) -> None:
         """Let it go on, or kill it; come back when the pidfd says that it has ended."""

@@ -1,0 +1,218 @@
+"""/proc files of strangers, read where a read that never ends can be killed.
+
+``environ``, ``cmdline`` and ``maps`` take the memory-map lock of the process, and a process can hold its own for as
+long as it likes (a page fault on a file system of its making). The wait for it ends with SIGKILL of the reader. So
+children read, each for one caller at a time; one that exceeds the deadline is killed and replaced.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpsguard.linux import procfs
+
+DEADLINE: Final = 1.0
+"""Seconds for one process: a read takes well below a millisecond, also on a busy machine some ten."""
+_CHILDREN: Final = 8
+"""At most; each takes some 8 MiB."""
+_SHARE: Final = 2
+"""Of them, for one uid at a time: four hostile ones are needed to keep all, for a second."""
+_PATIENCE: Final = 2.0
+"""Seconds that a caller waits for its turn before the answer is that nothing is known."""
+_CHILD: Final = Path(__file__).with_name("process_reader_child.py")
+_MAX_ENVIRON: Final = 1 << 20
+_MAX_CGROUP: Final = 1 << 16
+_MAX_HEADER: Final = 4096
+_REAP_WITHIN: Final = 1.0
+"""Seconds for a killed child to go; one that does not is left behind, and its place is not given again."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a process' files in /proc say of it; empty where nothing could be read in time."""
+
+    command: str = ""
+    cgroup: str = ""
+    environment: Mapping[str, str] = {}
+
+
+UNKNOWN: Final = Told()
+
+
+class _Child:
+    """Owns one reading process and its socket."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_CHILD)],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+            )
+
+    def ask(self, pid: int, files: Mapping[str, int], names: Sequence[str], due: float) -> list[bytes | None]:
+        """The files' beginnings; TimeoutError at ``due``, EOFError or OSError if the child is of no use."""
+        self._socket.settimeout(max(due - time.monotonic(), 0.001))
+        self._socket.sendall(json.dumps([pid, dict(files), list(names)]).encode() + b"\n")
+        got = bytearray()
+        while b"\n" not in got:
+            self._more(got, _MAX_HEADER, due)
+        header, _, rest = bytes(got).partition(b"\n")
+        lengths = msgspec.json.decode(header, type=list[int])
+        body = bytearray(rest)
+        while len(body) < sum(length for length in lengths if length > 0):
+            self._more(body, 1 << 20, due)
+        found: list[bytes | None] = []
+        at = 0
+        for length in lengths:
+            found.append(None if length < 0 else bytes(body[at : at + length]))
+            at += max(length, 0)
+        return found
+
+    def _more(self, got: bytearray, limit: int, due: float) -> None:
+        left = due - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+        data = self._socket.recv(limit)
+        if not data:
+            raise EOFError
+        got += data
+
+    def close(self) -> bool:
+        """Kill the child; False if it does not go, for want of being killable."""
+        self._socket.close()
+        self._process.kill()
+        try:
+            self._process.wait(_REAP_WITHIN)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+class ProcessReader:
+    """Owns the reading children. `read` may be called from any thread; it blocks for DEADLINE and _PATIENCE at most."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._idle: list[_Child] = []
+        self._busy: Counter[int] = Counter()
+        self._lost = 0
+        self._closed = False
+        self.killed = 0
+        """Children that exceeded the deadline."""
+
+    def read(self, pid: int, uid: int, files: Mapping[str, int], names: Sequence[str] = ()) -> list[bytes | None]:
+        """The beginnings of some of a process' /proc files, None for what could not be read in time.
+
+        Of ``environ`` only the variables ``names``. ``uid`` is whose share it goes on.
+        """
+        nothing: list[bytes | None] = [None] * len(files)
+        if not self._take_turn(uid):
+            return nothing
+        child: _Child | None = None
+        try:
+            with self._turn:
+                child = self._idle.pop() if self._idle else None
+            child = child or _Child()
+            found = child.ask(pid, files, names, time.monotonic() + DEADLINE)
+        except (OSError, EOFError, ValueError):
+            self._abandon(child)
+            return nothing
+        else:
+            self._keep(child)
+            return found
+        finally:
+            with self._turn:
+                self._busy[uid] -= 1
+                self._busy += Counter()
+                self._turn.notify_all()
+
+    def tell(self, pid: int, uid: int, names: Sequence[str]) -> Told:
+        """Command line, cgroup and some variables of a process."""
+        files = {"cmdline": procfs.MAX_COMMAND * 4, "cgroup": _MAX_CGROUP, "environ": _MAX_ENVIRON}
+        command, cgroup, environ = self.read(pid, uid, files, names)
+        return Told(
+            procfs.command_of(command or b""), procfs.cgroup_of(cgroup or b""), procfs.environment_of(environ or b"")
+        )
+
+    def close(self) -> None:
+        """End the children that read nothing now; those that do end with what they read. Safe to call twice."""
+        with self._turn:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._turn.notify_all()
+        for child in idle:
+            child.close()
+
+    def _take_turn(self, uid: int) -> bool:
+        def free() -> bool:
+            return self._closed or (self._busy[uid] < _SHARE and self._busy.total() < max(_CHILDREN - self._lost, 0))
+
+        with self._turn:
+            if not self._turn.wait_for(free, _PATIENCE) or self._closed:
+                return False
+            self._busy[uid] += 1
+            return True
+
+    def _keep(self, child: _Child) -> None:
+        with self._turn:
+            if not self._closed:
+                self._idle.append(child)
+                return
+        child.close()
+
+    def _abandon(self, child: _Child | None) -> None:
+        gone = child is None or child.close()
+        with self._turn:
+            self.killed += child is not None
+            self._lost += not gone
+
+
+class LoopReader:
+    """A `ProcessReader` for an event loop: it waits on threads, each user's own."""
+
+    def __init__(self) -> None:
+        self.reader: Final = ProcessReader()
+        self._waiting: Counter[int] = Counter()
+
+    async def tell(self, pid: int, uid: int, names: Sequence[str]) -> Told:
+        """See `ProcessReader.tell`; UNKNOWN at once if as many of the user's wait already as can be read in time."""
+        if self._waiting[uid] >= _MAX_WAITING:
+            return UNKNOWN
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Told] = loop.create_future()
+
+        def ask() -> None:
+            told = self.reader.tell(pid, uid, names)
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(told))
+
+        self._waiting[uid] += 1
+        try:
+            threading.Thread(target=ask, name="process-reader", daemon=True).start()
+            return await answer
+        finally:
+            self._waiting[uid] -= 1
+            if not self._waiting[uid]:
+                del self._waiting[uid]
+
+    def close(self) -> None:
+        """See `ProcessReader.close`."""
+        self.reader.close()
+
+
+_MAX_WAITING: Final = 64
+"""Processes of one uid that are read or wait for it, a thread each: a burst of a user's clients fits."""
