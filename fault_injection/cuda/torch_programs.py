@@ -161,6 +161,32 @@ def allreduce(torch: Any, options: argparse.Namespace) -> dict[str, object]:
     return found
 
 
+def _double(tensors: Any, done: Any) -> None:
+    """The other process of `multiprocessing`."""
+    torch = importlib.import_module("torch")
+    for tensor in tensors.get():
+        tensor.mul_(2)
+    torch.cuda.synchronize()
+    done.set()
+
+
+def multiprocessing(torch: Any, _options: argparse.Namespace) -> dict[str, object]:
+    """Tensors that another process changes in place, by `torch.multiprocessing`."""
+    spawned = importlib.import_module("torch.multiprocessing").get_context("spawn")
+    tensors, done = spawned.Queue(), spawned.Event()
+    shared = [torch.randn(length, device="cuda") for length in (7, 1 << 16, 1 << 22)]
+    wanted = [tensor * 2 for tensor in shared]
+    torch.cuda.synchronize()
+    other = spawned.Process(target=_double, args=(tensors, done), daemon=True)
+    other.start()
+    tensors.put(shared)
+    if not done.wait(_MEET_WITHIN.total_seconds()):
+        raise RuntimeError("the other process did not get the tensors")
+    right = all(torch.equal(one, other) for one, other in zip(shared, wanted, strict=True))
+    other.join(_MEET_WITHIN.total_seconds())
+    return {"digest": digest(torch, shared), "right": right}
+
+
 PROGRAMS: dict[str, Callable[[Any, argparse.Namespace], dict[str, object]]] = {
     "train": train,
     "infer": infer,
@@ -168,6 +194,7 @@ PROGRAMS: dict[str, Callable[[Any, argparse.Namespace], dict[str, object]]] = {
     "graph": graph,
     "gemm": gemm,
     "allreduce": allreduce,
+    "multiprocessing": multiprocessing,
 }
 
 

@@ -5,6 +5,7 @@ from typing import Final
 from gpu_suite.isolation import (
     crashes,
     enforced,
+    ipc,
     memory,
     nccl,
     overrun,
@@ -23,5 +24,6 @@ MEASUREMENTS: Final = (
     zone_api.MEASUREMENT,
     programs.MEASUREMENT,
     nccl.MEASUREMENT,
+    ipc.MEASUREMENT,
     *preload_cost.MEASUREMENTS,
 )

@@ -15,7 +15,7 @@ from gpu_suite.core.programs import CUDA, Work, compile_cuda
 from mpsguard.preload import library
 from mpsguard.preload.build import CompilerError, compile_library
 
-_NOTABLE: Final = ("plain_", "ordered", "ipc_refused", "deferred", "shed", "unlisted")
+_NOTABLE: Final = ("plain_", "ordered", "ipc_", "deferred", "shed", "unlisted")
 _SIMULATED_OVERRUN: Final = Path(__file__).resolve().parents[1] / "simulated_overrun.py"
 
 

@@ -15,7 +15,7 @@
     X(shed)             /* zones disarmed because the card's free memory had fallen below what is armed */     \
     X(plain_small)      /* plain allocations, and why: slabs are switched off */                               \
     X(plain_async)      /* stream-ordered allocation with a driver that does not tell streams apart */         \
-    X(plain_ipc)        /* this process exports memory by cuIpcGetMemHandle */                                 \
+    X(plain_ipc)        /* not counted any more: memory of regions can be exported */                          \
     X(plain_capture)    /* a stream capture is under way */                                                    \
     X(plain_devices)    /* more than one device is visible */                                                  \
     X(plain_device)     /* the device lacks what a zone needs */                                               \
@@ -24,7 +24,7 @@
     X(plain_unarmed)    /* no more may be armed, or the driver would not arm it */                             \
     X(plain_driver)     /* a driver call on our way failed */                                                  \
     X(plain_memory)     /* no host memory for our own records */                                               \
-    X(ipc_refused)      /* cuIpcGetMemHandle on a region: the driver refuses it */                             \
+    X(ipc_refused)      /* cuIpcGetMemHandle on a region that cannot be exported */                            \
     X(unlisted)         /* regions that found the zone table full */                                           \
     X(rebound)          /* symbols bound past us by RTLD_DEEPBIND, and bound to us again */                    \
     X(settings_refused) /* variables with a value that is not allowed */                                       \
@@ -34,7 +34,9 @@
     X(ordered_reused)   /* of these: from memory that had been freed in stream order */                        \
     X(ordered_released) /* memory freed in stream order and given back to the driver */                        \
     X(ordered_unmarked) /* frees in stream order whose end only a later one, or a synchronisation, will show */ \
-    X(ordered_lost)     /* frees in stream order without effect: no host memory for our own records */
+    X(ordered_lost)     /* frees in stream order without effect: no host memory for our own records */         \
+    X(ipc_exported)     /* handles given by cuIpcGetMemHandle for memory of ours */                            \
+    X(ipc_imported)     /* memory of another process under the preload mapped by cuIpcOpenMemHandle */
 
 typedef enum {
 #define COUNTER_NAME(name) COUNT_##name,

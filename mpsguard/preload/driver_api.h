@@ -24,6 +24,8 @@ enum {
     MG_OUT_OF_MEMORY = 2,
     MG_NOT_INITIALIZED = 3,
     MG_INVALID_CONTEXT = 201,
+    MG_MAP_FAILED = 205,
+    MG_INVALID_HANDLE = 400,
 };
 
 // Handles that stand for a stream: the default one that waits for others, and each thread's own.
@@ -42,6 +44,7 @@ enum {
 
 enum {
     MG_POINTER_CONTEXT = 1,
+    MG_POINTER_LEGACY_IPC = 10,
     MG_POINTER_RANGE_START = 11,
     MG_POINTER_RANGE_SIZE = 12,
     MG_POINTER_POOL = 17,
@@ -56,6 +59,7 @@ enum {
 };
 
 enum { MG_MEMORY_PINNED = 1, MG_LOCATION_DEVICE = 1, MG_ACCESS_READ_WRITE = 3, MG_GRANULARITY_MINIMUM = 0 };
+enum { MG_HANDLE_POSIX = 1 };
 
 // cuGetProcAddress finds the variants for the per-thread default stream if asked so.
 enum { MG_LEGACY_STREAM = 1, MG_PER_THREAD_STREAM = 2 };
@@ -82,6 +86,11 @@ typedef struct {
     mg_location location;
     int flags;
 } mg_access;
+
+// CUipcMemHandle.
+typedef struct {
+    char bytes[64];
+} mg_ipc_handle;
 
 typedef struct {
     int allocation_type;
@@ -111,7 +120,7 @@ typedef struct {
     X(cuMemRetainAllocationHandle, (mg_handle *, void *))                                                            \
     X(cuPointerGetAttribute, (void *, int, mg_address))                                                              \
     X(cuPointerGetAttributes, (unsigned, int *, void **, mg_address))                                                \
-    X(cuIpcGetMemHandle, (void *, mg_address))                                                                       \
+    X(cuIpcGetMemHandle, (mg_ipc_handle *, mg_address))                                                                       \
     X(cuCtxGetCurrent, (mg_context *))                                                                               \
     X(cuCtxGetDevice, (mg_device *))                                                                                 \
     X(cuCtxPushCurrent_v2, (mg_context))                                                                             \
@@ -167,7 +176,12 @@ typedef struct {
     X(cuCtxDestroy, (mg_context))                                                                                    \
     X(cuDevicePrimaryCtxReset, (mg_device))                                                                          \
     X(cuDevicePrimaryCtxRelease, (mg_device))                                                                        \
-    X(cuGreenCtxCreate, (void **, void *, mg_device, unsigned))
+    X(cuGreenCtxCreate, (void **, void *, mg_device, unsigned))                                                      \
+    X(cuIpcOpenMemHandle, (mg_address *, mg_ipc_handle, unsigned))                                                   \
+    X(cuIpcOpenMemHandle_v2, (mg_address *, mg_ipc_handle, unsigned))                                                \
+    X(cuIpcCloseMemHandle, (mg_address))                                                                             \
+    X(cuMemExportToShareableHandle, (void *, mg_handle, int, unsigned long long))                                    \
+    X(cuMemImportFromShareableHandle, (mg_handle *, void *, int))
 
 // The driver's own functions, found once and never through a hook.
 typedef struct {

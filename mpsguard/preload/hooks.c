@@ -4,6 +4,7 @@
 #include "capture.h"
 #include "counters.h"
 #include "deepbind.h"
+#include "ipc.h"
 #include "lookup.h"
 #include "ordered.h"
 #include "placement.h"
@@ -41,6 +42,12 @@ static bool free_ours(const mg_driver *d, mg_address address, mg_result *result)
 }
 
 static bool find(mg_address address, placement *out) { return !process_inside && placement_find(address, out); }
+
+// Another process's allocation, whose memory is mapped here as a whole.
+static bool find_imported(mg_address address, placement *out) {
+    process *const p = !process_inside ? process_if_any() : NULL;
+    return p != NULL && ipc_find(p, address, &out->start, &out->size);
+}
 
 EXPORTED mg_result cuMemAlloc_v2(mg_address *address, size_t size) {
     DRIVER_OR_FAIL(d, cuMemAlloc_v2);
@@ -92,7 +99,7 @@ EXPORTED mg_result cuMemFree_v2(mg_address address) {
 EXPORTED mg_result cuMemGetAddressRange_v2(mg_address *start, size_t *size, mg_address address) {
     DRIVER_OR_FAIL(d, cuMemGetAddressRange_v2);
     placement ours;
-    if (!find(address, &ours)) return d->cuMemGetAddressRange_v2(start, size, address);
+    if (!find(address, &ours) && !find_imported(address, &ours)) return d->cuMemGetAddressRange_v2(start, size, address);
     if (start != NULL) *start = ours.start;
     if (size != NULL) *size = ours.size;
     return MG_SUCCESS;
@@ -106,13 +113,14 @@ static void correct(const placement *ours, int attribute, void *data) {
         case MG_POINTER_RANGE_START: *(mg_address *)data = ours->start; break;
         case MG_POINTER_RANGE_SIZE: *(size_t *)data = ours->size; break;
         case MG_POINTER_POOL: *(mg_pool *)data = ours->pool; break;
+        case MG_POINTER_LEGACY_IPC: *(bool *)data = ours->pool == NULL; break;
         default: break;
     }
 }
 
 static bool is_corrected(int attribute) {
     return attribute == MG_POINTER_CONTEXT || attribute == MG_POINTER_RANGE_START ||
-           attribute == MG_POINTER_RANGE_SIZE || attribute == MG_POINTER_POOL;
+           attribute == MG_POINTER_RANGE_SIZE || attribute == MG_POINTER_POOL || attribute == MG_POINTER_LEGACY_IPC;
 }
 
 EXPORTED mg_result cuPointerGetAttribute(void *data, int attribute, mg_address address) {
@@ -138,16 +146,6 @@ EXPORTED mg_result cuMemRetainAllocationHandle(mg_handle *handle, void *address)
     DRIVER_OR_FAIL(d, cuMemRetainAllocationHandle);
     if (!process_inside && placement_is_ours((mg_address)(uintptr_t)address)) return MG_INVALID_VALUE;
     return d->cuMemRetainAllocationHandle(handle, address);
-}
-
-EXPORTED mg_result cuIpcGetMemHandle(void *handle, mg_address address) {
-    DRIVER_OR_FAIL(d, cuIpcGetMemHandle);
-    process *const p = process_get();
-    if (p != NULL) {
-        atomic_store_explicit(&p->exports, true, memory_order_release);
-        if (placement_is_ours(address)) counter_add(COUNT_ipc_refused);
-    }
-    return d->cuIpcGetMemHandle(handle, address);
 }
 
 // Entered before the driver begins: an allocation of another thread must not come in between.
@@ -216,6 +214,7 @@ static void context_is_gone(const mg_driver *d, mg_context context, mg_device de
     pthread_mutex_unlock(&p->lock);
     capture_end_all(p, context);
     ordered_forget(p, context, device);
+    ipc_forget(p, d, context, device);
     region_drop(p, d, context, device);
     if (context == NULL) pools_forget(p);
     --process_inside;

@@ -33,6 +33,9 @@
     X(cuPointerGetAttribute, "cuPointerGetAttribute", 4000, 0)                        \
     X(cuPointerGetAttributes, "cuPointerGetAttributes", 7000, 0)                      \
     X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, 0)                                \
+    X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle", 4010, 0)                              \
+    X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000, 0)                          \
+    X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, 0)                            \
     X(cuStreamBeginCapture, "cuStreamBeginCapture", 10000, 0)                         \
     X(cuStreamBeginCapture_ptsz, "cuStreamBeginCapture", 10000, 1)                    \
     X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 0)                      \

@@ -100,7 +100,6 @@ static bool is_plain_caller(const process *p, const void *caller) {
 }
 
 counter placement_objection(process *p, const mg_driver *d, const context_entry *c, uint64_t size, const void *caller) {
-    if (is_set(&p->exports)) return COUNT_plain_ipc;
     if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return COUNT_plain_capture;
     if (several_devices(p, d)) return COUNT_plain_devices;
     if (size <= SLAB_MOST && (!p->set.slabs || p->set.alignment > SLAB_ALIGNMENT_MOST)) return COUNT_plain_small;

@@ -16,6 +16,7 @@
 #include "zone_table.h"
 
 typedef struct region region;
+typedef struct imported imported;  // memory of another process
 
 typedef struct {
     mg_context context;
@@ -59,7 +60,6 @@ typedef struct {
     settings set;
     // Written without the lock: they only say "plain from now on", or how many.
     _Atomic int captures;
-    _Atomic bool exports;
     _Atomic bool green;
     _Atomic int devices;  // visible ones; 0: not asked yet
     _Atomic size_t waiting_count;  // of all below
@@ -89,6 +89,12 @@ typedef struct {
     struct waiting *waiting[PROCESS_WAITING];  // memory freed in stream order, by size, newest first
     uint64_t waiting_without_pool;            // bytes of that which cuMemAlloc had allocated
     uint64_t frees;                           // in stream order, so far
+    imported *imports;                        // memory of other processes
+
+    // Written once, by the first export, under a lock of its own (ipc_export.c).
+    uint8_t ipc_server[16];
+    int ipc_listener;
+    bool ipc_served;
 } process;
 
 // Whether the preload is switched on in this environment.

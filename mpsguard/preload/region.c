@@ -2,6 +2,7 @@
 #include "region.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "pools.h"
 #include "registry.h"
@@ -107,6 +108,7 @@ static void shed(process *p, const mg_driver *d, uint64_t allowed) {
 static mg_allocation_properties properties(const process *p, mg_device device) {
     return (mg_allocation_properties){
         .type = MG_MEMORY_PINNED,
+        .requested_handle_types = MG_HANDLE_POSIX,
         .location = {.type = MG_LOCATION_DEVICE, .id = device},
         .flags = {.rdma_capable = p->device[device].rdma},
     };
@@ -124,7 +126,7 @@ static region *new_addresses(process *p, const mg_driver *d, mg_device device, u
     region *const r = calloc(1, sizeof *r);
     *why = COUNT_plain_memory;
     if (r == NULL) return NULL;
-    r->slot = -1;
+    r->slot = r->shared = -1;
     r->device = device;
     *why = COUNT_plain_unarmed;
     if (front + back > left || !layout_plan(size, front, back, unit, p->set.alignment, p->set.placement, &r->at)) {
@@ -148,10 +150,16 @@ static region *new_addresses(process *p, const mg_driver *d, mg_device device, u
 
 // Real memory into the middle; what was done before a failure is left for take_apart.
 static bool fill(process *p, const mg_driver *d, region *r) {
-    const mg_allocation_properties wanted = properties(p, r->device);
+    mg_allocation_properties wanted = properties(p, r->device);
     const mg_access access = {.location = wanted.location, .flags = MG_ACCESS_READ_WRITE};
     const mg_address memory = r->start + r->at.front;
-    r->held = d->cuMemCreate(&r->handle, r->at.memory, &wanted, 0) == MG_SUCCESS;
+    mg_result made = d->cuMemCreate(&r->handle, r->at.memory, &wanted, 0);
+    if (made != MG_SUCCESS && made != MG_OUT_OF_MEMORY && wanted.requested_handle_types != 0) {
+        // Where it cannot be exported, it is memory all the same.
+        wanted.requested_handle_types = 0;
+        made = d->cuMemCreate(&r->handle, r->at.memory, &wanted, 0);
+    }
+    r->held = made == MG_SUCCESS;
     r->mapped = r->held && d->cuMemMap(memory, r->at.memory, 0, r->handle, 0) == MG_SUCCESS;
     if (!r->mapped) return false;
     // From here on the mapping holds the memory. A handle that is not taken back now is given back with the region.
@@ -245,6 +253,9 @@ mg_result region_sync(const mg_driver *d, const region *r) {
 }
 
 static bool unmap(const mg_driver *d, region *r) {
+    // It was withdrawn before, so nobody finds the descriptor any more.
+    if (r->shared >= 0) close(r->shared);
+    r->shared = -1;
     r->mapped = r->mapped && d->cuMemUnmap(r->start + r->at.front, r->at.memory) != MG_SUCCESS;
     r->held = r->held && d->cuMemRelease(r->handle) != MG_SUCCESS;
     return !r->mapped && !r->held;

@@ -70,6 +70,8 @@ COUNTERS: Final = (
     "ordered_released",
     "ordered_unmarked",
     "ordered_lost",
+    "ipc_exported",
+    "ipc_imported",
 )
 """In the order of mpsguard/preload/counters.h, which says what they count."""
 

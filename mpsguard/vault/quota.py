@@ -39,6 +39,8 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Descriptors that the keeper can hold: one for each region, three for each session."""
     chunks_per_region: int = 2048
     metadata_bytes: int = 16384
+    metadata_per_uid: int = 1 << 20
+    """Bytes, of all regions of a user: a session is written down as a whole whenever it changes."""
     state_bytes: int = 16 << 20
     leases_per_session: int = 64
     connections_per_uid: int = 128
@@ -58,6 +60,8 @@ class Usage(msgspec.Struct, frozen=True):
     sessions: int = 0
     host: int = 0
     """Bytes of the machine's own memory."""
+    metadata: int = 0
+    """Bytes of the regions' metadata."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -66,6 +70,7 @@ class Usage(msgspec.Struct, frozen=True):
             self.chunks + other.chunks,
             self.sessions + other.sessions,
             self.host + other.host,
+            self.metadata + other.metadata,
         )
 
     def __sub__(self, other: "Usage") -> "Usage":
@@ -75,6 +80,7 @@ class Usage(msgspec.Struct, frozen=True):
             self.chunks - other.chunks,
             self.sessions - other.sessions,
             self.host - other.host,
+            self.metadata - other.metadata,
         )
 
     @property
@@ -83,9 +89,10 @@ class Usage(msgspec.Struct, frozen=True):
         return self.regions + PARCELS_PER_SESSION * self.sessions
 
 
-def of_layout(layout: Layout) -> Usage:
+def of_region(layout: Layout, metadata: bytes) -> Usage:
     """What one region adds."""
-    return Usage(layout.size, 1, len(layout.sizes), 0, layout.size if layout.gpu is None else 0)
+    host = layout.size if layout.gpu is None else 0
+    return Usage(layout.size, 1, len(layout.sizes), 0, host, len(metadata))
 
 
 def of_session(capacity: int) -> Usage:
@@ -99,7 +106,7 @@ def of_sessions(sessions: Iterable[Session]) -> Usage:
     for session in sessions:
         used += of_session(session.capacity)
         for region in session.regions.values():
-            used += of_layout(region.layout)
+            used += of_region(region.layout, region.metadata)
     return used
 
 
@@ -141,6 +148,7 @@ def check_room(quota: Quota, uid: int, users: Usage, all_users: Usage, more: Usa
     for what, value, limit in (
         ("bytes of this user", wanted.bytes, quota.bytes_per_uid),
         ("bytes of host memory of this user", wanted.host, quota.host_bytes_per_uid),
+        ("bytes of metadata of this user", wanted.metadata, quota.metadata_per_uid),
         ("regions of this user", wanted.regions, quota.regions_per_uid),
         ("sessions of this user", wanted.sessions, quota.sessions_per_uid),
         ("chunks of this user", wanted.chunks, quota.chunks_per_uid),

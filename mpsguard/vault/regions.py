@@ -8,6 +8,7 @@ from mpsguard.vault.counters import Tally
 from mpsguard.vault.errors import QuotaError, UnknownRegionError, WrongGpuError
 from mpsguard.vault.holdings import copies
 from mpsguard.vault.keeper import region_name
+from mpsguard.vault.quota import Usage
 from mpsguard.vault.region import Layout, Region, SessionKey
 from mpsguard.vault.stock import Stock
 
@@ -37,12 +38,13 @@ class Regions:
         if layout.gpu is not None and self._gpus is not None and layout.gpu not in self._gpus:
             raise WrongGpuError(f"{layout.gpu} is no GPU of this guard")
         transitions.check_new_region(session, token, name, layout)
-        self._stock.reserve(key.uid, quotas.of_layout(layout))
+        self._stock.reserve(key.uid, quotas.of_region(layout, metadata))
         return Reservation(key, token, Region(name, self._stock.new_id(), layout, session.generation, metadata))
 
     def give_up(self, reservation: Reservation) -> None:
         """Give the room back."""
-        self._stock.give_up(reservation.key.uid, quotas.of_layout(reservation.region.layout))
+        region = reservation.region
+        self._stock.give_up(reservation.key.uid, quotas.of_region(region.layout, region.metadata))
 
     async def register(self, reservation: Reservation, fds: tuple[int, ...]) -> Region:
         """Make the region; ``fds``, one for each chunk, are the vault's from now on, whatever comes of it.
@@ -100,8 +102,14 @@ class Regions:
     ) -> Region:
         """Replace a region's metadata."""
         quotas.check_metadata(self._stock.quota, metadata)
-        session = transitions.set_metadata(self._stock.session(key), token, name, metadata, expected_version)
-        self._stock.commit(session)
+        before = self._stock.session(key)
+        session = transitions.set_metadata(before, token, name, metadata, expected_version)
+        more = Usage(metadata=max(0, len(metadata) - len(before.regions[name].metadata)))
+        self._stock.reserve(key.uid, more)
+        try:
+            self._stock.commit(session)
+        finally:
+            self._stock.give_up(key.uid, more)
         return session.regions[name]
 
     def describe(self, key: SessionKey, name: str) -> Region:

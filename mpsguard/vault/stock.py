@@ -102,8 +102,7 @@ class Stock:
         self.sessions[key] = session
         if before is not None and before.regions is session.regions:
             return
-        used = quotas.of_sessions((session,))
-        self._account(key.uid, used if before is None else used - quotas.of_sessions((before,)))
+        self._account(key.uid, _change(before, session))
         if before is not None:
             for name in before.regions.keys() - session.regions.keys():
                 region = before.regions[name]
@@ -140,3 +139,17 @@ class Stock:
             self._usage.pop(uid, None)
         else:
             self._usage[uid] = used
+
+
+def _change(before: Session | None, after: Session) -> Usage:
+    """How much more a session holds than before. Looks into those regions only that are others now."""
+    if before is None:
+        return quotas.of_sessions((after,))
+    more = Usage()
+    for name, region in after.regions.items():
+        if before.regions.get(name) is not region:
+            more += quotas.of_region(region.layout, region.metadata)
+    for name, region in before.regions.items():
+        if after.regions.get(name) is not region:
+            more -= quotas.of_region(region.layout, region.metadata)
+    return more

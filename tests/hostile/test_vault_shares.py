@@ -109,3 +109,35 @@ def test_a_region_that_is_announced_counts_before_it_comes() -> None:
         session.create("r", [chunk])
         close_chunks([chunk])
         assert session.describe("r").layout == Layout((4096,))
+
+
+def test_a_request_on_a_full_session_costs_little(neighbourhood: Neighbourhood) -> None:
+    """Counted in the bytes that the vault's process writes for it, which are what its loop encodes, too."""
+    quota = Quota()
+    most = quota.metadata_per_uid // quota.metadata_bytes
+    with client.Session("full", socket=neighbourhood.path, keep=0.0) as session:
+        chunk = memory(1)
+        for number in range(most):
+            copy = memory(number)
+            session.create(f"r{number}", [copy], metadata=bytes(quota.metadata_bytes))
+            close_chunks([copy])
+        with pytest.raises(client.QuotaError):
+            session.create("more", [chunk], metadata=b"x")
+        for number in range(most, most + 100):
+            copy = memory(number)
+            session.create(f"r{number}", [copy])
+            close_chunks([copy])
+        with pytest.raises(client.QuotaError):
+            session.set_metadata(f"r{most}", b"x")
+        before, requests = written(neighbourhood), 20
+        for number in range(requests):
+            session.seal(f"r{number}")
+        assert written(neighbourhood) - before <= requests * 2 * quota.metadata_per_uid
+        close_chunks([chunk])
+
+
+def written(neighbourhood: Neighbourhood) -> int:
+    """Bytes that the vault's own process has written so far."""
+    assert neighbourhood.vault.process is not None
+    with open(f"/proc/{neighbourhood.vault.process.pid}/io", encoding="ascii") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))

@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// CUipcMemHandle, which is passed by value.
+typedef struct { char bytes[64]; } ipc_bytes;
+
 // Kept in the order of the X list below.
 #define REACHED(X)                                                               \
     X(cuMemAlloc_v2, "cuMemAlloc", (uint64_t *, size_t))                         \
@@ -16,6 +19,8 @@
     X(cuPointerGetAttribute, "cuPointerGetAttribute", (void *, int, uint64_t))   \
     X(cuPointerGetAttributes, "cuPointerGetAttributes", (unsigned, int *, void **, uint64_t)) \
     X(cuIpcGetMemHandle, "cuIpcGetMemHandle", (void *, uint64_t))                \
+    X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", (uint64_t *, ipc_bytes, unsigned)) \
+    X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (uint64_t))                    \
     X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", (unsigned long long *, void *)) \
     X(cuStreamCreate, "cuStreamCreate", (void **, unsigned))                     \
     X(cuStreamSynchronize, "cuStreamSynchronize", (void *))                      \

@@ -19,18 +19,6 @@ static void all_plain(const api *cuda) {
     check_nothing_left(cuda);
 }
 
-static void ipc(const api *cuda) {
-    char handle[64];
-    const uint64_t before = allocated(cuda, 4 * MIB);
-    CHECK(is_placed(before));
-    CHECK(cuda->cuIpcGetMemHandle(handle, before) == 1);
-    const uint64_t after = allocated(cuda, 4 * MIB);
-    CHECK(!is_placed(after));
-    CHECK(cuda->cuIpcGetMemHandle(handle, after) == 0);
-    CHECK(cuda->cuMemFree_v2(before) == 0 && cuda->cuMemFree_v2(after) == 0);
-    check_nothing_left(cuda);
-}
-
 static void capture(const api *cuda) {
     void *stream, *graph;
     CHECK(cuda->cuStreamCreate(&stream, 1) == 0);
@@ -147,7 +135,7 @@ static void limit(const api *cuda) {
 }
 
 const scenario scenarios_of_fallback[] = {
-    {"all_plain", all_plain}, {"ipc", ipc},
+    {"all_plain", all_plain},
     {"capture", capture},     {"green", green},   {"failures", failures},
     {"out_of_memory", out_of_memory}, {"makes_room", makes_room}, {"limit", limit},
     {NULL, NULL},

@@ -57,12 +57,12 @@ static void reported(const api *cuda) {
     CHECK(cuda->cuPointerGetAttribute(&start, 11, address + 1) == 0 && start == address);
     CHECK(cuda->cuPointerGetAttribute(&length, 12, address + 1) == 0 && length == size);
     unsigned kind = 0;
-    _Bool shareable = 1;
+    _Bool shareable = 0;
     int attributes[] = {2, 1, 11, 12, 10};
     void *data[] = {&kind, &context, &start, &length, &shareable};
     context = NULL;
     CHECK(cuda->cuPointerGetAttributes(5, attributes, data, address + size - 1) == 0);
-    CHECK(kind == 2 && context == now && start == address && length == size && !shareable);
+    CHECK(kind == 2 && context == now && start == address && length == size && shareable);
     unsigned long long handle;
     CHECK(cuda->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address) == 1);
     CHECK(cuda->cuMemFree_v2(address + 1) == 1);

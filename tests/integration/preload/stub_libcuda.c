@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define UNIT ((size_t)2 << 20)
@@ -26,7 +27,7 @@ typedef struct {
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static range reservations[MOST], mappings[MOST], plain[MOST];
 static size_t reservation_count, mapping_count, plain_count;
-static struct { int file; size_t size; bool released; bool used; } handles[MOST];
+static struct { int file; size_t size; bool released; bool used; bool exportable; } handles[MOST];
 static struct { _Atomic bool live, primary; _Atomic int device; } contexts[64];
 _Atomic int capturing;
 static _Atomic int primary_count[8];
@@ -362,11 +363,26 @@ EXPORT int cuPointerGetAttributes(unsigned count, int *attributes, void **data, 
 }
 EXPORT int cuIpcGetMemHandle(void *handle, uint64_t address) {
     ENTER;
-    (void)handle;
     pthread_mutex_lock(&lock);
     const bool known = find(plain, plain_count, address, false) != NULL;
     pthread_mutex_unlock(&lock);
+    if (known) memset(handle, 0x77, 64);
     return known ? 0 : 1;
+}
+typedef struct { char bytes[64]; } ipc_handle;
+// The stub's own handles say nothing; one that it did not make is refused, as by a driver.
+EXPORT int cuIpcOpenMemHandle_v2(uint64_t *address, ipc_handle handle, unsigned flags) {
+    ENTER;
+    (void)flags;
+    if (handle.bytes[0] != 0x77 || handle.bytes[63] != 0x77) return 1;
+    return allocate(address, UNIT, 0);
+}
+EXPORT int cuIpcOpenMemHandle(uint64_t *address, ipc_handle handle, unsigned flags) {
+    return cuIpcOpenMemHandle_v2(address, handle, flags);
+}
+EXPORT int cuIpcCloseMemHandle(uint64_t address) {
+    ENTER;
+    return release(address, true);
 }
 
 EXPORT int cuMemAddressReserve(uint64_t *address, size_t size, size_t alignment, uint64_t hint, unsigned long long flags) {
@@ -405,7 +421,7 @@ EXPORT int cuMemGetAllocationGranularity(size_t *granularity, const void *proper
 }
 EXPORT int cuMemCreate(unsigned long long *handle, size_t size, const void *properties, unsigned long long flags) {
     ENTER;
-    (void)properties, (void)flags;
+    (void)flags;
     if (size == 0 || size % UNIT != 0) return 1;
     if (size > free_bytes) return 2;
     const int file = memfd_create("device-memory", MFD_CLOEXEC);
@@ -415,6 +431,32 @@ EXPORT int cuMemCreate(unsigned long long *handle, size_t size, const void *prop
     while (handles[i].used) ++i;
     handles[i].file = file;
     handles[i].size = size;
+    handles[i].released = false;
+    handles[i].used = true;
+    // The second number of the properties says as what it may be exported.
+    handles[i].exportable = properties != NULL && ((const int *)properties)[1] == 1;
+    pthread_mutex_unlock(&lock);
+    *handle = i;
+    return 0;
+}
+EXPORT int cuMemExportToShareableHandle(void *out, unsigned long long handle, int type, unsigned long long flags) {
+    ENTER;
+    (void)flags;
+    if (type != 1 || !handles[handle].used || !handles[handle].exportable) return 1;
+    const int copy = dup(handles[handle].file);
+    *(int *)out = copy;
+    return copy < 0 ? 2 : 0;
+}
+EXPORT int cuMemImportFromShareableHandle(unsigned long long *handle, void *fd, int type) {
+    ENTER;
+    struct stat found;
+    const int file = type == 1 ? fcntl((int)(intptr_t)fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (file < 0 || fstat(file, &found) != 0) return 1;
+    pthread_mutex_lock(&lock);
+    size_t i = 1;
+    while (handles[i].used) ++i;
+    handles[i].file = file;
+    handles[i].size = (size_t)found.st_size;
     handles[i].released = false;
     handles[i].used = true;
     pthread_mutex_unlock(&lock);
@@ -471,13 +513,18 @@ EXPORT int cuMemSetAccess(uint64_t address, size_t size, const void *access, siz
     (void)access, (void)count;
     return mprotect((void *)(uintptr_t)address, size, PROT_READ | PROT_WRITE) == 0 ? 0 : 1;
 }
-EXPORT int cuMemRetainAllocationHandle(unsigned long long *handle, void *address) {
-    ENTER;
+// The handle of the memory that is mapped at an address; `held`: the caller will release it.
+static int retain(unsigned long long *handle, void *address, bool held) {
     pthread_mutex_lock(&lock);
     const range *const found = find(mappings, mapping_count, (uint64_t)(uintptr_t)address, true);
     if (found != NULL) *handle = (unsigned long long)found->value;
+    if (found != NULL && held) handles[found->value].released = false;
     pthread_mutex_unlock(&lock);
     return found != NULL ? 0 : 1;
+}
+EXPORT int cuMemRetainAllocationHandle(unsigned long long *handle, void *address) {
+    ENTER;
+    return retain(handle, address, true);
 }
 
 #define DECLARE_STREAM_FUNCTION(name) extern int name();
@@ -526,6 +573,9 @@ static const struct { const char *symbol; int since; void *legacy, *per_thread; 
     ENTRY("cuPointerGetAttribute", 4000, cuPointerGetAttribute),
     ENTRY("cuPointerGetAttributes", 7000, cuPointerGetAttributes),
     ENTRY("cuIpcGetMemHandle", 4010, cuIpcGetMemHandle),
+    ENTRY("cuIpcOpenMemHandle", 11000, cuIpcOpenMemHandle_v2),
+    ENTRY("cuIpcOpenMemHandle", 4010, cuIpcOpenMemHandle),
+    ENTRY("cuIpcCloseMemHandle", 4010, cuIpcCloseMemHandle),
     ENTRY("cuMemRetainAllocationHandle", 11000, cuMemRetainAllocationHandle),
     ENTRY_PTSZ("cuStreamBeginCapture", 10010, cuStreamBeginCapture_v2),
     ENTRY_PTSZ("cuStreamBeginCapture", 10000, cuStreamBeginCapture),
@@ -568,7 +618,7 @@ EXPORT int cuGetProcAddress(const char *symbol, void **function, int version, ui
 }
 
 // Under a name that nobody hooks.
-EXPORT int stub_retain(unsigned long long *handle, void *address) { return cuMemRetainAllocationHandle(handle, address); }
+EXPORT int stub_retain(unsigned long long *handle, void *address) { return retain(handle, address, false); }
 
 EXPORT uintptr_t stub_address(const char *exported) {
     static const struct { const char *name; void *function; } own[] = {

@@ -14,6 +14,7 @@ QUOTAS = [
     (Quota(parcels=4), client.QuotaError),
     (Quota(chunks_per_region=1), client.TooLargeError),
     (Quota(metadata_bytes=1), client.TooLargeError),
+    (Quota(metadata_per_uid=1), client.QuotaError),
 ]
 
 
