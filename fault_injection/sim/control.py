@@ -137,7 +137,7 @@ class ControlDaemon:
                 channel.close()
             case Peer.SERVER:
                 self._register(channel, who)
-            case Peer.CLIENT:
+            case Peer.CLIENT | Peer.DEBUGGEE:
                 self._client(channel, who)
             case Peer.UI:
                 self.say("NEW UI")

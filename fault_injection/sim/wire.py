@@ -26,6 +26,8 @@ class Peer(IntEnum):
 
     SERVER = 1
     CLIENT = 2
+    DEBUGGEE = 3
+    """A client under a debugger; that it is served as a client is an assumption."""
     UI = 4
 
 

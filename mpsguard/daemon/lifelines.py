@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -23,9 +24,16 @@ from mpsguard.remedies.lifeline import Hold
 NAME: Final = "lifeline-"
 """Names in the descriptor store begin with it; see `stored_name`."""
 MOST: Final = 256
-"""Held at once; one more takes the oldest one's place."""
+"""Held at once; one more takes the place of the oldest of the user that has most."""
+MOST_OF_A_USER: Final = 64
+"""Of one user but root: a server takes 48 or 60 clients, and one more takes the place of the user's own oldest."""
+MOST_STORED: Final = 768
+"""Descriptors in the service manager's store, two for each in all likelihood; the rest of its 1280 is the vault's."""
+MOST_STORED_OF_A_USER: Final = 192
+"""A quarter, as of the lifelines themselves."""
 _STORED: Final = re.compile(
-    rf"{NAME}(?P<pid>\d+)-(?P<start_ticks>\d+)(?:\.(?P<execs>\d+))?-(?P<since>\d+)-(?P<until>\d+)(?P<beyond>-keep)?",
+    rf"{NAME}(?P<pid>\d+)-(?P<start_ticks>\d+)(?:\.(?P<execs>\d+))?-(?P<since>\d+)-(?P<until>\d+)(?P<beyond>-keep)?"
+    r"(?:-u(?P<uid>\d+))?",
     re.ASCII,
 )
 _LOOK: Final = 0.25
@@ -67,6 +75,8 @@ class Held(msgspec.Struct, frozen=True):
     """Whether that is so now."""
     execs: int = 0
     """See `ProcessKey`."""
+    uid: int | None = None
+    """Whose client it was; None if an earlier guard did not say."""
 
     @property
     def process(self) -> ProcessKey:
@@ -78,7 +88,8 @@ def stored_name(held: Held) -> str:
     """Its name in the descriptor store. Both end with this boot: that, and the clock whose milliseconds are in it."""
     since, until = round(1000 * held.since), round(1000 * held.until)
     programs = f".{held.execs}" if held.execs else ""
-    return f"{NAME}{held.pid}-{held.start_ticks}{programs}-{since}-{until}{'-keep' if held.beyond else ''}"
+    user = f"-u{held.uid}" if held.uid is not None else ""
+    return f"{NAME}{held.pid}-{held.start_ticks}{programs}-{since}-{until}{'-keep' if held.beyond else ''}{user}"
 
 
 def held_by_name(name: str) -> Held | None:
@@ -88,7 +99,8 @@ def held_by_name(name: str) -> Held | None:
         return None
     since, until = int(match["since"]) / 1000, int(match["until"]) / 1000
     pid, start_ticks, execs = int(match["pid"]), int(match["start_ticks"]), int(match["execs"] or 0)
-    return Held(pid, start_ticks, since, until, match["beyond"] is not None, execs=execs)
+    uid = int(match["uid"]) if match["uid"] is not None else None
+    return Held(pid, start_ticks, since, until, match["beyond"] is not None, execs=execs, uid=uid)
 
 
 class _Stored:
@@ -103,11 +115,15 @@ class Lifelines:
     """Owns which are held and until when. All in one event loop."""
 
     def __init__(self, spaces: Spaces, idleness: Idleness, notice: Callable[[str, Mapping[str, Any]], None]) -> None:
-        """``notice`` hears ``lifeline_held``, ``_adopted``, ``_overdue`` and ``_released``."""
+        """``notice`` hears ``lifeline_held``, ``_adopted``, ``_not_stored``, ``_overdue`` and ``_released``."""
         self._spaces = spaces
         self._idleness = idleness
         self._notice = notice
         self._held: dict[ProcessKey, Held] = {}
+        self._users: Counter[int | None] = Counter()
+        """How many of each user are held."""
+        self._given: dict[ProcessKey, tuple[int | None, int]] = {}
+        """How many descriptors of each the service manager was given, with its user."""
         self._stored: dict[ProcessKey, _Stored] = {}
         """Of those in ``_held`` that an earlier guard took: the others' descriptors are the sensor's."""
         self._closers = SideThreads("lifeline-close", 1)
@@ -116,16 +132,17 @@ class Lifelines:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def take(self, process: ProcessKey, hold: Hold) -> bool:
-        """Hold on to an ended client; False if there is nothing to hold on to."""
+    def take(self, process: ProcessKey, hold: Hold, uid: int | None = None) -> bool:
+        """Hold on to an ended client of a user; False if there is nothing to hold on to."""
         files = self._spaces.hold(process)
         if not files:
             return False
-        if len(self._held) >= MOST:
-            self.release(min(self._held, key=lambda key: self._held[key].since), "too many are held")
+        self._make_room(uid)
         now = time.monotonic()
-        held = Held(process.pid, process.start_ticks, now, now + hold.seconds, hold.beyond, execs=process.execs)
-        service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={stored_name(held)}", fds=files)
+        held = Held(
+            process.pid, process.start_ticks, now, now + hold.seconds, hold.beyond, execs=process.execs, uid=uid
+        )
+        self._store(held, files)
         self._begin(held, "lifeline_held", hold.seconds)
         return True
 
@@ -134,6 +151,8 @@ class Lifelines:
         held = self._held.pop(process, None)
         if held is None:
             return False
+        self._users[held.uid] -= 1
+        self._given.pop(process, None)
         stored = self._stored.pop(process, None)
         for name in stored.names if stored is not None else (stored_name(held),):
             service_manager.notify("FDSTOREREMOVE=1", f"FDNAME={name}")
@@ -169,6 +188,7 @@ class Lifelines:
             found[held.process] = held
             stored = self._stored.setdefault(held.process, _Stored())
             stored.files.append(file)
+            self._given[held.process] = (held.uid, len(stored.files))
             stored.names.add(name)
         for held in found.values():
             self._begin(held, "lifeline_adopted", max(0.0, round(held.until - now, 3)))
@@ -188,8 +208,33 @@ class Lifelines:
         self._stored.clear()
         self._closers.close(0.0)
 
+    def _make_room(self, uid: int | None) -> None:
+        if uid not in (None, 0) and self._users[uid] >= MOST_OF_A_USER:
+            self._release_oldest(uid, "too many of its user are held")
+        elif len(self._held) >= MOST:
+            self._release_oldest(max(self._users, key=self._users.__getitem__), "too many are held")
+
+    def _release_oldest(self, uid: int | None, why: str) -> None:
+        theirs = (held for held in self._held.values() if held.uid == uid)
+        self.release(min(theirs, key=lambda held: held.since).process, why)
+
+    def _store(self, held: Held, files: tuple[int, ...]) -> None:
+        """Give the service manager copies, if there is one and room; it drops what is too much without a word."""
+        if not os.environ.get("NOTIFY_SOCKET"):
+            return
+        all_given = sum(count for _, count in self._given.values())
+        theirs = sum(count for uid, count in self._given.values() if uid == held.uid)
+        room = held.uid in (None, 0) or theirs + len(files) <= MOST_STORED_OF_A_USER
+        if room and all_given + len(files) <= MOST_STORED:
+            name = f"FDNAME={stored_name(held)}"
+            if service_manager.notify("FDSTORE=1", "FDPOLL=0", name, fds=files):
+                self._given[held.process] = (held.uid, len(files))
+                return
+        self._notice("lifeline_not_stored", {"pid": held.pid, "uid": held.uid, "descriptors": len(files)})
+
     def _begin(self, held: Held, kind: str, seconds: float) -> None:
         self._held[held.process] = held
+        self._users[held.uid] += 1
         self._empty.clear()
         self._notice(kind, {"pid": held.pid, "start_ticks": held.start_ticks, "seconds": seconds})
         self._idleness.watch_idleness(True)

@@ -36,6 +36,7 @@ class Relay:
         self._sender: Credentials | None = opening.sender if impersonate else None
         self._answered = False
         self._acknowledged = False
+        self._handed_over = False
 
     async def run(self, greeted: Callable[[bytes], None], handed_over: Callable[[], None]) -> None:
         """Relay until both sides are done.
@@ -116,12 +117,15 @@ class Relay:
                     return
                 self._answered = True
                 await self._front.send(packet.data, fds=packet.fds)
-                if packet.fds and not self._acknowledged and self._opening.kind is PeerKind.CLIENT:
-                    self._acknowledged = True
+                if packet.fds and not self._handed_over:
+                    self._handed_over = True
                     try:
-                        # First of all: the daemon waits for this with everybody else behind it.
-                        await self._back.send(handshake.ACKNOWLEDGEMENT, sender=self._sender)
+                        if self._opening.kind is PeerKind.CLIENT:
+                            self._acknowledged = True
+                            # First of all: the daemon waits for this with everybody else behind it.
+                            await self._back.send(handshake.ACKNOWLEDGEMENT, sender=self._sender)
                     finally:
+                        # Whatever it calls itself: what has a socket to the server can run kernels there.
                         handed_over()
             except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
                 return

@@ -102,7 +102,7 @@ class Senses:
         """
         ended = self._ends.client_ended(client, handle, servers)
         hold = hold_for(ended.what) if isinstance(ended.what, ProcessEnded) else Hold(0.0)
-        kept = bool(hold.seconds) and self.lifelines.take(client.process, hold)
+        kept = bool(hold.seconds) and self.lifelines.take(client.process, hold, client.uid)
         if not kept:
             self._uvm.client_ended(client.process)
         elif isinstance(ended.what, ProcessEnded):

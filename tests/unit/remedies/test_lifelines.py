@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.daemon.lifelines import MOST, NAME, Held, Lifelines, held_by_name, stored_name
+from mpsguard.daemon import lifelines as lifelines_module
+from mpsguard.daemon.lifelines import MOST, MOST_OF_A_USER, NAME, Held, Lifelines, held_by_name, stored_name
 from mpsguard.evidence import ProcessEnded
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.lifeline import IDLE_WINDOW, Hold, drained, hold_for
@@ -169,6 +170,54 @@ def test_a_hundred_thousand_lives_leave_nothing_behind() -> None:
     before = descriptors()
     asyncio.run(story())
     assert descriptors() == before
+
+
+def test_a_user_that_has_its_share_loses_its_own_oldest_and_no_other_user_does() -> None:
+    async def story() -> None:
+        spaces, told = MemorySpaces(), Told()
+        lifelines = Lifelines(spaces, Gpus(), told)
+
+        def take(pid: int, uid: int) -> None:
+            spaces.came(ProcessKey(pid, 1))
+            assert lifelines.take(ProcessKey(pid, 1), Hold(3600.0), uid)
+
+        take(1, 1000)
+        for pid in range(2, MOST_OF_A_USER + 3):
+            take(pid, 1001)
+        assert [held.pid for held in lifelines.held()] == [1, *range(3, MOST_OF_A_USER + 3)]
+        # Many users fill it together: whoever has most gives way, and the one with one does not.
+        for pid in range(1000, 1000 + MOST):
+            take(pid, 2000 + pid % 40)
+        assert len(lifelines.held()) == MOST
+        assert lifelines.held()[0].pid == 1
+        assert set(told.released()) == {"too many of its user are held", "too many are held"}
+        for held in lifelines.held():
+            lifelines.release_pid(held.pid, "the end")
+        lifelines.close()
+
+    asyncio.run(story())
+
+
+def test_what_the_store_has_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setattr(lifelines_module, "MOST_STORED_OF_A_USER", 1)
+
+    async def story() -> None:
+        spaces, told = MemorySpaces(), Told()
+        lifelines = Lifelines(spaces, Gpus(), told)
+        for pid, uid in ((1, 1000), (2, 1000), (3, 1001)):
+            spaces.came(ProcessKey(pid, 1))
+            assert lifelines.take(ProcessKey(pid, 1), Hold(3600.0), uid)
+        untold = [data["pid"] for kind, data in told.events if kind == "lifeline_not_stored"]
+        assert untold == [2]
+        for held in lifelines.held():
+            lifelines.release_pid(held.pid, "the end")
+        lifelines.close()
+
+    asyncio.run(story())
+    manager.close()
 
 
 def test_the_service_manager_is_given_a_copy_and_told_to_drop_it(
