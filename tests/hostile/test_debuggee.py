@@ -8,6 +8,7 @@ from tests.hostile.attacker import attack
 from tests.integration.guarded import Guarded, wait_for
 
 pytestmark = [
+    pytest.mark.slow(seconds=45, reason="attacks a real guard"),
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
 ]

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.guarded import Guarded, Program, wait_for
 
 pytestmark = [
+    pytest.mark.slow(seconds=45, reason="attacks a real guard"),
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
 ]

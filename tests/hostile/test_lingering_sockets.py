@@ -10,6 +10,7 @@ from tests.integration.guarded import Guarded
 from tests.integration.peer import Peer
 
 pytestmark = [
+    pytest.mark.slow(seconds=45, reason="attacks a real guard"),
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
 ]

@@ -11,6 +11,7 @@ from tests.integration.guarded import Guarded, wait_for
 from tests.integration.peer import Peer
 
 pytestmark = [
+    pytest.mark.slow(seconds=45, reason="attacks a real guard"),
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
     pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE here"),

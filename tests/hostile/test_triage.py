@@ -12,7 +12,10 @@ import pytest
 from fault_injection.sim.core_dump import core_dump, sm_row, thread_row
 from tests.integration.guarded import REPOSITORY, Guarded, Program, descriptors, wait_for
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: attackers are other users")
+pytestmark = [
+    pytest.mark.slow(seconds=45, reason="attacks a real guard"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: attackers are other users"),
+]
 
 STRANGER, VICTIM = 65534, 65533
 ENFORCED = '[domain.remedies]\nsm = [{remedy = "terminate", mode = "enforce", at_least = "likely", grace = 0.2}]'

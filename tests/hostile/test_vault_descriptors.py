@@ -10,7 +10,10 @@ from tests.hostile.vault_attacks import Stranger
 from tests.hostile.vault_neighbours import Neighbourhood, attack
 from tests.integration.vault.running import wait_for
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+pytestmark = [
+    pytest.mark.slow(seconds=45, reason="attacks a real guard"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users"),
+]
 
 
 @pytest.fixture

@@ -16,7 +16,10 @@ from tests.hostile.vault_attacks import Stranger
 from tests.hostile.vault_neighbours import Neighbourhood, attack
 from tests.integration.vault.running import ThreadedVault, close_chunks, memory, wait_for
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+pytestmark = [
+    pytest.mark.slow(seconds=45, reason="attacks a real guard"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users"),
+]
 
 
 @pytest.fixture

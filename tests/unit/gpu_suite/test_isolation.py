@@ -26,7 +26,7 @@ from gpu_suite.ordered_cost import Pairs
 from gpu_suite.preload_cost import MIB, Comparison, Cost
 from gpu_suite.simulated import SimulatedPrograms
 
-pytestmark = pytest.mark.slow(seconds=20, reason="starts guards on the simulated stack")
+pytestmark = pytest.mark.slow(seconds=60, reason="starts guards on the simulated stack")
 
 LONG = 20.0
 """Seconds in which innocents that die have died even on a slow machine; nobody waits for so long."""
