@@ -202,7 +202,9 @@ def _lane(case: Case) -> list[Incident]:
         # The server ended because of a fault: that is what the incident is about.
         return []
     told_to_quit = all(isinstance(e.what, LaneChanged) and e.what.reason == TOLD_TO_QUIT for e in downs)
-    if told_to_quit and not case.present():
+    # The log's line of a server's end may come after the ends of its clients, which fail with it.
+    failed = any(isinstance(e.what, ProcessEnded) and e.what.exit_code != 0 for e in case.ends())
+    if told_to_quit and not case.present() and (downs or not failed):
         # An orderly end, or that of a server without clients.
         return []
     what = "control daemon" if downs else "server"

@@ -385,3 +385,13 @@ def test_what_a_zone_absorbed_has_a_culprit_and_no_victim_and_excuses_nothing_be
     assert {one.culprit.process for one in both if one.culprit} == {A, B}
     crash = triage([*CLIENTS, zone(B, 10.0), ended(C, 10.01, signal=9)])
     assert {one.culprit.process for one in crash if one.culprit} == {B, C}
+
+
+def test_a_server_that_is_killed_is_an_incident_though_its_clients_end_before_the_log_says_so() -> None:
+    # As on an H200: 65 and 27 ms before.
+    ends = [ended(A, 29.935, code=3), ended(B, 29.973, code=3)]
+    assert only(triage([came(A), came(B), *ends, server("server_exited", 30.0)])).fault_class is FaultClass.LANE
+
+
+def test_a_server_that_ends_after_its_clients_have_finished_is_none() -> None:
+    assert triage([came(A), ended(A, 29.990, code=0), server("server_exited", 30.0)]) == ()
