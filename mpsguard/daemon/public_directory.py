@@ -64,7 +64,7 @@ class PublicDirectory:
                 self.held &= sock is not None
                 self.sockets[name] = sock or self._listen(address, mode)
                 # Who connected to a socket that was handed over before this may have sent some: `StrangerStream`.
-                seqpacket.refuse_descriptors(self.sockets[name])
+                seqpacket.let_descriptors_come(self.sockets[name], allowed=False)
             self._open_fifo()
             self._write_pid()
         except LockHeldError as error:
@@ -127,7 +127,7 @@ class PublicDirectory:
             path.unlink()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            seqpacket.refuse_descriptors(sock)
+            seqpacket.let_descriptors_come(sock, allowed=False)
             sock.bind(str(path))
             path.chmod(mode)
             sock.listen(_BACKLOG)

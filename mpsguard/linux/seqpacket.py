@@ -99,10 +99,16 @@ def peer_pidfd(sock: socket.socket) -> int | None:
         return None
 
 
-def refuse_descriptors(listener: socket.socket) -> bool:
-    """Let nobody send descriptors to connections made from now on; False where the kernel cannot (before 6.16)."""
+def let_descriptors_come(sock: socket.socket, *, allowed: bool) -> bool:
+    """Let the peer of a socket send descriptors, or not; connections inherit it from their listener.
+
+    Where they are not allowed, the peer's sendmsg(2) with SCM_RIGHTS fails (EPERM), and nothing is queued.
+
+    Returns:
+        Whether the kernel knows the option. Before Linux 6.16 they always come.
+    """
     try:
-        listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+        sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, int(allowed))
     except OSError:
         return False
     return True
@@ -119,7 +125,7 @@ def takes_descriptors(sock: socket.socket) -> bool:
 def kernel_refuses_descriptors() -> bool:
     """Whether this kernel has SO_PASSRIGHTS."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        return refuse_descriptors(probe)
+        return let_descriptors_come(probe, allowed=False)
 
 
 def may_impersonate() -> bool:

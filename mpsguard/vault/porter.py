@@ -23,7 +23,6 @@ from typing import Final
 
 from mpsguard.linux import open_file, seqpacket
 from mpsguard.linux.open_file import Kind
-from mpsguard.linux.rights import take_rights
 from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
 from mpsguard.linux.unread import UnreadFds
 from mpsguard.model import Credentials
@@ -77,7 +76,7 @@ class _Link:
         self.vault = vault
         self.peer = (pid, uid)
         # An older kernel may have queued descriptors already.
-        self.tainted = not take_rights(client, take=False)
+        self.tainted = not seqpacket.let_descriptors_come(client, allowed=False)
         self.expected = 0
         self.to_vault: _Pending | None = None
         self.to_client: _Pending | None = None
@@ -89,12 +88,12 @@ class _Link:
     def expect(self, count: int) -> None:
         self.expected = count
         self.tainted = True
-        take_rights(self.client, take=True)
+        seqpacket.let_descriptors_come(self.client, allowed=True)
 
     def took(self, count: int) -> None:
         self.expected -= count
         if not self.expected:
-            take_rights(self.client, take=False)
+            seqpacket.let_descriptors_come(self.client, allowed=False)
 
 
 class Porter:

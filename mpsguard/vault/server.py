@@ -11,7 +11,6 @@ from typing import Final
 from mpsguard.linux import seqpacket
 from mpsguard.linux.disposal import of_strangers
 from mpsguard.linux.packet_stream import PacketStream
-from mpsguard.linux.rights import take_rights
 from mpsguard.vault import wire
 from mpsguard.vault.conversation import Conversation
 from mpsguard.vault.errors import Code
@@ -51,7 +50,7 @@ class Server:
         # Connections inherit it, as of Linux 6.16 from the moment they are made.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         # Inherited likewise: nothing can be queued that is not ours to close. Porters ask for what was agreed upon.
-        self._guarded = take_rights(self._listener, take=False)
+        self._guarded = seqpacket.let_descriptors_come(self._listener, allowed=False)
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     async def close(self) -> None:
