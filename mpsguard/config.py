@@ -46,6 +46,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the control daemon may take to answer the guard."""
     user_command_deadline: Seconds = 60.0
     """How long it may take to answer a user's command; `quit` alone may take as long as its clients do."""
+    command_line_idle: Seconds = 600.0
+    """How long a command line may wait for its user's next command; where places run out, it gives way before."""
     start_deadline: Seconds = 30.0
     """How long the control daemon may take to come up."""
     check_interval: Seconds = 15.0

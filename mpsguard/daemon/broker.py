@@ -165,10 +165,23 @@ class Broker:
         if not self.impersonates and opening.sender.uid != os.geteuid():
             raise RefusedError("foreign_user", f"uid {opening.sender.uid} needs a guard with privileges")
         if opening.kind is PeerKind.UI:
-            await self.command_lines.serve(front, opening, privileged=privileged, impersonate=self.impersonates)
+            await self.command_lines.serve(
+                front,
+                opening,
+                privileged=privileged,
+                impersonate=self.impersonates,
+                idles=partial(self._idles, task),
+            )
         else:
             await self._serve_client(front, opening, privileged, began)
         self._metrics.handshakes.labels(self._name, opening.kind.name.lower()).inc()
+
+    def _idles(self, task: asyncio.Task[None], idle: bool) -> None:
+        """A command line that waits for its user gives way to a peer that wants something."""
+        if idle:
+            self._connections.has_finished(task)
+        else:
+            self._connections.has_spoken(task)
 
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)

@@ -6,6 +6,7 @@ out for as long as somebody sits at it. So a session ends here, and each of its 
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from mpsguard.config import Policy
@@ -31,12 +32,24 @@ class CommandLines:
         self._way = way
         self._events = events
 
-    async def serve(self, front: PacketStream, opening: Opening, *, privileged: bool, impersonate: bool) -> None:
-        """One session until its user ends it. Raises RefusedError if it breaks the protocol or no daemon answers."""
+    async def serve(
+        self,
+        front: PacketStream,
+        opening: Opening,
+        *,
+        privileged: bool,
+        impersonate: bool,
+        idles: Callable[[bool], None],
+    ) -> None:
+        """One session until its user ends it.
+
+        ``idles`` is told when it begins and ceases to wait for its user. Raises RefusedError if it breaks the protocol,
+        waits for longer than the policy has it, or no daemon answers.
+        """
         sender = opening.sender if impersonate else None
         status = 0
         try:
-            while (line := await self._next(front, opening)) is not None:
+            while (line := await self._next(front, opening, idles)) is not None:
                 reply = await self.run(Command(line, sender, privileged))
                 for said in reply.lines:
                     await front.send(handshake.encode_reply(said))
@@ -85,10 +98,15 @@ class CommandLines:
                 else:
                     await lane.record(setting)
 
-    async def _next(self, front: PacketStream, opening: Opening) -> str | None:
-        """The session's next command; None at its end. A user may think for as long as it likes between two."""
+    async def _next(self, front: PacketStream, opening: Opening, idles: Callable[[bool], None]) -> str | None:
+        """The session's next command; None at its end."""
+        waits = "no command within the time that a command line may idle"
         try:
-            packet = await front.receive(handshake.WORD_LIMIT)
+            idles(True)
+            async with asyncio.timeout(self._policy.command_line_idle):
+                packet = await front.receive(handshake.WORD_LIMIT)
+            idles(False)
+            waits = "a command's length without its text"
             if packet.end:
                 return None
             checked(packet, opening.sender)
@@ -103,7 +121,7 @@ class CommandLines:
         except ProtocolError as error:
             raise RefusedError("garbage", str(error)) from None
         except TimeoutError:
-            raise RefusedError("silent", "a command's length without its text") from None
+            raise RefusedError("silent", waits) from None
         if any(character < " " and character != "\t" for character in line):
             # The daemon writes commands into its log as they are: with a line break in one, anybody could write there
             # what a server never said.

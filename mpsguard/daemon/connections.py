@@ -9,8 +9,11 @@ import asyncio
 from collections import Counter
 from typing import Final
 
-_SHARE: Final = 2
-"""A user other than root may hold one in so many of all connections."""
+_SHARE: Final = 4
+"""A user other than root may hold one in so many of all connections: no three of them can hold all."""
+
+_OF_ROOT: Final = 16
+"""One in so many places is for root alone."""
 
 
 class Connections:
@@ -31,7 +34,8 @@ class Connections:
     def make_room(self, uid: int) -> asyncio.Task[None] | None:
         """The task to end so that a connection of ``uid`` fits; None if it fits as it is, LookupError if it cannot."""
         over_share = uid != 0 and self._held[uid] + self._closing[uid] >= max(self._limit // _SHARE, 1)
-        if not over_share and len(self._tasks) + self._closing.total() < self._limit:
+        limit = self._limit - (self._limit // _OF_ROOT if uid != 0 else 0)
+        if not over_share and len(self._tasks) + self._closing.total() < limit:
             return None
         heaviest = uid if over_share else max(self._held, key=self._held.__getitem__, default=uid)
         for task, owner in self._silent.items():
@@ -53,7 +57,10 @@ class Connections:
         self._silent.pop(task, None)
 
     def has_finished(self, task: asyncio.Task[None]) -> None:
-        """The peer of ``task`` has what it came for and need only close: it may give way again, after the others."""
+        """The peer of ``task`` wants nothing at present: it may give way again, after the others.
+
+        A client that was handed over and need only close, or a command line whose user thinks.
+        """
         if task in self._tasks:
             self._silent[task] = self._tasks[task]
 

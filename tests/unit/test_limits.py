@@ -98,3 +98,24 @@ def test_a_finished_connection_leaves_the_table() -> None:
         await table.close(0)
 
     run(scenario())
+
+
+def test_three_users_cannot_hold_every_place_and_some_are_roots_alone() -> None:
+    async def scenario() -> None:
+        table, tasks = with_connections(64, [1] * 15 + [2] * 16 + [3] * 16 + [4] * 13)
+        for task in tasks:
+            table.has_spoken(task)
+        # Sixty are held: four are left, which are root's.
+        assert table.make_room(0) is None
+        with pytest.raises(LookupError):
+            table.make_room(5)
+        with pytest.raises(LookupError):
+            table.make_room(3)
+        # One that waits for its user gives way to a user that has less.
+        table.has_finished(tasks[20])
+        assert table.make_room(5) is tasks[20]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    run(scenario())
