@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import start_http_server
-
 import mpsguard
 from mpsguard import config
 from mpsguard.config import Config
@@ -24,6 +22,7 @@ from mpsguard.daemon.investigation import Investigation
 from mpsguard.daemon.journal import Journal
 from mpsguard.daemon.journal_records import JournalError
 from mpsguard.daemon.metrics import Metrics
+from mpsguard.daemon.metrics_server import serve_metrics
 from mpsguard.daemon.protocol import RequestError
 from mpsguard.daemon.public_directory import PublicDirectoryError
 from mpsguard.daemon.remedy_books import RemedyBooks
@@ -153,7 +152,7 @@ class Guard:
             api.open(self.config.guard.group)
             if self.config.guard.metrics_address is not None:
                 host, port = config.split_address(self.config.guard.metrics_address)
-                start_http_server(port, addr=host, registry=self.metrics.registry)
+                serve_metrics(host, port, self.metrics.registry)
         except (PublicDirectoryError, JournalError) as error:
             raise StartError(str(error)) from None
         except LookupError:
