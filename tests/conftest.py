@@ -8,6 +8,8 @@ import sys
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # How long an example takes is no property of what is tested: a machine may be busy. Where CI is set, Hypothesis says
 # the same by itself.
@@ -64,3 +66,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             file = item.nodeid.partition("::")[0]
             longest[file] = longest.get(file, 0.0) + float(mark.kwargs["seconds"])
     items.sort(key=lambda item: -longest.get(item.nodeid.partition("::")[0], 0.0))
+
+
+class OneMachineAtATime(LoadFileScheduling):
+    """A file's tests stay together in one worker, and all virtual machines in one: two of them at a time on two
+    processors, emulated, take several times as long as one after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "tests/vm" if file.startswith("tests/vm/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneMachineAtATime | None:
+    """Use it for `--dist loadfile`."""
+    return OneMachineAtATime(config, log) if config.getvalue("dist") == "loadfile" else None
