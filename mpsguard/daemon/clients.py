@@ -78,6 +78,10 @@ class Clients:
         self._execs: ExecWatch | None = None
         self._reader = LoopReader()
 
+    def open(self) -> None:
+        """Be ready for the first one: what reads of clients is started."""
+        self._reader.start()
+
     def key_now(self, key: ProcessKey) -> ProcessKey:
         """The key under which a process, known by any of its keys, is a client if it comes now."""
         changed = self._changed.get(key.process)

@@ -128,6 +128,7 @@ class Domain:
         """
         for entrance in self.entrances:
             entrance.directory.open(given)
+        self.clients.open()
 
     def close(self) -> None:
         """Give the public directories back."""

@@ -28,6 +28,8 @@ _CHILDREN: Final = 8
 """At most; each takes some 8 MiB."""
 _SHARE: Final = 2
 """Of them, for one uid at a time: four hostile ones are needed to keep all, for a second."""
+_STANDING: Final = 2
+"""Of them, started at once and kept: a burst of clients has more for as long as it lasts."""
 _PATIENCE: Final = 2.0
 """Seconds that a caller waits for its turn before the answer is that nothing is known."""
 _CHILD: Final = Path(__file__).with_name("process_reader_child.py")
@@ -107,12 +109,24 @@ class ProcessReader:
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
+        self._kept = 1
         self._idle: list[_Child] = []
         self._busy: Counter[int] = Counter()
         self._lost = 0
         self._closed = False
         self.killed = 0
         """Children that exceeded the deadline."""
+
+    def start(self, children: int) -> None:
+        """Start so many children now, and keep so many from now on; without this call one is kept."""
+        self._kept = children
+        for _ in range(children):
+            try:
+                child = _Child()
+            except OSError:
+                # For want of descriptors or memory: a later read tries again.
+                return
+            self._keep(child)
 
     def read(self, pid: int, uid: int, files: Mapping[str, int], names: Sequence[str] = ()) -> list[bytes | None]:
         """The beginnings of some of a process' /proc files, None for what could not be read in time.
@@ -169,7 +183,7 @@ class ProcessReader:
 
     def _keep(self, child: _Child) -> None:
         with self._turn:
-            if not self._closed:
+            if not self._closed and len(self._idle) < self._kept:
                 self._idle.append(child)
                 return
         child.close()
@@ -187,6 +201,10 @@ class LoopReader:
     def __init__(self) -> None:
         self.reader: Final = ProcessReader()
         self._waiting: Counter[int] = Counter()
+
+    def start(self) -> None:
+        """Start the children that are kept; see `ProcessReader.start`."""
+        self.reader.start(_STANDING)
 
     async def tell(self, pid: int, uid: int, names: Sequence[str]) -> Told:
         """See `ProcessReader.tell`; UNKNOWN at once if as many of the user's wait already as can be read in time."""
