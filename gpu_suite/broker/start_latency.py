@@ -12,7 +12,7 @@ from gpu_suite.core.programs import Work
 from gpu_suite.core.statistics import alternating, differences
 
 BAR_MS: Final = 3.0
-PAIRS, QUICK_PAIRS = 40, 6
+PAIRS, QUICK_PAIRS = 100, 6
 
 
 def measure(bench: Bench) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from mpsguard.linux import seqpacket
 from mpsguard.linux.disposal import ForeignCloser
 from mpsguard.linux.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_reader import UNKNOWN
+from mpsguard.linux.process_reader import UNKNOWN, Told
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake
 from mpsguard.mps.burst_limit import BurstLimit
@@ -186,28 +186,40 @@ class Broker:
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
         kept = False
-        told = UNKNOWN
         lane = self._way.now()
         task = asyncio.current_task()
         assert task is not None
+        known = self._clients.get(handle.key) is not None
+        # While the lane does its part: a client's start is not to wait for it.
+        reading = None if known else asyncio.create_task(self._clients.read(handle.key, opening.sender.uid))
 
-        def handed_over() -> None:
-            nonlocal kept
-            kept = True
+        def enter(told: Told) -> None:
             # It may have executed another program since it said who it is.
             handle.key = self._clients.key_now(handle.key)
             owner = (opening.sender.uid, opening.sender.gid)
             client = clients.identify(handle, owner, told, domain=self._name, lane=lane.spec.name, adopted=False)
             self._clients.add(client, handle)
+
+        def handed_over() -> None:
+            nonlocal kept
+            kept = True
+            if reading is None:
+                enter(UNKNOWN)
+            elif reading.done():
+                enter(_told(reading))
+            else:
+                # Within the reader's deadline, whatever the client does.
+                reading.add_done_callback(lambda done: enter(_told(done)))
             self._connections.has_finished(task)
             waited = asyncio.get_running_loop().time() - began
             self._metrics.relay_seconds.labels(self._name).observe(waited)
 
         due = began + self._policy.park_deadline
         try:
-            if self._clients.get(handle.key) is None:
-                told = await self._clients.read(handle.key, opening.sender.uid)
-            choose = partial(self._way.for_client, handle.key, opening.sender, clients.program_of(told.environment))
+            program = None
+            if reading is not None and self._way.asks_for_the_program:
+                program = clients.program_of((await reading).environment)
+            choose = partial(self._way.for_client, handle.key, opening.sender, program)
             while True:
                 await self.parking.wait(front, opening.sender.pid, due, choose, self._lanes)
                 lane = choose()
@@ -226,6 +238,8 @@ class Broker:
                         return
         finally:
             if not kept:
+                if reading is not None:
+                    reading.cancel()
                 handle.close()
 
     def _hold(self, front: PacketStream, opening: Opening) -> ProcessHandle:
@@ -246,6 +260,10 @@ class Broker:
             self._events.publish(
                 "connection_refused", self._name, reason=reason, detail=detail, pid=peer.pid, uid=peer.uid
             )
+
+
+def _told(reading: asyncio.Task[Told]) -> Told:
+    return UNKNOWN if reading.cancelled() or reading.exception() is not None else reading.result()
 
 
 def _greeted(lane: Lane, word: bytes) -> None:

@@ -11,6 +11,10 @@ from mpsguard.mps.lane import Lane
 class Way(Protocol):
     """Says to which lane a peer is brought."""
 
+    @property
+    def asks_for_the_program(self) -> bool:
+        """Whether `for_client` goes by the program that a client says it belongs to."""
+
     def now(self) -> Lane:
         """The lane for somebody of whom nothing is known yet, or for a user's command."""
 
@@ -32,6 +36,8 @@ class _Way:
 class ToWork(_Way):
     """To the active lane."""
 
+    asks_for_the_program = False
+
     def now(self) -> Lane:
         """See `Way`."""
         return self._lanes.active
@@ -43,6 +49,8 @@ class ToWork(_Way):
 
 class ToWait(_Way):
     """To the spare lane; if the program's own work is there, to the other one."""
+
+    asks_for_the_program = True
 
     def now(self) -> Lane:
         """See `Way`."""
