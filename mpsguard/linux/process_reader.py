@@ -105,9 +105,11 @@ class _Child:
 
 
 class ProcessReader:
-    """Owns the reading children. `read` may be called from any thread; it blocks for DEADLINE and _PATIENCE at most."""
+    """Owns the reading children. `read` may be called from any thread; it blocks for deadline and patience at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float = DEADLINE) -> None:
+        """``deadline``: seconds for one process."""
+        self._deadline = deadline
         self._turn = threading.Condition()
         self._kept = 1
         self._idle: list[_Child] = []
@@ -141,7 +143,7 @@ class ProcessReader:
             with self._turn:
                 child = self._idle.pop() if self._idle else None
             child = child or _Child()
-            found = child.ask(pid, files, names, time.monotonic() + DEADLINE)
+            found = child.ask(pid, files, names, time.monotonic() + self._deadline)
         except (OSError, EOFError, ValueError):
             self._abandon(child)
             return nothing

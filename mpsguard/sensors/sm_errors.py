@@ -47,6 +47,10 @@ class _Look(msgspec.Struct, frozen=True):
     unread: tuple[ProcessKey, ...]
 
 
+_MAPS_WITHIN: Final = 3.0
+"""Seconds for the memory maps of one client: nothing but a name waits for them, and a machine is busy after a fault."""
+
+
 class SmErrorSensor:
     """The `gpucore` sensor: owns one thread. Made inside a running event loop; evidence is emitted in it."""
 
@@ -57,7 +61,9 @@ class SmErrorSensor:
         self._loop = asyncio.get_running_loop()
         self._reader = SideThreads("sm-errors", 1)
         self._waiting = 0
-        self._maps = ProcessReader()
+        self._maps = ProcessReader(_MAPS_WITHIN)
+        # An interpreter's start is not to be part of the time of the first read: it comes after a fault.
+        self._maps.start(1)
         self._clients: set[ProcessKey] = set()
         self._asked = 0.0
         self._look = _Look(0.0, {}, ())
