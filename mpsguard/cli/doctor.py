@@ -15,6 +15,7 @@ from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.config import Config, ConfigError
 from mpsguard.daemon import protocol
 from mpsguard.linux import exec_watch, file_lock, seqpacket
+from mpsguard.processes import privileges
 from mpsguard.sensors import kmod
 
 _STOCK_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108  # the vendor's own default pipe directory
@@ -43,6 +44,7 @@ def examine(settings: Config) -> Iterator[Finding]:
         yield _control_binary(domain)
         yield from _public_directory(domain)
     yield _descriptors()
+    yield _system_calls()
     yield _api(settings)
     yield _stock_daemon()
     yield _kernel_module()
@@ -68,6 +70,13 @@ def _descriptors() -> Finding:
         Grade.NOTE,
         "the kernel lets peers send them (SO_PASSRIGHTS came with Linux 6.16): closed on threads of each user's own",
     )
+
+
+def _system_calls() -> Finding:
+    subject = "system calls"
+    if privileges.filter_library() is None:
+        return Finding(subject, Grade.NOTE, "no libseccomp.so.2: a guard runs without a filter of system calls")
+    return Finding(subject, Grade.OK, "a guard that finds the driver loaded denies itself those it never makes")
 
 
 def _control_binary(domain: config.Domain) -> Finding:

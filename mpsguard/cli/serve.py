@@ -15,7 +15,10 @@ from mpsguard.cli.config_option import config_option
 from mpsguard.cli.handlers import HANDLERS
 from mpsguard.config import ConfigError
 from mpsguard.daemon import preflight
+from mpsguard.daemon.domain import launches
 from mpsguard.daemon.guard import Guard, StartError
+from mpsguard.processes import privileges
+from mpsguard.processes.launcher import Launcher, LauncherEndedError
 
 _CONFIG_EXIT: Final = 2
 _START_EXIT: Final = 1
@@ -29,10 +32,14 @@ def serve(path: Path | None) -> None:
         settings = config.load(path)
         preflight.check(settings)
         _set_up_logging(settings.guard)
-        asyncio.run(_serve(settings))
+        with Launcher(launches(settings)) as launcher:
+            # Without a driver the vendor's libraries in this process load it, which takes what is given up here.
+            simulated = all(domain.simulated for domain in settings.domain)
+            given = privileges.give_up() if simulated or privileges.driver_is_ready() else None
+            asyncio.run(_serve(settings, launcher, given))
     except ConfigError as error:
         _fail(_CONFIG_EXIT, str(error))
-    except StartError as error:
+    except (StartError, LauncherEndedError) as error:
         _fail(_START_EXIT, str(error))
 
 
@@ -56,12 +63,12 @@ _SWITCH_INTERVAL: Final = 0.0005
 """Seconds that a thread beside the event loop may keep it waiting; 5 ms, Python's default, are much of a takeover."""
 
 
-async def _serve(settings: config.Config) -> None:
+async def _serve(settings: config.Config, launcher: Launcher, given: privileges.Given | None) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await Guard(settings, HANDLERS).run(stop)
+    await Guard(settings, HANDLERS, launcher, given).run(stop)
 
 
 def _set_up_logging(guard: config.Guard) -> None:

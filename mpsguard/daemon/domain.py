@@ -23,6 +23,7 @@ from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.mps.command import Command, CommandFailedError
+from mpsguard.mps.control_process import Launch, Launcher
 from mpsguard.mps.lane import Lane, LaneSpec
 from mpsguard.mps.settings_store import SettingsStore
 from mpsguard.remedies import lifeline
@@ -48,6 +49,19 @@ def lane_spec(guard: config.Guard, domain: config.Domain, binary: str, index: in
     )
 
 
+def launches(settings: config.Config) -> list[Launch]:
+    """Return what it takes to start each lane of every domain; raises ConfigError without a control binary."""
+    return [
+        lane_spec(settings.guard, domain, config.find_control_binary(domain), index).launch
+        for domain in settings.domain
+        for index in range(_lanes(domain))
+    ]
+
+
+def _lanes(domain: config.Domain) -> int:
+    return 2 if domain.standby else 1
+
+
 class Domain:
     """Owns everything of one domain but its lanes' processes, which belong to nobody and outlive it."""
 
@@ -59,6 +73,7 @@ class Domain:
         *,
         metrics: Metrics,
         events: EventStream,
+        launcher: Launcher,
     ) -> None:
         self.name = settings.name
         self.settings = settings
@@ -67,6 +82,7 @@ class Domain:
         """There from `run` on, and nobody comes before."""
         self._metrics = metrics
         self._events = events
+        self._launcher = launcher
         self._adopting: set[asyncio.Task[None]] = set()
         self._sentinels: dict[str, LaneSentinel] = {}
         self._unsettled: set[str] = set()
@@ -74,7 +90,7 @@ class Domain:
         """Set once every lane has been adopted or started, or could not be."""
         metrics.domain(self.name)
         state = Path(guard.state_directory) / "lanes"
-        made = [self._make_lane(guard, binary, state, index) for index in range(2 if settings.standby else 1)]
+        made = [self._make_lane(guard, binary, state, index) for index in range(_lanes(settings))]
         self.lanes = Lanes(made, state / f"{self.name}.active.json")
         public = Path(settings.pipe_directory)
         ways: dict[Path, Way] = {public: ToWork(self.lanes, self.clients)}
@@ -96,7 +112,7 @@ class Domain:
         def noticed(kind: str, data: Mapping[str, Any]) -> None:
             self._noticed(lane, kind, data)
 
-        lane = Lane(spec, store, noticed)
+        lane = Lane(spec, store, noticed, self._launcher)
         self._unsettled.add(spec.name)
         self._show(lane.report)
         return lane

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import mpsguard
 from mpsguard import config
 from mpsguard.config import Config
@@ -31,6 +33,8 @@ from mpsguard.daemon.treatments import Treatments
 from mpsguard.daemon.vault_metrics import VaultMetrics
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.linux import service_manager
+from mpsguard.processes.launcher import Launcher, LauncherEndedError
+from mpsguard.processes.privileges import Given
 from mpsguard.vault.counters import Counters
 from mpsguard.vault.quota import Quota
 
@@ -42,9 +46,20 @@ class StartError(Exception):
 class Guard:
     """Owns everything the process owns. Its lanes and clients outlive it."""
 
-    def __init__(self, settings: Config, handlers: Mapping[str, Handler["Guard", Any]]) -> None:
-        """Check what can be checked before anything is touched; ConfigError."""
+    def __init__(
+        self, settings: Config, handlers: Mapping[str, Handler["Guard", Any]], launcher: Launcher, given: Given | None
+    ) -> None:
+        """Check what can be checked before anything is touched; ConfigError.
+
+        Args:
+            settings: The configuration.
+            handlers: What the control API answers.
+            launcher: Starts the lanes' control daemons; it belongs to the caller.
+            given: The privileges that were given up; None if they were kept, for want of a driver.
+        """
         self.config = settings
+        self._launcher = launcher
+        self._given = given
         self.metrics = Metrics()
         self.events = EventStream()
         self.started_at = time.time()
@@ -55,6 +70,7 @@ class Guard:
                 config.find_control_binary(domain),
                 metrics=self.metrics,
                 events=self.events,
+                launcher=launcher.start,
             )
             for domain in settings.domain
         }
@@ -114,6 +130,7 @@ class Guard:
                 asyncio.create_task(_all_done(domains)),
                 asyncio.create_task(api.run()),
                 asyncio.create_task(_watchdog()),
+                asyncio.create_task(self._launched()),
             ]
             tasks = [*domains, *ends, asyncio.create_task(self._tell_ready())]
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -161,6 +178,10 @@ class Guard:
             raise StartError(f"{error.filename or run_directory}: {error.strerror}") from None
         self.events.listen(api.publish)
         self.events.publish("guard_started", "", version=mpsguard.__version__)
+        if self._given is None:
+            self.events.publish("privileges_kept", "", detail="the driver is not loaded, or GPUs have no device nodes")
+        else:
+            self.events.publish("privileges_dropped", "", **msgspec.structs.asdict(self._given))
 
     async def _open_vault(self, parcels: dict[str, socket.socket]) -> None:
         if self.vault is None:
@@ -172,6 +193,13 @@ class Guard:
         self.takeovers.watch(self.vault.vault)
         if self.vault.lost or self.vault.unreadable:
             self.events.publish("vault_incomplete", "", lost=self.vault.lost, unreadable=self.vault.unreadable)
+
+    async def _launched(self) -> None:
+        """Raise StartError when the launcher ends: the guard cannot make another one, its successor can."""
+        try:
+            await self._launcher.run()
+        except LauncherEndedError as error:
+            raise StartError(str(error)) from None
 
     def _investigate(self) -> Investigation:
         path = Path(self.config.guard.state_directory) / "journal.sqlite"

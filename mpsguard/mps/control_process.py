@@ -8,7 +8,7 @@ started with.
 import asyncio
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,23 @@ _VENDOR_PREFIX: Final = "CUDA_MPS_"
 
 class StartError(Exception):
     """The control daemon did not come up; the text says what it printed."""
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What it takes to start the control daemon of one lane."""
+
+    name: str
+    pipe_directory: str
+    log_directory: str
+    control_binary: str
+    multiuser: bool
+    gpus: tuple[str, ...]
+    start_deadline: float
+    """Seconds."""
+
+
+Launcher = Callable[[Launch], Awaitable[None]]
+"""Starts a control daemon, as `launch` does; raises StartError."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -89,6 +106,12 @@ def environment_for(
     if gpus != ("all",):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return environment
+
+
+async def launch(what: Launch) -> None:
+    """Start a lane's control daemon as a child of this process; raises StartError."""
+    environment = environment_for(Path(what.pipe_directory), Path(what.log_directory), what.gpus, os.environ)
+    await start(what.control_binary, what.multiuser, environment, what.start_deadline)
 
 
 async def start(binary: str, multiuser: bool, environment: Mapping[str, str], deadline: float) -> None:

@@ -20,7 +20,7 @@ from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
 from mpsguard.mps import command, control_process, lane_state, settings
 from mpsguard.mps.burst_limit import BurstLimit, backoff
 from mpsguard.mps.command import Command, CommandFailedError, CommandTimeoutError, CommandWorker, Reply
-from mpsguard.mps.control_process import StartError
+from mpsguard.mps.control_process import Launch, Launcher, StartError
 from mpsguard.mps.fresh import Fresh
 from mpsguard.mps.server_watch import ServerWatch
 from mpsguard.mps.settings import Setting
@@ -61,12 +61,28 @@ class LaneSpec(msgspec.Struct, frozen=True):
     restart_burst: int
     restart_window: float
 
+    @property
+    def launch(self) -> Launch:
+        """What it takes to start the control daemon."""
+        return Launch(
+            name=self.name,
+            pipe_directory=str(self.pipe_directory),
+            log_directory=str(self.log_directory),
+            control_binary=self.control_binary,
+            multiuser=self.multiuser,
+            gpus=self.gpus,
+            start_deadline=self.start_deadline,
+        )
+
 
 class Lane:
     """See the module. All methods belong to one event loop."""
 
-    def __init__(self, spec: LaneSpec, store: SettingsStore, notice: Notice) -> None:
+    def __init__(
+        self, spec: LaneSpec, store: SettingsStore, notice: Notice, launcher: Launcher = control_process.launch
+    ) -> None:
         self.spec = spec
+        self._launcher = launcher
         self.report = LaneReport(
             name=spec.name,
             domain=spec.domain,
@@ -242,12 +258,7 @@ class Lane:
         self._set(state=LaneState.INITIALIZING, reason="the control daemon is starting", starts=self.report.starts + 1)
         try:
             self._make_directories()
-            environment = control_process.environment_for(
-                self.spec.pipe_directory, self.spec.log_directory, self.spec.gpus, os.environ
-            )
-            await control_process.start(
-                self.spec.control_binary, self.spec.multiuser, environment, self.spec.start_deadline
-            )
+            await self._launcher(self.spec.launch)
         except (StartError, OSError) as error:
             self._set(state=LaneState.DOWN, reason=str(error))
             self._notice("lane_start_failed", {"detail": str(error)})

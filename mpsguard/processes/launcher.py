@@ -1,0 +1,167 @@
+"""The launcher: a child process of the guard that starts control daemons, and does nothing else.
+
+A control daemon inherits the capabilities and the system call filter of the process that starts it, and the vendor's
+programs need more than the guard does (nvidia-modprobe loads kernel modules and makes device nodes). The launcher keeps
+those rights. It never reads a byte of a client: its only input is the guard's `messages`, and all that the guard can
+choose is one lane of a table that was sent before the first client came.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+import mpsguard
+from mpsguard.mps import control_process
+from mpsguard.mps.control_process import Launch, StartError
+from mpsguard.processes.messages import MAX_BYTES, Answer, Cancel, Request, Start, Table
+
+_GRACE: Final = 10.0
+"""Seconds an answer may take beyond the deadline of the start itself. The launcher measures that deadline; this is for
+killing what exceeded it, and for the launcher's own start on a busy machine, which takes 0.1 s on an idle one."""
+_LEAVE: Final = 5.0
+"""Seconds for the launcher to end once the guard has closed its socket, before it is killed; it takes 0.05 s."""
+_PROGRAM: Final = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from mpsguard.processes import launcher; launcher.main()"
+)
+"""Not ``-m``: the package must be found without a PYTHONPATH, which the control daemons would inherit."""
+
+
+class LauncherEndedError(Exception):
+    """There is no launcher, or it has ended; without it no lane can be started."""
+
+
+class Launcher:
+    """The guard's side. Owns the process and the socket to it."""
+
+    def __init__(self, lanes: Sequence[Launch]) -> None:
+        """Start the process; call this before privileges are dropped. Raises LauncherEndedError."""
+        self._lanes = frozenset(lanes)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self._socket.setblocking(False)
+                self._socket.send(msgspec.msgpack.encode(Table(tuple(lanes))))
+                root = str(Path(mpsguard.__file__).absolute().parents[1])
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, root],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._socket.close()
+                raise LauncherEndedError(f"the launcher cannot be started: {error.strerror}") from None
+        self._numbers = 0
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+
+    @property
+    def pid(self) -> int:
+        """Process id of the launcher."""
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    async def run(self) -> None:
+        """Hand out answers until cancelled; raises LauncherEndedError when the process ends."""
+        loop = asyncio.get_running_loop()
+        try:
+            while data := await loop.sock_recv(self._socket, MAX_BYTES):
+                answer = msgspec.msgpack.decode(data, type=Answer)
+                waiting = self._waiting.get(answer.number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+        except ConnectionError:
+            pass
+        raise LauncherEndedError("the launcher has ended: no lane can be started")
+
+    async def start(self, launch: Launch) -> None:
+        """Start a lane's control daemon; raises StartError. Cancelling breaks the start off."""
+        if launch not in self._lanes:
+            raise StartError(f"{launch.name}: not one of the launcher's lanes")
+        loop = asyncio.get_running_loop()
+        self._numbers += 1
+        number = self._numbers
+        waiting = self._waiting[number] = loop.create_future()
+        try:
+            async with asyncio.timeout(launch.start_deadline + _GRACE):
+                await self._send(Start(number, launch.name))
+                answer = await waiting
+        except TimeoutError:
+            raise StartError("the launcher does not answer") from None
+        except OSError as error:
+            raise StartError(f"the launcher cannot be asked: {error.strerror}") from None
+        finally:
+            del self._waiting[number]
+            if not waiting.done() or waiting.cancelled():
+                with suppress(OSError):
+                    self._socket.send(msgspec.msgpack.encode(Cancel(number)))
+        if answer.error is not None:
+            raise StartError(answer.error)
+
+    async def _send(self, request: Request) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, msgspec.msgpack.encode(request))
+
+    def close(self) -> None:
+        """End the process; waits _LEAVE seconds at most. The control daemons live on."""
+        self._socket.close()
+        try:
+            self._process.wait(_LEAVE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def main() -> None:
+    """Start lanes as the guard asks on standard input, a socket, until the guard closes it."""
+    with socket.socket(fileno=sys.stdin.fileno()) as guard:
+        guard.setblocking(False)
+        asyncio.run(_serve(guard))
+
+
+async def _serve(guard: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    table = msgspec.msgpack.decode(await loop.sock_recv(guard, MAX_BYTES), type=Table)
+    lanes = {launch.name: launch for launch in table.lanes}
+    starting: dict[int, asyncio.Task[None]] = {}
+    try:
+        while data := await loop.sock_recv(guard, MAX_BYTES):
+            request: Request = msgspec.msgpack.decode(data, type=Request)
+            if isinstance(request, Start):
+                task = asyncio.create_task(_answer(guard, request, lanes))
+                starting[request.number] = task
+                task.add_done_callback(lambda _, number=request.number: starting.pop(number, None))  # type: ignore[misc]
+            elif request.number in starting:
+                starting[request.number].cancel()
+    except ConnectionError:
+        # A guard that was killed with answers of ours unread.
+        pass
+    finally:
+        tasks = list(starting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _answer(guard: socket.socket, request: Start, lanes: dict[str, Launch]) -> None:
+    error = None
+    try:
+        if request.lane not in lanes:
+            raise StartError(f"{request.lane}: not one of the launcher's lanes")
+        await control_process.launch(lanes[request.lane])
+    except StartError as failure:
+        error = str(failure)
+    with suppress(ConnectionError):
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(guard, msgspec.msgpack.encode(Answer(request.number, error)))
