@@ -14,8 +14,7 @@ from mpsguard import config
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.config import Config, ConfigError
 from mpsguard.daemon import protocol
-from mpsguard.linux import exec_watch, file_lock, seqpacket
-from mpsguard.processes import privileges
+from mpsguard.linux import exec_watch, file_lock, privileges, seqpacket
 from mpsguard.sensors import kmod
 
 _STOCK_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108  # the vendor's own default pipe directory

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from mpsguard.linux import open_file, seqpacket
+from mpsguard.linux import open_file, privileges, seqpacket
 from mpsguard.linux.open_file import Kind
+from mpsguard.linux.privileges import Capability, PrivilegesError
 from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
 from mpsguard.linux.unread import UnreadFds
 from mpsguard.model import Credentials
@@ -46,6 +47,16 @@ _TICK: Final = 0.005
 
 _ABOVE_ALL: Final = 1 << 30
 """More than any descriptor's number (fs.nr_open)."""
+
+_DENIED: Final = (
+    *("execve", "execveat", "socket", "socketpair", "connect", "bind", "listen", "accept", "accept4"),
+    *("kill", "tkill", "tgkill", "pidfd_send_signal", "pidfd_open", "pidfd_getfd", "prlimit64"),
+    *("open", "openat2", "creat", "unlink", "unlinkat", "rename", "renameat", "renameat2", "link", "linkat"),
+    *("symlink", "symlinkat", "mkdir", "mkdirat", "mknod", "mknodat", "chmod", "fchmod", "fchmodat", "chown", "fchown"),
+    *("lchown", "fchownat", "truncate", "ftruncate", "setuid", "setgid", "setresuid", "setresgid", "setgroups"),
+)
+"""Beside what the guard has denied itself: this process needs its connections alone. openat(2) is left to Python, which
+opens its own modules."""
 
 _ADMISSION: Final = struct.Struct("=Ii")
 
@@ -339,12 +350,21 @@ def main(channel: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    _give_up()
     sock = socket.socket(fileno=channel)
     sock.setblocking(False)
     with suppress(KeyboardInterrupt):
         Porter(sock).run()
     # Past all finalizers: whatever is still queued goes with the process.
     os._exit(0)
+
+
+def _give_up() -> None:
+    # Of root's descriptors in flight there may be more than one process' limit: all porters' together.
+    privileges.keep({Capability.SYS_RESOURCE})
+    with suppress(PrivilegesError):
+        # Without libseccomp, which the guard has told of.
+        privileges.deny(_DENIED)
 
 
 if __name__ == "__main__":

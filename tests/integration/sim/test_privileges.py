@@ -2,14 +2,17 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
-from mpsguard.processes import privileges
+from mpsguard.linux.privileges import Capability, filter_library
+from mpsguard.processes.privileges import KEPT
+from mpsguard.vault.address import socket_path
 from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
 
-KEPT = sum(1 << capability for capability in privileges.Capability)
+KEPT_SET = sum(1 << capability for capability in KEPT)
 SETS = ("CapPrm", "CapEff", "CapBnd")
 
 
@@ -28,9 +31,13 @@ def launcher_of(guard: int) -> int:
     return found
 
 
+def porter_of(guard: int) -> int | None:
+    return next((child for child, command in child_commands(guard).items() if "vault.porter" in command), None)
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
-@pytest.mark.skipif(privileges.filter_library() is None, reason="libseccomp.so.2 is not installed")
+@pytest.mark.skipif(filter_library() is None, reason="libseccomp.so.2 is not installed")
 def test_the_guard_has_less_than_its_lane() -> None:
     with Guarded() as guarded:
         guard = guarded.start()
@@ -38,7 +45,7 @@ def test_the_guard_has_less_than_its_lane() -> None:
         control = guarded.lane_in("ACTIVE")["control"]["pid"]
         own = status(os.getpid())
         for name in SETS:
-            assert int(status(guard)[name], 16) & ~KEPT == 0
+            assert int(status(guard)[name], 16) & ~KEPT_SET == 0
         assert (status(guard)["Seccomp"], status(guard)["NoNewPrivs"]) == ("2", "1")
         for thread in Path(f"/proc/{guard}/task").iterdir():
             assert status(int(thread.name))["CapEff"] == status(guard)["CapEff"]
@@ -46,6 +53,20 @@ def test_the_guard_has_less_than_its_lane() -> None:
             assert [status(pid)[name] for name in (*SETS, "Seccomp")] == [own[name] for name in (*SETS, "Seccomp")]
         (told,) = guarded.events("privileges_dropped")
         assert told["data"] == {"capabilities": True, "filter": True, "less": []}
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
+@pytest.mark.skipif(filter_library() is None, reason="libseccomp.so.2 is not installed")
+def test_a_porter_has_next_to_nothing() -> None:
+    with Guarded() as guarded:
+        guard = guarded.start()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(str(socket_path(guarded.run_directory)))
+            porter = wait_for("the porter", lambda: porter_of(guard))
+            wait_for("a porter that serves", lambda: status(porter)["Seccomp_filters"] == "2")
+            for name in SETS[:2]:
+                assert int(status(porter)[name], 16) & ~(1 << Capability.SYS_RESOURCE) == 0
 
 
 def test_a_guard_whose_launcher_is_killed_ends_and_the_next_one_adopts() -> None:

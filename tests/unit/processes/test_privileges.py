@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
+from mpsguard.linux import privileges as linux_privileges
+from mpsguard.linux.privileges import filter_library
 from mpsguard.processes import privileges
 from mpsguard.processes.privileges import DENIED
 
 CHILD = """
 import ctypes, json, os, sys, threading
 from pathlib import Path
+from mpsguard.linux import privileges as linux_privileges
+from mpsguard.linux.privileges import filter_library
 from mpsguard.processes import privileges
 
 mode = sys.argv[1]
-library = privileges.filter_library()
+library = filter_library()
 release = threading.Event()
 if mode == "threads":
     threading.Thread(target=release.wait).start()
@@ -44,10 +48,10 @@ print(json.dumps({
 }))
 """
 
-KEPT = sum(1 << capability for capability in privileges.Capability)
+KEPT = sum(1 << capability for capability in privileges.KEPT)
 EPERM = 1
 
-needs_libseccomp = pytest.mark.skipif(privileges.filter_library() is None, reason="libseccomp.so.2 is not installed")
+needs_libseccomp = pytest.mark.skipif(filter_library() is None, reason="libseccomp.so.2 is not installed")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
 
 
@@ -95,7 +99,7 @@ def test_more_than_one_thread_is_said_and_leaves_capabilities_alone() -> None:
 
 
 def test_without_the_library_the_rest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privileges, "filter_library", lambda: None)
+    monkeypatch.setattr(linux_privileges, "filter_library", lambda: None)
     # In a child: what is given up cannot be had back.
     pid = os.fork()
     if pid == 0:
