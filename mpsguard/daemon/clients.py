@@ -75,6 +75,8 @@ class Clients:
         self._alive: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
         self._changed: dict[ProcessKey, ProcessHandle] = {}
         """Living processes that have executed another program since they were clients, with the key they had then."""
+        self.entering: set[ProcessKey] = set()
+        """Processes whose first connection is under way, where a second one is to wait for what that one tells."""
         self._execs: ExecWatch | None = None
         self._reader = LoopReader()
 

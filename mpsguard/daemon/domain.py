@@ -99,7 +99,16 @@ class Domain:
         self.entrances = tuple(
             Entrance(
                 path,
-                Broker(self.name, settings.policy, self.lanes, way, self.clients, metrics=metrics, events=events),
+                Broker(
+                    self.name,
+                    settings.policy,
+                    self.lanes,
+                    way,
+                    self.clients,
+                    metrics=metrics,
+                    events=events,
+                    unwatchable=self._unwatchable if settings.unwatched == "refuse" else None,
+                ),
                 Path(guard.run_directory) / f"{self.name}.{'public' if path == public else 'standby'}.lock",
             )
             for path, way in ways.items()
@@ -265,9 +274,12 @@ class Domain:
             environment_agrees=client.pipe_directory in [str(entrance.directory.path) for entrance in self.entrances],
         )
 
-    def client_came_again(self, _: Client, handle: ProcessHandle) -> None:
+    def client_came_again(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        self._senses.client_came_again(handle)
+        self._senses.client_came_again(client, handle)
+
+    async def _unwatchable(self, handle: ProcessHandle) -> str:
+        return await self._senses.unwatchable(handle)
 
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""

@@ -119,13 +119,15 @@ class UvmSensor:
         if not client.let_be:
             self._look(client)
 
-    async def unwatchable(self, handle: ProcessHandle, uid: int = 0) -> str:
+    async def unwatchable(self, handle: ProcessHandle) -> str:
         """Look at all that a client has open; why something of it cannot be watched, or "".
 
         A client that has nothing to watch is not unwatchable: it cannot use a GPU yet. What it opens later is found.
         """
-        self.client_came(handle, uid)
-        client = self._clients[handle.key]
+        client = self._clients.get(handle.key)
+        if client is None:
+            return ""
+        self.client_came(handle, client.uid)
         asking = self._loop.create_future()
         client.asking.append(asking)
         if client.looking_since is None:

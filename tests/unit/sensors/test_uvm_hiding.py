@@ -48,7 +48,7 @@ def test_a_verdict_is_of_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def body(bench: Bench) -> None:
         process = bench.process("files = [os.open('/dev/null', 0) for _ in range(10)]", OPEN_SPACE)
-        assert await bench.sensor.unwatchable(process.handle) == ""
+        assert await bench.unwatchable(process.handle) == ""
         assert bench.attached() == [process.key]
 
     scenario(body)
@@ -58,7 +58,7 @@ def test_a_client_that_has_opened_nothing_yet_is_not_unwatchable() -> None:
     async def body(bench: Bench) -> None:
         empty, plain = bench.process(), bench.process(OPEN_PLAIN)
         for process in (empty, plain):
-            assert await bench.sensor.unwatchable(process.handle) == ""
+            assert await bench.unwatchable(process.handle) == ""
         assert bench.attached() == []
         assert bench.told == []
 
@@ -71,7 +71,7 @@ def test_decoys_make_a_client_unwatchable_until_they_are_gone(monkeypatch: pytes
     async def body(bench: Bench) -> None:
         process = bench.process(f"more = [os.dup(1) for _ in range({foreign_fd.MAX_COPIES + 1})]", OPEN_PLAIN)
         process.does("for each in more: os.dup2(plain, each)", OPEN_SPACE)
-        assert "more than 32 descriptors" in await bench.sensor.unwatchable(process.handle)
+        assert "more than 32 descriptors" in await bench.unwatchable(process.handle)
         assert bench.attached() == []
         process.does("for each in more: os.close(each)")
         await until(lambda: bench.attached() == [process.key])
@@ -83,14 +83,14 @@ def test_decoys_make_a_client_unwatchable_until_they_are_gone(monkeypatch: pytes
 def test_more_address_spaces_than_are_kept_make_a_client_unwatchable_for_good() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(opened(MAX_SPACES_OF_A_CLIENT, SPACES))
-        assert await bench.sensor.unwatchable(process.handle) == ""
+        assert await bench.unwatchable(process.handle) == ""
         assert bench.attached() == [process.key]
         process.does(OPEN_SPACE)
-        why = await bench.sensor.unwatchable(process.handle)
+        why = await bench.unwatchable(process.handle)
         assert why == f"it has had more than {MAX_SPACES_OF_A_CLIENT} address spaces"
         assert len(bench.driver.live(FATAL_FAULT)) == MAX_SPACES_OF_A_CLIENT
         process.does("os.close(space)")
-        assert await bench.sensor.unwatchable(process.handle) == why
+        assert await bench.unwatchable(process.handle) == why
         assert [each.reason for each in bench.told] == [why]
 
     scenario(body)
@@ -99,7 +99,7 @@ def test_more_address_spaces_than_are_kept_make_a_client_unwatchable_for_good() 
 def test_more_other_files_than_are_kept_make_a_client_unwatchable() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(opened(MAX_SPACES_OF_A_CLIENT + 1), OPEN_SPACE)
-        assert "other files" in await bench.sensor.unwatchable(process.handle)
+        assert "other files" in await bench.unwatchable(process.handle)
 
     scenario(body)
 
@@ -110,11 +110,11 @@ def test_one_user_does_not_take_the_places_of_others() -> None:
         for process in greedy[:2]:
             await bench.came(process.handle, 1000)
         assert bench.attached() == [process.key for process in greedy[:2]]
-        why = await bench.sensor.unwatchable(greedy[2].handle, 1000)
+        why = await bench.unwatchable(greedy[2].handle, 1000)
         assert why == "4 address spaces of its user are watched already"
         other, roots = bench.process(OPEN_SPACE), bench.process(OPEN_SPACE)
-        assert await bench.sensor.unwatchable(other.handle, 1001) == ""
-        assert await bench.sensor.unwatchable(roots.handle, 0) == ""
+        assert await bench.unwatchable(other.handle, 1001) == ""
+        assert await bench.unwatchable(roots.handle, 0) == ""
         assert {other.key, roots.key} < set(bench.attached())
 
     scenario(body, limits=Limits(most=6, of_a_user=4, roots=1))
@@ -126,12 +126,12 @@ def test_the_heaviest_user_gives_way() -> None:
         for process in heavy:
             await bench.came(process.handle, 1000)
         late = bench.process(OPEN_SPACE)
-        assert await bench.sensor.unwatchable(late.handle, 1001) == ""
+        assert await bench.unwatchable(late.handle, 1001) == ""
         assert bench.attached() == [*(process.key for process in heavy[:3]), late.key]
         (told,) = bench.told
         assert (told.process, told.unwatchable) == (heavy[3].key, True)
         # Nor does it take the place back.
-        assert "4 address spaces" in await bench.sensor.unwatchable(heavy[3].handle, 1000)
+        assert "4 address spaces" in await bench.unwatchable(heavy[3].handle, 1000)
         assert late.key in bench.attached()
 
     scenario(body, limits=Limits(most=4, of_a_user=4, roots=0))
@@ -167,7 +167,7 @@ def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread
             assert all("exchanges" in each.reason for each in bench.told)
             assert copied == len(processes) * (uvm_client.MAX_EXCHANGES + 1)
             for process in processes:
-                assert "exchanges" in await bench.sensor.unwatchable(process.handle, 1000)
+                assert "exchanges" in await bench.unwatchable(process.handle, 1000)
             assert copied == len(processes) * (uvm_client.MAX_EXCHANGES + 1)
             assert sum(thread.name == "close-foreign" for thread in threading.enumerate()) <= 2
         finally:
@@ -180,9 +180,12 @@ def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread
 def test_a_client_that_ends_while_it_is_asked_about_is_no_ones_delay() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
         asked = asyncio.create_task(bench.sensor.unwatchable(process.handle))
         await asyncio.sleep(0)
         bench.sensor.client_ended(process.key)
         assert await asked == ""
+        assert await bench.sensor.unwatchable(process.handle) == ""
+        assert bench.sensor.attachments() == []
 
     scenario(body)

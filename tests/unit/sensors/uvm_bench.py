@@ -85,6 +85,11 @@ class Bench:
         self.sensor.client_came(handle, uid)
         await until(lambda: not self.looking(handle.key))
 
+    async def unwatchable(self, handle: ProcessHandle, uid: int = 0) -> str:
+        """Tell the sensor, and ask it."""
+        self.sensor.client_came(handle, uid)
+        return await self.sensor.unwatchable(handle)
+
     def looking(self, key: ProcessKey) -> bool:
         """Whether the client is being looked at now."""
         return self.sensor._clients[key].looking_since is not None
