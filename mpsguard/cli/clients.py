@@ -77,7 +77,7 @@ def clients(session: Session, domain: str | None) -> None:
                 client.domain,
                 client.lane,
                 age(client.connected_at),
-                "adopted" if client.adopted else "came",
+                "adopted" if client.adopted else "unbrokered" if client.unbrokered else "came",
                 "yes" if watch.watched else "no",
                 client.gpus or "-",
                 (client.container or "-")[:12],

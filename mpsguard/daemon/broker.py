@@ -191,18 +191,12 @@ class Broker:
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
         known = self._clients.get(handle.key)
-        key = handle.key
         try:
             await self._check_watched(known, handle)
-            if known is None:
-                self._clients.entering.add(key)
         except BaseException:
             handle.close()
             raise
-        try:
-            await self._hand_over(front, opening, handle, known, privileged=privileged, began=began)
-        finally:
-            self._clients.entering.discard(key)
+        await self._hand_over(front, opening, handle, known, privileged=privileged, began=began)
 
     async def _hand_over(
         self,
@@ -216,6 +210,9 @@ class Broker:
     ) -> None:
         """Bring a client, which ``known`` is if it came before, to a lane; takes over ``handle``."""
         kept = False
+        key = handle.key
+        if known is None:
+            self._clients.entering.add(key)
         lane = self._way.now()
         task = asyncio.current_task()
         assert task is not None
@@ -226,8 +223,9 @@ class Broker:
             # It may have executed another program since it said who it is.
             handle.key = self._clients.key_now(handle.key)
             owner = (opening.sender.uid, opening.sender.gid)
-            client = clients.identify(handle, owner, told, domain=self._name, lane=lane.spec.name, adopted=False)
+            client = clients.identify(handle, owner, told, domain=self._name, lane=lane.spec.name)
             self._clients.add(client, handle)
+            self._clients.entering.discard(key)
 
         def handed_over() -> None:
             nonlocal kept
@@ -268,6 +266,7 @@ class Broker:
                         return
         finally:
             if not kept:
+                self._clients.entering.discard(key)
                 if reading is not None:
                     reading.cancel()
                 handle.close()

@@ -26,6 +26,7 @@ _GRAVE: Final = frozenset(
         "journal_dropped",
         "journal_damaged",
         "client_unwatched",
+        "client_unbrokered",
     }
 )
 

@@ -56,6 +56,12 @@ class Metrics:
         )
         self.parking = Gauge("mpsguard_clients_parking", "Clients held back now", ["domain"], registry=self.registry)
         self.clients = Gauge("mpsguard_clients", "Clients alive now", ["domain"], registry=self.registry)
+        self.unbrokered = Counter(
+            "mpsguard_unbrokered_clients",
+            "Clients found on a lane that did not come through the guard",
+            ["domain"],
+            registry=self.registry,
+        )
         self.unwatched = Counter(
             "mpsguard_unwatched_clients",
             "Times that a client was found to have something that cannot be watched",
@@ -102,8 +108,10 @@ class Metrics:
         """Make every series of a domain exist, so that a counter that never counted reads 0."""
         for reason in REFUSALS:
             self.refused.labels(name, reason)
-        for counter in (self.connections, self.open_connections, self.parking, self.clients, self.unwatched):
+        for counter in (self.connections, self.open_connections, self.parking, self.clients):
             counter.labels(name)
+        for total in (self.unwatched, self.unbrokered):
+            total.labels(name)
 
     def set_lane_state(self, domain: str, lane: str, state: LaneState) -> None:
         """Show one state as 1 and the others as 0."""

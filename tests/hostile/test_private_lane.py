@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.attacker import attack
-from tests.integration.guarded import Guarded
+from tests.integration.guarded import Guarded, wait_for
 
 pytestmark = [
     pytest.mark.slow(seconds=20, reason="attacks a real guard"),
@@ -44,6 +44,11 @@ def tries(guarded: Guarded) -> dict[str, Any]:
     return attack(guarded, TRIES, str(guarded.pipe / "control")).expect("tried")
 
 
+def looked(guarded: Guarded) -> int:
+    """How often the guard has asked for the list of clients."""
+    return (guarded.log / "control.log").read_text().count("Cmd:get_client_list")
+
+
 def test_no_other_user_gets_there_though_everybody_sees_the_path() -> None:
     with Guarded() as guarded:
         guarded.start()
@@ -68,3 +73,32 @@ def test_a_lane_that_an_earlier_version_left_open_is_shut_and_adopted() -> None:
         assert (after["adopted"], after["control"]) == (True, before["control"])
         assert tries(guarded)["results"] == ["PermissionError"] * 5
         assert attack(guarded, SERVED).expect("over")["served"]
+
+
+def test_who_gets_there_all_the_same_is_found_and_is_a_client_from_then_on() -> None:
+    with Guarded(policy="check_interval = 0.2") as guarded:
+        guarded.start()
+        honest = guarded.client()
+        honest.expect("started")
+        guarded.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(guarded.pipe)
+        direct = guarded.client()
+        guarded.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(guarded.public)
+        direct.expect("started")
+        (told,) = wait_for("a word of it", lambda: guarded.events("client_unbrokered"))
+        assert (told["data"]["pid"], told["data"]["uid"]) == (direct.pid, 0)
+        assert {each["process"]["pid"]: each["unbrokered"] for each in guarded.clients()} == {
+            honest.pid: False,
+            direct.pid: True,
+        }
+        assert guarded.metric("mpsguard_unbrokered_clients_total") == 1
+        assert "1 clients came past the guard" in guarded.ctl("status").stdout
+        direct.process.kill()
+        direct.process.wait()
+        wait_for("its end", lambda: [each["process"]["pid"] for each in guarded.clients()] == [honest.pid])
+        later = [guarded.client() for _ in range(4)]
+        for client in later:
+            client.expect("started")
+        wait_for("them all", lambda: len(guarded.clients()) == 5)
+        looks = looked(guarded)
+        wait_for("more looks", lambda: looked(guarded) >= looks + 4)
+        assert len(guarded.events("client_unbrokered")) == 1
