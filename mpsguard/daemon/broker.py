@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,7 +25,7 @@ from mpsguard.linux.disposal import ForeignCloser
 from mpsguard.linux.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.process_reader import UNKNOWN, Told
-from mpsguard.model import Credentials
+from mpsguard.model import Client, Credentials
 from mpsguard.mps import handshake
 from mpsguard.mps.burst_limit import BurstLimit
 from mpsguard.mps.handshake import PeerKind
@@ -71,8 +71,12 @@ class Broker:
         *,
         metrics: Metrics,
         events: EventStream,
+        unwatchable: Callable[[ProcessHandle], Awaitable[str]] | None = None,
     ) -> None:
-        """``way`` leads to one of ``lanes``."""
+        """``way`` leads to one of ``lanes``.
+
+        ``unwatchable`` tells why a known client cannot be watched, where such a client is to be refused.
+        """
         self._name = name
         self._policy = policy
         self._lanes = lanes
@@ -80,6 +84,7 @@ class Broker:
         self._clients = known
         self._metrics = metrics
         self._events = events
+        self._unwatchable = unwatchable
         self._connections = Connections(policy.max_connections)
         self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER)
         self._turns: asyncio.Handle | None = None
@@ -237,20 +242,42 @@ class Broker:
 
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
+        known = self._clients.get(handle.key)
+        try:
+            await self._check_watched(known, handle)
+        except BaseException:
+            handle.close()
+            raise
+        await self._hand_over(front, opening, handle, known, privileged=privileged, began=began)
+
+    async def _hand_over(
+        self,
+        front: PacketStream,
+        opening: Opening,
+        handle: ProcessHandle,
+        known: Client | None,
+        *,
+        privileged: bool,
+        began: float,
+    ) -> None:
+        """Bring a client, which ``known`` is if it came before, to a lane; takes over ``handle``."""
         kept = False
+        key = handle.key
+        if known is None:
+            self._clients.entering.add(key)
         lane = self._way.now()
         task = asyncio.current_task()
         assert task is not None
-        known = self._clients.get(handle.key) is not None
         # While the lane does its part: a client's start is not to wait for it.
-        reading = None if known else asyncio.create_task(self._clients.read(handle.key, opening.sender.uid))
+        reading = None if known is not None else asyncio.create_task(self._clients.read(handle.key, opening.sender.uid))
 
         def enter(told: Told) -> None:
             # It may have executed another program since it said who it is.
             handle.key = self._clients.key_now(handle.key)
             owner = (opening.sender.uid, opening.sender.gid)
-            client = clients.identify(handle, owner, told, domain=self._name, lane=lane.spec.name, adopted=False)
+            client = clients.identify(handle, owner, told, domain=self._name, lane=lane.spec.name)
             self._clients.add(client, handle)
+            self._clients.entering.discard(key)
 
         def handed_over() -> None:
             nonlocal kept
@@ -269,7 +296,8 @@ class Broker:
         due = began + self._policy.park_deadline
         try:
             program = None
-            if reading is not None and self._way.asks_for_the_program:
+            # Where clients are refused that cannot be watched, one is known before it can come for a context.
+            if reading is not None and (self._way.asks_for_the_program or self._unwatchable is not None):
                 program = clients.program_of((await reading).environment)
             choose = partial(self._way.for_client, handle.key, opening.sender, program)
             while True:
@@ -290,9 +318,21 @@ class Broker:
                         return
         finally:
             if not kept:
+                self._clients.entering.discard(key)
                 if reading is not None:
                     reading.cancel()
                 handle.close()
+
+    async def _check_watched(self, client: Client | None, handle: ProcessHandle) -> None:
+        """A client's first connection tells who it is; by the next one, for a context, CUDA has its address space."""
+        if self._unwatchable is None:
+            return
+        if client is not None:
+            why = await self._unwatchable(handle)
+        else:
+            why = "its first connection is not over" if handle.key in self._clients.entering else ""
+        if why:
+            raise RefusedError("unwatched", f"a client that cannot be watched: {why}")
 
     def _hold(self, front: PacketStream, opening: Opening) -> ProcessHandle:
         pid = opening.sender.pid
