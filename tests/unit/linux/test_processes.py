@@ -141,3 +141,11 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="control_lock"):
         FileLock.take(tmp_path / "control_lock", 0o666)
     assert victim.stat().st_mode & 0o777 != 0o666
+
+
+@pytest.mark.parametrize("odd", ["\x0b", "\x1c", "\r", "\u2028"])
+def test_the_name_of_a_cgroup_is_no_line(odd: str) -> None:
+    """Whoever a part of the tree was given to makes names in it; the kernel refuses none but those with a newline."""
+    text = f"4:memory:/m\n0::/user{odd}0::/docker/{HEX}\n".encode()
+    assert procfs.cgroup_paths(text) == {"memory": "/m", "": f"/user{odd}0::/docker/{HEX}"}
+    assert procfs.cgroup_of(text) == f"/user?0::/docker/{HEX}"
