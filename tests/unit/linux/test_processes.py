@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,25 @@ def test_the_environment_is_the_one_at_the_start() -> None:
     finally:
         child.kill()
         child.communicate()
+
+
+@pytest.mark.parametrize("pid", [0, -1, (1 << 22) + 1, (1 << 31) - 1, 1 << 31, 1 << 64])
+def test_a_number_that_no_process_has_is_no_process(pid: int) -> None:
+    with pytest.raises(ProcessLookupError):
+        ProcessHandle.open(pid)
+
+
+def test_a_thread_is_no_process() -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        with pytest.raises(ProcessLookupError):
+            ProcessHandle.open(thread.native_id)
+    finally:
+        over.set()
+        thread.join()
 
 
 HEX = "0123456789abcdef" * 4
