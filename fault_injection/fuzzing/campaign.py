@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import resource
+import signal
+import sys
 import time
 import traceback
 from collections import deque
@@ -22,9 +24,11 @@ _CHUNK: Final = 20_000
 """Cases of a worker process: it takes some 10 ms to start one, and what a case leaves behind ends with it."""
 _MEMORY: Final = 1 << 30
 """Bytes that a worker may allocate: the largest input is a mebibyte, so one that takes more has found a way."""
+_END_WITHIN: Final = 10.0
+"""Seconds for a worker to give everything back when it is told to end."""
 _LOOK: Final = 0.25
 """Seconds between two looks at the workers."""
-_KINDS_SHOWN: Final = 400
+_SHOWN: Final = 400
 """Characters of a case that are shown."""
 
 Make = Callable[[], Surface[Any]]
@@ -161,6 +165,9 @@ class _Worker:
 
     def kill(self) -> None:
         """End the process, and give everything back."""
+        # First in order: it may have processes of its own.
+        self._process.terminate()
+        self._process.join(_END_WITHIN)
         self._process.kill()
         self._process.join()
         self.results.close()
@@ -174,11 +181,25 @@ class _Worker:
 
 
 def _work(make: type[Surface[Any]], seed: int, chunk: Chunk, at: Any, out: Connection) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     began = time.monotonic()
-    _bound_memory()
-    surface = make()
-    before = _descriptors()
-    slowest = 0.0
+    if make.bounded:
+        _bound_memory()
+    slowest, number = 0.0, chunk.first
+    while number < chunk.end:
+        # A case that was broken off may have left something behind: what follows begins anew.
+        surface = make()
+        try:
+            number, slow = _feed(surface, seed, Chunk(chunk.surface, number, chunk.end), at, out)
+            slowest = max(slowest, slow)
+        finally:
+            surface.close()
+    out.send(Done(chunk.surface, chunk.end - chunk.first, time.monotonic() - began, slowest))
+
+
+def _feed(surface: Surface[Any], seed: int, chunk: Chunk, at: Any, out: Connection) -> tuple[int, float]:
+    """Run cases up to the first that fails; the number of the next, and the seconds of the slowest."""
+    before, slowest = _descriptors(), 0.0
     for number in range(chunk.first, chunk.end):
         at.value = number
         started = time.thread_time()
@@ -186,18 +207,14 @@ def _work(make: type[Surface[Any]], seed: int, chunk: Chunk, at: Any, out: Conne
         slowest = max(slowest, time.thread_time() - started)
         if failure is not None:
             out.send(failure)
-            # A case that was broken off may have left something behind.
-            surface.close()
-            surface = make()
-            before = _descriptors()
+            return number + 1, slowest
     try:
         surface.check()
         if _descriptors() > before:
-            raise BrokenPromiseError(f"{_descriptors() - before} more descriptors after cases {chunk}")
+            raise BrokenPromiseError(f"{_descriptors() - before} more descriptors after {chunk}")
     except Exception as error:  # that is what is looked for
         out.send(Failure(surface.name, -1, _described(error)))
-    surface.close()
-    out.send(Done(surface.name, chunk.end - chunk.first, time.monotonic() - began, slowest))
+    return chunk.end, slowest
 
 
 def one(surface: Surface[Any], seed: int, number: int) -> Failure | None:
@@ -208,15 +225,15 @@ def one(surface: Surface[Any], seed: int, number: int) -> Failure | None:
         surface.feed(made)
     except Exception as error:  # that is what is looked for
         shown = repr(made)
-        more = f" ... {len(shown)} characters" if len(shown) > _KINDS_SHOWN else ""
-        return Failure(surface.name, number, f"{_described(error)}\n  {shown[:_KINDS_SHOWN]}{more}")
+        more = f" ... {len(shown)} characters" if len(shown) > _SHOWN else ""
+        return Failure(surface.name, number, f"{_described(error)}\n  {shown[:_SHOWN]}{more}")
     return None
 
 
 def _described(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames[-4:]))
-    return f"{type(error).__name__}: {str(error)[:_KINDS_SHOWN]} ({where})"
+    return f"{type(error).__name__}: {str(error)[:_SHOWN]} ({where})"
 
 
 def _bound_memory() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -24,12 +25,11 @@ from mpsguard.mps.handshake import PeerKind, ProtocolError
 GREETING: Final = b"OUTBHELL\0"
 CREDENTIALS: Final = handshake.credentials_word(GREETING)
 KINDS: Final = tuple(handshake.encode_kind(kind) for kind in PeerKind)
-_COMMANDS: Final = (
+COMMANDS: Final = (
     b"get_server_list\n\0",
     b"set_default_active_thread_percentage 50\n\0",
     b"set_default_device_pinned_mem_limit 0 2G\n\0",
     b"set_default_client_priority 1\n\0",
-    b"quit -t 10\n\0",
     b"ps\n\0",
 )
 _WORDS: Final = (
@@ -37,7 +37,7 @@ _WORDS: Final = (
     CREDENTIALS,
     handshake.handover_word(GREETING),
     *KINDS,
-    *_COMMANDS,
+    *COMMANDS,
     handshake.END_OF_COMMANDS,
     handshake.encode_reply("Server not found"),
     handshake.encode_reply(2),
@@ -117,9 +117,9 @@ class Conversation(Surface[Exchange]):
         """A handshake of which some words are changed, left out or said twice."""
         kind = (PeerKind.CLIENT, PeerKind.CLIENT, PeerKind.UI, PeerKind.DEBUGGEE)[index(chance, 4)]
         if chance.random() < 0.5:
-            return Exchange(_some(chance, [CREDENTIALS, handshake.encode_kind(kind), *_COMMANDS[:1]]), None, kind)
-        peer = _some(chance, [handshake.ACKNOWLEDGEMENT])
-        return Exchange(peer, _some(chance, [GREETING, handshake.handover_word(GREETING)]), kind)
+            return Exchange(some(chance, [CREDENTIALS, handshake.encode_kind(kind), *COMMANDS[:1]]), None, kind)
+        peer = some(chance, [handshake.ACKNOWLEDGEMENT])
+        return Exchange(peer, some(chance, [GREETING, handshake.handover_word(GREETING)]), kind)
 
     def feed(self, case: Exchange) -> None:
         """Open a connection, or relay one."""
@@ -181,7 +181,8 @@ def _greeted(word: bytes) -> None:
     handshake.check_greeting(word)
 
 
-def _some(chance: Random, words: list[bytes]) -> tuple[Said, ...]:
+def some(chance: Random, words: Sequence[bytes]) -> tuple[Said, ...]:
+    """Some of the words, changed, left out or said twice; some with descriptors or under another name."""
     said = []
     for word in words:
         kind = index(chance, 8)

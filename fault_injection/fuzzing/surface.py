@@ -23,6 +23,8 @@ class Surface(ABC, Generic[C]):
     """Cases of a campaign, in proportion to those of the other surfaces."""
     patience: ClassVar[float] = PURE_PATIENCE
     """Seconds after which a case counts as a hang."""
+    bounded: ClassVar[bool] = True
+    """Whether the memory of the worker is bounded; not where it starts other processes."""
 
     @abstractmethod
     def make(self, chance: Random) -> C:

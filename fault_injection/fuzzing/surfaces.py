@@ -17,7 +17,7 @@ from fault_injection.fuzzing import (
 )
 from fault_injection.fuzzing.surface import Surface
 
-SURFACES: Final[Mapping[str, type[Surface[Any]]]] = {
+IN_PROCESS: Final[Mapping[str, type[Surface[Any]]]] = {
     each.name: each
     for each in (
         handshake.Words,
