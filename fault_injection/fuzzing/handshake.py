@@ -97,6 +97,8 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 _OTHERS: Final = (Credentials(1, 0, 0), Credentials(1, 65534, 65534))
+_DESCRIPTORS: Final = (1, 2, 17, 60)
+"""With a packet: more than are ever taken, and of a few packets no more than may be in flight."""
 _MOST_BYTES: Final = 24_000
 """Of a packet: eight of them fit into a socket's queue, so that nobody waits for room."""
 _DEADLINE: Final = 5.0
@@ -187,7 +189,7 @@ def some(chance: Random, words: Sequence[bytes]) -> tuple[Said, ...]:
     for word in words:
         kind = index(chance, 8)
         data = changed(chance, word, _WORDS)[:_MOST_BYTES] if kind < 2 else word
-        descriptors = (0, 1, 2, 17, 253)[index(chance, 5)] if chance.random() < 0.1 else 0
+        descriptors = _DESCRIPTORS[index(chance, len(_DESCRIPTORS))] if chance.random() < 0.1 else 0
         under = _OTHERS[index(chance, 2)] if chance.random() < 0.05 and os.geteuid() == 0 else None
         said += [Said(data, descriptors, under)] * (0 if kind == 2 else 2 if kind == 3 else 1)
     return tuple(said)

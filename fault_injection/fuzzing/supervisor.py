@@ -88,6 +88,7 @@ class Channel(Surface[tuple[Said, ...]]):
         listener.listen()
         listener.setblocking(False)
         blocking = self._owned(socket.socket(socket.AF_INET))
+        blocking.bind(("127.0.0.1", 0))
         blocking.listen()
         streams = [self._owned(one) for one in socket.socketpair()]
         packets = [self._owned(one) for one in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
