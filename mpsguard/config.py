@@ -126,6 +126,9 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sentinel: bool = False
     """Keep an idle process of ours on the lane while it has clients, which tells whose kernel an SM fault was in. It
     takes a client's place and the memory of a context on each GPU (docs/sm-faults.md)."""
+    unwatched: Literal["serve", "refuse"] = "serve"
+    """What becomes of a client that cannot be watched (docs/security.md): its faults would not be seen, nor its end be
+    harmless. With ``refuse`` its next connection is refused, so that it gets no context; it is not ended."""
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
     lifelines: Lifelines = Lifelines()

@@ -56,6 +56,8 @@ class Client(msgspec.Struct, frozen=True):
     connected_at: float
     adopted: bool = False
     """True if this guard did not see the client come but found it on an adopted lane."""
+    unbrokered: bool = False
+    """True if it came to the lane past this guard, while it served."""
     pipe_directory: str | None = None
     """``CUDA_MPS_PIPE_DIRECTORY`` of the client's environment at start, if set."""
     program: str | None = None

@@ -134,9 +134,8 @@ class Fleet:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            # The vendor's changes the uid alone (setuid(2), 535 and 550), and so the server keeps the daemon's group.
             user=runs_as if other else None,
-            group=runs_as if other else None,
-            extra_groups=[] if other else None,
         )
         server = Server(process, runs_as, os.pidfd_open(process.pid))
         self.servers.append(server)

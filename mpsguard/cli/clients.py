@@ -14,7 +14,7 @@ from mpsguard.model import Client
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard
-    from mpsguard.sensors.uvm import Attachment
+    from mpsguard.sensors.uvm_client import Attachment
 
 
 class Arguments(msgspec.Struct):
@@ -30,6 +30,8 @@ class Watch(msgspec.Struct, frozen=True):
     watched: bool
     reason: str
     """Why it is not; "" if it is."""
+    unwatchable: bool = False
+    """It has something that cannot be watched: not merely nothing yet."""
 
 
 class ClientList(msgspec.Struct, frozen=True):
@@ -50,7 +52,7 @@ async def serve(guard: Guard, arguments: Arguments) -> ClientList:
 def _watch(client: Client, attachment: Attachment | None) -> Watch:
     if attachment is None:
         return Watch(client.process.pid, False, "unknown to the uvm sensor")
-    return Watch(client.process.pid, attachment.attached, attachment.reason)
+    return Watch(client.process.pid, attachment.attached, attachment.reason, attachment.unwatchable)
 
 
 HANDLER = Handler("clients", Arguments, serve)
@@ -75,7 +77,7 @@ def clients(session: Session, domain: str | None) -> None:
                 client.domain,
                 client.lane,
                 age(client.connected_at),
-                "adopted" if client.adopted else "came",
+                "adopted" if client.adopted else "unbrokered" if client.unbrokered else "came",
                 "yes" if watch.watched else "no",
                 client.gpus or "-",
                 (client.container or "-")[:12],
@@ -86,3 +88,6 @@ def clients(session: Session, domain: str | None) -> None:
         optional=("GPUS", "CONTAINER", "SEEN", "DOMAIN", "UID"),
         cut="COMMAND",
     )
+    for watch in result.watches:
+        if watch.unwatchable:
+            session.console.print(f"{watch.pid} cannot be watched: {watch.reason}", markup=False)

@@ -15,6 +15,7 @@ from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.config import Config, ConfigError
 from mpsguard.daemon import protocol
 from mpsguard.linux import exec_watch, file_lock, privileges, seqpacket
+from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.sensors import kmod
 
 _STOCK_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108  # the vendor's own default pipe directory
@@ -42,6 +43,8 @@ def examine(settings: Config) -> Iterator[Finding]:
     for domain in settings.domain:
         yield _control_binary(domain)
         yield from _public_directory(domain)
+        if domain.unwatched == "refuse":
+            yield _watching(domain)
     yield _descriptors()
     yield _system_calls()
     yield _api(settings)
@@ -84,6 +87,15 @@ def _control_binary(domain: config.Domain) -> Finding:
         return Finding(subject, Grade.OK, config.find_control_binary(domain))
     except ConfigError as error:
         return Finding(subject, Grade.PROBLEM, str(error))
+
+
+def _watching(domain: config.Domain) -> Finding:
+    subject = f"{domain.name}: unwatched clients"
+    try:
+        os.close(ToolsDriver().open())
+    except OSError as error:
+        return Finding(subject, Grade.PROBLEM, f"they are refused, and none can be watched: {error}")
+    return Finding(subject, Grade.OK, "a client that cannot be watched is refused")
 
 
 def _public_directory(domain: config.Domain) -> Iterator[Finding]:

@@ -98,6 +98,11 @@ async def serve(guard: Guard, _: Arguments) -> Status:
         if not domain.impersonates
     ]
     notes += [
+        f"{domain.name}: {count} clients came past the guard (mpsguard-ctl clients)"
+        for domain in guard.domains.values()
+        if (count := sum(client.unbrokered for client in domain.clients.all()))
+    ]
+    notes += [
         f"{domain.name}: simulated: no GPU is behind it"
         for domain in guard.domains.values()
         if domain.settings.simulated

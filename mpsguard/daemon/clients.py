@@ -25,7 +25,14 @@ _VARIABLES: Final = (_GPUS, _PIPE_DIRECTORY, PROGRAM_VARIABLE)
 
 
 def identify(
-    handle: ProcessHandle, owner: tuple[int, int], told: Told, *, domain: str, lane: str, adopted: bool
+    handle: ProcessHandle,
+    owner: tuple[int, int],
+    told: Told,
+    *,
+    domain: str,
+    lane: str,
+    adopted: bool = False,
+    unbrokered: bool = False,
 ) -> Client:
     """A client, by what was read of it (`Clients.read`); ``owner`` is its uid and gid."""
     environment = told.environment
@@ -43,6 +50,7 @@ def identify(
         lane=lane,
         connected_at=time.time(),
         adopted=adopted,
+        unbrokered=unbrokered,
         pipe_directory=procfs.printable(directory)[:_MAX_PATH] if directory is not None else None,
         program=program_of(environment),
     )
@@ -75,6 +83,8 @@ class Clients:
         self._alive: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
         self._changed: dict[ProcessKey, ProcessHandle] = {}
         """Living processes that have executed another program since they were clients, with the key they had then."""
+        self.entering: set[ProcessKey] = set()
+        """Processes whose first connection is under way: clients in a moment, if it succeeds."""
         self._execs: ExecWatch | None = None
         self._reader = LoopReader()
 

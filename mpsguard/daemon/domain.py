@@ -1,6 +1,7 @@
 """One domain at work: its public directories, its lanes, its brokers, its clients."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ from mpsguard.daemon.lanes import Lanes
 from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.senses import Senses
 from mpsguard.daemon.sentinel import LaneSentinel
+from mpsguard.daemon.unbrokered import Reconciliation, is_anothers
 from mpsguard.daemon.way import ToWait, ToWork, Way
 from mpsguard.evidence import ProcessEnded
 from mpsguard.linux import procfs
@@ -85,6 +87,7 @@ class Domain:
         self._launcher = launcher
         self._adopting: set[asyncio.Task[None]] = set()
         self._sentinels: dict[str, LaneSentinel] = {}
+        self._reconciliations: dict[str, Reconciliation] = {}
         self._unsettled: set[str] = set()
         self.settled = asyncio.Event()
         """Set once every lane has been adopted or started, or could not be."""
@@ -99,7 +102,16 @@ class Domain:
         self.entrances = tuple(
             Entrance(
                 path,
-                Broker(self.name, settings.policy, self.lanes, way, self.clients, metrics=metrics, events=events),
+                Broker(
+                    self.name,
+                    settings.policy,
+                    self.lanes,
+                    way,
+                    self.clients,
+                    metrics=metrics,
+                    events=events,
+                    unwatchable=self._unwatchable if settings.unwatched == "refuse" else None,
+                ),
                 Path(guard.run_directory) / f"{self.name}.{'public' if path == public else 'standby'}.lock",
             )
             for path, way in ways.items()
@@ -113,6 +125,7 @@ class Domain:
             self._noticed(lane, kind, data)
 
         lane = Lane(spec, store, noticed, self._launcher)
+        self._reconciliations[spec.name] = Reconciliation(lane, self._known_pids, self._found_unbrokered)
         self._unsettled.add(spec.name)
         self._show(lane.report)
         return lane
@@ -160,6 +173,7 @@ class Domain:
         sentinels = [self._post_sentinel(lane, senses) for lane in self.lanes.all] if self.settings.sentinel else []
         for entrance in self.entrances:
             entrance.broker.listen(entrance.directory.sockets)
+        looking = [asyncio.create_task(each.run()) for each in self._reconciliations.values()]
         running = {asyncio.create_task(lane.run(), name=lane.spec.name): lane for lane in self.lanes.all}
         try:
             done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -170,11 +184,17 @@ class Domain:
         finally:
             for entrance in self.entrances:
                 await entrance.broker.close()
-            for task in (*running, *self._adopting, *sentinels):
+            for task in (*running, *self._adopting, *sentinels, *looking):
                 task.cancel()
                 await asyncio.wait({task})
             self.clients.close()
             self.close()
+
+    def _known_pids(self) -> set[int]:
+        """Of clients, of those about to be, and of what the guard itself has on its lanes."""
+        sentinels = {sentinel.pid for sentinel in self._sentinels.values() if sentinel.pid is not None}
+        entering = {key.pid for key in self.clients.entering}
+        return {client.process.pid for client in self.clients.all()} | entering | sentinels | {os.getpid()}
 
     async def _quit(self, lane: Lane) -> None:
         """The domain's other lane was told to quit: this one goes with it, when its clients have gone."""
@@ -226,16 +246,23 @@ class Domain:
         """Find the clients that came before this guard did: the control daemon lists them, /proc says who they are."""
         try:
             for pid in await lane.clients():
-                await self._adopt_client(lane, pid)
+                await self._adopt_client(lane, pid, adopted=True)
         except CommandFailedError as error:
             self._events.publish("clients_not_adopted", self.name, detail=str(error))
         finally:
             self._has_settled(lane.spec.name)
 
-    async def _adopt_client(self, lane: Lane, pid: int) -> None:
+    async def _found_unbrokered(self, lane: Lane, pid: int) -> None:
+        await self._adopt_client(lane, pid, adopted=False)
+
+    async def _adopt_client(self, lane: Lane, pid: int, *, adopted: bool) -> None:
+        """Enter a client that the control daemon lists, and that did not come to this guard."""
         try:
             handle = ProcessHandle.open(pid)
         except ProcessLookupError:
+            return
+        if is_anothers(handle.key, (held.process for held in self._senses.lifelines.held())):
+            handle.close()
             return
         try:
             handle.key = self.clients.key_now(handle.key)
@@ -246,15 +273,29 @@ class Domain:
             if isinstance(error, ProcessLookupError):
                 return
             raise
-        client = clients.identify(handle, owner, told, domain=self.name, lane=lane.spec.name, adopted=True)
+        if self.clients.get(handle.key) is not None:
+            handle.close()
+            return
+        client = clients.identify(
+            handle,
+            owner,
+            told,
+            domain=self.name,
+            lane=lane.spec.name,
+            adopted=adopted,
+            unbrokered=not adopted,
+        )
         self.clients.add(client, handle)
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
         self._senses.client_came(client, handle)
         self._population_changed()
+        if client.unbrokered:
+            self._metrics.unbrokered.labels(self.name).inc()
+        came = "client_unbrokered" if client.unbrokered else "client_connected"
         self._events.publish(
-            "client_adopted" if client.adopted else "client_connected",
+            "client_adopted" if client.adopted else came,
             self.name,
             pid=client.process.pid,
             start_ticks=client.process.start_ticks,
@@ -265,13 +306,18 @@ class Domain:
             environment_agrees=client.pipe_directory in [str(entrance.directory.path) for entrance in self.entrances],
         )
 
-    def client_came_again(self, _: Client, handle: ProcessHandle) -> None:
+    def client_came_again(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        self._senses.client_came_again(handle)
+        self._senses.client_came_again(client, handle)
+
+    async def _unwatchable(self, handle: ProcessHandle) -> str:
+        return await self._senses.unwatchable(handle)
 
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
         lane = self.lanes.named(client.lane)
+        if client.lane in self._reconciliations:
+            self._reconciliations[client.lane].client_ended(client.process.pid)
         servers = tuple(server.process.pid for server in lane.report.servers) if lane is not None else ()
         self._senses.client_ended(client, handle, servers, self._hold_for)
         self._population_changed()

@@ -25,6 +25,8 @@ _GRAVE: Final = frozenset(
         "journal_failed",
         "journal_dropped",
         "journal_damaged",
+        "client_unwatched",
+        "client_unbrokered",
     }
 )
 

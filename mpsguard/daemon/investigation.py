@@ -17,6 +17,7 @@ from mpsguard.evidence import Evidence, Source, UvmFault
 from mpsguard.incident import Incident
 from mpsguard.model import Client
 from mpsguard.sensors import kernel_log
+from mpsguard.sensors.uvm_client import Attachment
 
 _POSITION: Final = "kernel_log_position"
 _CLOSE_WITHIN: Final = 5.0
@@ -51,7 +52,8 @@ class Investigation:
         self._waiting: list[Evidence] = []
         self._concluded = concluded
         self._desk = IncidentDesk(journal, clients, self._told)
-        self.senses = Senses(self._take, self._kernel_log_after(), core_directory, self._noticed)
+        self._clients = clients
+        self.senses = Senses(self._take, self._kernel_log_after(), core_directory, self._noticed, self._unwatched)
 
     async def close(self) -> None:
         """Give everything back; what was seen is on disk then, unless the disk hangs."""
@@ -90,6 +92,21 @@ class Investigation:
     def _noticed(self, kind: str, data: Mapping[str, Any]) -> None:
         self._events.publish(kind, "", **data)
         self._metrics.lifelines.set(len(self.senses.lifelines.held()))
+
+    def _unwatched(self, attachment: Attachment) -> None:
+        client = next((client for client in self._clients() if client.process == attachment.process), None)
+        if client is None:
+            return
+        if attachment.unwatchable:
+            self._metrics.unwatched.labels(client.domain).inc()
+        self._events.publish(
+            "client_unwatched" if attachment.unwatchable else "client_watched",
+            client.domain,
+            pid=client.process.pid,
+            start_ticks=client.process.start_ticks,
+            uid=client.uid,
+            reason=attachment.reason,
+        )
 
     def _told(self, incident_id: str, incident: Incident, new: bool) -> None:
         if new:

@@ -16,11 +16,13 @@ REFUSALS: Final = (
     "hung_up",
     "evicted",
     "foreign_user",
+    "unwatched",
     "failed",
 )
 """Why the broker closed a connection: it said nothing in time; it spoke another protocol; its message was too long;
 its credentials were not the peer's; it brought file descriptors; its connection type is unknown or forbidden; it left
-in mid-handshake; it made room for others; an unprivileged guard cannot speak for its user; the guard itself failed."""
+in mid-handshake; it made room for others; an unprivileged guard cannot speak for its user; it cannot be watched, and
+the domain refuses such clients; the guard itself failed."""
 
 
 class Metrics:
@@ -54,6 +56,18 @@ class Metrics:
         )
         self.parking = Gauge("mpsguard_clients_parking", "Clients held back now", ["domain"], registry=self.registry)
         self.clients = Gauge("mpsguard_clients", "Clients alive now", ["domain"], registry=self.registry)
+        self.unbrokered = Counter(
+            "mpsguard_unbrokered_clients",
+            "Clients found on a lane that did not come through the guard",
+            ["domain"],
+            registry=self.registry,
+        )
+        self.unwatched = Counter(
+            "mpsguard_unwatched_clients",
+            "Times that a client was found to have something that cannot be watched",
+            ["domain"],
+            registry=self.registry,
+        )
         self.relay_seconds = Histogram(
             "mpsguard_client_handshake_seconds",
             "From a client's connection to its handover, parking included",
@@ -96,6 +110,8 @@ class Metrics:
             self.refused.labels(name, reason)
         for counter in (self.connections, self.open_connections, self.parking, self.clients):
             counter.labels(name)
+        for total in (self.unwatched, self.unbrokered):
+            total.labels(name)
 
     def set_lane_state(self, domain: str, lane: str, state: LaneState) -> None:
         """Show one state as 1 and the others as 0."""

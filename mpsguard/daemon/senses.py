@@ -22,7 +22,8 @@ from mpsguard.sensors.nvml import NvmlSensor
 from mpsguard.sensors.process_ends import ProcessEndsSensor
 from mpsguard.sensors.sm_errors import SmErrorSensor
 from mpsguard.sensors.state import SensorState
-from mpsguard.sensors.uvm import Attachment, UvmSensor
+from mpsguard.sensors.uvm import UvmSensor
+from mpsguard.sensors.uvm_client import Attachment
 from mpsguard.sensors.zones import ZoneSensor
 
 _SM_XIDS: Final = frozenset({13, 43})
@@ -44,11 +45,15 @@ class Senses:
         kernel_log_after: int | None,
         core_directory: Path | None,
         notice: Callable[[str, Mapping[str, Any]], None],
+        unwatched: Callable[[Attachment], None],
     ) -> None:
-        """``kernel_log_after``: see `KernelLogSensor`; ``core_directory``: `CoreDirectory`; ``notice``: `Lifelines`."""
+        """``kernel_log_after``: see `KernelLogSensor`; ``core_directory``: `CoreDirectory`; ``notice``: `Lifelines`.
+
+        ``unwatched`` hears when a client cannot be watched, and when it can again.
+        """
         self._take = take
         self._zones = ZoneSensor(take)
-        self._uvm = UvmSensor(self._faulted)
+        self._uvm = UvmSensor(self._faulted, told=unwatched)
         self._kernel_log = KernelLogSensor(self._logged, after=kernel_log_after)
         self._nvml = NvmlSensor(take)
         self.lifelines = Lifelines(self._uvm, self._nvml, notice)
@@ -83,11 +88,15 @@ class Senses:
             )
         )
         self._zones.client_came(handle)
-        self._uvm.client_came(handle)
+        self._uvm.client_came(handle, client.uid)
 
-    def client_came_again(self, handle: ProcessHandle) -> None:
+    def client_came_again(self, client: Client, handle: ProcessHandle) -> None:
         """A known client has made another connection: it may have opened its address space since."""
-        self._uvm.client_came(handle)
+        self._uvm.client_came(handle, client.uid)
+
+    async def unwatchable(self, handle: ProcessHandle) -> str:
+        """Why something of a client cannot be watched now; "" if all that it has is, or it has nothing yet."""
+        return await self._uvm.unwatchable(handle)
 
     def client_ended(
         self,

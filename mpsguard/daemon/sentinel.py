@@ -69,6 +69,8 @@ class LaneSentinel:
         self._program = program
         self._changed = asyncio.Event()
         self._state = SensorState(False, "no clients on the lane")
+        self.pid: int | None = None
+        """Of the process, while it is there."""
 
     def look(self) -> None:
         """To be called when clients came or went, or the lane's state changed."""
@@ -172,6 +174,7 @@ class LaneSentinel:
             start_new_session=True,
             **user,
         )
+        self.pid = child.pid
         try:
             yield child
         finally:
@@ -187,6 +190,7 @@ class LaneSentinel:
                     with suppress(ProcessLookupError):
                         child.kill()
                     await child.wait()
+                self.pid = None
 
     def _environment(self, core: int) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}

@@ -14,8 +14,6 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpsguard.linux import disposal
-
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _SYS_PIDFD_GETFD: Final = 438
 """Linux 5.6; the same number on every architecture."""
@@ -33,22 +31,31 @@ _STATX_RDEV_AT: Final = 128
 """``struct statx`` (statx(2)): stx_mode, then stx_rdev_major and stx_rdev_minor."""
 
 MAX_LOOKED_AT: Final = 4096
-"""Descriptors of one process that are looked at: about 25 ms. A process may have a million, to keep us busy."""
+"""Descriptors of one process that are looked at at once: about 25 ms. A process may have a million, to keep us busy."""
 
 MAX_COPIES: Final = 32
 """Copies made of one process's descriptors; CUDA has two of nvidia-uvm."""
+
+_FIRST_ENTRY: Final = 2
+"""Where descriptor 0 stands in /proc/PID/fd, after ``.`` and ``..``: an entry's position is its number and two
+(proc_readfd_common, fs/proc/fd.c)."""
 
 
 class Copies(NamedTuple):
     """Copies of another process's descriptors; they are close-on-exec and belong to the caller."""
 
     fds: list[int]
-    complete: bool
-    """False if the process has more descriptors than were looked at, or more of the device than were copied."""
+    next_descriptor: int | None
+    """Where the next look goes on; None if there is nothing beyond what was looked at."""
+    too_many: bool = False
+    """The process has more descriptors of the device than were copied."""
+    exchanged: int | None = None
+    """A copy of another file, which the process put in the place of one of the device meanwhile; the look ended there.
+    It may be a trap (see above): close it where waiting does no harm."""
 
 
-def copies_of_device(pidfd: int, pid: int, device: Path) -> Copies:
-    """Copy every descriptor of the character device at ``device`` that the process holds.
+def copies_of_device(pidfd: int, pid: int, device: Path, first: int = 0) -> Copies:
+    """Copy the descriptors of the character device at ``device`` that the process holds, from number ``first`` on.
 
     ``pidfd`` and ``pid`` are the same process; if it has ended, ProcessLookupError. PermissionError without
     CAP_SYS_PTRACE over it; FileNotFoundError if there is no such device.
@@ -58,18 +65,20 @@ def copies_of_device(pidfd: int, pid: int, device: Path) -> Copies:
     try:
         directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            os.lseek(directory, first + _FIRST_ENTRY if first else 0, os.SEEK_SET)
             with os.scandir(directory) as entries:
                 names = [entry.name for entry in itertools.islice(entries, MAX_LOOKED_AT + 1)]
             for name in names[:MAX_LOOKED_AT]:
+                if not _looks_like(directory, name, device, wanted):
+                    continue
                 if len(copies) == MAX_COPIES:
-                    return Copies(copies, complete=False)
-                if not _looks_like(directory, name, device, wanted) or (fd := _copy(pidfd, int(name))) is None:
+                    return Copies(copies, None, too_many=True)
+                if (fd := _copy(pidfd, int(name))) is None:
                     continue
                 # By now the process may have put another file there.
-                if _device_number(f"/proc/self/fd/{fd}") == wanted:
-                    copies.append(fd)
-                else:
-                    disposal.of_strangers((fd,))
+                if _device_number(f"/proc/self/fd/{fd}") != wanted:
+                    return Copies(copies, None, exchanged=fd)
+                copies.append(fd)
         finally:
             os.close(directory)
     except FileNotFoundError:
@@ -78,7 +87,7 @@ def copies_of_device(pidfd: int, pid: int, device: Path) -> Copies:
         for fd in copies:
             os.close(fd)
         raise
-    return Copies(copies, complete=len(names) <= MAX_LOOKED_AT)
+    return Copies(copies, int(names[MAX_LOOKED_AT]) if len(names) > MAX_LOOKED_AT else None)
 
 
 def copies_of_link(pidfd: int, pid: int, text: str, most: int) -> list[int]:

@@ -5,7 +5,6 @@ never the lane. Who wants the lane itself to end sends the vendor's ``quit`` (se
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ import msgspec
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
-from mpsguard.mps import command, control_process, lane_state, settings
+from mpsguard.mps import command, control_process, lane_directories, lane_state, settings
 from mpsguard.mps.burst_limit import BurstLimit, backoff
 from mpsguard.mps.command import Command, CommandFailedError, CommandTimeoutError, CommandWorker, Reply
 from mpsguard.mps.control_process import Launch, Launcher, StartError
@@ -205,6 +204,9 @@ class Lane:
     async def run(self) -> None:
         """Adopt or start the control daemon and keep one running; returns only after an expected quit."""
         try:
+            # A lane of an earlier version may be open to strangers. What cannot be mended fails when it is used.
+            with suppress(OSError):
+                lane_directories.shut(self.spec.pipe_directory, multiuser=self.spec.multiuser)
             failures = 0
             while not self._quitting.is_set():
                 found = await self._look()
@@ -257,7 +259,7 @@ class Lane:
         self._limit.happened(loop.time())
         self._set(state=LaneState.INITIALIZING, reason="the control daemon is starting", starts=self.report.starts + 1)
         try:
-            self._make_directories()
+            lane_directories.make(self.spec.pipe_directory, self.spec.log_directory, multiuser=self.spec.multiuser)
             await self._launcher(self.spec.launch)
         except (StartError, OSError) as error:
             self._set(state=LaneState.DOWN, reason=str(error))
@@ -350,19 +352,6 @@ class Lane:
         state, reason = lane_state.decide(servers)
         self._set(state=state, reason=reason, servers=servers)
         return self.report
-
-    def _make_directories(self) -> None:
-        # A server of another user must reach `control` by path; with -M, or one user only, nobody but us needs to.
-        passable = 0o711 if os.geteuid() == 0 else 0o700
-        private = 0o700 if self.spec.multiuser else passable
-        for directory, mode in (
-            (self.spec.pipe_directory.parent.parent, passable),
-            (self.spec.pipe_directory.parent, private),
-            (self.spec.pipe_directory, private),
-            (self.spec.log_directory, 0o755),
-        ):
-            directory.mkdir(mode=mode, parents=True, exist_ok=True)
-            directory.chmod(mode)
 
     def _save(self, desired: Any) -> None:
         try:

@@ -2,8 +2,11 @@
 
 It is attached from outside, to the files that a client has open; the client notices nothing. A CUDA process opens its
 address space about when it first speaks to the MPS daemon, and nothing tells of that moment. So the sensor looks at
-each handshake of the client, and a few times more in the two seconds after it, and then at which GPUs the client has
-registered in it. It needs CAP_SYS_PTRACE over the clients, and kcmp(2).
+each handshake of the client, a few times more in the two seconds after it, also at which GPUs the client has registered
+in it, and every few seconds from then on. It needs CAP_SYS_PTRACE over the clients, and kcmp(2).
+
+A client may hide its address space behind other files, or open more than are watched. It is told then that it cannot be
+watched; what becomes of it is for others to say.
 
 What was found is kept until the client ends, also if the client closes it: a kernel of it may still run there, and one
 that outlives its address space ends every client of its server. Executing another program closes it, and is an end.
@@ -27,8 +30,6 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
-import msgspec
-
 from mpsguard.evidence import Evidence
 from mpsguard.linux import foreign_fd
 from mpsguard.linux.process import ProcessHandle
@@ -36,61 +37,30 @@ from mpsguard.linux.side_threads import SideThreads
 from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
 from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.model import ProcessKey
+from mpsguard.sensors import uvm_client, uvm_shares
 from mpsguard.sensors.state import SensorState
+from mpsguard.sensors.uvm_client import Attachment, WatchedClient
 from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, Found, Looker, Order
+from mpsguard.sensors.uvm_shares import Limits, Refusal, Watched
 from mpsguard.sensors.uvm_space import Counts, WatchedSpace
 
 LOOKS: Final = (0.01, 0.02, 0.05, 0.12, 0.3, 0.5, 1.0)
 """Seconds between the looks at a client after a handshake: eight in 2 s, for its address space, then for its GPUs."""
 
-MAX_SPACES: Final = 512
-"""Address spaces watched at once: three descriptors and six pages each."""
+LATER: Final = 5.0
+"""Seconds between the looks after those, at the shortest: a client may open its address space when it likes."""
 
-SLOW: Final = 2.0
-"""Seconds after which a look, which takes some milliseconds, is said to be held up."""
+_LATER_SHARE: Final = 500
+"""Times as long as its last look took, a client is left alone after that: no more than 0.2 % of a core for each."""
+
+VERDICT_WITHIN: Final = 5.0
+"""Seconds that `UvmSensor.unwatchable` waits for a look, which takes milliseconds unless the driver is held up."""
 
 CLOSE_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.close` gives the threads."""
 
 _LOOKERS: Final = 4
 _CLOSERS: Final = 4
-
-
-class Attachment(msgspec.Struct, frozen=True):
-    """Whether a client is watched."""
-
-    process: ProcessKey
-    attached: bool
-    reason: str
-    """Why it is not (yet); "" if it is."""
-
-
-class _Client:
-    def __init__(self, key: ProcessKey) -> None:
-        self.key = key
-        self.spaces: list[WatchedSpace] = []
-        self.anchors: tuple[int, ...] = ()
-        """See `Found.anchors`."""
-        self.reason = "it has not been looked at yet"
-        self.pidfd = -1
-        self.looks = 0
-        self.looking_since: float | None = None
-        self.look_again = False
-        """It has come again while it was being looked at."""
-        self.let_be = False
-        """There is nothing to look for until it comes again."""
-        self.timer: asyncio.TimerHandle | None = None
-
-    def cancel_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    def close(self) -> None:
-        self.cancel_timer()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
 
 
 class UvmSensor:
@@ -105,14 +75,19 @@ class UvmSensor:
         driver: ToolsDriver | None = None,
         device: Path = Path("/dev/nvidia-uvm"),
         gpus: Path = PROC_GPUS,
-        max_spaces: int = MAX_SPACES,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
+        told: Callable[[Attachment], None] = lambda _: None,
     ) -> None:
-        """Made inside a running event loop."""
+        """Made inside a running event loop.
+
+        ``told`` hears when a client cannot be watched, and when it can again; not while the sensor is absent.
+        """
         self._emit = emit
         self._looker = Looker(driver or ToolsDriver(), device, GpuAddresses(gpus), self._close_files)
-        self._max_spaces = max_spaces
-        self._clients: dict[ProcessKey, _Client] = {}
-        self._held: dict[ProcessKey, _Client] = {}
+        self._limits = limits
+        self._told = told
+        self._clients: dict[ProcessKey, WatchedClient] = {}
+        self._held: dict[ProcessKey, WatchedClient] = {}
         self._counts = Counts()
         self._loop = asyncio.get_running_loop()
         self._found: deque[Callable[[], None]] = deque()
@@ -125,22 +100,45 @@ class UvmSensor:
         self._trying_since: float | None = None
         self._try()
 
-    def client_came(self, handle: ProcessHandle) -> None:
-        """Look for the client's address space, now and for the next 2 s until it is found.
+    def client_came(self, handle: ProcessHandle, uid: int = 0) -> None:
+        """Look for the address space of a user's client, now and several times in the next 2 s.
 
         To be called at each handshake of a client. ``handle`` may be closed afterwards.
         """
-        client = self._clients.setdefault(handle.key, _Client(handle.key))
+        client = self._clients.setdefault(handle.key, WatchedClient(handle.key, uid))
         if client.pidfd < 0:
             try:
                 client.pidfd = os.dup(handle.fileno())
             except OSError as error:
-                client.reason = f"it cannot be held: {error}"
+                client.trouble = f"it cannot be held: {error}"
+                self._say(client)
                 return
         client.cancel_timer()
-        client.looks = 0
-        client.let_be = False
-        self._look(client)
+        client.looks = client.first = 0
+        client.let_be = client.exchanges > uvm_client.MAX_EXCHANGES
+        if not client.let_be:
+            self._look(client)
+
+    async def unwatchable(self, handle: ProcessHandle) -> str:
+        """Look at all that a client has open; why something of it cannot be watched, or "".
+
+        A client that has nothing to watch is not unwatchable: it cannot use a GPU yet. What it opens later is found.
+        """
+        client = self._clients.get(handle.key)
+        if client is None:
+            return ""
+        self.client_came(handle, client.uid)
+        asking = self._loop.create_future()
+        client.asking.append(asking)
+        if client.looking_since is None:
+            # It is left alone, or could not be held.
+            client.answer()
+        try:
+            async with asyncio.timeout(VERDICT_WITHIN):
+                await asking
+        except TimeoutError:
+            return f"a look at it was not over within {VERDICT_WITHIN:g} s"
+        return client.unwatchable
 
     def client_ended(self, key: ProcessKey) -> None:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
@@ -170,7 +168,7 @@ class UvmSensor:
 
     def attachments(self) -> list[Attachment]:
         """Every client that came and has not ended."""
-        return [Attachment(c.key, bool(c.spaces), "" if c.spaces else self._reason(c)) for c in self._clients.values()]
+        return [client.attachment() for client in self._clients.values()]
 
     def state(self) -> SensorState:
         """Absent if the device cannot be opened or the kernel cannot compare files.
@@ -178,18 +176,20 @@ class UvmSensor:
         That was so when it was last tried, which is done at the start, and again, for the next time, by asking.
         """
         absence = self._absence
-        if self._trying_since is not None and (since := time.monotonic() - self._trying_since) > SLOW:
+        if self._trying_since is not None and (since := time.monotonic() - self._trying_since) > uvm_client.SLOW:
             absence = f"the driver has not answered for {since:.0f} s"
         self._try()
         if absence:
             return SensorState(present=False, detail=absence)
         attached = sum(1 for client in self._clients.values() if client.spaces)
-        held_up = sum(1 for client in self._clients.values() if _held_up(client))
+        held_up = sum(1 for client in self._clients.values() if client.held_up() is not None)
+        unwatchable = sum(1 for client in self._clients.values() if client.unwatchable)
         counts = self._counts
         return SensorState(
             present=True,
             detail=f"attached to {attached} of {len(self._clients)} clients; {counts.lost} fatal faults lost, "
             f"{counts.unread} others not read, {counts.unknown} entries of unknown kind"
+            + (f"; {unwatchable} clients cannot be watched" if unwatchable else "")
             + (f"; {held_up} looks held up by the driver" if held_up else ""),
         )
 
@@ -203,51 +203,54 @@ class UvmSensor:
         self._take_found()
         self._closers.close(CLOSE_WITHIN)
 
-    def _let_go(self, client: _Client) -> None:
+    def _let_go(self, client: WatchedClient) -> None:
         for space in list(client.spaces):
             self._drop(client, space)
         self._close_files(list(client.anchors))
         client.anchors = ()
 
-    def _forget(self, key: ProcessKey) -> _Client | None:
+    def _forget(self, key: ProcessKey) -> WatchedClient | None:
         """Look at a client no more."""
         client = self._clients.pop(key, None)
         if client is not None:
             client.close()
         return client
 
-    def _look(self, client: _Client) -> None:
+    def _look(self, client: WatchedClient) -> None:
         client.timer = None
         if client.looking_since is not None:
             client.look_again = True
             return
         client.looks += 1
-        if client.looks > 1 and client.spaces and client.anchors:
+        if not client.first and 1 < client.looks <= len(LOOKS) and client.spaces and client.anchors:
             client.looking_since = time.monotonic()
             self._lookers.run(partial(self._read_gpus_aside, client, tuple(client.spaces)))
             return
         try:
             pidfd = os.dup(client.pidfd)
         except OSError as error:
-            client.reason = f"it cannot be held: {error}"
-            self._look_later(client)
+            client.trouble = f"it cannot be held: {error}"
+            client.answer()
+            self._say(client)
+            self._look_later(client, 0.0)
             return
         order = Order(
             key=client.key,
+            uid=client.uid,
             pidfd=pidfd,
+            first=client.first,
             own=tuple(client.spaces),
             others=tuple(space for other in self._clients.values() if other is not client for space in other.spaces),
-            max_spaces=self._max_spaces,
         )
         client.looking_since = time.monotonic()
         self._lookers.run(partial(self._look_aside, client, order))
 
-    def _look_aside(self, client: _Client, order: Order) -> None:
+    def _look_aside(self, client: WatchedClient, order: Order) -> None:
         """On a thread of its own."""
         found = self._looker.look(order)
         self._hand_over(partial(self._looked, client, order, found))
 
-    def _read_gpus_aside(self, client: _Client, spaces: tuple[WatchedSpace, ...]) -> None:
+    def _read_gpus_aside(self, client: WatchedClient, spaces: tuple[WatchedSpace, ...]) -> None:
         """On a thread of its own."""
         self._looker.read_gpus(spaces)
         self._hand_over(partial(self._go_on, client))
@@ -278,7 +281,7 @@ class UvmSensor:
         while self._found:
             self._found.popleft()()
 
-    def _looked(self, client: _Client, order: Order, found: Found) -> None:
+    def _looked(self, client: WatchedClient, order: Order, found: Found) -> None:
         if self._clients.get(client.key) is not client:
             # It has ended meanwhile; what its address space had to say of that is worth all the more.
             for space in found.opened:
@@ -288,57 +291,87 @@ class UvmSensor:
             self._close_files(list(found.anchors))
             return
         client.reason = found.reason
+        client.lost = client.lost or found.lost
         self._keep_anchors(client, found.anchors)
         for space in found.held:
             self._settle(client, space)
-        for space in found.opened:
-            self._take_new(client, order, space)
+        refused = [self._take_new(client, order, space) for space in found.opened]
+        client.looked(order.first, found.next_descriptor, next(filter(None, refused), found.trouble))
+        client.exchanges += found.exchanged
+        if client.exchanges > uvm_client.MAX_EXCHANGES:
+            client.lost = client.lost or "it exchanges its files while they are looked at"
+            client.let_be = True
         client.let_be |= found.ended
         self._go_on(client)
 
-    def _keep_anchors(self, client: _Client, found: tuple[int, ...]) -> None:
+    def _keep_anchors(self, client: WatchedClient, found: tuple[int, ...]) -> None:
         """Keep the first few: without those of before, what is watched would be taken apart as the client ends."""
-        fresh = [file for file in found if not any(foreign_fd.same_file(file, kept) for kept in client.anchors)]
-        room = MAX_SPACES_OF_A_CLIENT - len(client.anchors)
-        client.anchors += tuple(fresh[:room])
+        for file in found:
+            if any(foreign_fd.same_file(file, kept) for kept in client.anchors):
+                continue
+            if len(client.anchors) == MAX_SPACES_OF_A_CLIENT:
+                client.lost = client.lost or f"it has had more than {MAX_SPACES_OF_A_CLIENT} other files of the device"
+                break
+            client.anchors += (file,)
         self._close_files([file for file in found if file not in client.anchors])
 
-    def _go_on(self, client: _Client) -> None:
+    def _go_on(self, client: WatchedClient) -> None:
         """A look is over: on to the next one."""
+        took = time.monotonic() - client.looking_since if client.looking_since is not None else 0.0
         client.looking_since = None
         if self._clients.get(client.key) is not client:
             return
-        if client.look_again:
-            client.look_again = False
+        # What waits for a verdict came before this look began, unless that is to be repeated.
+        again, client.look_again = client.look_again, False
+        client.first = 0 if again else client.first
+        if (again or (client.asking and client.first)) and not client.let_be:
             self._look(client)
-        elif not client.let_be:
-            self._look_later(client)
+            return
+        client.answer()
+        self._say(client)
+        if not client.let_be:
+            self._look_later(client, took)
 
-    def _look_later(self, client: _Client) -> None:
-        if client.looks <= len(LOOKS):
-            client.timer = self._loop.call_later(LOOKS[client.looks - 1], self._look, client)
-        elif not client.spaces:
-            client.reason += f"; looked {client.looks} times"
+    def _say(self, client: WatchedClient) -> None:
+        """Tell of a client that cannot be watched, once for each reason."""
+        if client.told != client.unwatchable and not self._absence:
+            client.told = client.unwatchable
+            self._told(client.attachment())
 
-    def _take_new(self, client: _Client, order: Order, space: WatchedSpace) -> None:
-        """Watch an address space that nobody watched when the look began."""
+    def _look_later(self, client: WatchedClient, took: float) -> None:
+        seconds = LOOKS[client.looks - 1] if client.looks <= len(LOOKS) else max(LATER, _LATER_SHARE * took)
+        client.timer = self._loop.call_later(seconds, self._look, client)
+
+    def _take_new(self, client: WatchedClient, order: Order, space: WatchedSpace) -> str:
+        """Watch an address space that nobody watched when the look began; "", or why it cannot be watched."""
         watched = [one for other in self._clients.values() for one in other.spaces]
         since = [one for one in watched if one not in order.own and one not in order.others]
         twin = next((one for one in since if one.is_same(space)), None)
-        if twin is None and len(watched) < self._max_spaces:
-            self._adopt(client, space)
-            return
-        self._closers.run(space.close)
         if twin is not None:
+            self._closers.run(space.close)
             self._settle(client, twin)
-        else:
-            client.reason = f"{self._max_spaces} address spaces are watched already"
+            return ""
+        taken = [Watched(other.key, other.uid) for other in self._clients.values() for _ in other.spaces]
+        place = uvm_shares.place_for(client.uid, taken, self._limits)
+        if isinstance(place, Refusal):
+            self._closers.run(space.close)
+            return place.reason
+        if place is not None:
+            self._give_up(self._clients[place])
+        self._adopt(client, space)
+        return ""
 
-    def _adopt(self, client: _Client, space: WatchedSpace) -> None:
+    def _give_up(self, client: WatchedClient) -> None:
+        """Let go of the latest address space of a client whose user has most."""
+        self._drop(client, client.spaces[-1])
+        client.trouble = "its user has most of what is watched, and another user's client came"
+        self._say(client)
+
+    def _adopt(self, client: WatchedClient, space: WatchedSpace) -> None:
         client.spaces.append(space)
         space.start(self._emit, self._counts, self._broke)
 
-    def _settle(self, client: _Client, space: WatchedSpace) -> None:
+    def _settle(self, client: WatchedClient, space: WatchedSpace) -> None:
         """Give an address space that two clients hold to the one that started earlier: it opened it."""
         holder = self._clients.get(space.owner)
         if holder is None or holder is client or space not in holder.spaces:
@@ -356,23 +389,12 @@ class UvmSensor:
         self._drop(client, space)
         client.cancel_timer()
         client.let_be = True
-        client.reason = "the driver gave its event queue up"
+        client.trouble = "the driver gave its event queue up"
+        client.answer()
+        if client.key in self._clients:
+            self._say(client)
 
-    def _drop(self, client: _Client, space: WatchedSpace) -> None:
+    def _drop(self, client: WatchedClient, space: WatchedSpace) -> None:
         client.spaces.remove(space)
         space.stop()
         self._closers.run(space.close)
-
-    @staticmethod
-    def _reason(client: _Client) -> str:
-        if (since := _held_up(client)) is not None:
-            return f"{client.reason}; the driver has held up a look at it for {since:.0f} s"
-        return client.reason
-
-
-def _held_up(client: _Client) -> float | None:
-    """For how many seconds a look at the client has been going on, if that is too long."""
-    if client.looking_since is None:
-        return None
-    since = time.monotonic() - client.looking_since
-    return since if since > SLOW else None

@@ -12,25 +12,29 @@ from typing import Final
 import msgspec
 
 from mpsguard.linux import foreign_fd
+from mpsguard.linux.disposal import ForeignCloser
 from mpsguard.linux.uvm_processors import GpuAddresses
 from mpsguard.linux.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.uvm_space import WatchedSpace
 
 MAX_SPACES_OF_A_CLIENT: Final = 4
-"""CUDA has one; each that a client has had counts until its end, for it is kept until then."""
+"""CUDA has one; each that a client has had counts until its end, for it is kept until then. As many of its other files
+of the device are kept, of which CUDA has one too."""
 
 
 class Order(msgspec.Struct, frozen=True):
     """What a look is to be at, and what was watched when it was asked for."""
 
     key: ProcessKey
+    uid: int
     pidfd: int
     """A copy of its own, to be closed by the look."""
+    first: int
+    """The descriptor to begin with."""
     own: tuple[WatchedSpace, ...]
     """The client's."""
     others: tuple[WatchedSpace, ...]
-    max_spaces: int
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -38,6 +42,10 @@ class Found(msgspec.Struct, frozen=True):
 
     reason: str
     """Why the client has no address space, if it has none."""
+    trouble: str = ""
+    """Why something that it has cannot be watched."""
+    lost: str = ""
+    """The same, if that is not to be mended by another look."""
     held: tuple[WatchedSpace, ...] = ()
     """Those of the known ones that the client holds."""
     opened: tuple[WatchedSpace, ...] = ()
@@ -45,6 +53,10 @@ class Found(msgspec.Struct, frozen=True):
     anchors: tuple[int, ...] = ()
     """Copies of the client's other files of the device, for who takes this to close: they keep its memory map, without
     which the driver takes the address space apart as the process ends, whoever holds that."""
+    next_descriptor: int | None = None
+    """Where the next look goes on; None if there is nothing beyond what was looked at."""
+    exchanged: bool = False
+    """It put another file in the place of one of the device while that was looked at."""
     ended: bool = False
 
 
@@ -58,17 +70,24 @@ class Looker:
         self._device = device
         self._addresses = addresses
         self._close_all = close_all
+        self._strangers = ForeignCloser()
+        """For what a client may have laid as a trap."""
 
     def look(self, order: Order) -> Found:
-        """Look once at all that a client has open."""
+        """Look once at what a client has open."""
         try:
-            copies = foreign_fd.copies_of_device(order.pidfd, order.key.pid, self._device)
+            copies = foreign_fd.copies_of_device(order.pidfd, order.key.pid, self._device, order.first)
         except ProcessLookupError:
             return Found("it ended before its address space was found", ended=True)
+        except FileNotFoundError:
+            return Found(f"there is no {self._device}")
         except OSError as error:
-            return Found(f"its descriptors cannot be looked at: {error}")
+            why = f"its descriptors cannot be looked at: {error}"
+            return Found(why, trouble=why)
         finally:
             os.close(order.pidfd)
+        if copies.exchanged is not None:
+            self._strangers.close(order.uid, (copies.exchanged,), lambda: None)
         try:
             found = self._seen(order, copies)
         except BaseException:
@@ -99,8 +118,8 @@ class Looker:
         reason = f"it has not opened {self._device}"
         if copies.fds:
             reason = f"none of its files of {self._device} is an address space"
-        if not copies.complete:
-            reason += ", as far as was looked: it has too many files open"
+        if copies.next_descriptor is not None:
+            reason += f", as far as descriptor {copies.next_descriptor}"
         held: list[WatchedSpace] = []
         unknown: list[int] = []
         try:
@@ -111,21 +130,34 @@ class Looker:
                 else:
                     held.append(known)
         except OSError as error:
-            return Found(str(error), held=tuple(held))
-        kept = len(order.own)
-        room = order.max_spaces - len(order.others) - kept
-        opened, others, trouble = self._attached(order.key, unknown, min(room, MAX_SPACES_OF_A_CLIENT - kept))
-        if len(opened) >= room and len(unknown) > len(opened):
-            trouble = f"{order.max_spaces} address spaces are watched already"
-        return Found(trouble or reason, tuple(held), tuple(opened), tuple(others[:MAX_SPACES_OF_A_CLIENT]))
+            return Found(str(error), trouble=str(error), held=tuple(held))
+        room = max(0, MAX_SPACES_OF_A_CLIENT - len(order.own))
+        # One more than may be watched: whether there is one is to be known.
+        opened, others, trouble = self._attached(order.key, unknown, room + 1)
+        lost = ""
+        if len(opened) > room:
+            lost = f"it has had more than {MAX_SPACES_OF_A_CLIENT} address spaces"
+            opened.pop().close()
+        if copies.too_many:
+            trouble = f"it has more than {foreign_fd.MAX_COPIES} descriptors of {self._device}"
+        return Found(
+            reason,
+            trouble,
+            lost,
+            held=tuple(held),
+            opened=tuple(opened),
+            anchors=tuple(others),
+            next_descriptor=copies.next_descriptor,
+            exchanged=copies.exchanged is not None,
+        )
 
-    def _attached(self, key: ProcessKey, files: list[int], room: int) -> tuple[list[WatchedSpace], list[int], str]:
-        """New watches over the address spaces among ``files``, ``room`` at most; what is none; the last trouble."""
+    def _attached(self, key: ProcessKey, files: list[int], most: int) -> tuple[list[WatchedSpace], list[int], str]:
+        """New watches over the address spaces among ``files``, ``most`` at most; what is none; the last trouble."""
         opened: list[WatchedSpace] = []
         others: list[int] = []
         trouble = ""
         for file in files:
-            if len(opened) >= room:
+            if len(opened) >= most:
                 break
             try:
                 if not any(space.is_of(file) for space in opened):

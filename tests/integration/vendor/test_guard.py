@@ -65,8 +65,8 @@ def test_every_command_answers_through_the_guard_as_at_the_daemon(guarded: Guard
 def test_the_daemons_rules_for_users_hold_through_the_guard(guarded: Guarded) -> None:
     for command in ("get_server_list", "set_default_active_thread_percentage 10", "terminate_client 1 2", "quit"):
         through = guarded.ui(command, user=65534, group=65534)
-        # The private directory can be passed through, and not listed.
-        direct = guarded.ui(command, pipe_directory=guarded.pipe, user=65534, group=65534)
+        # As the daemon itself would see that user: the private directory lets its own group pass alone.
+        direct = guarded.ui(command, pipe_directory=guarded.pipe, user=65534, group=os.getegid())
         if command == "quit" and direct.returncode == 0 and not direct.stdout:
             pytest.skip("this driver lets anybody quit: the lane is gone after the direct try")
         assert (through.stdout, through.returncode) == (direct.stdout, direct.returncode), command
@@ -132,3 +132,35 @@ def test_quit_ends_the_daemon_as_stock_and_the_guard_with_it(guarded: Guarded) -
     assert (done.stdout, done.returncode) == ("", 0)
     assert guarded.guard is not None
     assert guarded.guard.wait(30) == 0
+
+
+SERVER = """#!/bin/sh
+{{ id -u; id -g; [ -w "$CUDA_MPS_PIPE_DIRECTORY/control" ] && echo reached; }} > {said}.new
+mv {said}.new {said}
+exit 1
+"""
+
+
+@ROOT
+@pytest.mark.root
+def test_a_server_of_another_user_reaches_the_lane_and_that_users_processes_do_not(vendor_mps: VendorMps) -> None:
+    """The server is a stand-in: what counts is with which identity the vendor's control daemon starts it."""
+    path = vendor_mps.environment(Path("/"), Path("/"))["PATH"]
+    with Guarded(vendor_mps.control, domain="multiuser = false") as guarded:
+        programs, said = guarded.root / "bin", guarded.root / "said" / "server"
+        programs.mkdir()
+        said.parent.mkdir()
+        said.parent.chmod(0o777)
+        server = programs / "nvidia-cuda-mps-server"
+        server.write_text(SERVER.format(said=said))
+        server.chmod(0o755)
+        guarded.environment["PATH"] = f"{programs}{os.pathsep}{path}"
+        guarded.start()
+        guarded.lane_in("ACTIVE")
+        guarded.ui("start_server -uid 65534")
+        wait_for("the server's word", said.exists)
+        assert said.read_text().split() == ["65534", str(os.getegid()), "reached"]
+        said.unlink()
+        environment = {**guarded.environment, "CUDA_MPS_PIPE_DIRECTORY": str(guarded.pipe)}
+        subprocess.run([server], env=environment, user=65534, group=65534, extra_groups=[], check=False, timeout=30)
+        assert said.read_text().split() == ["65534", "65534"]

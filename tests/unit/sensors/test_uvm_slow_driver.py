@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from mpsguard.linux.side_threads import SideThreads
-from mpsguard.sensors import uvm
+from mpsguard.sensors import uvm, uvm_client
 from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, child_with_the_same_file, scenario, until
 from tests.unit.sensors.uvm_driver import FATAL_FAULT, StandInDriver
 
@@ -82,7 +82,7 @@ def test_when_every_thread_is_held_up_the_loop_goes_on_and_says_so(monkeypatch: 
     async def body(bench: Bench) -> None:
         driver = gated(bench)
         processes = [bench.process(OPEN_SPACE) for _ in range(uvm._LOOKERS + 2)]
-        monkeypatch.setattr(uvm, "SLOW", 0.0)
+        monkeypatch.setattr(uvm_client, "SLOW", 0.0)
         with driver.closed():
             for process in processes:
                 bench.sensor.client_came(process.handle)
@@ -166,7 +166,7 @@ def test_closing_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.Monke
 
 
 def test_a_device_that_hangs_is_absent_and_is_no_ones_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvm, "SLOW", 0.0)
+    monkeypatch.setattr(uvm_client, "SLOW", 0.0)
     gate = threading.Event()
     released = []
 

@@ -15,6 +15,8 @@ from mpsguard.evidence import Evidence, UvmFault
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.uvm import UvmSensor
+from mpsguard.sensors.uvm_client import Attachment
+from mpsguard.sensors.uvm_shares import Limits
 from tests.unit.sensors.uvm_driver import StandInDriver
 
 DEVICE = Path("/dev/full")
@@ -65,11 +67,12 @@ class Process:
 class Bench:
     """A sensor, its stand-in driver, and what it emitted."""
 
-    def __init__(self, max_spaces: int, driver: StandInDriver, gpus: Path) -> None:
+    def __init__(self, limits: Limits, driver: StandInDriver, gpus: Path) -> None:
         self.driver = driver
         self.evidence: list[Evidence] = []
+        self.told: list[Attachment] = []
         self.sensor = UvmSensor(
-            self.evidence.append, driver=self.driver, device=DEVICE, gpus=gpus, max_spaces=max_spaces
+            self.evidence.append, driver=self.driver, device=DEVICE, gpus=gpus, limits=limits, told=self.told.append
         )
         self.processes: list[Process] = []
 
@@ -77,10 +80,15 @@ class Bench:
         self.processes.append(Process(*commands))
         return self.processes[-1]
 
-    async def came(self, handle: ProcessHandle) -> None:
+    async def came(self, handle: ProcessHandle, uid: int = 0) -> None:
         """Tell the sensor, and wait until it has looked."""
-        self.sensor.client_came(handle)
+        self.sensor.client_came(handle, uid)
         await until(lambda: not self.looking(handle.key))
+
+    async def unwatchable(self, handle: ProcessHandle, uid: int = 0) -> str:
+        """Tell the sensor, and ask it."""
+        self.sensor.client_came(handle, uid)
+        return await self.sensor.unwatchable(handle)
 
     def looking(self, key: ProcessKey) -> bool:
         """Whether the client is being looked at now."""
@@ -106,7 +114,7 @@ class Bench:
 
 def scenario(
     body: Callable[[Bench], Awaitable[None]],
-    max_spaces: int = 8,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
     driver: Callable[[], StandInDriver] = StandInDriver,
     gpus: Path = Path("/nonexistent"),
     *,
@@ -119,7 +127,7 @@ def scenario(
 
     async def main() -> None:
         before = sorted(os.listdir("/proc/self/fd"))
-        bench = Bench(max_spaces, driver(), gpus)
+        bench = Bench(limits, driver(), gpus)
         try:
             if tried:
                 await until(lambda: bench.sensor._trying_since is None)

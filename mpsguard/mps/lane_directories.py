@@ -1,0 +1,49 @@
+"""The directories of a lane, and who may pass through them.
+
+No client needs the private pipe directory: it gets its socket to the server in the handshake, from the guard. A server
+does: it registers at ``control`` by path. Without -M it runs as its clients' user, but the control daemon changes its
+uid alone (setuid(2); no setgid or setgroups in 535 and 550), so that it keeps the daemon's group. That group may pass;
+a user's own processes may not, though /proc/net/unix tells everybody the path.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_FOR_THE_GROUP: Final = 0o710
+_FOR_US: Final = 0o700
+_LOGS: Final = 0o755
+"""The logs are not secret; the vendor's daemon writes them for everybody to read."""
+
+
+def make(pipe_directory: Path, log_directory: Path, *, multiuser: bool) -> None:
+    """Make what is missing, and let those pass who must; raises OSError."""
+    for directory, mode in _modes(pipe_directory, multiuser):
+        directory.mkdir(mode=_FOR_US, parents=True, exist_ok=True)
+        _allow(directory, mode)
+    log_directory.mkdir(mode=_LOGS, parents=True, exist_ok=True)
+    log_directory.chmod(_LOGS)
+
+
+def shut(pipe_directory: Path, *, multiuser: bool) -> None:
+    """Shut out whom an earlier version let pass; what is missing stays missing. Raises OSError."""
+    for directory, mode in _modes(pipe_directory, multiuser):
+        with suppress(FileNotFoundError):
+            _allow(directory, mode)
+
+
+def _modes(pipe_directory: Path, multiuser: bool) -> Iterator[tuple[Path, int]]:
+    # With -M the server is root, and where there is one user only it is ours.
+    passable = _FOR_THE_GROUP if os.geteuid() == 0 else _FOR_US
+    private = _FOR_US if multiuser else passable
+    yield pipe_directory.parent.parent, passable
+    yield pipe_directory.parent, private
+    yield pipe_directory, private
+
+
+def _allow(directory: Path, mode: int) -> None:
+    if directory.stat().st_gid != os.getegid():
+        os.chown(directory, -1, os.getegid())
+    directory.chmod(mode)

@@ -1,0 +1,60 @@
+"""Who may have how many address spaces watched: a share for each user, and who gives one up when all are taken.
+
+Pure: a list of what is watched in, a decision out.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mpsguard.model import ProcessKey
+
+MOST: Final = 512
+"""Address spaces of living clients watched at once: three descriptors and six pages each."""
+
+MOST_OF_A_USER: Final = 128
+"""A quarter. A server takes 48 or 60 clients, each of which has one: two full servers."""
+
+ROOTS: Final = 32
+"""Of `MOST`, what root alone may have; a sixteenth, as of the connections."""
+
+
+class Watched(NamedTuple):
+    """One address space that is watched."""
+
+    client: ProcessKey
+    uid: int
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How many there may be."""
+
+    most: int = MOST
+    of_a_user: int = MOST_OF_A_USER
+    roots: int = ROOTS
+
+
+class Refusal(NamedTuple):
+    """One more may not be watched."""
+
+    reason: str
+
+
+def place_for(uid: int, watched: Sequence[Watched], limits: Limits) -> ProcessKey | Refusal | None:
+    """What must be done before one more of ``uid`` is watched.
+
+    None: nothing, there is room. A client: it gives its latest up, being the one with most of the user that has most.
+    """
+    users = Counter(one.uid for one in watched)
+    if uid and users[uid] >= limits.of_a_user:
+        return Refusal(f"{limits.of_a_user} address spaces of its user are watched already")
+    if len(watched) < limits.most and (not uid or len(watched) - users[0] < limits.most - limits.roots):
+        return None
+    givers = {other: count for other, count in users.items() if other or count > limits.roots}
+    heaviest = max(givers, key=givers.__getitem__, default=0)
+    if givers.get(heaviest, 0) <= users[uid] + 1:
+        return Refusal(f"{limits.most} address spaces are watched already")
+    clients = Counter(one.client for one in watched if one.uid == heaviest)
+    return max(clients, key=lambda client: (clients[client], client.start_ticks, client.pid))

@@ -1,0 +1,191 @@
+"""Clients that keep the uvm sensor from their address space: found all the same, or said to be unwatchable."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from mpsguard.linux import foreign_fd
+from mpsguard.linux.disposal import ForeignCloser
+from mpsguard.sensors import uvm, uvm_client
+from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT
+from mpsguard.sensors.uvm_shares import Limits
+from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
+from tests.unit.sensors.uvm_driver import FATAL_FAULT
+
+
+def opened(count: int, flags: str = "os.O_RDWR") -> str:
+    return f"more = [os.open('/dev/full', {flags}) for _ in range({count})]"
+
+
+SPACES = "os.O_RDWR | os.O_APPEND"
+
+
+def test_what_is_behind_thousands_of_other_files_is_found() -> None:
+    count = foreign_fd.MAX_LOOKED_AT + 50
+
+    async def body(bench: Bench) -> None:
+        process = bench.process(
+            "import resource",
+            f"resource.setrlimit(resource.RLIMIT_NOFILE, ({count + 100}, {count + 100}))",
+            f"files = [os.open('/dev/null', 0) for _ in range({count})]",
+            OPEN_SPACE,
+        )
+        bench.sensor.client_came(process.handle)
+        await until(lambda: bench.attached() == [process.key])
+        bench.driver.live(FATAL_FAULT)[0].put(FATAL_FAULT, at=4)
+        await until(lambda: bench.faults() == [(process.key, 4)])
+
+    scenario(body)
+
+
+def test_a_verdict_is_of_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_fd, "MAX_LOOKED_AT", 3)
+    monkeypatch.setattr(uvm, "LOOKS", ())
+
+    async def body(bench: Bench) -> None:
+        process = bench.process("files = [os.open('/dev/null', 0) for _ in range(10)]", OPEN_SPACE)
+        assert await bench.unwatchable(process.handle) == ""
+        assert bench.attached() == [process.key]
+
+    scenario(body)
+
+
+def test_a_client_that_has_opened_nothing_yet_is_not_unwatchable() -> None:
+    async def body(bench: Bench) -> None:
+        empty, plain = bench.process(), bench.process(OPEN_PLAIN)
+        for process in (empty, plain):
+            assert await bench.unwatchable(process.handle) == ""
+        assert bench.attached() == []
+        assert bench.told == []
+
+    scenario(body)
+
+
+def test_decoys_make_a_client_unwatchable_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvm, "LATER", 0.05)
+
+    async def body(bench: Bench) -> None:
+        process = bench.process(f"more = [os.dup(1) for _ in range({foreign_fd.MAX_COPIES + 1})]", OPEN_PLAIN)
+        process.does("for each in more: os.dup2(plain, each)", OPEN_SPACE)
+        assert "more than 32 descriptors" in await bench.unwatchable(process.handle)
+        assert bench.attached() == []
+        process.does("for each in more: os.close(each)")
+        await until(lambda: bench.attached() == [process.key])
+        assert [each.unwatchable for each in bench.told] == [True, False]
+
+    scenario(body)
+
+
+def test_more_address_spaces_than_are_kept_make_a_client_unwatchable_for_good() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(opened(MAX_SPACES_OF_A_CLIENT, SPACES))
+        assert await bench.unwatchable(process.handle) == ""
+        assert bench.attached() == [process.key]
+        process.does(OPEN_SPACE)
+        why = await bench.unwatchable(process.handle)
+        assert why == f"it has had more than {MAX_SPACES_OF_A_CLIENT} address spaces"
+        assert len(bench.driver.live(FATAL_FAULT)) == MAX_SPACES_OF_A_CLIENT
+        process.does("os.close(space)")
+        assert await bench.unwatchable(process.handle) == why
+        assert [each.reason for each in bench.told] == [why]
+
+    scenario(body)
+
+
+def test_more_other_files_than_are_kept_make_a_client_unwatchable() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(opened(MAX_SPACES_OF_A_CLIENT + 1), OPEN_SPACE)
+        assert "other files" in await bench.unwatchable(process.handle)
+
+    scenario(body)
+
+
+def test_one_user_does_not_take_the_places_of_others() -> None:
+    async def body(bench: Bench) -> None:
+        greedy = [bench.process(opened(2, SPACES)) for _ in range(3)]
+        for process in greedy[:2]:
+            await bench.came(process.handle, 1000)
+        assert bench.attached() == [process.key for process in greedy[:2]]
+        why = await bench.unwatchable(greedy[2].handle, 1000)
+        assert why == "4 address spaces of its user are watched already"
+        other, roots = bench.process(OPEN_SPACE), bench.process(OPEN_SPACE)
+        assert await bench.unwatchable(other.handle, 1001) == ""
+        assert await bench.unwatchable(roots.handle, 0) == ""
+        assert {other.key, roots.key} < set(bench.attached())
+
+    scenario(body, limits=Limits(most=6, of_a_user=4, roots=1))
+
+
+def test_the_heaviest_user_gives_way() -> None:
+    async def body(bench: Bench) -> None:
+        heavy = [bench.process(OPEN_SPACE) for _ in range(4)]
+        for process in heavy:
+            await bench.came(process.handle, 1000)
+        late = bench.process(OPEN_SPACE)
+        assert await bench.unwatchable(late.handle, 1001) == ""
+        assert bench.attached() == [*(process.key for process in heavy[:3]), late.key]
+        (told,) = bench.told
+        assert (told.process, told.unwatchable) == (heavy[3].key, True)
+        # Nor does it take the place back.
+        assert "4 address spaces" in await bench.unwatchable(heavy[3].handle, 1000)
+        assert late.key in bench.attached()
+
+    scenario(body, limits=Limits(most=4, of_a_user=4, roots=0))
+
+
+def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uvm, "LOOKS", (0.0,) * 50)
+    copied = 0
+
+    def exchanged(pidfd: int, number: int) -> int:
+        """What is copied is another file by then: a race that is always won."""
+        nonlocal copied
+        copied += 1
+        return os.open("/dev/zero", os.O_RDWR | os.O_CLOEXEC)
+
+    monkeypatch.setattr(foreign_fd, "_copy", exchanged)
+    held_up = threading.Event()
+    closing = ForeignCloser.close
+    monkeypatch.setattr(
+        ForeignCloser,
+        "close",
+        lambda closer, uid, fds, closed: closing(closer, uid, fds, lambda: (held_up.wait(30.0), closed())[1]),
+    )
+
+    async def body(bench: Bench) -> None:
+        processes = [bench.process(OPEN_SPACE) for _ in range(4)]
+        try:
+            for process in processes:
+                bench.sensor.client_came(process.handle, 1000)
+            await until(lambda: len(bench.told) == len(processes))
+            assert all("exchanges" in each.reason for each in bench.told)
+            assert copied == len(processes) * (uvm_client.MAX_EXCHANGES + 1)
+            for process in processes:
+                assert "exchanges" in await bench.unwatchable(process.handle, 1000)
+            assert copied == len(processes) * (uvm_client.MAX_EXCHANGES + 1)
+            assert sum(thread.name == "close-foreign" for thread in threading.enumerate()) <= 2
+        finally:
+            held_up.set()
+        await until(lambda: not any(thread.name == "close-foreign" for thread in threading.enumerate()))
+
+    scenario(body)
+
+
+def test_a_client_that_ends_while_it_is_asked_about_is_no_ones_delay() -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(OPEN_SPACE)
+        bench.sensor.client_came(process.handle)
+        asked = asyncio.create_task(bench.sensor.unwatchable(process.handle))
+        await asyncio.sleep(0)
+        bench.sensor.client_ended(process.key)
+        assert await asked == ""
+        assert await bench.sensor.unwatchable(process.handle) == ""
+        assert bench.sensor.attachments() == []
+
+    scenario(body)
