@@ -6,7 +6,6 @@ children read, each for one caller at a time; one that exceeds the deadline is k
 """
 
 import asyncio
-import contextlib
 import json
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -198,10 +198,14 @@ class ProcessReader:
 
 
 class LoopReader:
-    """A `ProcessReader` for an event loop: it waits on threads, each user's own."""
+    """A `ProcessReader` for an event loop: it waits on threads, which are kept once they were needed.
+
+    Starting one takes the loop as long as the new thread takes to get its turn, half a millisecond of each handshake.
+    """
 
     def __init__(self) -> None:
         self.reader: Final = ProcessReader()
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, "process-reader")
         self._waiting: Counter[int] = Counter()
 
     def start(self) -> None:
@@ -212,27 +216,24 @@ class LoopReader:
         """See `ProcessReader.tell`; UNKNOWN at once if as many of the user's wait already as can be read in time."""
         if self._waiting[uid] >= _MAX_WAITING:
             return UNKNOWN
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Told] = loop.create_future()
-
-        def ask() -> None:
-            told = self.reader.tell(pid, uid, names)
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(told))
-
         self._waiting[uid] += 1
         try:
-            threading.Thread(target=ask, name="process-reader", daemon=True).start()
-            return await answer
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self.reader.tell, pid, uid, tuple(names)
+            )
         finally:
             self._waiting[uid] -= 1
             if not self._waiting[uid]:
                 del self._waiting[uid]
 
     def close(self) -> None:
-        """See `ProcessReader.close`."""
+        """See `ProcessReader.close`; a thread that waits for a child has its deadline."""
         self.reader.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 _MAX_WAITING: Final = 64
 """Processes of one uid that are read or wait for it, a thread each: a burst of a user's clients fits."""
+
+_MAX_THREADS: Final = 1024
+"""Of all users: sixteen that have as many waiting as they may."""
