@@ -33,7 +33,7 @@ from typing import ClassVar, Final
 from mpsguard.evidence import Evidence
 from mpsguard.linux import foreign_fd
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.side_threads import SideThreads
+from mpsguard.linux.side_threads import SharedThreads, SideThreads
 from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
 from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.model import ProcessKey
@@ -59,7 +59,9 @@ VERDICT_WITHIN: Final = 5.0
 CLOSE_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.close` gives the threads."""
 
-_LOOKERS: Final = 4
+_LOOKERS: Final = 8
+_LOOKERS_OF_A_USER: Final = 2
+"""At a time: a client can bring it about that the driver holds up a look at it."""
 _CLOSERS: Final = 4
 
 
@@ -92,7 +94,7 @@ class UvmSensor:
         self._loop = asyncio.get_running_loop()
         self._found: deque[Callable[[], None]] = deque()
         """What threads have found and the loop has yet to take."""
-        self._lookers = SideThreads("uvm-look", _LOOKERS)
+        self._lookers = SharedThreads("uvm-look", _LOOKERS, _LOOKERS_OF_A_USER)
         # Closing what is left of a dead client takes its address space apart in the kernel, which can take as long as
         # the GPU recovers: no look shall wait for that.
         self._closers = SideThreads("uvm-close", _CLOSERS)
@@ -124,12 +126,10 @@ class UvmSensor:
 
         A client that has nothing to watch is not unwatchable: it cannot use a GPU yet. What it opens later is found.
         """
-        client = self._clients.get(handle.key)
-        if client is None:
+        if (client := self._clients.get(handle.key)) is None:
             return ""
         self.client_came(handle, client.uid)
-        asking = self._loop.create_future()
-        client.asking.append(asking)
+        client.asking.append(asking := self._loop.create_future())
         if client.looking_since is None:
             # It is left alone, or could not be held.
             client.answer()
@@ -142,8 +142,7 @@ class UvmSensor:
 
     def client_ended(self, key: ProcessKey) -> None:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
-        client = self._forget(key)
-        if client is not None:
+        if (client := self._forget(key)) is not None:
             self._let_go(client)
 
     def hold(self, key: ProcessKey) -> tuple[int, ...]:
@@ -224,7 +223,7 @@ class UvmSensor:
         client.looks += 1
         if not client.first and 1 < client.looks <= len(LOOKS) and client.spaces and client.anchors:
             client.looking_since = time.monotonic()
-            self._lookers.run(partial(self._read_gpus_aside, client, tuple(client.spaces)))
+            self._lookers.run(client.uid, partial(self._read_gpus_aside, client, tuple(client.spaces)))
             return
         try:
             pidfd = os.dup(client.pidfd)
@@ -243,7 +242,7 @@ class UvmSensor:
             others=tuple(space for other in self._clients.values() if other is not client for space in other.spaces),
         )
         client.looking_since = time.monotonic()
-        self._lookers.run(partial(self._look_aside, client, order))
+        self._lookers.run(client.uid, partial(self._look_aside, client, order))
 
     def _look_aside(self, client: WatchedClient, order: Order) -> None:
         """On a thread of its own."""
@@ -266,7 +265,7 @@ class UvmSensor:
     def _try(self) -> None:
         if self._trying_since is None:
             self._trying_since = time.monotonic()
-            self._lookers.run(lambda: self._hand_over(partial(self._tried, self._looker.absence())))
+            self._lookers.run(0, lambda: self._hand_over(partial(self._tried, self._looker.absence())))
 
     def _tried(self, absence: str) -> None:
         self._absence, self._trying_since = absence, None
