@@ -82,7 +82,11 @@ class SharedThreads:
         self._threads.run(partial(self._do, uid, job))
 
     def close(self, within: float) -> bool:
-        """As `SideThreads.close`, but for the jobs that wait: they are done after those before them."""
+        """As `SideThreads.close`; what waits for others of its user waits no more."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            for job in (job for jobs in waiting.values() for job in jobs):
+                self._threads.run(job)
         return self._threads.close(within)
 
     def _do(self, uid: int, job: Job) -> None:

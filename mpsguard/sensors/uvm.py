@@ -50,8 +50,9 @@ LOOKS: Final = (0.01, 0.02, 0.05, 0.12, 0.3, 0.5, 1.0)
 LATER: Final = 5.0
 """Seconds between the looks after those, at the shortest: a client may open its address space when it likes."""
 
-_LATER_SHARE: Final = 500
-"""Times as long as its last look took, a client is left alone after that: no more than 0.2 % of a core for each."""
+LATER_SHARE: Final = 500
+"""Times as long as its last look took, a client is left alone, LATEST at most: 0.2 % of a core for each."""
+LATEST: Final = 60.0
 
 VERDICT_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.unwatchable` waits for a look, which takes milliseconds unless the driver is held up."""
@@ -150,8 +151,7 @@ class UvmSensor:
 
         Descriptors of their files, which stay this sensor's, for whoever else is to hold them; () if there is none.
         """
-        client = self._forget(key)
-        if client is None:
+        if (client := self._forget(key)) is None:
             return ()
         if not client.spaces:
             self._let_go(client)
@@ -161,8 +161,7 @@ class UvmSensor:
 
     def release(self, key: ProcessKey) -> None:
         """Let go of what is held of an ended client."""
-        client = self._held.pop(key, None)
-        if client is not None:
+        if (client := self._held.pop(key, None)) is not None:
             self._let_go(client)
 
     def attachments(self) -> list[Attachment]:
@@ -210,8 +209,7 @@ class UvmSensor:
 
     def _forget(self, key: ProcessKey) -> WatchedClient | None:
         """Look at a client no more."""
-        client = self._clients.pop(key, None)
-        if client is not None:
+        if (client := self._clients.pop(key, None)) is not None:
             client.close()
         return client
 
@@ -295,7 +293,10 @@ class UvmSensor:
         for space in found.held:
             self._settle(client, space)
         refused = [self._take_new(client, order, space) for space in found.opened]
-        client.looked(order.first, found.next_descriptor, next(filter(None, refused), found.trouble))
+        if any(space not in client.spaces for space in order.own):
+            client.look_again = True  # one of them was given up meanwhile
+        else:
+            client.looked(order.first, found.next_descriptor, next(filter(None, refused), found.trouble))
         client.exchanges += found.exchanged
         if client.exchanges > uvm_client.MAX_EXCHANGES:
             client.lost = client.lost or "it exchanges its files while they are looked at"
@@ -332,13 +333,13 @@ class UvmSensor:
             self._look_later(client, took)
 
     def _say(self, client: WatchedClient) -> None:
-        """Tell of a client that cannot be watched, once for each reason."""
-        if client.told != client.unwatchable and not self._absence:
-            client.told = client.unwatchable
+        """Tell of a client that cannot be watched, and when it can again."""
+        if client.told != bool(client.unwatchable) and not self._absence:
+            client.told = not client.told
             self._told(client.attachment())
 
     def _look_later(self, client: WatchedClient, took: float) -> None:
-        seconds = LOOKS[client.looks - 1] if client.looks <= len(LOOKS) else max(LATER, _LATER_SHARE * took)
+        seconds = LOOKS[client.looks - 1] if client.looks <= len(LOOKS) else max(LATER, min(LATEST, LATER_SHARE * took))
         client.timer = self._loop.call_later(seconds, self._look, client)
 
     def _take_new(self, client: WatchedClient, order: Order, space: WatchedSpace) -> str:

@@ -69,6 +69,7 @@ def test_a_client_that_has_opened_nothing_yet_is_not_unwatchable() -> None:
 
 def test_decoys_make_a_client_unwatchable_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvm, "LATER", 0.05)
+    monkeypatch.setattr(uvm, "LATEST", 0.05)
 
     async def body(bench: Bench) -> None:
         process = bench.process(f"more = [os.dup(1) for _ in range({foreign_fd.MAX_COPIES + 1})]", OPEN_PLAIN)
@@ -163,10 +164,13 @@ def traps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     )
     yield lambda: copied
     held_up.set()
+    for thread in closers():
+        thread.join(30.0)
+        assert not thread.is_alive()
 
 
-def closers() -> int:
-    return sum(thread.name == "close-foreign" for thread in threading.enumerate())
+def closers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "close-foreign"]
 
 
 def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread_each(
@@ -190,7 +194,7 @@ def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread
         assert traps() == clients * each
         await bench.unwatchable(other.handle, 1001)
         assert traps() > clients * each
-        assert closers() <= 2 + 2
+        assert len(closers()) <= 2 + 2
 
     scenario_with_traps(body)
 
