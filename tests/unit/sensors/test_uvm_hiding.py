@@ -44,6 +44,32 @@ def test_what_is_behind_thousands_of_other_files_is_found() -> None:
     scenario(body)
 
 
+MOUNTED = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, MS_BIND, MS_PRIVATE_ALL = 0x20000, 0x1000, 0x44000
+open({path!r}, "w").close()
+failed = libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_PRIVATE_ALL, None)
+failed = failed or libc.mount(b"/dev/full", {path!r}.encode(), None, MS_BIND, None)
+space = None if failed else os.open({path!r}, os.O_RDWR | os.O_APPEND)
+"""
+
+
+def test_the_device_under_another_name_is_found(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(f"exec({MOUNTED.format(path=str(tmp_path / 'other'))!r})")
+        process.say("print(space)")
+        opened = process.hear()
+        process.hear()
+        if opened == "None\n":
+            pytest.skip("this user may not mount")
+        assert os.readlink(f"/proc/{process.popen.pid}/fd/{int(opened)}").endswith("/other")
+        await bench.came(process.handle)
+        assert bench.attached() == [process.key]
+
+    scenario(body)
+
+
 def test_a_verdict_is_of_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_fd, "MAX_LOOKED_AT", 3)
     monkeypatch.setattr(uvm, "LOOKS", ())
