@@ -37,8 +37,10 @@ test: packages vendor lint ## everything this machine can check; what it cannot 
 	$(PYTEST) $(PARALLEL) --durations=20
 
 .PHONY: soak
-soak: packages vendor ## long campaigns, an hour or more: 1,000 failovers, 10,000 handshakes, 100,000 region lives
+soak: packages vendor ## long campaigns, an hour or more: 1,000 failovers, 100,000 histories, 10,000,000 hostile inputs
 	$(PY) scripts/takeover-simulation --schedules 1000 --seed 1
+	$(PY) scripts/triage-campaign --histories 100000 --seed 1
+	$(PY) scripts/fuzz --cases 10000000 --seed 1
 	$(PYTEST) --durations=0 -o timeout=3600 -m soak
 
 .PHONY: lint

@@ -2,6 +2,6 @@
 
 from typing import Final
 
-from gpu_suite.hostile import exec_away
+from gpu_suite.hostile import blamed, exec_away, private_lane
 
-MEASUREMENTS: Final = (exec_away.MEASUREMENT,)
+MEASUREMENTS: Final = (exec_away.MEASUREMENT, blamed.OUTSIDE, blamed.GHOST, private_lane.MEASUREMENT)

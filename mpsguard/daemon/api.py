@@ -15,9 +15,12 @@ import zmq.asyncio
 from mpsguard.daemon import protocol
 from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import Error, Event, Reply, Request, RequestError
+from mpsguard.decoding import decoded
 
 _AT_ONCE: Final = 64
 """Requests worked on at the same time; one more is answered "busy"."""
+
+_requests: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
 
 G = TypeVar("G")
 
@@ -87,37 +90,37 @@ class Api(Generic[G]):
     async def _answer(self, frames: list[bytes], *, busy: bool) -> None:
         # ROUTER puts the peer's routing id first; a REQ peer adds an empty frame. The payload is the last one.
         *envelope, payload = frames
-        reply = await self._reply(payload, busy=busy)
+        answer = await reply(self._guard, self._handlers, payload, busy=busy)
         with suppress(zmq.ZMQError):
-            await self._requests.send_multipart([*envelope, msgspec.json.encode(reply)])
+            await self._requests.send_multipart([*envelope, msgspec.json.encode(answer)])
 
-    async def _reply(self, payload: bytes, *, busy: bool) -> Reply:
-        request_id = ""
-        try:
-            request = _decode(payload)
-            request_id = request.id
-            handler = self._handlers.get(request.command)
-            if handler is None:
-                raise RequestError("unknown_command", f"{request.command[:64]!r} is no command of this guard")
-            if busy:
-                raise RequestError("busy", f"{_AT_ONCE} requests are being worked on")
-            async with asyncio.timeout(min(max(request.deadline, 0.0), protocol.MAX_DEADLINE)):
-                result = await handler(self._guard, request.args)
-        except RequestError as error:
-            return Reply(protocol.VERSION, request_id, error=Error(error.code, str(error)))
-        except TimeoutError:
-            return Reply(
-                protocol.VERSION, request_id, error=Error("deadline", "not done within the request's deadline")
-            )
-        except Exception as error:  # a fault of ours in one command must not end the guard
-            return Reply(protocol.VERSION, request_id, error=Error("failed", f"{type(error).__name__}: {error}"))
-        return Reply(protocol.VERSION, request_id, result=msgspec.to_builtins(result))
+
+async def reply(guard: G, handlers: Mapping[str, Handler[G, Any]], payload: bytes, *, busy: bool) -> Reply:
+    """The answer to a request, whatever its bytes are; ``busy``: no more work can be taken."""
+    request_id = ""
+    try:
+        request = _decode(payload)
+        request_id = request.id
+        handler = handlers.get(request.command)
+        if handler is None:
+            raise RequestError("unknown_command", f"{request.command[:64]!r} is no command of this guard")
+        if busy:
+            raise RequestError("busy", f"{_AT_ONCE} requests are being worked on")
+        async with asyncio.timeout(min(max(request.deadline, 0.0), protocol.MAX_DEADLINE)):
+            result = await handler(guard, request.args)
+    except RequestError as error:
+        return Reply(protocol.VERSION, request_id, error=Error(error.code, str(error)))
+    except TimeoutError:
+        return Reply(protocol.VERSION, request_id, error=Error("deadline", "not done within the request's deadline"))
+    except Exception as error:  # a fault of ours in one command must not end the guard
+        return Reply(protocol.VERSION, request_id, error=Error("failed", f"{type(error).__name__}: {error}"))
+    return Reply(protocol.VERSION, request_id, result=msgspec.to_builtins(result))
 
 
 def _decode(payload: bytes) -> Request:
     try:
-        request = msgspec.json.decode(payload, type=Request)
-    except (msgspec.DecodeError, RecursionError) as error:
+        request = decoded(_requests.decode, payload)
+    except msgspec.DecodeError as error:
         raise RequestError("malformed", f"no request: {error}") from None
     if request.v != protocol.VERSION:
         raise RequestError("version", f"version {request.v} is not spoken here; {protocol.VERSION} is")

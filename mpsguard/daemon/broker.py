@@ -5,10 +5,11 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from mpsguard.config import Policy
 from mpsguard.daemon import clients
+from mpsguard.daemon.arrivals import Arrivals
 from mpsguard.daemon.clients import Clients
 from mpsguard.daemon.command_lines import CommandLines
 from mpsguard.daemon.connections import Connections
@@ -30,8 +31,14 @@ from mpsguard.mps.burst_limit import BurstLimit
 from mpsguard.mps.handshake import PeerKind
 from mpsguard.mps.lane import Lane
 
-_ACCEPT_BATCH: Final = 64
-"""Connections taken in one turn of the loop, so that those being served have theirs."""
+_ACCEPT_BATCH: Final = 256
+"""Connections taken from the backlog in one turn of the loop, so that those being served have theirs: some 3 ms."""
+
+_WAITING_OF_A_USER: Final = 1024
+"""Accepted and not served yet; each is a descriptor."""
+
+_BLOCKED_PAUSE: Final = 0.02
+"""Seconds until users are looked at again of which none may have one more peer served."""
 
 _OUT_OF_DESCRIPTORS_PAUSE: Final = 0.1
 """Seconds without accepting after the kernel had no descriptor for us; the backlog holds who comes."""
@@ -41,6 +48,14 @@ _TOLD_REFUSALS: Final = (20, 1.0)
 
 _DRAIN: Final = 5.0
 """Seconds an orderly end leaves to handshakes under way."""
+
+
+class _Arrival(NamedTuple):
+    """A peer that was accepted, and no more done for it: what a user's flood costs is accepted for all."""
+
+    sock: socket.socket
+    peer: Credentials
+    privileged: bool
 
 
 class Broker:
@@ -71,6 +86,9 @@ class Broker:
         self._events = events
         self._unwatchable = unwatchable
         self._connections = Connections(policy.max_connections)
+        self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER)
+        self._turns: asyncio.Handle | None = None
+        """The next turn of those that wait, if any does."""
         self._closer = ForeignCloser()
         self._refusals = BurstLimit(*_TOLD_REFUSALS)
         self.parking = Parking(name, policy, metrics=metrics, events=events)
@@ -90,6 +108,10 @@ class Broker:
         for sock in self._listening:
             asyncio.get_running_loop().remove_reader(sock.fileno())
         self._listening.clear()
+        if self._turns is not None:
+            self._turns.cancel()
+        for arrival in self._arrivals.clear():
+            self._drop(arrival)
         await self._connections.close(_DRAIN)
 
     def _accept(self, listener: socket.socket, privileged: bool) -> None:
@@ -104,34 +126,64 @@ class Broker:
                 loop.remove_reader(listener.fileno())
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
                 return
-            self._admit(sock, privileged)
+            self._take(sock, privileged)
 
     def _accept_again(self, listener: socket.socket, privileged: bool) -> None:
         if listener in self._listening:
             asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener, privileged)
 
-    def _admit(self, sock: socket.socket, privileged: bool) -> None:
-        self._metrics.connections.labels(self._name).inc()
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    def _take(self, sock: socket.socket, privileged: bool) -> None:
         peer = seqpacket.peer(sock)
-        front = StrangerStream(sock, peer.uid, self._closer, partial(self._connections.closed, peer.uid))
+        dropped = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
+        if dropped is not None:
+            self._drop(dropped)
+            self._refuse("evicted", dropped.peer, f"{_WAITING_OF_A_USER} connections of this user wait")
+        if self._turns is None:
+            self._turns = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Serve one more of each user that may have one."""
+        came = self._arrivals.turn(self._connections.may_come)
+        for arrival in came:
+            self._admit(arrival)
+        loop = asyncio.get_running_loop()
+        if not len(self._arrivals):
+            self._turns = None
+        elif came:
+            self._turns = loop.call_soon(self._turn)
+        else:
+            self._turns = loop.call_later(_BLOCKED_PAUSE, self._turn)
+
+    def _drop(self, arrival: _Arrival) -> None:
+        self._connections.closes(arrival.peer.uid)
+        self._stream(arrival).close()
+
+    def _stream(self, arrival: _Arrival) -> StrangerStream:
+        """Its stream, which keeps a place of the user's until it is closed to the end."""
+        uid = arrival.peer.uid
+        arrival.sock.setblocking(False)
+        return StrangerStream(arrival.sock, uid, self._closer, partial(self._connections.closed, uid))
+
+    def _admit(self, arrival: _Arrival) -> None:
+        peer = arrival.peer
+        self._metrics.connections.labels(self._name).inc()
+        front = self._stream(arrival)
+
+        def over(_: asyncio.Task[None] | None = None) -> None:
+            self._connections.closes(peer.uid)
+            front.close()
+
         try:
             victim = self._connections.make_room(peer.uid)
         except LookupError as error:
-            self._connections.closes(peer.uid)
-            front.close()
+            over()
             self._refuse("evicted", peer, str(error))
             return
         if victim is not None:
             self._connections.evict(victim)
             self._refuse("evicted", peer, "a silent connection made room for this peer's")
-        task = asyncio.create_task(self._serve(front, peer, privileged))
-
-        def over(_: asyncio.Task[None]) -> None:
-            self._connections.closes(peer.uid)
-            front.close()
-
+        arrival.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        task = asyncio.create_task(self._serve(front, peer, arrival.privileged))
         # Not in the task itself: one that is evicted before its first turn never runs.
         task.add_done_callback(over)
         self._connections.add(task, peer.uid)

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from mpsguard.daemon.protocol import RequestError
+from mpsguard.decoding import decoded
 
 Needs_contra = TypeVar("Needs_contra", contravariant=True)
 A = TypeVar("A", bound=msgspec.Struct)
@@ -18,13 +19,14 @@ class Handler(Generic[Needs_contra, A]):
         self, name: str, arguments: type[A], serve: Callable[[Needs_contra, A], Awaitable[msgspec.Struct]]
     ) -> None:
         self.name = name
-        self._arguments = arguments
+        self.arguments = arguments
+        self._decoder = msgspec.json.Decoder(arguments)
         self._serve = serve
 
     async def __call__(self, guard: Needs_contra, raw: msgspec.Raw) -> msgspec.Struct:
         """Carry the command out; raises RequestError."""
         try:
-            arguments = msgspec.json.decode(raw, type=self._arguments)
+            arguments = decoded(self._decoder.decode, raw)
         except msgspec.DecodeError as error:
             raise RequestError("arguments", f"{self.name}: {error}") from None
         return await self._serve(guard, arguments)

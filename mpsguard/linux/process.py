@@ -1,14 +1,18 @@
 """A process held by pidfd: its end can be waited for, and a signal never hits a successor of its pid."""
 
 import asyncio
+import errno
 import os
 import select
 import signal
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from mpsguard.linux import procfs
 from mpsguard.model import ProcessKey
+
+_NO_PROCESS: Final = frozenset({errno.EINVAL, errno.ENOENT})
+"""Of pidfd_open(2): the number is none, or that of a thread that does not lead its process (ENOENT on Linux 6.18)."""
 
 
 class ProcessHandle:
@@ -21,7 +25,15 @@ class ProcessHandle:
     @classmethod
     def open(cls, pid: int) -> Self:
         """Hold the process that has ``pid`` now; ProcessLookupError if there is none."""
-        return cls.from_pidfd(os.pidfd_open(pid), pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            if error.errno not in _NO_PROCESS:
+                raise
+            raise ProcessLookupError(f"no process {pid}") from None
+        except OverflowError:
+            raise ProcessLookupError(f"no process {pid}") from None
+        return cls.from_pidfd(pidfd, pid)
 
     @classmethod
     def from_pidfd(cls, pidfd: int, pid: int) -> Self:

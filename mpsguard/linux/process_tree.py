@@ -72,12 +72,10 @@ def pid_namespace(pid: int | str = "self") -> int | None:
 def innermost_pid(pid: int) -> int | None:
     """What a process calls itself in its own pid namespace, or None if it is gone."""
     try:
-        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+        words = procfs.status_of((_PROC / str(pid) / "status").read_bytes()).get("NSpid", [])
     except OSError:
         return None
-    line = next((line for line in status.splitlines() if line.startswith("NSpid:")), "")
-    words = line.split()
-    return int(words[-1]) if len(words) > 1 else None
+    return int(words[-1]) if words else None
 
 
 def _look() -> tuple[dict[int, int], dict[int, ProcessKey], bool]:

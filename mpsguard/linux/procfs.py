@@ -77,14 +77,27 @@ def environment_of(environ: bytes) -> dict[str, str]:
 
 def cgroup_of(text: bytes) -> str:
     """The path in the bytes of ``cgroup``: the unified hierarchy's, else systemd's named one's, or the first."""
-    lines = text.decode(errors="replace").splitlines()
-    paths = {
-        controllers: path for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1)
-    }
+    paths = cgroup_paths(text)
     unified = paths.get("", "/")
     if unified != "/":
         return printable(unified)
     return printable(next((paths[name] for name in ("name=systemd", "memory", "pids") if name in paths), unified))
+
+
+def cgroup_paths(text: bytes) -> dict[str, str]:
+    """The paths in the bytes of ``cgroup``, by the controllers of their hierarchies; as they are, not printable."""
+    # Names are their makers' words, and hold everything but newlines.
+    lines = (line.split(":", 2) for line in text.decode(errors="replace").split("\n") if line.count(":") > 1)
+    return {controllers: path for _, controllers, path in lines}
+
+
+def status_of(text: bytes) -> dict[str, list[str]]:
+    """The words of each line in the bytes of ``status``, by its name.
+
+    The first line has the process's own word for itself, which holds everything but newlines.
+    """
+    lines = (line.partition(":") for line in text.decode(errors="replace").split("\n"))
+    return {name: words.split() for name, _, words in lines}
 
 
 def container(cgroup_path: str) -> str | None:
@@ -96,8 +109,7 @@ def container(cgroup_path: str) -> str | None:
 def uid(pid: int) -> tuple[int, int]:
     """The real uid and gid of a process; ProcessLookupError if there is none."""
     try:
-        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+        found = status_of((_PROC / str(pid) / "status").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"no process {pid}") from None
-    found = {key: value.split() for key, _, value in (line.partition(":") for line in status.splitlines())}
     return int(found["Uid"][0]), int(found["Gid"][0])

@@ -5,6 +5,7 @@ CUDA keeps one address space for host and GPU: it reserves every range that it m
 code is hardly ever a reserved one of another process (seen on an H200, driver 580.159.04).
 """
 
+import re
 from bisect import bisect_right
 from typing import Final
 
@@ -16,7 +17,8 @@ from mpsguard.model import ProcessKey
 
 _MAX_MAPS: Final = 16 << 20
 """Bytes of /proc/PID/maps that are read: some 200,000 mappings, three times the kernel's default limit."""
-_NOBODY: Final = b"---p 00000000 00:00 0"
+_RESERVED: Final = re.compile(rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ---p 00000000 00:00 0 *$", re.MULTILINE)
+"""A line of no file. Names of files are their owners' words; the kernel escapes nothing but newlines in them."""
 
 
 class ReservedRanges(msgspec.Struct, frozen=True):
@@ -32,13 +34,7 @@ class ReservedRanges(msgspec.Struct, frozen=True):
 
 def parse_maps(text: bytes) -> ReservedRanges:
     """The reserved ranges in the text of /proc/PID/maps, which is in ascending order (proc_pid_maps(5))."""
-    ranges = []
-    for line in text.splitlines():
-        span, _, rest = line.partition(b" ")
-        if rest.rstrip() == _NOBODY:
-            first, _, end = span.partition(b"-")
-            ranges.append((int(first, 16), int(end, 16)))
-    return ReservedRanges(tuple(ranges))
+    return ReservedRanges(tuple((int(first, 16), int(end, 16)) for first, end in _RESERVED.findall(text)))
 
 
 def reserved_ranges(process: ProcessKey, reader: ProcessReader) -> ReservedRanges:

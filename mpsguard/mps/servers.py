@@ -12,6 +12,9 @@ from mpsguard.mps.server_log import LogHint
 _PID = re.compile(r"^\s*([1-9][0-9]{0,9})\s*$")
 _UNKNOWN_COMMAND = 'Unknown command "get_server_status"'
 
+_MOST_IN_FAULT = 64
+"""A lane has one server at a time; whoever can write to its log can make up others, and push out the oldest."""
+
 Ask = Callable[[str], Awaitable[Reply]]
 
 
@@ -22,7 +25,7 @@ class Servers:
         self._ask = ask
         self._ended = ended
         self._handles: dict[int, ProcessHandle] = {}
-        self._in_fault: set[int] = set()
+        self._in_fault: dict[int, None] = {}
         """Servers whose log says so; only believed where the driver has no get_server_status."""
         self._status_known = True
 
@@ -36,9 +39,11 @@ class Servers:
     def note(self, pid: int, hint: LogHint) -> None:
         """Take in what server.log says of a server."""
         if hint is LogHint.FAULT_BEGINS:
-            self._in_fault.add(pid)
+            self._in_fault[pid] = None
+            if len(self._in_fault) > _MOST_IN_FAULT:
+                del self._in_fault[next(iter(self._in_fault))]
         else:
-            self._in_fault.discard(pid)
+            self._in_fault.pop(pid, None)
 
     async def observe(self) -> tuple[Server, ...]:
         """The servers and their states, asked now. Raises what asking raises."""
@@ -97,7 +102,7 @@ class Servers:
 
     def _drop(self, pid: int) -> None:
         handle = self._handles.pop(pid, None)
-        self._in_fault.discard(pid)
+        self._in_fault.pop(pid, None)
         if handle is not None:
             asyncio.get_running_loop().remove_reader(handle.fileno())
             handle.close()

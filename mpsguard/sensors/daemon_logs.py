@@ -10,7 +10,7 @@ programs may write to either file.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -33,8 +33,14 @@ from mpsguard.evidence import Evidence, ServerSays, Source, Trust
 from mpsguard.linux.inotify import FileWatch
 from mpsguard.sensors.state import SensorState
 
+T = TypeVar("T")
+
 _PLAUSIBLE: Final = 60.0
 """Seconds that a line may be old when it is read."""
+_MOST_SERVERS: Final = 64
+"""Servers whose lists and faults are remembered: a lane has one, and whoever writes to its log can make up others."""
+_MOST_CLIENTS: Final = 1024
+"""Clients of one fault that are told of. A GPU has 60 MPS clients at most."""
 _RESOLUTION: Final = 0.002
 """Seconds: the log has milliseconds, and does not say how it rounds them."""
 
@@ -74,16 +80,18 @@ class LogReader:
     def _meaning(self, meaning: str, server: int, numbers: Mapping[str, int]) -> Iterator[ServerSays]:
         client = numbers.get("client") or None
         if meaning in (STICKY_LIST, OTHER_LIST):
-            self._list[server] = meaning
+            _remember(self._list, server, meaning)
         elif meaning == BEGINS or (meaning == UNDER_WAY and server not in self._torn_down):
-            self._torn_down[server] = set()
+            _remember(self._torn_down, server, set())
             yield ServerSays(BEGINS, server)
         elif meaning == CULPRIT:
             yield ServerSays(CULPRIT, server, client)
         elif meaning == TEARDOWN and client is not None:
             # Up to three lines a client say the same.
-            told = self._torn_down.setdefault(server, set())
-            if client not in told:
+            told = self._torn_down.get(server)
+            if told is None:
+                told = _remember(self._torn_down, server, set())
+            if client not in told and len(told) < _MOST_CLIENTS:
                 told.add(client)
                 yield ServerSays(TEARDOWN, server, client)
         elif meaning == ENDS or (meaning == NEW_CONTEXT and server in self._torn_down):
@@ -94,6 +102,14 @@ class LogReader:
             exited = numbers["server"]
             self._torn_down.pop(exited, None)
             yield ServerSays(EXITED, exited)
+
+
+def _remember(servers: dict[int, T], server: int, what: T) -> T:
+    """Put it in, and forget the server that has been there for longest if they are too many."""
+    servers[server] = what
+    if len(servers) > _MOST_SERVERS:
+        del servers[next(iter(servers))]
+    return what
 
 
 class DaemonLogSensor:

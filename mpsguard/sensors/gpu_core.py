@@ -162,6 +162,9 @@ def _tables(dump: Dump) -> Iterator[tuple[int, bytes, int]]:
     if not _SECTION.size <= entry <= _WIDEST_ENTRY:
         raise NotACoreError(f"section headers of {entry} bytes")
     if count == _EXTENDED and start:
+        # Offsets are the file's word: the kernel takes none that a file cannot have.
+        if start + _SECTION.size > dump.size:
+            raise NotACoreError(f"section headers at {start}, past {dump.size} bytes")
         count = _section(dump.read(start, _SECTION.size), 0)[5]
     if count > _MOST_SECTIONS or start + count * entry > dump.size:
         raise NotACoreError(f"{count} section headers do not fit into {dump.size} bytes")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpsguard.evidence import Evidence, ProcessEnded, Source, Trust
+from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.process_exit import ExitWatch
 from mpsguard.model import Client, ProcessKey
@@ -111,8 +112,7 @@ class OomKills:
         return victim
 
     def _counters(self, pid: int) -> tuple[Path, ...]:
-        lines = (_PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
-        paths = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
+        paths = procfs.cgroup_paths((_PROC / str(pid) / "cgroup").read_bytes())
         # The controller is on one hierarchy only; where v1 has it, v2 is mounted beside it without.
         old = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
         if old is not None and False in self._mounted:

@@ -136,7 +136,7 @@ class Desk:
         """Deal with a message; False if it is none."""
         try:
             request = wire.decode_request(packet.data)
-        except (msgspec.DecodeError, RecursionError):
+        except msgspec.DecodeError:
             return False
         match request:
             case wire.Ready() | wire.Promoted() | wire.Take() | wire.Gate():

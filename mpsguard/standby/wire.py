@@ -10,6 +10,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from mpsguard.decoding import decoded
+
 VARIABLE: Final = "MPSGUARD_DESK"
 """Environment variable with the number of the descriptor that is the desk."""
 
@@ -104,10 +106,10 @@ def encode(message: Request | Answer) -> bytes:
 
 
 def decode_request(data: bytes) -> Request:
-    """What a process said; msgspec.DecodeError (or RecursionError) if it is nothing known."""
-    return _requests.decode(data)
+    """What a process said; msgspec.DecodeError if it is nothing known."""
+    return decoded(_requests.decode, data)
 
 
 def decode_answer(data: bytes) -> Answer:
     """What the supervisor said; msgspec.DecodeError if it is nothing known."""
-    return _answers.decode(data)
+    return decoded(_answers.decode, data)

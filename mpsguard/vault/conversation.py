@@ -321,7 +321,7 @@ class Conversation:
         """What a packet says; TooLargeError or BadRequestError. Packets stay apart: the next one may be sound."""
         try:
             return wire.decode_request(frame.data)
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        except msgspec.DecodeError as error:
             whole = len(frame.data) < wire.MAX_PACKET or not frame.flags & Flag.TRUNCATED
             trouble: VaultError = BadRequestError(str(error)[:200])
             if not whole:

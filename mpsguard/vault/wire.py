@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from mpsguard.decoding import decoded
 from mpsguard.vault.region import Grant, Layout, Name, Region, Role, Uid
 
 VERSION: Final = 1
@@ -241,10 +242,10 @@ def encode(message: Request | Answer | Notice) -> bytes:
 
 
 def decode_request(data: bytes) -> Request:
-    """What a client said; msgspec.DecodeError (or RecursionError) if it is nothing known."""
-    return _requests.decode(data)
+    """What a client said; msgspec.DecodeError if it is nothing known."""
+    return decoded(_requests.decode, data)
 
 
 def decode_reply(data: bytes) -> Answer | Notice:
     """What the vault said; msgspec.DecodeError if it is nothing known."""
-    return _replies.decode(data)
+    return decoded(_replies.decode, data)

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.integration.guarded import Guarded, Program
 
@@ -9,13 +10,15 @@ UID = 65534
 """Who attacks unless a test says otherwise."""
 
 _PRELUDE = """
+{imports}
 import ctypes, encodings.idna, fcntl, json, mmap, os, signal, socket, struct, sys, threading, time
 # Not before: the interpreter may lie where that user cannot read.
 os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})
 PUBLIC = sys.argv[1]
 
 def tell(event, **more):
-    print(json.dumps(dict(event=event, **more)), flush=True)
+    # At once: the lines of a program's children must not mix.
+    os.write(1, json.dumps(dict(event=event, **more)).encode() + b"\\n")
 
 def connect(name="control"):
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -35,8 +38,16 @@ def command(sock, line):
 """
 
 
-def attack(guarded: Guarded, source: str, *arguments: str, uid: int = UID, directory: Path | None = None) -> Program:
-    """Run ``source`` as ``uid``; it has what `_PRELUDE` defines."""
-    program = _PRELUDE.format(uid=uid) + source
+def attack(
+    guarded: Guarded,
+    source: str,
+    *arguments: str,
+    uid: int = UID,
+    directory: Path | None = None,
+    imports: str = "",
+    **more: Any,
+) -> Program:
+    """Run ``source`` as ``uid``; it has what `_PRELUDE` defines, and ``imports``, made before the user changes."""
+    program = _PRELUDE.format(uid=uid, imports=imports) + source
     where = str(directory or guarded.public)
-    return guarded.program([sys.executable, "-c", program, where, *arguments])
+    return guarded.program([sys.executable, "-c", program, where, *arguments], **more)

@@ -4,6 +4,8 @@ As `tests.integration.systemd.with_driver`, for guards on a machine where nobody
 """
 
 import sys
+import threading
+import time
 from functools import partial
 from unittest.mock import patch
 
@@ -13,6 +15,28 @@ from mpsguard.sensors.uvm import UvmSensor
 from tests.unit.sensors.uvm_bench import DEVICE
 from tests.unit.sensors.uvm_driver import StandInDriver
 
+_REAPED_EVERY = 0.2
+
+
+class _Driver(StandInDriver):
+    """Lets go of closed trackers by itself, as the kernel does: a test counts what the guard has open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._reap_on_and_on, daemon=True).start()
+
+    def open(self) -> int:
+        with self._lock:
+            return super().open()
+
+    def _reap_on_and_on(self) -> None:
+        while True:
+            time.sleep(_REAPED_EVERY)
+            with self._lock:
+                self.reap()
+
+
 if __name__ == "__main__":
-    with patch.object(senses, "UvmSensor", partial(UvmSensor, driver=StandInDriver(), device=DEVICE)):
+    with patch.object(senses, "UvmSensor", partial(UvmSensor, driver=_Driver(), device=DEVICE)):
         sys.exit(main())

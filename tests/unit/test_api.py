@@ -94,6 +94,8 @@ def test_a_request_is_carried_out_and_answered_under_its_id(run_directory: str) 
         (b"\xff", "malformed"),
         (b"[" * 100_000, "malformed"),
         (msgspec.json.encode({"command": "work"}), "malformed"),
+        (request(command="QQ").replace(b"QQ", b"\xff\xfe"), "malformed"),
+        (request(args={"fail": "QQ"}).replace(b"QQ", b"\xff\xfe"), "arguments"),
         (request(v=2), "version"),
         (request(command="no such thing"), "unknown_command"),
         (request(args={"wait": "long"}), "arguments"),

@@ -1,11 +1,14 @@
 """What bounds the guard: how often something may start, and who gives way when too many connect."""
 
 import asyncio
+import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsguard.daemon.arrivals import Arrivals
 from mpsguard.daemon.connections import Connections
 from mpsguard.mps.burst_limit import BurstLimit, backoff
 
@@ -38,8 +41,10 @@ def test_after_the_wait_it_may_happen_again() -> None:
     assert limit.wait(10.0) == 0.0
 
 
-def with_connections(limit: int, owners: list[int]) -> tuple[Connections, list[asyncio.Task[None]]]:
-    table = Connections(limit)
+def with_connections(
+    limit: int, owners: list[int], clock: Callable[[], float] = time.monotonic
+) -> tuple[Connections, list[asyncio.Task[None]]]:
+    table = Connections(limit, clock)
     tasks = []
     for uid in owners:
         task = asyncio.create_task(asyncio.sleep(3600))
@@ -119,3 +124,34 @@ def test_three_users_cannot_hold_every_place_and_some_are_roots_alone() -> None:
         await asyncio.wait(tasks)
 
     run(scenario())
+
+
+def test_few_of_a_user_may_be_silent_and_the_longest_makes_room_once_it_had_its_time() -> None:
+    async def scenario() -> None:
+        now = 0.0
+        table, tasks = with_connections(4096, [5] * 64, lambda: now)
+        assert not table.may_come(5)
+        assert table.may_come(6)
+        assert table.may_come(0)
+        table.has_spoken(tasks[0])
+        assert table.may_come(5)
+        table.has_finished(tasks[0])
+        assert not table.may_come(5)
+        now = 1.5
+        assert table.may_come(5)
+        assert table.make_room(5) is tasks[1]
+        await table.close(0)
+
+    run(scenario())
+
+
+def test_each_user_that_may_has_one_arrival_taken_a_turn() -> None:
+    arrivals: Arrivals[str] = Arrivals(3)
+    assert [arrivals.add(1, name) for name in "abcd"] == [None, None, None, "a"]
+    arrivals.add(2, "x")
+    arrivals.add(3, "y")
+    assert arrivals.turn(lambda uid: uid != 3) == ["b", "x"]
+    assert arrivals.turn(lambda uid: uid != 3) == ["c"]
+    assert len(arrivals) == 2
+    assert arrivals.clear() == ["d", "y"]
+    assert arrivals.turn(lambda _: True) == []

@@ -1,12 +1,15 @@
 """What is believed of a lane's servers between two questions."""
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from mpsguard.mps.command import Reply
+from mpsguard.mps.server_log import LogHint
 from mpsguard.mps.server_watch import ServerWatch
+from mpsguard.mps.servers import Servers
 
 FAULT = "[2026-11-20 14:01:28.554 Server   479] Server is handling a fatal GPU error.\n"
 DEADLINE = 30
@@ -40,3 +43,17 @@ def test_an_answer_does_not_hold_if_the_log_spoke_while_it_was_given(tmp_path: P
             watch.end()
 
     assert asyncio.run(story()) is not meanwhile
+
+
+def test_servers_that_are_made_up_take_no_memory() -> None:
+    async def ask(_: str) -> Reply:
+        return Reply((), 0)
+
+    servers = Servers(ask, lambda: None)
+    tracemalloc.start()
+    try:
+        for pid in range(100_000):
+            servers.note(pid, LogHint.FAULT_BEGINS)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()

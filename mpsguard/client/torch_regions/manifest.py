@@ -6,6 +6,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from mpsguard.decoding import decoded
+
 VERSION: Final = 1
 ALIGNMENT: Final = 512
 """Bytes to which tensors are aligned, as PyTorch's own allocator does it."""
@@ -103,6 +105,9 @@ def of(tensors: Mapping[str, Placed]) -> Manifest:
     return Manifest(VERSION, max(_ends(tensors.values()), default=1), dict(tensors))
 
 
+_decoder: Final = msgspec.msgpack.Decoder(Manifest)
+
+
 def encode(manifest: Manifest) -> bytes:
     """As bytes; they say where they end."""
     body = msgspec.msgpack.encode(manifest)
@@ -115,7 +120,7 @@ def decode(data: bytes, size: int) -> Manifest:
     if len(data) < 8 + length:
         raise ManifestError(f"{len(data)} bytes are not all of the manifest")
     try:
-        manifest = msgspec.msgpack.decode(data[8 : 8 + length], type=Manifest)
+        manifest = decoded(_decoder.decode, data[8 : 8 + length])
     except msgspec.DecodeError as error:
         raise ManifestError(f"not a manifest: {error}") from None
     if manifest.version != VERSION:

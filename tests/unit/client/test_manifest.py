@@ -85,3 +85,9 @@ def test_half_of_one_is_refused() -> None:
 def test_a_type_that_nobody_knows_is_refused_when_it_is_planned() -> None:
     with pytest.raises(ManifestError, match="quint8"):
         manifest.plan({"t": Spec("quint8", (1,))})
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    data = manifest.encode(Manifest(manifest.VERSION, 32, {"QQ": placed()})).replace(b"QQ", b"\xff\xfe")
+    with pytest.raises(ManifestError, match="not a manifest"):
+        manifest.decode(data, 32)

@@ -52,3 +52,27 @@ def test_nobody_is_below_one_that_has_ended() -> None:
     with family(LEAF, 1) as (root, _):
         assert process_tree.descendants_at_rest(root) == []
     assert process_tree.descendants_at_rest(root) == []
+
+
+NAMED = """
+import ctypes, sys
+PR_SET_NAME = 15
+ctypes.CDLL(None).prctl(PR_SET_NAME, sys.argv[1].encode("latin-1"), 0, 0, 0)
+sys.stdout.write("named\\n")
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("separator", ["\x1c", "\r", "\x0b", "\x0c"])
+def test_what_a_process_calls_itself_is_not_its_pid_or_its_user(separator: str) -> None:
+    """Its name is the first line of its status; the kernel escapes nothing but newlines in it."""
+    for field in ("NSpid: 1", "Uid: 12345"):
+        with subprocess.Popen(
+            [sys.executable, "-c", NAMED, separator + field], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"named\n"
+            assert process_tree.innermost_pid(process.pid) == process.pid
+            assert procfs.uid(process.pid) == (os.getuid(), os.getgid())
+            process.kill()

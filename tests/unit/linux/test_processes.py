@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,25 @@ def test_the_environment_is_the_one_at_the_start() -> None:
         child.communicate()
 
 
+@pytest.mark.parametrize("pid", [0, -1, (1 << 22) + 1, (1 << 31) - 1, 1 << 31, 1 << 64])
+def test_a_number_that_no_process_has_is_no_process(pid: int) -> None:
+    with pytest.raises(ProcessLookupError):
+        ProcessHandle.open(pid)
+
+
+def test_a_thread_is_no_process() -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        with pytest.raises(ProcessLookupError):
+            ProcessHandle.open(thread.native_id)
+    finally:
+        over.set()
+        thread.join()
+
+
 HEX = "0123456789abcdef" * 4
 
 
@@ -141,3 +161,11 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="control_lock"):
         FileLock.take(tmp_path / "control_lock", 0o666)
     assert victim.stat().st_mode & 0o777 != 0o666
+
+
+@pytest.mark.parametrize("odd", ["\x0b", "\x1c", "\r", "\u2028"])
+def test_the_name_of_a_cgroup_is_no_line(odd: str) -> None:
+    """Whoever a part of the tree was given to makes names in it; the kernel refuses none but those with a newline."""
+    text = f"4:memory:/m\n0::/user{odd}0::/docker/{HEX}\n".encode()
+    assert procfs.cgroup_paths(text) == {"memory": "/m", "": f"/user{odd}0::/docker/{HEX}"}
+    assert procfs.cgroup_of(text) == f"/user?0::/docker/{HEX}"

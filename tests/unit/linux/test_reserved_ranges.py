@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,30 @@ def test_a_zombie_has_no_memory(reader: ProcessReader) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProcessLookupError):
             reserved_ranges(key, reader)
+
+
+MAPS_A_FILE = """
+import mmap, sys
+with open(sys.argv[1], "wb+") as file:
+    file.truncate(4096)
+    mapped = mmap.mmap(file.fileno(), 4096)
+    reserved = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
+    sys.stdout.write("mapped\\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("line", ["zz-yy", "1000-2000"])
+def test_the_name_of_a_mapped_file_is_no_line(reader: ProcessReader, tmp_path: Path, line: str) -> None:
+    """The kernel escapes newlines in it, and no carriage returns."""
+    name = tmp_path / f"a\r{line} ---p 00000000 00:00 0"
+    with subprocess.Popen(
+        [sys.executable, "-c", MAPS_A_FILE, str(name)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"mapped\n"
+        ranges = reserved_ranges(procfs.process_key(process.pid), reader)
+        assert ranges.ranges
+        assert ranges.around(0x1000) is None
+        process.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -211,3 +212,16 @@ def test_absent_without_a_log(tmp_path: Path) -> None:
         sensor.close()
 
     asyncio.run(test())
+
+
+def test_servers_and_clients_that_are_made_up_take_no_memory() -> None:
+    reader = LogReader()
+    tracemalloc.start()
+    try:
+        for pid in range(20_000):
+            read(f"{STAMP}Server   {pid}] Server is handling a fatal GPU error.\n", reader)
+            read(f"{STAMP}Server   {pid}] The following devices will be reset:\n", reader)
+            read(f"{STAMP}Server   1] Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down\n", reader)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()

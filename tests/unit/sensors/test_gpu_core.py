@@ -1,11 +1,13 @@
 """GPU core dumps: what is read of a good one, and that a bad one is only ever refused."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fault_injection.sim.core_dump import core_dump, sm_row, thread_row
-from mpsguard.sensors.gpu_core import GpuCore, NotACoreError, SmException, exception_name, parse
+from mpsguard.sensors.gpu_core import DumpFile, GpuCore, NotACoreError, SmException, exception_name, parse
 
 PC = 0x7F48A37A3840
 CULPRIT = core_dump(sms=[sm_row(0, 6), sm_row(1), sm_row(124, 6, PC)], threads=[thread_row(6), thread_row()], grids=1)
@@ -51,3 +53,14 @@ def test_whatever_is_written_over_it_is_read_or_refused(at: int, written: bytes)
 def test_other_files_are_refused(noise: bytes) -> None:
     with pytest.raises(NotACoreError):
         parse(noise)
+
+
+@pytest.mark.parametrize("start", [1 << 63, (1 << 64) - 1, 1 << 62])
+def test_section_headers_where_no_file_reaches_are_refused(tmp_path: Path, start: int) -> None:
+    """With their number in the first of them; the kernel takes no such offset, and Python none of the larger ones."""
+    dump = bytearray(core_dump(extended=True))
+    dump[40:48] = start.to_bytes(8, "little")
+    path = tmp_path / "core.1"
+    path.write_bytes(dump)
+    with path.open("rb") as file, pytest.raises(NotACoreError):
+        parse(DumpFile(file.fileno()))

@@ -274,3 +274,14 @@ def test_a_cgroup_is_found_below_what_is_mounted() -> None:
     for hidden in ("/docker/2", "/docker/11", "/docker/1/../2"):
         with pytest.raises(FileNotFoundError, match="not to be seen"):
             inside.counters(hidden)
+
+
+@pytest.mark.root
+def test_a_cgroup_with_an_odd_name_is_counted(sensor: ProcessEndsSensor, memory_cgroup: Path) -> None:
+    odd = memory_cgroup / "a\x0bb"
+    odd.mkdir()
+    try:
+        assert ended(end_of(sensor, Running("pass", odd), signal.SIGKILL)).oom_killed is False
+        assert "unseen" not in sensor.state().detail
+    finally:
+        odd.rmdir()

@@ -257,6 +257,32 @@ def test_a_file_that_another_process_made_or_wrote_to_is_nobody_s_word(public_pa
 
 
 @needs_fanotify
+def test_a_file_that_no_parser_expects_does_not_end_the_watch(public_path: Path) -> None:
+    """Section headers where no file reaches: whoever may write there must not keep others' dumps from being read."""
+    heard: Heard = []
+    path = public_path / "cores"
+    spoilt = bytearray(core_dump(extended=True))
+    spoilt[40:48] = b"\xff" * 8
+
+    async def story() -> None:
+        cores = listening(path, heard)
+        stranger, victim = Writing(65534, bytes(spoilt)), Writing(VICTIM)
+        try:
+            cores.client_came(_client(victim.key, VICTIM))
+            stranger.write(path / "core.1")
+            await until(lambda: refused(cores) == 1)
+            victim.write(path / "core.2")
+            await until(lambda: bool(heard))
+        finally:
+            stranger.end()
+            victim.end()
+            cores.close()
+        assert heard == [(victim.key, True)]
+
+    asyncio.run(story())
+
+
+@needs_fanotify
 def test_a_file_that_was_there_long_before_is_nobody_s_word(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_directory, "_NEW", 0.0)
     heard: Heard = []

@@ -342,3 +342,23 @@ def test_a_process_that_dies_with_an_answer_unread_is_heard_to_its_last_word() -
     finally:
         supervisor.close()
     assert heard == [wire.Gate(1), wire.Promoted()]
+
+
+@pytest.mark.parametrize("spoilt", [b"take", b"id"])
+def test_a_word_that_is_no_text_ends_the_desk_and_not_the_supervisor(spoilt: bytes) -> None:
+    supervisor = Desk(Kept(), lambda _, __: None)
+    try:
+        seqpacket.send(supervisor.theirs, wire.encode(wire.Take(1)).replace(spoilt, b"\xff" * len(spoilt)))
+        assert not supervisor.read()
+    finally:
+        supervisor.close()
+
+
+def test_an_answer_that_is_no_text_is_as_good_as_none() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    program = desk.Desk(ours)
+    with theirs:
+        seqpacket.send(theirs, wire.encode(wire.Refused(1, "QQ")).replace(b"QQ", b"\xff\xfe"))
+        with pytest.raises(desk.DeskClosedError):
+            program.ask(wire.Keep(0, 1), ())
+    program.close()

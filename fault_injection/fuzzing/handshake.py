@@ -1,0 +1,201 @@
+"""The MPS handshake: its words, the opening of a connection, and the relay behind it."""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+
+from fault_injection.fuzzing.loop import CaseLoop
+from fault_injection.fuzzing.mutation import changed, index, number
+from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
+from mpsguard.daemon.opening import Opening, RefusedError, open_connection
+from mpsguard.daemon.relay import LaneGoneError, Relay
+from mpsguard.linux import seqpacket
+from mpsguard.linux.disposal import ForeignCloser
+from mpsguard.linux.packet_stream import PacketStream, StrangerStream
+from mpsguard.model import Credentials, LaneSettings
+from mpsguard.mps import handshake, settings
+from mpsguard.mps.handshake import PeerKind, ProtocolError
+
+GREETING: Final = b"OUTBHELL\0"
+CREDENTIALS: Final = handshake.credentials_word(GREETING)
+KINDS: Final = tuple(handshake.encode_kind(kind) for kind in PeerKind)
+COMMANDS: Final = (
+    b"get_server_list\n\0",
+    b"set_default_active_thread_percentage 50\n\0",
+    b"set_default_device_pinned_mem_limit 0 2G\n\0",
+    b"set_default_client_priority 1\n\0",
+    b"ps\n\0",
+)
+_WORDS: Final = (
+    GREETING,
+    CREDENTIALS,
+    handshake.handover_word(GREETING),
+    *KINDS,
+    *COMMANDS,
+    handshake.END_OF_COMMANDS,
+    handshake.encode_reply("Server not found"),
+    handshake.encode_reply(2),
+)
+_READ_BACK: Final = ("50.0", "2G", "1", "", "nan", "inf", "-1", "9" * 30, "9" * 5000, "0x10")
+
+
+class Words(Surface[bytes]):
+    """The decoders of packets."""
+
+    name = "handshake words"
+    share = 100
+
+    def make(self, chance: Random) -> bytes:
+        """A word, changed."""
+        if chance.random() < 0.1:
+            return number(chance).to_bytes(10, "little", signed=True)[: (4, 8)[index(chance, 2)]]
+        return changed(chance, _WORDS[index(chance, len(_WORDS))], _WORDS)
+
+    def feed(self, case: bytes) -> None:
+        """Decode it as whatever it could be meant for."""
+        for decode in (handshake.check_greeting, handshake.peer_kind, handshake.command_length, handshake.decode_reply):
+            try:
+                decode(case)
+            except ProtocolError:
+                continue
+        line = handshake.decode_command(case)
+        length, text = handshake.encode_command(line)
+        if struct.unpack("<q", length)[0] != len(text) or handshake.decode_command(text) != line:
+            raise BrokenPromiseError(f"a command line does not come back as it was: {text!r}")
+        setting = settings.setting_touched_by(line)
+        if setting is not None:
+            handshake.encode_command(setting.query)
+            for answer in _READ_BACK:
+                settings.with_read_back(_NO_SETTINGS, setting, (answer,))
+
+
+_NO_SETTINGS: Final = LaneSettings()
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A packet of a peer."""
+
+    data: bytes
+    descriptors: int = 0
+    under: Credentials | None = None
+    """Whose credentials it has; None: the sender's own."""
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """What both sides of a relay say; all of it is there before anybody reads."""
+
+    peer: tuple[Said, ...]
+    lane: tuple[Said, ...] | None
+    """None: the opening alone."""
+    kind: PeerKind
+
+
+_OTHERS: Final = (Credentials(1, 0, 0), Credentials(1, 65534, 65534))
+_DESCRIPTORS: Final = (1, 2, 17, 60)
+"""With a packet: more than are ever taken, and of a few packets no more than may be in flight."""
+_MOST_BYTES: Final = 24_000
+"""Of a packet: eight of them fit into a socket's queue, so that nobody waits for room."""
+_DEADLINE: Final = 5.0
+
+
+class Conversation(Surface[Exchange]):
+    """The opening and the relay, over sockets, in the event loop."""
+
+    name = "handshake"
+    share = 15
+
+    def __init__(self) -> None:
+        self._loop = CaseLoop()
+        self._closer = ForeignCloser()
+        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def make(self, chance: Random) -> Exchange:
+        """A handshake of which some words are changed, left out or said twice."""
+        kind = (PeerKind.CLIENT, PeerKind.CLIENT, PeerKind.UI, PeerKind.DEBUGGEE)[index(chance, 4)]
+        if chance.random() < 0.5:
+            return Exchange(some(chance, [CREDENTIALS, handshake.encode_kind(kind), *COMMANDS[:1]]), None, kind)
+        peer = some(chance, [handshake.ACKNOWLEDGEMENT])
+        return Exchange(peer, some(chance, [GREETING, handshake.handover_word(GREETING)]), kind)
+
+    def feed(self, case: Exchange) -> None:
+        """Open a connection, or relay one."""
+        front, peer = _pair()
+        try:
+            self._say(peer, case.peer)
+            if case.lane is None:
+                self._loop.run(self._open(front))
+            else:
+                back, lane = _pair()
+                with lane:
+                    self._say(lane, case.lane)
+                    self._loop.run(self._relay(front, back, case.kind))
+        finally:
+            peer.close()
+
+    def close(self) -> None:
+        """Close loop and descriptor."""
+        self._loop.close()
+        os.close(self._null)
+
+    async def _open(self, sock: socket.socket) -> None:
+        front, closed = self._stranger(sock)
+        try:
+            opening = await open_connection(front, GREETING, _DEADLINE)
+            if opening is not None and (opening.sender.pid != os.getpid() or opening.kind is PeerKind.SERVER):
+                raise BrokenPromiseError(f"{opening} was let in")
+        except RefusedError as error:
+            if error.reason == "silent":
+                raise
+        finally:
+            front.close()
+            await closed.wait()
+
+    async def _relay(self, sock: socket.socket, back: socket.socket, kind: PeerKind) -> None:
+        front, closed = self._stranger(sock)
+        opening = Opening(Credentials(os.getpid(), os.geteuid(), os.getegid()), kind)
+        try:
+            with PacketStream(back) as stream:
+                relay = Relay(front, stream, opening, impersonate=False)
+                await relay.run(_greeted, lambda: None)
+        except (RefusedError, LaneGoneError, ProtocolError):
+            return
+        finally:
+            front.close()
+            await closed.wait()
+
+    def _stranger(self, sock: socket.socket) -> tuple[StrangerStream, asyncio.Event]:
+        closed = asyncio.Event()
+        return StrangerStream(sock, os.geteuid(), self._closer, closed.set), closed
+
+    def _say(self, sock: socket.socket, words: tuple[Said, ...]) -> None:
+        for word in words:
+            seqpacket.send(sock, word.data, sender=word.under, fds=(self._null,) * word.descriptors)
+        sock.shutdown(socket.SHUT_WR)
+
+
+def _greeted(word: bytes) -> None:
+    handshake.check_greeting(word)
+
+
+def some(chance: Random, words: Sequence[bytes]) -> tuple[Said, ...]:
+    """Some of the words, changed, left out or said twice; some with descriptors or under another name."""
+    said = []
+    for word in words:
+        kind = index(chance, 8)
+        data = changed(chance, word, _WORDS)[:_MOST_BYTES] if kind < 2 else word
+        descriptors = _DESCRIPTORS[index(chance, len(_DESCRIPTORS))] if chance.random() < 0.1 else 0
+        under = _OTHERS[index(chance, 2)] if chance.random() < 0.05 and os.geteuid() == 0 else None
+        said += [Said(data, descriptors, under)] * (0 if kind == 2 else 2 if kind == 3 else 1)
+    return tuple(said)
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    return ours, theirs

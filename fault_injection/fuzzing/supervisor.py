@@ -1,0 +1,158 @@
+"""The supervisor channel: what a program says to `mpsguard run`, with descriptors of all kinds."""
+
+import os
+import socket
+from contextlib import suppress
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from fault_injection.fuzzing.mutation import (
+    NESTED_MSGPACK,
+    changed,
+    changed_message,
+    in_place_of_a_value,
+    index,
+    nested,
+)
+from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
+from mpsguard.linux import seqpacket
+from mpsguard.linux.gate import Gate
+from mpsguard.standby import wire
+from mpsguard.standby.desk import Desk, Kept
+
+_MESSAGES: Final = (
+    wire.Ready(),
+    wire.Promoted(),
+    wire.Keep(1, 7),
+    wire.Accept(2, 8),
+    wire.Drop(7),
+    wire.Take(3),
+    wire.Gate(4),
+    wire.Keep(5, (1 << 63) - 1),
+)
+_ANSWERS: Final = (wire.Done(1), wire.Given(2, (1, 2, 3), more=True), wire.Refused(3, "no"))
+_PLAIN: Final[tuple[dict[str, Any], ...]] = tuple(msgspec.to_builtins(each) for each in (*_MESSAGES, *_ANSWERS))
+_PACKETS: Final = tuple(wire.encode(each) for each in (*_MESSAGES, *_ANSWERS))
+_FIELDS: Final = tuple({name for each in _PLAIN for name in each})
+
+
+def _packet(chance: Random) -> bytes:
+    which = index(chance, len(_PACKETS))
+    kind = index(chance, 20)
+    if kind < 10:
+        data = msgspec.msgpack.encode(changed_message(chance, _PLAIN[which], _FIELDS))
+    elif kind < 19:
+        data = changed(chance, _PACKETS[which], _PACKETS)
+    else:
+        data = in_place_of_a_value(chance, _PACKETS[which], nested(chance, NESTED_MSGPACK, wire.MAX_PACKET))
+    return data[: wire.MAX_PACKET + 100]
+
+
+class Messages(Surface[bytes]):
+    """The decoders of both directions."""
+
+    name = "supervisor messages"
+    share = 100
+
+    def make(self, chance: Random) -> bytes:
+        """A packet."""
+        return _packet(chance)
+
+    def feed(self, case: bytes) -> None:
+        """Decode it as the supervisor and as its program do."""
+        with suppress(msgspec.DecodeError):
+            wire.decode_request(case)
+        with suppress(msgspec.DecodeError):
+            wire.decode_answer(case)
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A packet, and the descriptors that come with it: which of `Channel`'s, by their places."""
+
+    data: bytes
+    descriptors: tuple[int, ...]
+
+
+class Channel(Surface[tuple[Said, ...]]):
+    """The supervisor's end itself, over a socket."""
+
+    name = "supervisor"
+    share = 25
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+        listener = self._owned(socket.socket(socket.AF_INET))
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        blocking = self._owned(socket.socket(socket.AF_INET))
+        blocking.bind(("127.0.0.1", 0))
+        blocking.listen()
+        streams = [self._owned(one) for one in socket.socketpair()]
+        packets = [self._owned(one) for one in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+        unconnected = self._owned(socket.socket(socket.AF_INET))
+        self._pipe = os.pipe()
+        self._memory = os.memfd_create("fuzzed", os.MFD_CLOEXEC)
+        sockets = (listener, blocking, *streams, packets[0], unconnected)
+        self._fds = (*(one.fileno() for one in sockets), *self._pipe, self._memory)
+
+    def make(self, chance: Random) -> tuple[Said, ...]:
+        """One to four messages, half of them as they should be."""
+        said = []
+        for _ in range(1 + index(chance, 4)):
+            data = _PACKETS[index(chance, len(_MESSAGES))] if chance.random() < 0.5 else _packet(chance)
+            count = (0, 1, 1, 1, 1, 2, 5)[index(chance, 7)]
+            said.append(Said(data or b"\0", tuple(index(chance, len(self._fds)) for _ in range(count))))
+        return tuple(said)
+
+    def feed(self, case: tuple[Said, ...]) -> None:
+        """Say it all, have it heard, and read the answers."""
+        kept, gate = Kept(4), Gate()
+
+        def heard(desk: Desk, message: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
+            if isinstance(message, wire.Take):
+                desk.give_all(message)
+            elif isinstance(message, wire.Gate):
+                passage = gate.passage()
+                try:
+                    desk.give_passage(message, passage)
+                finally:
+                    os.close(passage)
+
+        desk = Desk(kept, heard)
+        desk.serves = True
+        try:
+            for said in case:
+                seqpacket.send(desk.theirs, said.data, fds=tuple(self._fds[place] for place in said.descriptors))
+            desk.read()
+            self._hear_answers(desk.theirs)
+        finally:
+            desk.close()
+            kept.close()
+            gate.close()
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for one in self._sockets:
+            one.close()
+        for fd in (*self._pipe, self._memory):
+            os.close(fd)
+
+    def _hear_answers(self, theirs: socket.socket) -> None:
+        theirs.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                packet = seqpacket.receive(theirs, wire.MAX_PACKET, max_fds=seqpacket.KERNEL_MAX_FDS)
+                for fd in packet.fds:
+                    os.close(fd)
+                if packet.end:
+                    return
+                answer = wire.decode_answer(packet.data)
+                if isinstance(answer, wire.Given) and len(answer.tags) != len(packet.fds):
+                    raise BrokenPromiseError(f"{answer} with {len(packet.fds)} descriptors")
+
+    def _owned(self, sock: socket.socket) -> socket.socket:
+        self._sockets.append(sock)
+        return sock

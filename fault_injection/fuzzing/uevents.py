@@ -1,0 +1,104 @@
+"""Uevents, those of the patched nvidia-uvm module among them."""
+
+import os
+from random import Random
+from typing import Final
+
+import msgspec
+
+from fault_injection.fuzzing import stored
+from fault_injection.fuzzing.loop import CaseLoop
+from fault_injection.fuzzing.mutation import changed_text, index
+from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
+from mpsguard.evidence import Evidence, Trust
+from mpsguard.linux import procfs
+from mpsguard.linux.uevents import Uevent, Uevents, parse
+from mpsguard.sensors.kmod import KmodSensor
+
+_US: Final = procfs.process_key(os.getpid())
+_FAULT: Final = (
+    b"change@/module/nvidia_uvm\0ACTION=change\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0"
+    b"NVIDIA_UVM_EVENT=fault_contained\0PID=%d\0VA=0x7f48a37a3000\0ACCESS=WRITE\0TYPE=INVALID_PDE\0ENGINE=GRAPHICS\0"
+    b"GPU=GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11\0START=%d\0ALIVE=1\0SEQNUM=4711\0"
+) % (_US.pid, _US.start_ticks)
+_MESSAGES: Final = (
+    _FAULT,
+    _FAULT,
+    _FAULT.replace(b"START=", b"NO="),
+    b"add@/devices/pci0000:00/0000:00:01.0/net/eth0\0ACTION=add\0SUBSYSTEM=net\0INTERFACE=eth0\0SEQNUM=4712\0",
+    b"libudev\0\xfe\xed\xca\xfe\x28\0\0\0",
+)
+_MOST_BYTES: Final = 8192
+
+
+class _Told(Uevents):
+    """Says what it was given instead of what the kernel says."""
+
+    def __init__(self, readable: int, messages: tuple[bytes | None, ...]) -> None:
+        self._readable = readable
+        self._left = list(messages)
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def read(self) -> Uevent | None:
+        while self._left:
+            message = self._left.pop(0)
+            if message is None:
+                raise OverflowError("uevents were dropped")
+            if (event := parse(message)) is not None:
+                return event
+        return None
+
+    def close(self) -> None:
+        """The descriptor is another's."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """Messages; None: some were dropped."""
+
+    messages: tuple[bytes | None, ...]
+
+
+class KernelEvents(Surface[Heard]):
+    """The sensor, from messages to evidence."""
+
+    name = "uevents"
+    share = 100
+
+    def __init__(self) -> None:
+        self._loop = CaseLoop()
+        self._readable, self._write = os.pipe()
+        # There is always something to be read.
+        os.write(self._write, b"!")
+
+    def make(self, chance: Random) -> Heard:
+        """One to three messages, most of them changed."""
+        messages: list[bytes | None] = []
+        for _ in range(1 + index(chance, 3)):
+            message = _MESSAGES[index(chance, len(_MESSAGES))]
+            if chance.random() < 0.8:
+                message = changed_text(chance, message, _MESSAGES)
+            messages.append(None if chance.random() < 0.02 else message[:_MOST_BYTES])
+        return Heard(tuple(messages))
+
+    def feed(self, case: Heard) -> None:
+        """Let the sensor hear them."""
+        told: list[Evidence] = []
+        sensors: list[KmodSensor] = []
+        events = _Told(self._readable, case.messages)
+        try:
+            self._loop.turn(lambda: sensors.append(KmodSensor(told.append, listen=lambda: events)))
+        finally:
+            for sensor in sensors:
+                self._loop.turn(sensor.close)
+        stored.check(told, judge=False)
+        for each in told:
+            if each.trust is Trust.PROOF and each.process != _US:
+                raise BrokenPromiseError(f"proof against a process that was not named with its start: {each}")
+
+    def close(self) -> None:
+        """Close loop and pipe."""
+        self._loop.close()
+        os.close(self._readable)
+        os.close(self._write)
