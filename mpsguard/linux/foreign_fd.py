@@ -12,7 +12,7 @@ import platform
 import stat
 import struct
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _SYS_PIDFD_GETFD: Final = 438
@@ -31,7 +31,7 @@ _STATX_RDEV_AT: Final = 128
 """``struct statx`` (statx(2)): stx_mode, then stx_rdev_major and stx_rdev_minor."""
 
 MAX_LOOKED_AT: Final = 4096
-"""Descriptors of one process that are looked at at once: about 25 ms. A process may have a million, to keep us busy."""
+"""Descriptors of one process that are looked at at once: about 50 ms. A process may have a million, to keep us busy."""
 
 MAX_COPIES: Final = 32
 """Copies made of one process's descriptors; CUDA has two of nvidia-uvm."""
@@ -39,6 +39,23 @@ MAX_COPIES: Final = 32
 _FIRST_ENTRY: Final = 2
 """Where descriptor 0 stands in /proc/PID/fd, after ``.`` and ``..``: an entry's position is its number and two
 (proc_readfd_common, fs/proc/fd.c)."""
+
+
+# fmt: off
+_LOCAL: Final = frozenset({
+    "bpf", "btrfs", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "erofs", "ext2", "ext3",
+    "ext4", "f2fs", "hugetlbfs", "mqueue", "overlay", "proc", "pstore", "ramfs", "securityfs", "squashfs",
+    "sysfs", "tmpfs", "tracefs", "vfat", "xfs", "zfs",
+})
+# fmt: on
+"""File systems that wait for nobody when a file of theirs is looked up through /proc/PID/fd. NFS, for one, asks its
+server (d_weak_revalidate, fs/namei.c), and there may be none. What has devices is here."""
+
+_FD_INFO: Final = 4096
+"""Bytes of /proc/PID/fdinfo/N that are read; the mount is in the first 100."""
+
+_MAX_MOUNTS: Final = 1 << 20
+"""Bytes of /proc/PID/mountinfo: some 8,000 mounts. A user namespace may have 100,000 (fs.mount-max)."""
 
 
 class Copies(NamedTuple):
@@ -68,8 +85,9 @@ def copies_of_device(pidfd: int, pid: int, device: Path, first: int = 0) -> Copi
             os.lseek(directory, first + _FIRST_ENTRY if first else 0, os.SEEK_SET)
             with os.scandir(directory) as entries:
                 names = [entry.name for entry in itertools.islice(entries, MAX_LOOKED_AT + 1)]
+            remote = _RemoteMounts.of(pid)
             for name in names[:MAX_LOOKED_AT]:
-                if not _looks_like(directory, name, device, wanted):
+                if not _is_device(directory, name, device, wanted, remote):
                     continue
                 if len(copies) == MAX_COPIES:
                     return Copies(copies, None, too_many=True)
@@ -129,11 +147,48 @@ def same_file(one: int, other: int) -> bool:
     return _checked(_libc.syscall(number, os.getpid(), os.getpid(), _KCMP_FILE, one, other)) == 0
 
 
-def _looks_like(directory: int, name: str, device: Path, wanted: int) -> bool:
-    # The link's text is no proof, but it costs less than the question that is.
+class _RemoteMounts(NamedTuple):
+    """A process' mounts on which looking a file up may wait."""
+
+    pid: int
+    ids: frozenset[int]
+    points: tuple[str, ...]
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        try:
+            with Path(f"/proc/{pid}/mountinfo").open("rb") as file:
+                text = file.read(_MAX_MOUNTS)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                # A zombie has left its mounts.
+                raise ProcessLookupError(f"process {pid} has ended") from None
+            raise
+        if len(text) == _MAX_MOUNTS:
+            raise OSError(errno.E2BIG, "it has too many mounts")
+        lines = [line.partition(" - ") for line in text.decode(errors="replace").splitlines()]
+        mounts = [mounted.split(" ", 5) for mounted, _, kind in lines if kind.split(" ", 1)[0] not in _LOCAL]
+        return cls(pid, frozenset(int(mount[0]) for mount in mounts), tuple(mount[4] for mount in mounts))
+
+    def has(self, descriptor: str, text: str) -> bool:
+        """Whether a file is there. By its path, most are not; of a path that says so, the mount is looked at."""
+        if not text.startswith(self.points):
+            return False
+        with Path(f"/proc/{self.pid}/fdinfo/{descriptor}").open("rb") as file:
+            lines = file.read(_FD_INFO).splitlines()
+        return any(line.startswith(b"mnt_id:") and int(line.split()[1]) in self.ids for line in lines)
+
+
+def _is_device(directory: int, name: str, device: Path, wanted: int, remote: _RemoteMounts) -> bool:
+    """Whether it is the device, under whatever name: a process may have mounted or made it elsewhere."""
     try:
         text = os.readlink(name, dir_fd=directory)
-        return text.rpartition("/")[2] == device.name and _device_number(name, directory) == wanted
+        if not text.startswith("/"):
+            # A socket, a pipe, an anonymous inode: most of what a program with many descriptors has.
+            return False
+        if text.rpartition("/")[2] != device.name and remote.has(name, text):
+            return False
+        return _device_number(name, directory) == wanted
     except FileNotFoundError:
         # Closed since the list was read.
         return False

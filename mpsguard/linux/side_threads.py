@@ -4,7 +4,9 @@ import queue
 import sys
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 Job = Callable[[], None]
@@ -58,3 +60,45 @@ class SideThreads:
             except Exception:  # a fault of ours in one job must not cost the others their thread
                 told = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
                 threading.excepthook(told)
+
+
+class SharedThreads:
+    """`SideThreads` on which each user but root has ``of_a_user`` jobs at a time; its next ones wait for these."""
+
+    def __init__(self, name: str, most: int, of_a_user: int) -> None:
+        self._threads = SideThreads(name, most)
+        self._of_a_user: Final = of_a_user
+        self._lock = threading.Lock()
+        self._busy: Counter[int] = Counter()
+        self._waiting: dict[int, deque[Job]] = {}
+
+    def run(self, uid: int, job: Job) -> None:
+        """Do ``job`` of a user on one of the threads; from any thread, never waits."""
+        with self._lock:
+            if uid and self._busy[uid] >= self._of_a_user:
+                self._waiting.setdefault(uid, deque()).append(job)
+                return
+            self._busy[uid] += 1
+        self._threads.run(partial(self._do, uid, job))
+
+    def close(self, within: float) -> bool:
+        """As `SideThreads.close`; what waits for others of its user waits no more."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+            for job in (job for jobs in waiting.values() for job in jobs):
+                self._threads.run(job)
+        return self._threads.close(within)
+
+    def _do(self, uid: int, job: Job) -> None:
+        try:
+            job()
+        finally:
+            with self._lock:
+                waiting = self._waiting.get(uid)
+                following = waiting.popleft() if waiting else None
+                if not waiting:
+                    self._waiting.pop(uid, None)
+                if following is None:
+                    self._busy[uid] -= 1
+            if following is not None:
+                self._threads.run(partial(self._do, uid, following))

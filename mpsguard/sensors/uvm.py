@@ -33,7 +33,7 @@ from typing import ClassVar, Final
 from mpsguard.evidence import Evidence
 from mpsguard.linux import foreign_fd
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.side_threads import SideThreads
+from mpsguard.linux.side_threads import SharedThreads, SideThreads
 from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
 from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.model import ProcessKey
@@ -50,8 +50,9 @@ LOOKS: Final = (0.01, 0.02, 0.05, 0.12, 0.3, 0.5, 1.0)
 LATER: Final = 5.0
 """Seconds between the looks after those, at the shortest: a client may open its address space when it likes."""
 
-_LATER_SHARE: Final = 500
-"""Times as long as its last look took, a client is left alone after that: no more than 0.2 % of a core for each."""
+LATER_SHARE: Final = 500
+"""Times as long as its last look took, a client is left alone, LATEST at most: 0.2 % of a core for each."""
+LATEST: Final = 60.0
 
 VERDICT_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.unwatchable` waits for a look, which takes milliseconds unless the driver is held up."""
@@ -59,7 +60,9 @@ VERDICT_WITHIN: Final = 5.0
 CLOSE_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.close` gives the threads."""
 
-_LOOKERS: Final = 4
+_LOOKERS: Final = 8
+_LOOKERS_OF_A_USER: Final = 2
+"""At a time: a client can bring it about that the driver holds up a look at it."""
 _CLOSERS: Final = 4
 
 
@@ -92,7 +95,7 @@ class UvmSensor:
         self._loop = asyncio.get_running_loop()
         self._found: deque[Callable[[], None]] = deque()
         """What threads have found and the loop has yet to take."""
-        self._lookers = SideThreads("uvm-look", _LOOKERS)
+        self._lookers = SharedThreads("uvm-look", _LOOKERS, _LOOKERS_OF_A_USER)
         # Closing what is left of a dead client takes its address space apart in the kernel, which can take as long as
         # the GPU recovers: no look shall wait for that.
         self._closers = SideThreads("uvm-close", _CLOSERS)
@@ -124,12 +127,10 @@ class UvmSensor:
 
         A client that has nothing to watch is not unwatchable: it cannot use a GPU yet. What it opens later is found.
         """
-        client = self._clients.get(handle.key)
-        if client is None:
+        if (client := self._clients.get(handle.key)) is None:
             return ""
         self.client_came(handle, client.uid)
-        asking = self._loop.create_future()
-        client.asking.append(asking)
+        client.asking.append(asking := self._loop.create_future())
         if client.looking_since is None:
             # It is left alone, or could not be held.
             client.answer()
@@ -142,8 +143,7 @@ class UvmSensor:
 
     def client_ended(self, key: ProcessKey) -> None:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
-        client = self._forget(key)
-        if client is not None:
+        if (client := self._forget(key)) is not None:
             self._let_go(client)
 
     def hold(self, key: ProcessKey) -> tuple[int, ...]:
@@ -151,8 +151,7 @@ class UvmSensor:
 
         Descriptors of their files, which stay this sensor's, for whoever else is to hold them; () if there is none.
         """
-        client = self._forget(key)
-        if client is None:
+        if (client := self._forget(key)) is None:
             return ()
         if not client.spaces:
             self._let_go(client)
@@ -162,8 +161,7 @@ class UvmSensor:
 
     def release(self, key: ProcessKey) -> None:
         """Let go of what is held of an ended client."""
-        client = self._held.pop(key, None)
-        if client is not None:
+        if (client := self._held.pop(key, None)) is not None:
             self._let_go(client)
 
     def attachments(self) -> list[Attachment]:
@@ -211,8 +209,7 @@ class UvmSensor:
 
     def _forget(self, key: ProcessKey) -> WatchedClient | None:
         """Look at a client no more."""
-        client = self._clients.pop(key, None)
-        if client is not None:
+        if (client := self._clients.pop(key, None)) is not None:
             client.close()
         return client
 
@@ -224,7 +221,7 @@ class UvmSensor:
         client.looks += 1
         if not client.first and 1 < client.looks <= len(LOOKS) and client.spaces and client.anchors:
             client.looking_since = time.monotonic()
-            self._lookers.run(partial(self._read_gpus_aside, client, tuple(client.spaces)))
+            self._lookers.run(client.uid, partial(self._read_gpus_aside, client, tuple(client.spaces)))
             return
         try:
             pidfd = os.dup(client.pidfd)
@@ -243,7 +240,7 @@ class UvmSensor:
             others=tuple(space for other in self._clients.values() if other is not client for space in other.spaces),
         )
         client.looking_since = time.monotonic()
-        self._lookers.run(partial(self._look_aside, client, order))
+        self._lookers.run(client.uid, partial(self._look_aside, client, order))
 
     def _look_aside(self, client: WatchedClient, order: Order) -> None:
         """On a thread of its own."""
@@ -266,7 +263,7 @@ class UvmSensor:
     def _try(self) -> None:
         if self._trying_since is None:
             self._trying_since = time.monotonic()
-            self._lookers.run(lambda: self._hand_over(partial(self._tried, self._looker.absence())))
+            self._lookers.run(0, lambda: self._hand_over(partial(self._tried, self._looker.absence())))
 
     def _tried(self, absence: str) -> None:
         self._absence, self._trying_since = absence, None
@@ -296,7 +293,10 @@ class UvmSensor:
         for space in found.held:
             self._settle(client, space)
         refused = [self._take_new(client, order, space) for space in found.opened]
-        client.looked(order.first, found.next_descriptor, next(filter(None, refused), found.trouble))
+        if any(space not in client.spaces for space in order.own):
+            client.look_again = True  # one of them was given up meanwhile
+        else:
+            client.looked(order.first, found.next_descriptor, next(filter(None, refused), found.trouble))
         client.exchanges += found.exchanged
         if client.exchanges > uvm_client.MAX_EXCHANGES:
             client.lost = client.lost or "it exchanges its files while they are looked at"
@@ -333,13 +333,13 @@ class UvmSensor:
             self._look_later(client, took)
 
     def _say(self, client: WatchedClient) -> None:
-        """Tell of a client that cannot be watched, once for each reason."""
-        if client.told != client.unwatchable and not self._absence:
-            client.told = client.unwatchable
+        """Tell of a client that cannot be watched, and when it can again."""
+        if client.told != bool(client.unwatchable) and not self._absence:
+            client.told = not client.told
             self._told(client.attachment())
 
     def _look_later(self, client: WatchedClient, took: float) -> None:
-        seconds = LOOKS[client.looks - 1] if client.looks <= len(LOOKS) else max(LATER, _LATER_SHARE * took)
+        seconds = LOOKS[client.looks - 1] if client.looks <= len(LOOKS) else max(LATER, min(LATEST, LATER_SHARE * took))
         client.timer = self._loop.call_later(seconds, self._look, client)
 
     def _take_new(self, client: WatchedClient, order: Order, space: WatchedSpace) -> str:

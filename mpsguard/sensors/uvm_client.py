@@ -46,8 +46,8 @@ class WatchedClient:
         """The same, of the looks since the last one at the first of its descriptors."""
         self.lost = ""
         """The same, of what will not be watched again, whatever later looks find."""
-        self.told = ""
-        """What was last said of either."""
+        self.told = False
+        """Whether it was last said that it cannot be watched."""
         self.pidfd = -1
         self.looks = 0
         self.first = 0

@@ -5,6 +5,8 @@ It changes nothing of the sensor's: what was found is handed back, and what was 
 """
 
 import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,11 @@ from mpsguard.sensors.uvm_space import WatchedSpace
 MAX_SPACES_OF_A_CLIENT: Final = 4
 """CUDA has one; each that a client has had counts until its end, for it is kept until then. As many of its other files
 of the device are kept, of which CUDA has one too."""
+
+
+MAX_TRAPS: Final = 16
+"""Files of one user that wait to be closed, having been exchanged under a look. As many are no accident, and closing
+them does not come to an end: that user's clients are looked at no more until it does."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -72,9 +79,16 @@ class Looker:
         self._close_all = close_all
         self._strangers = ForeignCloser()
         """For what a client may have laid as a trap."""
+        self._traps: Counter[int] = Counter()
+        """How many of each user wait to be closed."""
+        self._lock = threading.Lock()
 
     def look(self, order: Order) -> Found:
         """Look once at what a client has open."""
+        if self._traps[order.uid] >= MAX_TRAPS:
+            os.close(order.pidfd)
+            why = "its user's clients exchange their files while they are looked at"
+            return Found(why, trouble=why)
         try:
             copies = foreign_fd.copies_of_device(order.pidfd, order.key.pid, self._device, order.first)
         except ProcessLookupError:
@@ -87,7 +101,8 @@ class Looker:
         finally:
             os.close(order.pidfd)
         if copies.exchanged is not None:
-            self._strangers.close(order.uid, (copies.exchanged,), lambda: None)
+            self._count_trap(order.uid, 1)
+            self._strangers.close(order.uid, (copies.exchanged,), lambda: self._count_trap(order.uid, -1))
         try:
             found = self._seen(order, copies)
         except BaseException:
@@ -113,6 +128,10 @@ class Looker:
         except OSError as error:
             return str(error)
         return ""
+
+    def _count_trap(self, uid: int, more: int) -> None:
+        with self._lock:
+            self._traps[uid] += more
 
     def _seen(self, order: Order, copies: foreign_fd.Copies) -> Found:
         reason = f"it has not opened {self._device}"

@@ -71,6 +71,7 @@ def test_looking_goes_on_after_the_first_seconds(monkeypatch: pytest.MonkeyPatch
     assert sum(LOOKS) == pytest.approx(2.0)
     monkeypatch.setattr(uvm, "LOOKS", (0.01,))
     monkeypatch.setattr(uvm, "LATER", 0.05)
+    monkeypatch.setattr(uvm, "LATEST", 0.05)
 
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE, OPEN_PLAIN)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from mpsguard.linux import foreign_fd
 from mpsguard.linux.disposal import ForeignCloser
 from mpsguard.sensors import uvm, uvm_client
-from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT
+from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, MAX_TRAPS
 from mpsguard.sensors.uvm_shares import Limits
 from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
-from tests.unit.sensors.uvm_driver import FATAL_FAULT
+from tests.unit.sensors.uvm_driver import FATAL_FAULT, StandInDriver
 
 
 def opened(count: int, flags: str = "os.O_RDWR") -> str:
@@ -38,6 +40,32 @@ def test_what_is_behind_thousands_of_other_files_is_found() -> None:
         await until(lambda: bench.attached() == [process.key])
         bench.driver.live(FATAL_FAULT)[0].put(FATAL_FAULT, at=4)
         await until(lambda: bench.faults() == [(process.key, 4)])
+
+    scenario(body)
+
+
+MOUNTED = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, MS_BIND, MS_PRIVATE_ALL = 0x20000, 0x1000, 0x44000
+open({path!r}, "w").close()
+failed = libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_PRIVATE_ALL, None)
+failed = failed or libc.mount(b"/dev/full", {path!r}.encode(), None, MS_BIND, None)
+space = None if failed else os.open({path!r}, os.O_RDWR | os.O_APPEND)
+"""
+
+
+def test_the_device_under_another_name_is_found(tmp_path: Path) -> None:
+    async def body(bench: Bench) -> None:
+        process = bench.process(f"exec({MOUNTED.format(path=str(tmp_path / 'other'))!r})")
+        process.say("print(space)")
+        opened = process.hear()
+        process.hear()
+        if opened == "None\n":
+            pytest.skip("this user may not mount")
+        assert os.readlink(f"/proc/{process.popen.pid}/fd/{int(opened)}").endswith("/other")
+        await bench.came(process.handle)
+        assert bench.attached() == [process.key]
 
     scenario(body)
 
@@ -67,6 +95,7 @@ def test_a_client_that_has_opened_nothing_yet_is_not_unwatchable() -> None:
 
 def test_decoys_make_a_client_unwatchable_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvm, "LATER", 0.05)
+    monkeypatch.setattr(uvm, "LATEST", 0.05)
 
     async def body(bench: Bench) -> None:
         process = bench.process(f"more = [os.dup(1) for _ in range({foreign_fd.MAX_COPIES + 1})]", OPEN_PLAIN)
@@ -137,14 +166,16 @@ def test_the_heaviest_user_gives_way() -> None:
     scenario(body, limits=Limits(most=4, of_a_user=4, roots=0))
 
 
-def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def traps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """Races that are always won: what is copied is another file by then, and closing it takes until the test is over.
+
+    Tells how many were copied.
+    """
     monkeypatch.setattr(uvm, "LOOKS", (0.0,) * 50)
     copied = 0
 
     def exchanged(pidfd: int, number: int) -> int:
-        """What is copied is another file by then: a race that is always won."""
         nonlocal copied
         copied += 1
         return os.open("/dev/zero", os.O_RDWR | os.O_CLOEXEC)
@@ -155,26 +186,57 @@ def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread
     monkeypatch.setattr(
         ForeignCloser,
         "close",
-        lambda closer, uid, fds, closed: closing(closer, uid, fds, lambda: (held_up.wait(30.0), closed())[1]),
+        lambda closer, uid, fds, closed: closing(closer, uid, fds, lambda: (held_up.wait(60.0), closed())[1]),
     )
+    yield lambda: copied
+    held_up.set()
+    for thread in closers():
+        thread.join(30.0)
+        assert not thread.is_alive()
+
+
+def closers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "close-foreign"]
+
+
+def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread_each(
+    traps: Callable[[], int],
+) -> None:
+    each = uvm_client.MAX_EXCHANGES + 1
+    clients = MAX_TRAPS // each
 
     async def body(bench: Bench) -> None:
-        processes = [bench.process(OPEN_SPACE) for _ in range(4)]
-        try:
-            for process in processes:
-                bench.sensor.client_came(process.handle, 1000)
-            await until(lambda: len(bench.told) == len(processes))
-            assert all("exchanges" in each.reason for each in bench.told)
-            assert copied == len(processes) * (uvm_client.MAX_EXCHANGES + 1)
-            for process in processes:
-                assert "exchanges" in await bench.unwatchable(process.handle, 1000)
-            assert copied == len(processes) * (uvm_client.MAX_EXCHANGES + 1)
-            assert sum(thread.name == "close-foreign" for thread in threading.enumerate()) <= 2
-        finally:
-            held_up.set()
-        await until(lambda: not any(thread.name == "close-foreign" for thread in threading.enumerate()))
+        processes = [bench.process(OPEN_SPACE) for _ in range(clients)]
+        for process in processes:
+            bench.sensor.client_came(process.handle, 1000)
+        await until(lambda: len(bench.told) == clients)
+        assert all("it exchanges" in told.reason for told in bench.told)
+        assert traps() == clients * each
+        for process in processes:
+            assert "it exchanges" in await bench.unwatchable(process.handle, 1000)
+        # Nor does another process of the same user get one more, or take another user's place.
+        fifth, other = bench.process(OPEN_SPACE), bench.process(OPEN_PLAIN)
+        assert "its user's clients exchange" in await bench.unwatchable(fifth.handle, 1000)
+        assert traps() == clients * each
+        await bench.unwatchable(other.handle, 1001)
+        assert traps() > clients * each
+        assert len(closers()) <= 2 + 2
 
-    scenario(body)
+    scenario_with_traps(body)
+
+
+def scenario_with_traps(body: Callable[[Bench], Awaitable[None]]) -> None:
+    """What is held up is closed after the test, so that no descriptors are counted."""
+
+    async def main() -> None:
+        bench = Bench(Limits(), StandInDriver(), Path("/nonexistent"))
+        try:
+            await until(lambda: bench.sensor._trying_since is None)
+            await body(bench)
+        finally:
+            bench.close()
+
+    asyncio.run(main())
 
 
 def test_a_client_that_ends_while_it_is_asked_about_is_no_ones_delay() -> None:

@@ -96,6 +96,24 @@ def test_when_every_thread_is_held_up_the_loop_goes_on_and_says_so(monkeypatch: 
     scenario(body, driver=GatedDriver)
 
 
+def test_a_user_whose_looks_are_held_up_holds_up_no_other_user() -> None:
+    async def body(bench: Bench) -> None:
+        driver = gated(bench)
+        processes = [bench.process(OPEN_SPACE) for _ in range(uvm._LOOKERS + 2)]
+        with driver.closed():
+            for process in processes:
+                bench.sensor.client_came(process.handle, 1000)
+            await until(lambda: driver.waiting == uvm._LOOKERS_OF_A_USER)
+            driver._armed = False
+            other = bench.process(OPEN_SPACE)
+            await bench.came(other.handle, 1001)
+            assert bench.attached() == [other.key]
+            assert driver.waiting == uvm._LOOKERS_OF_A_USER
+        await until(lambda: len(bench.attached()) == len(processes) + 1)
+
+    scenario(body, driver=GatedDriver)
+
+
 def test_a_client_that_ends_while_it_is_attached_to_is_heard_and_let_go_of() -> None:
     async def body(bench: Bench) -> None:
         driver = gated(bench)
