@@ -82,6 +82,8 @@ class ProcessEvents:
             self._tell(_LISTEN)
             self._acknowledged()
             self._filter()
+            # What came before the filter is of strangers.
+            self._drain()
         except BaseException:
             self._socket.close()
             raise
