@@ -38,7 +38,7 @@ from mpsguard import client
 with client.join("s") as session:
     print("joined", flush=True)
     session.ready()
-    print(session.role, session.generation, session.state().state.decode(), flush=True)
+    print(session.role, session.generation, session.state().decode(), flush=True)
 """
 
 
@@ -104,7 +104,7 @@ def test_a_killed_writer_is_followed_by_the_standby_that_was_ready_first(vault: 
             wait_for("both are ready", lambda: vault.call(lambda: is_ready(vault, 2)))
             writer.send_signal(signal.SIGKILL)
             assert waiting.join()
-            state = first.state()
+            state = first.latest()
             assert state is not None
             assert (state.state, first.role, first.generation) == (b"the last words", Role.WRITER, 2)
             assert first.publish(b"and on") > 0
@@ -213,7 +213,7 @@ def test_a_state_is_read_while_another_thread_sees_the_promotion(
             return forward.latest()
 
         monkeypatch.setattr(forward, "latest", read_when_promoted)
-        state = standby.state()
+        state = standby.latest()
         assert state is not None
         assert (state.state, standby.generation) == (b"the last words", 2)
 
