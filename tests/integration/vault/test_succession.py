@@ -13,6 +13,7 @@ from mpsguard import client
 from mpsguard.client import Role, Session
 from mpsguard.standby.role import ROLE_VARIABLE
 from mpsguard.vault.address import SOCKET_VARIABLE
+from mpsguard.vault.early_deaths import EARLY, EarlyDeath
 from mpsguard.vault.errors import UnknownSessionError, VaultError
 from mpsguard.vault.record import State
 from tests.integration.vault.running import (
@@ -225,6 +226,25 @@ def test_a_closed_session_says_that_it_is_closed(vault: ThreadedVault) -> None:
     for use in (session.state, lambda: session.publish(b"more"), lambda: session.generation):
         with pytest.raises(client.StaleGenerationError, match="closed"):
             use()
+
+
+def test_ends_shortly_after_a_promotion_are_told_and_others_are_not() -> None:
+    told: list[EarlyDeath] = []
+    clock = [0.0]
+    with ThreadedVault(now=lambda: clock[0], early_death=told.append) as vault:
+        with vault.session() as first, vault.standby() as second, vault.standby() as third:
+            for writer, standby in ((first, second), (second, third)):
+                waiting = Waiting(standby)
+                wait_for("it is ready", lambda: vault.call(lambda: is_ready(vault, 1)))
+                writer.close(in_order=False)
+                assert waiting.join()
+            assert [death.in_a_row for death in told] == [1]
+            clock[0] = EARLY
+            third.close(in_order=False)
+            wait_for("its lease has ended", lambda: vault.call(lambda: _orphaned(vault)))
+        assert [death.in_a_row for death in told] == [1]
+        assert vault.call(lambda: vault.vault.counters().early_deaths) == 1
+        vault.keeper.empty()
 
 
 def test_a_role_that_there_is_not_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
