@@ -68,7 +68,7 @@ class Engine:
         self._events.write("first_operation")
         found = self._session.state()
         if found is not None:
-            self.state = forward.inherited(forward.decode(found.state))
+            self.state = forward.inherited(forward.decode(found))
             self._publish(self.state)
         cached = self._loaded is not None and self._loaded.cached
         self._uncached = {request.id for request in self.state.requests if not (cached and request.tokens)}

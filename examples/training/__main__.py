@@ -71,7 +71,7 @@ def train(asked: argparse.Namespace, session: client.Session, events: Events) ->
         replicas[0].fill(asked.seed)
         now = Progress(0, copy=0, target=1)
     else:
-        now = forward.inherited(forward.decode(found.state))
+        now = forward.inherited(forward.decode(found))
     session.publish(forward.encode(now))
     events.write("promoted", step=now.step, loss=now.loss)
     while now.step < asked.steps:

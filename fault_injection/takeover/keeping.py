@@ -18,7 +18,7 @@ class Keeping(Protocol):
     def ready(self) -> bool:
         """Returns in the process that is to work."""
 
-    def state(self) -> client.State | None:
+    def state(self) -> bytes | None:
         """The newest state."""
 
     def publish(self, state: bytes, /) -> int:

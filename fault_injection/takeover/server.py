@@ -97,7 +97,7 @@ class Server:
     def _take_over(self) -> None:
         published = self._session.state()
         if published is not None:
-            self._state = state.decode(published.state)
+            self._state = state.decode(published)
         self._reach(Point.TAKEN)
         # A request whose connection is not kept any more was answered: it is dropped before the state says so.
         known = {tag: known for tag, known in self._state.known.items() if tag in self._sockets}

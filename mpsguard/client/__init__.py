@@ -2,20 +2,14 @@
 
     from mpsguard import client
 
-    with client.Session("llm") as session:
-        region = session.create("weights", [client.Chunk(fd, size)], va=0x200000000000, gpu="GPU-...")
-        region.seal()
-        session.publish(b"step 7")
-
-and in the process that goes on with it:
-
-    with client.Session("llm", role=client.Role.STANDBY) as session:
-        with session.open("weights") as region:
+    with client.join("llm") as session:  # writer or standby, as `mpsguard run --standby` asks for
+        with session.open_or_create("weights", make_chunks, va=0x200000000000, gpu="GPU-...") as region:
             map_somehow(region.fds, region.layout)
-            session.ready()
-            state = session.state()
+            session.ready()  # a standby waits here
+            state = session.state()  # None: nothing was published yet
+            session.publish(b"step 7")
 
-`join` gives the one or the other, as `mpsguard run --standby` asks for.
+`mpsguard.client.mapped` (host memory) and `mpsguard.client.cuda` make, map and place such memory.
 
 Importing this takes the standard library and msgspec, nothing of the guard. Every refusal is a `VaultError`, with a
 code.

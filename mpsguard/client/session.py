@@ -1,10 +1,11 @@
+# long: one lease, one lock: the requests, the connection they come back over, and the forward state
 """A session with the vault."""
 
 import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from math import inf
 from types import TracebackType
@@ -158,12 +159,45 @@ class Session:
                 else:
                     return Region(self, answer.region, fds, owned=True)
 
+    def open_or_create(
+        self,
+        name: str,
+        make: Callable[[], Sequence[Chunk]],
+        *,
+        va: int | None = None,
+        gpu: str | None = None,
+        metadata: bytes = b"",
+    ) -> Region:
+        """Open a region; in a writer, make it first if it is not there.
+
+        The same call serves the first start, a standby, a restart while the session is kept, and the end of both.
+
+        Args:
+            name: The region's name in the session.
+            make: Returns new chunks; called only if the region has to be made. Their descriptors are closed here.
+            va, gpu: As for `create`; a region that is there must have the same.
+            metadata: Of a new region; one that is there keeps its own.
+
+        Raises: UnknownRegionError in a standby or reader if there is no such region; else as `open` and `create`.
+        """
+        try:
+            return self.open(name, va=va, gpu=gpu)
+        except UnknownRegionError:
+            if self._role is not Role.WRITER:
+                raise
+        chunks = make()
+        try:
+            self.create(name, chunks, va=va, gpu=gpu, metadata=metadata)
+        finally:
+            close_all([chunk.fd for chunk in chunks])
+        return self.open(name, va=va, gpu=gpu)
+
     def describe(self, name: str) -> Description:
         """A region as it is now, without its descriptors; UnknownRegionError."""
         return self._described(wire.Describe(0, name))
 
     def names(self) -> Iterator[str]:
-        """The names of all regions, in order."""
+        """The names of all regions, in alphabetical order."""
         after, more = "", True
         while more:
             answer, fds = self._ask(wire.Names(0, after))
@@ -221,8 +255,13 @@ class Session:
             forward.check_mapped()
             raise
 
-    def state(self) -> State | None:
-        """The newest state, whoever published it; None if nobody has. Needs a guard only after a change of writers."""
+    def state(self) -> bytes | None:
+        """The newest state as it was published, by whatever process; None if there is none. See `latest`."""
+        found = self.latest()
+        return None if found is None else found.state
+
+    def latest(self) -> State | None:
+        """The newest state with its sequence number and generation. Needs a guard only after a change of writers."""
         while True:
             forward = self._record()
             with suppress(UnmappedError):

@@ -4,7 +4,7 @@ import asyncio
 import resource
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from mpsguard.linux import service_manager
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.privileges import Given
 from mpsguard.vault.counters import Counters
+from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.quota import Quota
 
 
@@ -76,12 +77,23 @@ class Guard:
         }
         self._handlers = handlers
         self.takeovers = Takeovers(self.domains, self.events, self.metrics)
-        self.vault = _vault_service(settings) if settings.vault.enabled else None
+        self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
         self.investigation: Investigation | None = None
         """There once the public directories are ours: no two guards write one journal."""
         self._executor: Executor | None = None
         """As `investigation`, whose verdicts it follows."""
+
+    def _writer_died_early(self, death: EarlyDeath) -> None:
+        self.events.publish(
+            "writer_died_early",
+            "",
+            session=str(death.session),
+            pid=death.process.pid,
+            generation=death.generation,
+            seconds=death.seconds,
+            in_a_row=death.in_a_row,
+        )
 
     def _vault_counters(self) -> Counters | None:
         return self.vault.vault.counters() if self.vault is not None and self.vault.is_open else None
@@ -257,7 +269,7 @@ def _store(domain: Domain) -> None:
             service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME=listen-{domain.name}", fds=fds)
 
 
-def _vault_service(settings: Config) -> VaultService:
+def _vault_service(settings: Config, early_death: Callable[[EarlyDeath], None]) -> VaultService:
     limits = settings.vault
     quota = Quota(
         bytes_per_uid=limits.bytes_per_user,
@@ -273,6 +285,7 @@ def _vault_service(settings: Config) -> VaultService:
         quota,
         gpus=frozenset(named) if by_uuid else None,
         simulated=limits.simulated,
+        early_death=early_death,
     )
 
 

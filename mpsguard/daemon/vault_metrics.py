@@ -16,6 +16,7 @@ _TOTALS: Final = {
     "regions_lost": "Regions not found again after a restart of the guard",
     "fences": "Times a writer's lease ended",
     "promotions": "Times a standby was made the writer",
+    "early_deaths": "Promoted writers that ended, not in order, within 10 s of their promotion",
     "connections_made": "Connections accepted",
 }
 _NOW: Final = {

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from mpsguard.linux import fd_parcel, service_manager
 from mpsguard.linux.file_lock import FileLock, LockHeldError
 from mpsguard.linux.packet_stream import close_all
 from mpsguard.vault.address import socket_path
+from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_store import FdStore
 from mpsguard.vault.holder_keeper import HolderKeeper
@@ -54,9 +55,19 @@ class VaultService:
     """Owns the vault, its keeper and its server."""
 
     def __init__(
-        self, run_directory: Path, quota: Quota, *, gpus: frozenset[str] | None = None, simulated: bool = False
+        self,
+        run_directory: Path,
+        quota: Quota,
+        *,
+        gpus: frozenset[str] | None = None,
+        simulated: bool = False,
+        early_death: Callable[[EarlyDeath], None] = lambda _: None,
     ) -> None:
-        """``gpus``: UUIDs that regions may lie on; None: any. ``simulated``: memfds may stand for GPU memory."""
+        """``gpus``: UUIDs that regions may lie on; None: any. ``simulated``: memfds may stand for GPU memory.
+
+        ``early_death``: see `mpsguard.vault.early_deaths`.
+        """
+        self._early_death = early_death
         self._run_directory = run_directory
         self._quota = quota
         self._gpus = gpus
@@ -93,7 +104,7 @@ class VaultService:
             self._lock = FileLock.take(self._run_directory / "vault.lock", 0o600)
             keeper = self._keeper = await self._choose_keeper()
             self._keeping = Keeping(keeper)
-            self._vault = Vault(self._keeping, self._quota, gpus=self._gpus)
+            self._vault = Vault(self._keeping, self._quota, gpus=self._gpus, early_death=self._early_death)
             await self._take_over(parcels, keeper)
             self._server = Server(self._vault, simulated=self._simulated)
             self._server.open(socket_path(self._run_directory), listener)

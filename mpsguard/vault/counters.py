@@ -19,6 +19,8 @@ class Counters(msgspec.Struct, frozen=True):
     """Not found again after a restart of the guard, though they were written down."""
     fences: int
     promotions: int
+    early_deaths: int
+    """Promoted writers that ended, not in order, shortly after their promotion."""
     refusals: dict[str, int]
     """By `mpsguard.vault.errors.Code`."""
     connections_made: int
@@ -36,6 +38,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.made = self.opened = self.released = self.expired = self.lost = self.fences = self.promotions = 0
+        self.early_deaths = 0
         self.connections_made = self.connections = 0
         self.refusals: dict[str, int] = {}
 
@@ -55,6 +58,7 @@ def snapshot(tally: Tally, sessions: Sequence[Session], unkept: int) -> Counters
         regions_lost=tally.lost,
         fences=tally.fences,
         promotions=tally.promotions,
+        early_deaths=tally.early_deaths,
         refusals=dict(tally.refusals),
         connections_made=tally.connections_made,
         connections=tally.connections,

@@ -15,6 +15,7 @@ from mpsguard.linux import memfd
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.vault import transitions
 from mpsguard.vault.counters import Counters, Tally, snapshot
+from mpsguard.vault.early_deaths import EarlyDeath, EarlyDeaths
 from mpsguard.vault.errors import (
     BadRequestError,
     LeaseHeldError,
@@ -54,8 +55,9 @@ class Vault:
         *,
         gpus: frozenset[str] | None = None,
         now: Callable[[], float] = boot_time,
+        early_death: Callable[[EarlyDeath], None] = lambda _: None,
     ) -> None:
-        """``gpus``: UUIDs that regions may lie on; None: any."""
+        """``gpus``: UUIDs that regions may lie on; None: any. ``early_death``: see `EarlyDeaths`."""
         self.quota = quota
         self.tally = Tally()
         self.stock = Stock(keeping, quota, self._evict)
@@ -64,6 +66,7 @@ class Vault:
         self._keeping = keeping
         self._spares = Spares(self.stock, keeping)
         self._leases = Leases(self._end_lease)
+        self._early_deaths = EarlyDeaths(early_death)
         self._making: dict[SessionKey, int] = {}
         """Sessions under way, with the tokens that their writers' leases will have."""
         self._successions: set[asyncio.Task[None]] = set()
@@ -200,6 +203,7 @@ class Vault:
             self.fence(key)
             await self.acquire(key, token)
         self.tally.promotions += 1
+        self._early_deaths.promoted(key, token, self._now())
         told = self._leases.tell(token, Granted(self.stock.sessions[key].generation))
         self._spares.want(key)
         return told
@@ -259,6 +263,7 @@ class Vault:
     def counters(self) -> Counters:
         """A snapshot."""
         # A copy: metrics are read by a thread of their own.
+        self.tally.early_deaths = self._early_deaths.total
         return snapshot(self.tally, list(self.stock.sessions.values()), self._keeping.unkept)
 
     def _record(self, session: Session) -> int:
@@ -320,6 +325,8 @@ class Vault:
             return
         now = self._now()
         if session.writer is not None and session.writer.token == token:
+            process, generation = session.writer.process, session.generation
+            self._early_deaths.ended(key, token, process, generation, now, in_order=in_order)
             self._change_generation(
                 session, lambda carried: transitions.end_lease(session, token, now, carried, in_order=in_order)
             )
@@ -362,6 +369,7 @@ class Vault:
 
     def _remove(self, session: Session) -> None:
         self.stock.remove(session)
+        self._early_deaths.forget(session.key)
         self._spares.drop(session.key)
         for lease in session.leases:
             # A standby would wait for ever.

@@ -2,6 +2,7 @@
 
     from mpsguard.client import cuda
 
+    with cuda.open_or_create(session, "weights", 64 << 30) as memory: ...  # made by the first writer, mapped by others
     with cuda.create(session, "weights", 64 << 30) as memory: ...        # mapped writable, and in the vault
     with cuda.attach(session, "weights") as memory:                      # in another process, at the same address
         array = cupy.asarray(memory.view(0, 4096))                       # or torch, numba: no copy
@@ -15,7 +16,17 @@ from mpsguard.client.cuda.driver import CudaBackend, CudaError, NoCudaError
 from mpsguard.client.mapped import AddressTakenError, Memory, View
 from mpsguard.client.session import Session
 
-__all__ = ["AddressTakenError", "CudaBackend", "CudaError", "Memory", "NoCudaError", "View", "attach", "create"]
+__all__ = [
+    "AddressTakenError",
+    "CudaBackend",
+    "CudaError",
+    "Memory",
+    "NoCudaError",
+    "View",
+    "attach",
+    "create",
+    "open_or_create",
+]
 
 
 def create(
@@ -34,3 +45,21 @@ def attach(session: Session, name: str, *, device: int = 0, writable: bool = Fal
     NoCudaError if there is no CUDA here, CudaError if the driver refuses.
     """
     return mapped.attach(session, CudaBackend(device), name, writable=writable)
+
+
+def open_or_create(
+    session: Session,
+    name: str,
+    size: int,
+    *,
+    device: int = 0,
+    writable: bool = True,
+    largest: int | None = None,
+    metadata: bytes = b"",
+) -> Memory:
+    """Map a region of this GPU, made first if it is not there: see `mpsguard.client.mapped.open_or_create`.
+
+    NoCudaError if there is no CUDA here, CudaError if the driver refuses.
+    """
+    backend = CudaBackend(device)
+    return mapped.open_or_create(session, backend, name, size, writable=writable, largest=largest, metadata=metadata)

@@ -1,5 +1,6 @@
 """Regions that are mapped: what memory of the host (`host`) and of a GPU (`mpsguard.client.cuda`) have in common.
 
+memory = open_or_create(session, backend, "weights", size)  # writable; made if it is not there
 memory = create(session, backend, "weights", size)      # makes it, maps it, gives it to the vault
 with attach(session, backend, "weights") as memory:     # maps it at the same address, read-only
     view = memory.view(offset, nbytes)
@@ -7,7 +8,7 @@ with attach(session, backend, "weights") as memory:     # maps it at the same ad
 
 from mpsguard.client.mapped.backend import AddressTakenError, Backend
 from mpsguard.client.mapped.host import HostBackend
-from mpsguard.client.mapped.memory import Memory, attach, create
+from mpsguard.client.mapped.memory import Memory, attach, create, open_or_create
 from mpsguard.client.mapped.view import View
 
-__all__ = ["AddressTakenError", "Backend", "HostBackend", "Memory", "View", "attach", "create"]
+__all__ = ["AddressTakenError", "Backend", "HostBackend", "Memory", "View", "attach", "create", "open_or_create"]

@@ -11,7 +11,8 @@ from mpsguard.client.mapped.backend import AddressTakenError, Backend, Held
 from mpsguard.client.mapped.view import View
 from mpsguard.client.region import Chunk, Region
 from mpsguard.client.session import Session
-from mpsguard.vault.errors import LayoutMismatchError, SealedError
+from mpsguard.vault.errors import LayoutMismatchError, SealedError, UnknownRegionError
+from mpsguard.vault.region import Role
 
 _TRIES: Final = 64
 """Places that are tried for a new region while something else of this process is where it would be."""
@@ -137,6 +138,42 @@ def attach(session: Session, backend: Backend, name: str, *, writable: bool = Fa
         backend.map_all(va, zip(region.fds, sizes, strict=True), held)
         backend.allow(va, sum(sizes), writable=writable)
         return Memory(backend, region, undo.pop_all(), writable=writable, made=False)
+
+
+def open_or_create(
+    session: Session,
+    backend: Backend,
+    name: str,
+    size: int,
+    *,
+    writable: bool = True,
+    largest: int | None = None,
+    metadata: bytes = b"",
+) -> Memory:
+    """Map a region; in a writer, make it first if it is not there (then `Memory.made`).
+
+    The same call serves the first start, a standby, a restart while the session is kept, and the end of both. A process
+    may die before it has filled a new region: `Session.state` tells, if what is published first follows the filling.
+
+    Args:
+        size: Bytes of the region, rounded up to the granularity; one that is there must have as many.
+        writable: Whether a region that is there is mapped for writing; False if it is sealed once it is filled.
+        largest, metadata: Of a new region, see `create`.
+
+    Raises: UnknownRegionError in a standby or reader if there is no such region, LayoutMismatchError if it has another
+    size, else as `attach` and `create`.
+    """
+    try:
+        found = attach(session, backend, name, writable=writable)
+    except UnknownRegionError:
+        if session.role is not Role.WRITER:
+            raise
+        return create(session, backend, name, size, largest=largest, metadata=metadata)
+    wanted = sum(layout.chunk_sizes(size, backend.granularity, largest))
+    if found.size == wanted:
+        return found
+    found.close()
+    raise LayoutMismatchError(f"region {name!r} has {found.size} bytes, not {wanted}: release it, or ask for its size")
 
 
 def _give_back(backend: Backend, va: int, held: Held) -> None:

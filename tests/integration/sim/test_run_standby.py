@@ -14,6 +14,15 @@ from tests.integration.sim.test_takeover import Pair
 
 pytestmark = pytest.mark.slow(seconds=70, reason="kills programs and their standbys")
 
+DIES_WHEN_PROMOTED = """
+import os, time
+from mpsguard import client
+session = client.join("work")
+session.ready()
+if os.environ["MPSGUARD_ROLE"] == "standby":
+    os._exit(3)
+time.sleep(600)
+"""
 WORKER = [sys.executable, "-m", "tests.integration.sim.worker"]
 
 
@@ -98,3 +107,24 @@ def test_the_work_of_both_ends_before_a_signal_reaches_them_and_nobody_else_is_h
     wait_for("their end", lambda: not lanes(pair))
     assert innocent.process.poll() is None
     assert innocent.silent()
+
+
+def test_a_death_right_after_a_promotion_is_told_and_counted_by_the_guard(pair: Pair) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "CUDA_MPS_PIPE_DIRECTORY"}
+    command = [sys.executable, "-c", DIES_WHEN_PROMOTED]
+    running = Running(pair.root, ("--config", str(pair.config), "--standby", "1"), command, environment)
+    try:
+        wait_for("the session", lambda: pair.ctl("vault", "show", str(os.getuid()), "work").returncode == 0)
+        pair.ready()
+        leases = pair.json("vault", "show", str(os.getuid()), "work")["leases"]
+        (heir,) = [lease["pid"] for lease in leases if lease["role"] == "standby"]
+        os.kill(next(lease["pid"] for lease in leases if lease["role"] == "writer"), signal.SIGKILL)
+        (event,) = wait_for("the event", lambda: pair.events("writer_died_early"))
+        assert event["data"]["pid"] == heir
+        assert event["data"]["in_a_row"] == 1
+        assert event["data"]["session"] == f"{os.getuid()}/work"
+        assert pair.metric("mpsguard_vault_early_deaths_total") == 1
+    finally:
+        running.process.terminate()
+        running.wait()
+        running.close()

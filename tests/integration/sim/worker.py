@@ -27,7 +27,7 @@ def main(name: str) -> int:
             say("joined", role=session.role, mps=cuda.mps)
             session.ready()
             state = session.state()
-            begins = int(state.state) if state is not None else 0
+            begins = int(state) if state is not None else 0
             say("working", at=begins, t=time.monotonic())
             for number in itertools.count(begins + 1):
                 cuda.launch(0.001)

@@ -34,7 +34,7 @@ def vault() -> Iterator[ThreadedVault]:
             yield running
             # It has lost nothing, and is still served.
             assert bystander.describe("r").metadata == b"untouched"
-            assert bystander.state() == (1, 1, b"state")
+            assert bystander.latest() == (1, 1, b"state")
         running.keeper.empty()
     assert descriptors() == before
 

@@ -49,7 +49,7 @@ def test_a_writer_is_fenced_off_and_its_state_is_there_when_there_is_memory_agai
             writer.publish(b"too late")
         assert vault.run(vault.vault.promote(key, token))
         assert standby.wait_for_promotion(DEADLINE)
-        assert standby.state() == (1, 1, b"the last words")
+        assert standby.latest() == (1, 1, b"the last words")
         assert standby.publish(b"and on") == 2
 
 
@@ -62,7 +62,7 @@ def test_two_generations_pass_without_memory_for_a_record(vault: ThreadedVault) 
             vault.call(lambda: vault.vault.stock.holdings[key].renew_record(vault.vault.stock.session(key)))
             assert vault.call(lambda: vault.vault.stock.holdings[key].cut(vault.vault.stock.session(key))).state
         with vault.session() as successor:
-            assert successor.state() == (1, 1, b"the last words")
+            assert successor.latest() == (1, 1, b"the last words")
 
 
 def test_what_cannot_be_written_down_is_refused_and_succession_goes_on(vault: ThreadedVault) -> None:
@@ -75,4 +75,4 @@ def test_what_cannot_be_written_down_is_refused_and_succession_goes_on(vault: Th
             with pytest.raises(client.QuotaError):
                 standby.ready(0)
         assert standby.ready(DEADLINE)
-        assert (standby.role, standby.state()) == (Role.WRITER, (1, 1, b"the last words"))
+        assert (standby.role, standby.latest()) == (Role.WRITER, (1, 1, b"the last words"))

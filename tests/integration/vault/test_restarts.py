@@ -63,7 +63,7 @@ def test_sigkill_at_random_moments_loses_nothing_and_leaves_nothing_half_made(va
                 made[name] = (number, count)
                 close_chunks(chunks)
                 writer.publish(name.encode())
-                assert writer.state() == (number, 1, name.encode())
+                assert writer.latest() == (number, 1, name.encode())
                 verify(standby, *chance.choice(list(made.items())))
                 if len(made) > 10:
                     gone = chance.choice(sorted(made))
@@ -74,7 +74,7 @@ def test_sigkill_at_random_moments_loses_nothing_and_leaves_nothing_half_made(va
         for each in made.items():
             verify(standby, *each)
             assert standby.describe(each[0]).metadata == each[0].encode()
-        assert standby.state() == writer.state()
+        assert standby.latest() == writer.latest()
         standby.close()
         assert number >= KILLS
         assert len(vault.holders()) == 1
@@ -89,7 +89,7 @@ def test_a_vault_that_was_stopped_in_order_leaves_everything_to_its_holder(vault
         vault.start()
         verify(writer, "r", (0, 5))
     with Session("work", socket=vault.socket) as writer:
-        assert writer.state() == (1, 1, b"while nobody is there")
+        assert writer.latest() == (1, 1, b"while nobody is there")
         assert writer.generation == 2
     close_chunks(chunks)
 
@@ -125,7 +125,7 @@ def test_a_holder_that_dies_is_replaced_and_given_everything(vault: VaultProcess
         vault.kill()
         vault.start()
         verify(writer, "r", (0, 300))
-        assert writer.state() == (1, 1, b"state")
+        assert writer.latest() == (1, 1, b"state")
     close_chunks(chunks)
 
 
@@ -141,7 +141,7 @@ def test_a_dead_writers_lease_ends_although_no_vault_saw_it_die(vault: VaultProc
         vault.start()
         with Session("work", socket=vault.socket) as successor:
             assert successor.generation == 2
-            assert successor.state() == (1, 1, b"state")
+            assert successor.latest() == (1, 1, b"state")
             with successor.open("r") as region:
                 assert len(region.fds) == 1
 

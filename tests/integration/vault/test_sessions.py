@@ -180,7 +180,7 @@ def test_a_fenced_writer_can_do_nothing_and_still_holds_its_regions(vault: Threa
         ):
             with pytest.raises(client.StaleGenerationError):
                 refused()
-        state = standby.state()
+        state = standby.latest()
         assert state is not None
         assert (state.state, state.generation, standby.generation) == (b"counts", 1, 2)
         assert standby.publish(b"next") == 2
@@ -193,14 +193,14 @@ def test_a_fenced_writer_can_do_nothing_and_still_holds_its_regions(vault: Threa
 
 def test_a_reader_follows_the_state_through_a_change_of_writers(vault: ThreadedVault) -> None:
     with vault.session(keep=1000) as first, vault.session(role=Role.READER) as reader:
-        assert reader.state() is None
+        assert reader.latest() is None
         first.publish(b"one")
-        assert reader.state() == (1, 1, b"one")
+        assert reader.latest() == (1, 1, b"one")
         first.close()
-        assert reader.state() == (1, 1, b"one")
+        assert reader.latest() == (1, 1, b"one")
         with vault.session() as second:
             second.publish(b"two")
-            assert reader.state() == (2, 2, b"two")
+            assert reader.latest() == (2, 2, b"two")
 
 
 OTHER_USER = """
@@ -279,7 +279,7 @@ def test_a_writers_death_ends_its_lease_even_if_a_child_holds_the_connection(vau
                 return True
 
             wait_for("the lease of the dead", acquired)
-            assert standby.state() == (1, 1, b"last words")
+            assert standby.latest() == (1, 1, b"last words")
             with standby.open("r") as region:
                 assert len(region.fds) == 1
         assert dying.stdin is not None
@@ -306,7 +306,7 @@ def test_everything_stands_for_the_next_vault_and_half_made_things_do_not() -> N
         with second.standby() as reader, reader.open("r") as region:
             assert all(os.pread(fd, 4096, 0) == content(index) for index, fd in enumerate(region.fds))
             assert (region.metadata, region.sealed) == (b"m", (1, 2))
-            assert reader.state() == (1, 1, b"state")
+            assert reader.latest() == (1, 1, b"state")
             # This process still lives, and never said that it was done.
             with pytest.raises(client.LeaseHeldError):
                 reader.acquire()

@@ -76,7 +76,7 @@ def test_a_takeover_asks_the_keeper_for_nothing(keeper: Moody) -> None:
         keeper.busy = True
         writer.close(in_order=False)
         assert wait.join()
-        state = heir.state()
+        state = heir.latest()
         assert state is not None
         assert (state.state, heir.generation, heir.publish(b"and on")) == (b"the last words", 2, 2)
         keeper.busy = False

@@ -13,8 +13,10 @@ from mpsguard import client
 from mpsguard.client import Role, Session
 from mpsguard.standby.role import ROLE_VARIABLE
 from mpsguard.vault.address import SOCKET_VARIABLE
+from mpsguard.vault.early_deaths import EARLY, EarlyDeath
 from mpsguard.vault.errors import UnknownSessionError, VaultError
 from mpsguard.vault.record import State
+from mpsguard.vault.transitions import ready_standbys
 from tests.integration.vault.running import (
     DEADLINE,
     REPOSITORY,
@@ -38,7 +40,7 @@ from mpsguard import client
 with client.join("s") as session:
     print("joined", flush=True)
     session.ready()
-    print(session.role, session.generation, session.state().state.decode(), flush=True)
+    print(session.role, session.generation, session.state().decode(), flush=True)
 """
 
 
@@ -104,7 +106,7 @@ def test_a_killed_writer_is_followed_by_the_standby_that_was_ready_first(vault: 
             wait_for("both are ready", lambda: vault.call(lambda: is_ready(vault, 2)))
             writer.send_signal(signal.SIGKILL)
             assert waiting.join()
-            state = first.state()
+            state = first.latest()
             assert state is not None
             assert (state.state, first.role, first.generation) == (b"the last words", Role.WRITER, 2)
             assert first.publish(b"and on") > 0
@@ -213,7 +215,7 @@ def test_a_state_is_read_while_another_thread_sees_the_promotion(
             return forward.latest()
 
         monkeypatch.setattr(forward, "latest", read_when_promoted)
-        state = standby.state()
+        state = standby.latest()
         assert state is not None
         assert (state.state, standby.generation) == (b"the last words", 2)
 
@@ -227,10 +229,33 @@ def test_a_closed_session_says_that_it_is_closed(vault: ThreadedVault) -> None:
             use()
 
 
+def test_ends_shortly_after_a_promotion_are_told_and_others_are_not() -> None:
+    told: list[EarlyDeath] = []
+    clock = [0.0]
+    with ThreadedVault(now=lambda: clock[0], early_death=told.append) as vault:
+        with vault.session() as first, vault.standby() as second, vault.standby() as third:
+            for writer, standby in ((first, second), (second, third)):
+                waiting = Waiting(standby)
+                wait_for("it is ready", lambda: vault.call(lambda: _has_ready_standby(vault)))
+                writer.close(in_order=False)
+                assert waiting.join()
+            assert [death.in_a_row for death in told] == [1]
+            clock[0] = EARLY
+            third.close(in_order=False)
+            wait_for("its lease has ended", lambda: vault.call(lambda: _orphaned(vault)))
+        assert [death.in_a_row for death in told] == [1]
+        assert vault.call(lambda: vault.vault.counters().early_deaths) == 1
+        vault.keeper.empty()
+
+
 def test_a_role_that_there_is_not_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ROLE_VARIABLE, "understudy")
     with pytest.raises(client.BadRequestError, match="neither active nor standby"):
         client.join("s")
+
+
+def _has_ready_standby(vault: ThreadedVault) -> bool:
+    return bool(ready_standbys(next(iter(vault.vault.stock.sessions.values()))))
 
 
 def _orphaned(vault: ThreadedVault) -> bool:
