@@ -196,8 +196,7 @@ class VaultSocket(AgainstGuard[Packets]):
             _ask(self._guarded, protocol.Request(protocol.VERSION, "vault_release", _raw(arguments)))
         with Session("good", socket=self._path, keep=0.0, deadline=DEADLINE) as session:
             session.publish(b"state")
-            state = session.state()
-            if state is None or state.state != b"state":
+            if session.state() != b"state":
                 raise BrokenPromiseError("a good client's state is another")
 
     def close(self) -> None:
