@@ -109,6 +109,9 @@ class Guarded:
     module = "mpsguard.cli.guard"
     """What is run as the guard: one over a stand-in for the driver, in some tests."""
 
+    tree = REPOSITORY
+    """Where it is found: another version's, in some tests."""
+
     def __init__(
         self,
         control: Path = SIMULATED,
@@ -186,7 +189,7 @@ class Guarded:
                 arguments = [sys.executable, "-c", _HAND_OVER, *map(str, fds), "--", *arguments[1:]]
             with (self.root / "guard.log").open("ab") as log:
                 self.guard = subprocess.Popen(
-                    arguments, env=environment, cwd=REPOSITORY, stdout=log, stderr=log, pass_fds=fds
+                    arguments, env=environment, cwd=self.tree, stdout=log, stderr=log, pass_fds=fds
                 )
             while ready and b"READY=1" not in manager.recv(4096):
                 pass

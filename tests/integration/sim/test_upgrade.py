@@ -1,0 +1,64 @@
+"""The guard of the version before is told to end, and this one starts in its place, under clients that run."""
+
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsguard.client import Session
+from mpsguard.vault.address import socket_path
+from tests.integration.guarded import REPOSITORY, Guarded, wait_for
+
+BEFORE = "b34ecb108136"
+"""The last commit whose guard had one process and lanes that everybody could pass: nothing is released yet."""
+
+pytestmark = pytest.mark.slow(seconds=40, reason="two guards, one after the other")
+
+
+@pytest.fixture(scope="module")
+def before() -> Iterator[Path]:
+    """The tree of that version."""
+    with tempfile.TemporaryDirectory(prefix="mpsguard-before-") as directory:
+        archive = Path(directory) / "tree.tar"
+        command = ["git", "archive", f"--output={archive}", BEFORE, "mpsguard", "fault_injection"]
+        if subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60, check=False).returncode:
+            pytest.skip(f"this clone has no {BEFORE}: it is a shallow one")
+        with tarfile.open(archive) as tree:
+            tree.extractall(directory, filter="data")
+        yield Path(directory)
+
+
+def without(guarded: Guarded, key: str) -> None:
+    """Write the configuration as that version knew it."""
+    lines = guarded.config.read_text().splitlines()
+    guarded.config.write_text("\n".join(line for line in lines if not line.strip().startswith(key)))
+
+
+def test_clients_lane_and_vault_go_on(before: Path) -> None:
+    with Guarded() as guarded:
+        without(guarded, "simulated")
+        guarded.hold_sockets()
+        guarded.tree = before
+        guarded.start()
+        clients = [guarded.client() for _ in range(3)]
+        for client in clients:
+            client.expect("started")
+        control = guarded.lane_in("ACTIVE")["control"]["pid"]
+        assert guarded.stop() == 0
+        guarded.tree = REPOSITORY
+        waiting = guarded.client("--iterations", "3")
+        guarded.start()
+        assert guarded.lane_in("ACTIVE")["control"]["pid"] == control
+        assert waiting.wait() == 0
+        known = wait_for("the clients", lambda: {each["process"]["pid"] for each in guarded.clients()})
+        assert known >= {client.pid for client in clients}
+        assert [client.process.poll() for client in clients] == [None, None, None]
+        for directory in (guarded.pipe, guarded.pipe.parent, guarded.pipe.parent.parent):
+            assert not directory.stat().st_mode & 0o007, "open to everybody since the version before"
+        with Session("after", socket=str(socket_path(guarded.run_directory)), keep=0.0) as session:
+            session.publish(b"state")
+            assert session.state() == b"state"
+        assert guarded.client("--iterations", "3").wait() == 0
