@@ -75,7 +75,7 @@ async def serve(guard: Guard, _: Arguments) -> Status:
                 multiuser=domain.settings.multiuser,
                 lane=await domain.lane.fresh(),
                 spare=await domain.lanes.spare.fresh() if domain.lanes.spare is not None else None,
-                clients=len(domain.clients),
+                clients=sum(client.lane == domain.lane.spec.name for client in domain.clients.all()),
                 parked=sum(entrance.broker.parking.count for entrance in domain.entrances),
                 sockets_held=domain.sockets_held,
                 impersonates=domain.broker.impersonates,
