@@ -67,7 +67,7 @@ with Session("work", socket="{RUN}/vault.sock", role=Role.READER, deadline=60) a
             assert region.metadata == b"m%d" % number
             for index, fd in enumerate(region.fds):
                 assert os.pread(fd, 4096, 0) == hashlib.shake_128(b"%d-%d" % (number, index)).digest(4096)
-    first = session.state()
+    first = session.latest()
     assert first is not None and first.generation == 1 and session.generation == int(sys.argv[1]), first
     print(first.sequence)
 """
