@@ -4,6 +4,7 @@
 (`fault_injection.sim`) and so is the driver (`with_driver`); the guard, its sockets and its children are real.
 """
 
+import os
 import statistics
 import threading
 import time
@@ -17,11 +18,14 @@ import psutil
 from mpsguard.vault.address import socket_path
 from tests.hostile.attacker import attack
 from tests.hostile.attacks import ATTACKS, GOOD, GOOD_CLIENTS, IMPORTS
+from tests.hostile.slices import Slices, slices
 from tests.hostile.stalled_files import StalledFiles
 from tests.integration.guarded import Guarded, Program, wait_for
 
 UIDS: Final = (65532, 65533, 65534)
 GOOD_UID: Final = 1000
+WEIGHT: Final = 1000
+"""The CPUWeight= of systemd/mpsguard.service."""
 
 
 class State(NamedTuple):
@@ -47,13 +51,17 @@ class Handshakes(NamedTuple):
 class Siege:
     """One guard with its good clients; owns their processes."""
 
-    def __init__(self, guarded: Guarded, mount: Path) -> None:
-        """``mount`` is an empty directory."""
+    def __init__(self, guarded: Guarded, mount: Path, slices: Slices) -> None:
+        """``mount`` is an empty directory; ``slices`` share the processors, if there are any."""
         self.guarded = guarded
         self._mount = mount
+        self._slices = slices
+        # This process, too: what it starts begins there.
+        slices.put(os.getpid(), "guard", WEIGHT)
         self.guard = guarded.start()
         guarded.client().expect("started")
         self._good = attack(guarded, GOOD, uid=GOOD_UID, imports=IMPORTS)
+        slices.put(self._good.pid, f"uid-{GOOD_UID}")
         self._good.expect("started")
         self._lock = threading.Lock()
         self._served: list[float] = []
@@ -74,6 +82,7 @@ class Siege:
                         for uid in UIDS:
                             attacker = attack(guarded, ATTACKS[name], *arguments, uid=uid, imports=IMPORTS)
                             programs.append(attacker)
+                            self._slices.put(attacker.pid, f"uid-{uid}")
                     yield
                 finally:
                     for program in programs:
@@ -164,6 +173,6 @@ def siege() -> Iterator[Siege]:
         guarded.module = "tests.hostile.with_driver"
         mount = guarded.root / "stalled"
         mount.mkdir()
-        running = Siege(guarded, mount)
+        running = Siege(guarded, mount, stack.enter_context(slices()))
         stack.callback(running.close)
         yield running
