@@ -94,8 +94,6 @@ class KernelLog(Surface[Read]):
                 self._loop.turn(sensor.close)
         stored.check(told, judge=len(case.records) == 1)
         for text in (each.what.text for each in told if isinstance(each.what, Xid)):
-            xid_line.mmu_fault(text)
-            xid_line.previous_xid(text)
             xid_line.recovery_action(text)
 
     def close(self) -> None:

@@ -27,12 +27,6 @@ _PROCESS: Final = re.compile(r"pid='?(?P<pid>[^',]*)'?(?:, *name=[^,]*)?(?:, *|$
 _CHANNEL: Final = re.compile(r"\b(?:Ch|ChID|channel(?: ID)?) (?:0x)?([0-9a-f]{1,8})\b", re.ASCII | re.IGNORECASE)
 _SM: Final = re.compile(r"\bGPC (\d{1,3}), TPC (\d{1,3})(?:, SM (\d{1,3}))?", re.ASCII)
 _GPC: Final = re.compile(r"\bENGINE \S+ GPC(\d{1,3})\b", re.ASCII)
-_MMU: Final = re.compile(
-    r"MMU Fault: ENGINE (?P<engine>\S+)(?: (?P<client>\S[^@]*?))? faulted @ 0x(?P<high>[0-9a-f]{1,8})_"
-    r"(?P<low>[0-9a-f]{8})\. Fault is of type (?P<type>\w+)(?: ACCESS_TYPE_(?:VIRT_|PHYS_)?(?P<access>\w+))?",
-    re.ASCII | re.IGNORECASE,
-)
-_PREVIOUS: Final = re.compile(r" caused by previous Xid (\d{1,5})$", re.ASCII)
 _RECOVERY: Final = re.compile(r"recovery action changed from .* to 0x([0-9a-f]{1,4}) \(", re.ASCII | re.IGNORECASE)
 
 
@@ -44,17 +38,6 @@ class XidLine(msgspec.Struct, frozen=True):
     instance: str
     """MIG instances as the driver has them (``GPU-I:01 GPU-CI:00``), or nothing."""
     xid: Xid
-
-
-class MmuFault(msgspec.Struct, frozen=True):
-    """What an Xid 31 line says of the fault."""
-
-    engine: str
-    client: str
-    address: int
-    fault_type: str
-    access: str
-    """read, write, atomic, prefetch, or the driver's own word."""
 
 
 def parse_xid_line(text: str) -> XidLine | None:
@@ -82,28 +65,6 @@ def parse_xid_line(text: str) -> XidLine | None:
             sm=sm,
         ),
     )
-
-
-def parse_xid(text: str) -> Xid | None:
-    """The Xid of a line of the kernel log, or None."""
-    line = parse_xid_line(text)
-    return line.xid if line else None
-
-
-def mmu_fault(text: str) -> MmuFault | None:
-    """Engine, address, type and access out of `Xid.text` of an Xid 31, or None."""
-    found = _MMU.search(text)
-    if found is None:
-        return None
-    address = int(found["high"], 16) << 32 | int(found["low"], 16)
-    access = (found["access"] or "unknown").lower()
-    return MmuFault(found["engine"], found["client"] or "", address, found["type"], access)
-
-
-def previous_xid(text: str) -> int | None:
-    """The Xid that an Xid 45 says it follows from (`Xid.text`), or None."""
-    found = _PREVIOUS.search(text)
-    return int(found[1]) if found else None
 
 
 def recovery_action(text: str) -> int | None:

@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.evidence import Xid
-from mpsguard.sensors.xid_line import (
-    MmuFault,
-    mmu_fault,
-    parse_xid,
-    parse_xid_line,
-    previous_xid,
-    recovery_action,
-)
+from mpsguard.sensors.xid_line import parse_xid_line, recovery_action
 
 FAULT_31 = (
     "intr 00000000. MMU Fault: ENGINE GRAPHICS GPC0 GPCCLIENT_T1_1 faulted @ 0x484_c6b3c000. "
@@ -128,7 +121,6 @@ def test_every_form_of_the_line(text: str, origin: str, expected: tuple[object, 
     xid = line.xid
     found = (line.gpu, line.instance, xid.number, xid.pid, xid.channel, (xid.gpc, xid.tpc, xid.sm))
     assert found == expected
-    assert parse_xid(text) == xid
 
 
 @pytest.mark.parametrize("text", NONE_OF_OURS)
@@ -137,31 +129,21 @@ def test_other_lines(text: str) -> None:
 
 
 def test_the_text_is_what_follows_the_process() -> None:
-    xid = parse_xid("NVRM: Xid (PCI:0000:18:00): 43, pid=7, name=a program, Ch 00000008")
-    assert xid == Xid(number=43, pid=7, text="Ch 00000008", channel=8)
+    line = parse_xid_line("NVRM: Xid (PCI:0000:18:00): 43, pid=7, name=a program, Ch 00000008")
+    assert line is not None
+    assert line.xid == Xid(number=43, pid=7, text="Ch 00000008", channel=8)
 
 
 @pytest.mark.parametrize("name", ["a, Ch 0000ffff", ", pid=99, b", "x\n, Ch ffff", "a, GPC 9, TPC 9"])
 def test_a_process_name_says_nothing(name: str) -> None:
     real = "Ch 00000008, Graphics SM Warp Exception on (GPC 1, TPC 2, SM 3): Out Of Range Address"
-    xid = parse_xid(f"NVRM: Xid (PCI:0000:18:00): 13, pid=7, name={name.replace(chr(10), '?')}, {real}")
-    assert xid is not None
+    line = parse_xid_line(f"NVRM: Xid (PCI:0000:18:00): 13, pid=7, name={name.replace(chr(10), '?')}, {real}")
+    assert line is not None
+    xid = line.xid
     assert (xid.number, xid.pid, xid.channel, xid.gpc, xid.tpc, xid.sm) == (13, 7, 8, 1, 2, 3)
 
 
-def test_what_the_text_of_an_mmu_fault_says() -> None:
-    assert mmu_fault(FAULT_31) == MmuFault("GRAPHICS", "GPC0 GPCCLIENT_T1_1", 0x484_C6B3C000, "FAULT_PDE", "read")
-    copy = (
-        "MMU Fault: ENGINE CE2 HUBCLIENT_HSCE2 faulted @ 0x1_20010000. "
-        "Fault is of type FAULT_PTE ACCESS_TYPE_VIRT_WRITE"
-    )
-    assert mmu_fault(copy) == MmuFault("CE2", "HUBCLIENT_HSCE2", 0x1_20010000, "FAULT_PTE", "write")
-    assert mmu_fault("Ch 00000008") is None
-
-
-def test_what_other_texts_say() -> None:
-    assert previous_xid("Ch 00000001 caused by previous Xid 145") == 145
-    assert previous_xid("Ch 00000001") is None
+def test_the_recovery_action_is_read_from_the_text() -> None:
     assert recovery_action("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)") == 1
     assert recovery_action("GPU recovery action changed from 0x4 (Drain and Reset) to 0x0 (None)") == 0
     assert recovery_action("something else") is None
@@ -177,5 +159,4 @@ def test_any_text_is_an_xid_or_none(text: str) -> None:
     if line is not None:
         assert line.xid.text.isprintable()
         assert line.xid.pid is None or 0 < line.xid.pid < 1 << 22
-        mmu_fault(line.xid.text)
         recovery_action(line.xid.text)
