@@ -24,6 +24,8 @@ from mpsguard.mps.handshake import PeerKind, ProtocolError
 
 GREETING: Final = b"OUTBHELL\0"
 CREDENTIALS: Final = handshake.credentials_word(GREETING)
+HANDOVER: Final = b"OUTBCUFD\0"
+"""What announces the socket to the server."""
 KINDS: Final = tuple(handshake.encode_kind(kind) for kind in PeerKind)
 COMMANDS: Final = (
     b"get_server_list\n\0",
@@ -35,7 +37,7 @@ COMMANDS: Final = (
 _WORDS: Final = (
     GREETING,
     CREDENTIALS,
-    handshake.handover_word(GREETING),
+    HANDOVER,
     *KINDS,
     *COMMANDS,
     handshake.END_OF_COMMANDS,
@@ -121,7 +123,7 @@ class Conversation(Surface[Exchange]):
         if chance.random() < 0.5:
             return Exchange(some(chance, [CREDENTIALS, handshake.encode_kind(kind), *COMMANDS[:1]]), None, kind)
         peer = some(chance, [handshake.ACKNOWLEDGEMENT])
-        return Exchange(peer, some(chance, [GREETING, handshake.handover_word(GREETING)]), kind)
+        return Exchange(peer, some(chance, [GREETING, HANDOVER]), kind)
 
     def feed(self, case: Exchange) -> None:
         """Open a connection, or relay one."""

@@ -55,11 +55,6 @@ def credentials_word(greeting: bytes) -> bytes:
     return greeting[:-5] + b"CRED\0"
 
 
-def handover_word(greeting: bytes) -> bytes:
-    """What announces the socket to the server, from a daemon with this ``greeting``."""
-    return greeting[:-5] + b"CUFD\0"
-
-
 def peer_kind(data: bytes) -> PeerKind:
     """Decode the int32 that says what the peer is; ProtocolError if it is no known kind."""
     if len(data) != _INT32.size:

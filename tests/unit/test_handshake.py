@@ -15,7 +15,6 @@ GREETING = b"OUTBHELL\0"
 def test_the_words_follow_the_greeting() -> None:
     assert handshake.check_greeting(GREETING) == GREETING
     assert handshake.credentials_word(GREETING) == b"OUTBCRED\0"
-    assert handshake.handover_word(GREETING) == b"OUTBCUFD\0"
     assert handshake.credentials_word(b"OUTHELL\0") == b"OUTCRED\0"
 
 
