@@ -11,8 +11,7 @@ from fault_injection.fuzzing import stored
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import Surface
-from mpsguard.evidence import Evidence, Xid
-from mpsguard.sensors import xid_line
+from mpsguard.evidence import Evidence
 from mpsguard.sensors.kernel_log import KernelLogSensor
 
 _FAULT: Final = (
@@ -93,8 +92,6 @@ class KernelLog(Surface[Read]):
             for sensor in sensors:
                 self._loop.turn(sensor.close)
         stored.check(told, judge=len(case.records) == 1)
-        for text in (each.what.text for each in told if isinstance(each.what, Xid)):
-            xid_line.recovery_action(text)
 
     def close(self) -> None:
         """Close loop and pipe."""

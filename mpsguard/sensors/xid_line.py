@@ -27,7 +27,6 @@ _PROCESS: Final = re.compile(r"pid='?(?P<pid>[^',]*)'?(?:, *name=[^,]*)?(?:, *|$
 _CHANNEL: Final = re.compile(r"\b(?:Ch|ChID|channel(?: ID)?) (?:0x)?([0-9a-f]{1,8})\b", re.ASCII | re.IGNORECASE)
 _SM: Final = re.compile(r"\bGPC (\d{1,3}), TPC (\d{1,3})(?:, SM (\d{1,3}))?", re.ASCII)
 _GPC: Final = re.compile(r"\bENGINE \S+ GPC(\d{1,3})\b", re.ASCII)
-_RECOVERY: Final = re.compile(r"recovery action changed from .* to 0x([0-9a-f]{1,4}) \(", re.ASCII | re.IGNORECASE)
 
 
 class XidLine(msgspec.Struct, frozen=True):
@@ -65,12 +64,6 @@ def parse_xid_line(text: str) -> XidLine | None:
             sm=sm,
         ),
     )
-
-
-def recovery_action(text: str) -> int | None:
-    """What an Xid 154 says must be done from now on, as NVML numbers it: 0 none, 1 reset, 2 reboot, 3 drain peers..."""
-    found = _RECOVERY.search(text)
-    return int(found[1], 16) if found else None
 
 
 def _pid(word: str) -> int | None:

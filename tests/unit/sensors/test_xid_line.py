@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.evidence import Xid
-from mpsguard.sensors.xid_line import parse_xid_line, recovery_action
+from mpsguard.sensors.xid_line import parse_xid_line
 
 FAULT_31 = (
     "intr 00000000. MMU Fault: ENGINE GRAPHICS GPC0 GPCCLIENT_T1_1 faulted @ 0x484_c6b3c000. "
@@ -143,12 +143,6 @@ def test_a_process_name_says_nothing(name: str) -> None:
     assert (xid.number, xid.pid, xid.channel, xid.gpc, xid.tpc, xid.sm) == (13, 7, 8, 1, 2, 3)
 
 
-def test_the_recovery_action_is_read_from_the_text() -> None:
-    assert recovery_action("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)") == 1
-    assert recovery_action("GPU recovery action changed from 0x4 (Drain and Reset) to 0x0 (None)") == 0
-    assert recovery_action("something else") is None
-
-
 @given(
     st.text(max_size=200)
     | st.builds("NVRM: Xid (PCI:0000:18:00{}): {}, pid={}, name={}, {}".format, *[st.text(max_size=40)] * 5)
@@ -159,4 +153,3 @@ def test_any_text_is_an_xid_or_none(text: str) -> None:
     if line is not None:
         assert line.xid.text.isprintable()
         assert line.xid.pid is None or 0 < line.xid.pid < 1 << 22
-        recovery_action(line.xid.text)
