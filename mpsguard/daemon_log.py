@@ -46,16 +46,6 @@ _PATTERNS: Final = tuple(
         (r"Server (?P<server>\d{1,9}) exited with status", EXITED),
     )
 )
-_ROUTINE: Final = re.compile(
-    r"Received new client request|Creating worker thread|Worker created|Client process \d+ disconnected"
-    r"|Client \{[^}]*\} (?:connected|exiting)|Status of client \{|Server failed to recevie command"
-    r"|Receive command failed"
-    r"|Device .* is associated|Device pinned memory limit|Active Threads Percentage|Client Priority|Server Priority"
-    r"|Received device query command|Created (?:anonymous|named) shared memory|CUDA MPS Server|Display Driver version"
-    r"|Server has started|Client termination|Using log directory|Startup|Start$|Initializing server process"
-    r"|Connecting to control daemon|MPS Server connecting to control daemon",
-    re.ASCII,
-)
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -96,8 +86,3 @@ def meaning(line: LogLine) -> Meaning | None:
         if line.control == (what == EXITED) and (found := pattern.match(line.text)):
             return Meaning(what, {name: int(number) for name, number in found.groupdict().items() if number})
     return None
-
-
-def is_routine(line: LogLine) -> bool:
-    """Whether it is a line of a server that is known and means nothing here."""
-    return _ROUTINE.match(line.text) is not None

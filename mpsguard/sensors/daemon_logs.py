@@ -1,7 +1,6 @@
 """server.log and control.log as evidence: when a fault begins and ends, whom the server blames, whom it tears down.
 
-`mpsguard.daemon_log` has the words. Those of other drivers are assumed to be the same, and the lines nobody there knows
-are counted, so that it shows when that is wrong.
+`mpsguard.daemon_log` has the words. Those of other drivers are assumed to be the same.
 
 All of it is hearsay: the daemons write control.log with the words of whoever sends a command, and other people's
 programs may write to either file.
@@ -61,8 +60,6 @@ class LogReader:
         """Server to what the bare numbers mean that it writes next."""
         self._torn_down: dict[int, set[int]] = {}
         """Server to the clients of its present fault that have been told of."""
-        self.unknown = 0
-        """Lines of a server that nobody knows. Those of the control daemon are not counted: they may hold anything."""
 
     def read(self, line: LogLine) -> Iterator[ServerSays]:
         """What ``line`` says; nothing for most."""
@@ -74,8 +71,6 @@ class LogReader:
         found = daemon_log.meaning(line)
         if found is not None:
             yield from self._meaning(found.what, line.pid, found.numbers)
-        elif not line.control and not daemon_log.is_routine(line):
-            self.unknown += 1
 
     def _meaning(self, meaning: str, server: int, numbers: Mapping[str, int]) -> Iterator[ServerSays]:
         client = numbers.get("client") or None
@@ -141,11 +136,6 @@ class DaemonLogSensor:
         """serverlog or controllog."""
         return self._source.value
 
-    @property
-    def unknown_lines(self) -> int:
-        """Lines of servers that nobody knows: another driver may word things another way."""
-        return self._reader.unknown
-
     def state(self) -> SensorState:
         """Whether the log is being read, and why not."""
         return self._state
@@ -162,7 +152,6 @@ class DaemonLogSensor:
             self._lines += 1
             line = parse_line(text)
             if line is None:
-                self._reader.unknown += self._source is Source.SERVER_LOG and bool(text.strip())
                 continue
             for number, says in enumerate(self._reader.read(line)):
                 self._say(line, says, f"{self._source}:{line.pid}:{line.stamp}:{self._lines}.{number}")

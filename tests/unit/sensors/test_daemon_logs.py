@@ -56,8 +56,7 @@ def read(text: str, reader: LogReader | None = None) -> list[ServerSays]:
 
 
 def test_a_trap_accuses_nobody() -> None:
-    reader = LogReader()
-    assert read(TRAP, reader) == [
+    assert read(TRAP) == [
         ServerSays("fault_begins", 479),
         ServerSays("teardown", 479, 697),
         ServerSays("teardown", 479, 704),
@@ -65,7 +64,6 @@ def test_a_trap_accuses_nobody() -> None:
         ServerSays("sticky", 479, 704),
         ServerSays("fault_ends", 479),
     ]
-    assert reader.unknown == 0
 
 
 @pytest.mark.parametrize(
@@ -123,12 +121,6 @@ def test_a_second_fault_of_the_same_server_is_told_anew() -> None:
     }
 
 
-def test_words_nobody_knows_are_counted_for_servers_only() -> None:
-    reader = LogReader()
-    read(f"{STAMP}Server 1] Zone 3 was quarantined\n{STAMP}Control 1] whatever a tool asked\n", reader)
-    assert reader.unknown == 1
-
-
 @given(
     st.text()
     | st.builds((STAMP + "{} {}] {}").format, st.sampled_from(["Server", "Control"]), st.integers(), st.text())
@@ -168,8 +160,8 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
         with path.open("a") as log:
             log.write(written(timedelta(seconds=0.5), "Server 479] Server is handling a fatal GPU error."))
             log.write(written(timedelta(0), "Server 479] Client {PID: 9, Context: 1} encountered a fatal GPU error."))
-            log.write(written(timedelta(hours=2), "Server 479] Destroy server context on device 0"))
             log.write("no line of a daemon\n")
+            log.write(written(timedelta(hours=2), "Server 479] Destroy server context on device 0"))
         now = time.monotonic()
         await until(lambda: len(emitted) == 3)
         began, culprit, ended = emitted
@@ -180,7 +172,6 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
         # Two hours off is another time zone, not an old line.
         assert (ended.happened_at, ended.uncertainty) == (None, 0.0)
         assert len({evidence.serial for evidence in emitted}) == 3
-        await until(lambda: sensor.unknown_lines == 1)
         sensor.close()
         sensor.close()
         assert not sensor.state().present
