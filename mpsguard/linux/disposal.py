@@ -1,6 +1,5 @@
 """Closing descriptors where it may take long: the last one of GPU memory frees it, a stranger's may never return."""
 
-import asyncio
 import os
 import queue
 import threading
@@ -90,27 +89,12 @@ class Disposal:
             _close_each(item)
 
 
-async def dispose_of_foreign(fds: Sequence[int], patience: float) -> None:
-    """Close descriptors of whatever it may be, on a thread of their own; waits at most ``patience`` seconds for it.
-
-    On a file system of its own making a peer can keep that thread for good: let it make no more than one at a time.
-    """
-    if not fds:
-        return
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def close() -> None:
-        _close_each(fds)
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(None))
-
-    threading.Thread(target=close, name="disposal-foreign", daemon=True).start()
-    await asyncio.wait([done], timeout=patience)
-
-
 def of_strangers(fds: Sequence[int]) -> threading.Thread | None:
-    """The same for who has no event loop; the thread, which may never end, and None if there is nothing to close."""
+    """Close descriptors of whatever it may be, on a thread of their own. Never waits.
+
+    On a file system of its own making a peer can keep that thread from ending.
+    Returns: the thread, or None if ``fds`` is empty.
+    """
     if not fds:
         return None
     thread = threading.Thread(target=_close_each, args=(fds,), name="disposal-foreign", daemon=True)
