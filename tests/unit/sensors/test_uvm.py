@@ -14,7 +14,6 @@ import pytest
 from mpsguard.evidence import Lost, Source, Trust, UvmFault
 from mpsguard.linux import uvm_tools
 from mpsguard.sensors import uvm, uvm_space
-from mpsguard.sensors.state import Sensor
 from mpsguard.sensors.uvm import LOOKS, UvmSensor
 from tests.unit.sensors.uvm_bench import (
     DEVICE,
@@ -239,7 +238,7 @@ def test_a_refusal_of_the_driver_is_the_reason() -> None:
 
 def test_without_the_device_the_sensor_is_absent_and_says_so(tmp_path: Path) -> None:
     async def main() -> None:
-        sensor: Sensor = UvmSensor(lambda _: None, device=tmp_path / "nvidia-uvm")
+        sensor = UvmSensor(lambda _: None, device=tmp_path / "nvidia-uvm")
         assert (sensor.name, sensor.state().present) == ("uvm", False)
         await until(lambda: "/dev/nvidia-uvm-tools" in sensor.state().detail)
         assert not sensor.state().present
