@@ -1,7 +1,6 @@
 """A connection to the vault: one question at a time, each with a deadline, and notices as they come."""
 
 import errno
-import os
 import socket
 import struct
 import time
@@ -11,6 +10,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.linux import seqpacket
+from mpsguard.linux.disposal import close_all
 from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
 from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError, from_code
@@ -211,12 +211,6 @@ def _connect(path: str, due: float) -> socket.socket:
 def _timeval(seconds: float) -> bytes:
     # At least a microsecond: nothing at all would mean no limit.
     return _TIMEVAL.pack(int(seconds), max(int(seconds % 1 * 1e6), 1))
-
-
-def close_all(fds: Sequence[int]) -> None:
-    """Close descriptors that came and are not wanted."""
-    for fd in fds:
-        os.close(fd)
 
 
 def unexpected(answer: wire.Answer, fds: Sequence[int]) -> UnavailableError:

@@ -25,7 +25,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from mpsguard.client.desk import Desk, DeskClosedError, NotKeptError, close_all
+from mpsguard.client.desk import Desk, DeskClosedError, NotKeptError
+from mpsguard.linux.disposal import close_all
 from mpsguard.linux.gate import GateShutError
 from mpsguard.standby import wire
 

@@ -12,6 +12,7 @@ from typing import Final, Self
 import msgspec
 
 from mpsguard.linux import seqpacket
+from mpsguard.linux.disposal import close_all
 from mpsguard.linux.gate import Passage
 from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
 from mpsguard.standby import wire
@@ -124,7 +125,7 @@ class Desk:
                     taken.update(zip(answer.tags, fds, strict=True))
                     more = answer.more
             except BaseException:
-                close_all(tuple(taken.values()))
+                close_all(taken.values())
                 raise
         return taken
 
@@ -180,10 +181,3 @@ def _is_one(sock: socket.socket) -> bool:
         return not sock.getpeername()
     except OSError:
         return False
-
-
-def close_all(fds: Sequence[int]) -> None:
-    """Close descriptors, those that are closed already, too."""
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)

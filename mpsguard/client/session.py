@@ -13,10 +13,11 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from mpsguard.client.connection import Answered, Connection, LostError, close_all, unexpected
+from mpsguard.client.connection import Answered, Connection, LostError, unexpected
 from mpsguard.client.connections import tell_ready
 from mpsguard.client.forward_state import ForwardState, UnmappedError
 from mpsguard.client.region import Chunk, Region
+from mpsguard.linux.disposal import close_all
 from mpsguard.vault import wire
 from mpsguard.vault.address import DEFAULT_SOCKET, SOCKET_VARIABLE
 from mpsguard.vault.errors import (

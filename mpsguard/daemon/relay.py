@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from mpsguard.daemon.opening import Opening, RefusedError, checked, gone
-from mpsguard.linux.packet_stream import PacketStream, close_all
+from mpsguard.linux.disposal import close_all
+from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake
 from mpsguard.mps.handshake import PeerKind

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux import fd_parcel, service_manager
+from mpsguard.linux.disposal import close_all
 from mpsguard.linux.file_lock import FileLock, LockHeldError
-from mpsguard.linux.packet_stream import close_all
 from mpsguard.vault.address import socket_path
 from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.errors import UnavailableError
@@ -198,7 +198,7 @@ async def _serve_alone(run_directory: Path) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     given = service_manager.take_listen_fds()
     parcels = take_parcels(given)
-    close_all(tuple(given))
+    close_all(given)
     service = VaultService(run_directory, Quota(), simulated="MPSGUARD_VAULT_SIMULATED" in os.environ)
     try:
         await service.open(parcels)

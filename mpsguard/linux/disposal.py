@@ -4,7 +4,7 @@ import os
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -36,7 +36,7 @@ class ForeignCloser:
     def _run(self, uid: int) -> None:
         while (job := self._next(uid)) is not None:
             fds, closed = job
-            _close_each(fds)
+            close_all(fds)
             closed()
 
     def _next(self, uid: int) -> tuple[tuple[int, ...], Callable[[], None]] | None:
@@ -86,7 +86,7 @@ class Disposal:
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            _close_each(item)
+            close_all(item)
 
 
 def of_strangers(fds: Sequence[int]) -> threading.Thread | None:
@@ -97,13 +97,13 @@ def of_strangers(fds: Sequence[int]) -> threading.Thread | None:
     """
     if not fds:
         return None
-    thread = threading.Thread(target=_close_each, args=(fds,), name="disposal-foreign", daemon=True)
+    thread = threading.Thread(target=close_all, args=(fds,), name="disposal-foreign", daemon=True)
     thread.start()
     return thread
 
 
-def _close_each(fds: Sequence[int]) -> None:
-    """Close them all: close(2) gives a descriptor back also when it fails, as a stranger's file system may have it."""
+def close_all(fds: Iterable[int]) -> None:
+    """Close each: close(2) gives a descriptor back also when it fails, as a stranger's file system may have it."""
     for fd in fds:
         with suppress(OSError):
             os.close(fd)

@@ -1,7 +1,6 @@
 """A SEQPACKET connection for asyncio: `receive` and `send` that wait, on one owned socket."""
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -145,9 +144,3 @@ class StrangerStream(PacketStream):
 
         self._closer.close(self._uid, (*self._received, self._socket.detach()), told)
         self._received.clear()
-
-
-def close_all(fds: tuple[int, ...]) -> None:
-    """Close descriptors that came with a packet."""
-    for fd in fds:
-        os.close(fd)

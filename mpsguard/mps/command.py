@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux.packet_stream import PacketStream, close_all
+from mpsguard.linux.disposal import close_all
+from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.seqpacket import Packet
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake

@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mpsguard.linux import open_file, seqpacket
+from mpsguard.linux.disposal import close_all
 from mpsguard.linux.open_file import OpenFile
-from mpsguard.linux.packet_stream import PacketStream, close_all
+from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
 from mpsguard.linux.unread import UnreadFds

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final, Self
 
 import mpsguard
+from mpsguard.linux.disposal import close_all
 from mpsguard.linux.fd_parcel import Parcel
-from mpsguard.linux.packet_stream import PacketStream, close_all
+from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.seqpacket import Packet
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.holder import LIMIT

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from msgspec.structs import replace
 
 from mpsguard.linux import fd_parcel
-from mpsguard.linux.packet_stream import close_all
+from mpsguard.linux.disposal import close_all
 from mpsguard.vault import record
 from mpsguard.vault.holdings import Holdings, fill_record
 from mpsguard.vault.keeper import ParcelName, record_name, region_name, session_name
