@@ -79,13 +79,11 @@ def _named(clients: Iterable[Client], arguments: Arguments) -> Iterable[tuple[Cl
 
 async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, within: float) -> Ended:
     try:
-        handle = ProcessHandle.open(client.process.pid)
+        handle = ProcessHandle.hold(client.process)
     except ProcessLookupError:
         return Ended(named, Work.GONE, "the process has ended")
     lane = domain.lane_of(client.process)
     with handle:
-        if handle.key != client.process:
-            return Ended(named, Work.GONE, "the process has ended")
         if domain.lanes.has_lost_its_work(client.process, lane):
             # Its server would answer only when it has let go of all its clients, which this one keeps it from.
             return Ended(named, Work.NONE, "its lane has faulted, and its work has ended with it")

@@ -91,6 +91,5 @@ def _with_all_below(program: Wrapped, below: Callable[[int], Sequence[ProcessKey
 
 
 def _signal(key: ProcessKey, number: signal.Signals) -> None:
-    with suppress(PermissionError, ProcessLookupError), ProcessHandle.open(key.pid) as handle:
-        if handle.key == key:
-            handle.signal(number)
+    with suppress(PermissionError, ProcessLookupError), ProcessHandle.hold(key) as handle:
+        handle.signal(number)

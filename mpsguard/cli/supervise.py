@@ -205,7 +205,8 @@ class Supervisor:
                 if one.work in (Work.REFUSED, Work.UNKNOWN):
                     self._tell("work", f"GPU work of process {one.process.pid} may go on ({one.answer})")
                 if one.process not in clients:
-                    _hold(one.process, clients, held)
+                    with suppress(ProcessLookupError):
+                        clients[one.process] = held.enter_context(ProcessHandle.hold(one.process))
             # While the work of these ended, others may have come.
             fresh = {one.process for one in told if one.work is Work.ENDED}
             if not fresh:
@@ -220,12 +221,3 @@ class Supervisor:
         if what not in self._said:
             self._said.add(what)
             self._say(text)
-
-
-def _hold(process: ProcessKey, clients: dict[ProcessKey, ProcessHandle], held: ExitStack) -> None:
-    try:
-        handle = held.enter_context(ProcessHandle.open(process.pid))
-    except ProcessLookupError:
-        return
-    if handle.key == process:
-        clients[process] = handle

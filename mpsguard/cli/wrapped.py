@@ -101,13 +101,12 @@ async def kill_descendants(root: int) -> None:
         handles = []
         for key in process_tree.descendants(root):
             try:
-                handle = ProcessHandle.open(key.pid)
+                handle = ProcessHandle.hold(key)
             except ProcessLookupError:
                 continue
             handles.append(handle)
-            if handle.key == key:
-                with suppress(PermissionError, ProcessLookupError):
-                    handle.signal(signal.SIGKILL)
+            with suppress(PermissionError, ProcessLookupError):
+                handle.signal(signal.SIGKILL)
         for handle in handles:
             with handle:
                 await handle.ended(_KILLED_WITHIN)

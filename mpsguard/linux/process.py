@@ -36,6 +36,15 @@ class ProcessHandle:
         return cls.from_pidfd(pidfd, pid)
 
     @classmethod
+    def hold(cls, process: ProcessKey) -> Self:
+        """Hold this very process; ProcessLookupError if it has ended, or its pid belongs to another."""
+        handle = cls.open(process.pid)
+        if handle.key != process:
+            handle.close()
+            raise ProcessLookupError(f"process {process.pid} is another one now")
+        return handle
+
+    @classmethod
     def from_pidfd(cls, pidfd: int, pid: int) -> Self:
         """Take over ``pidfd``, which is of ``pid``; closed again if the process is gone (ProcessLookupError)."""
         try:

@@ -17,7 +17,6 @@ import msgspec
 
 from mpsguard.linux import file_lock, procfs
 from mpsguard.linux.packet_stream import PacketStream
-from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import ProcessKey
 
 PID_FILE: Final = "nvidia-cuda-mps-control.pid"
@@ -150,15 +149,6 @@ async def start(binary: str, multiuser: bool, environment: Mapping[str, str], de
         raise StartError(f"{binary}: {error.strerror}") from None
     finally:
         os.close(said)
-
-
-def hold(process: ProcessKey) -> ProcessHandle:
-    """A handle on this very process; ProcessLookupError if it has ended or its pid belongs to another."""
-    handle = ProcessHandle.open(process.pid)
-    if handle.key != process:
-        handle.close()
-        raise ProcessLookupError(f"process {process.pid} is another one now")
-    return handle
 
 
 def _read_pid(path: Path) -> int | None:

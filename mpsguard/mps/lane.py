@@ -276,7 +276,7 @@ class Lane:
     async def _look_after(self, process: ProcessKey, adopted: bool) -> None:
         """Bring the lane to its settings, then watch it until its control daemon has ended."""
         try:
-            control = control_process.hold(process)
+            control = ProcessHandle.hold(process)
         except ProcessLookupError:
             return
         loop = asyncio.get_running_loop()

@@ -37,8 +37,9 @@ class Terminate:
         """See `Remedy`."""
         if case.culprit is None:
             return NotNeeded("no process is named")
-        held = _hold(case.culprit)
-        if held is None:
+        try:
+            held = ProcessHandle.hold(case.culprit)
+        except ProcessLookupError:
             return NotNeeded(f"process {case.culprit.pid} has ended")
         plan = Plan(self._answer_within, signal.SIGTERM, case.step.grace)
         with held as culprit:
@@ -54,15 +55,3 @@ class Terminate:
         if not result.ended:
             return Failed(f"the GPU work of process {result.pid} was ended; the process has not ended{after}")
         return Done(f"the GPU work of process {result.pid} was ended; the process has ended{after}")
-
-
-def _hold(process: ProcessKey) -> ProcessHandle | None:
-    """A handle on this very process, or None if it has ended."""
-    try:
-        handle = ProcessHandle.open(process.pid)
-    except ProcessLookupError:
-        return None
-    if handle.key != process:
-        handle.close()
-        return None
-    return handle

@@ -38,11 +38,8 @@ class Leases:
     def adopt(self, key: SessionKey, lease: Lease) -> bool:
         """Enter a holder that is not connected (yet); False if its process is no more."""
         try:
-            handle = ProcessHandle.open(lease.process.pid)
-        except (ProcessLookupError, OSError):
-            return False
-        if handle.key != lease.process:
-            handle.close()
+            handle = ProcessHandle.hold(lease.process)
+        except OSError:
             return False
         self.add(key, lease.token, handle, None)
         return True

@@ -34,6 +34,23 @@ def test_a_handle_is_of_one_process_and_no_other() -> None:
             handle.signal(signal.SIGKILL)
 
 
+def test_holding_a_process_whose_pid_belongs_to_another_one_now_is_refused() -> None:
+    child = sleeper()
+    key = procfs.process_key(child.pid)
+    try:
+        with ProcessHandle.hold(key) as handle:
+            assert handle.key == key
+        open_before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(ProcessLookupError):
+            ProcessHandle.hold(ProcessKey(child.pid, key.start_ticks - 1))
+        assert len(os.listdir("/proc/self/fd")) == open_before
+    finally:
+        child.kill()
+        child.wait()
+    with pytest.raises(ProcessLookupError):
+        ProcessHandle.hold(key)
+
+
 def test_a_zombie_is_dead() -> None:
     child = sleeper()
     with ProcessHandle.open(child.pid) as handle:
