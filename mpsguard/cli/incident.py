@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 import msgspec
 
-from mpsguard.cli.incidents import KeepsJournal
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.journal_records import Bundle, JournalError, RecordedIncident
@@ -41,13 +40,13 @@ class Arguments(msgspec.Struct):
     id: str
 
 
-async def serve(guard: KeepsJournal, arguments: Arguments) -> RecordedIncident:
+async def serve(guard: Guard, arguments: Arguments) -> RecordedIncident:
     """The server half of `show` and `report`."""
     name = await _resolve(guard.journal, arguments.id)
     return await _found(guard.journal.get(name), name)
 
 
-async def serve_export(guard: KeepsJournal, arguments: Arguments) -> Bundle:
+async def serve_export(guard: Guard, arguments: Arguments) -> Bundle:
     """The server half of `export`."""
     name = await _resolve(guard.journal, arguments.id)
     return await _found(guard.journal.export(name), name)

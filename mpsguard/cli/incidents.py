@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -16,15 +16,6 @@ from mpsguard.report.story import clock
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard
-    from mpsguard.daemon.journal import Journal
-
-
-class KeepsJournal(Protocol):
-    """A guard, as far as these commands need one."""
-
-    @property
-    def journal(self) -> Journal:
-        """Where incidents are recorded."""
 
 
 class Arguments(msgspec.Struct):
@@ -40,7 +31,7 @@ class IncidentList(msgspec.Struct, frozen=True):
     incidents: tuple[IncidentSummary, ...]
 
 
-async def serve(guard: KeepsJournal, arguments: Arguments) -> IncidentList:
+async def serve(guard: Guard, arguments: Arguments) -> IncidentList:
     """The server half."""
     if not 1 <= arguments.last <= 1000:
         raise RequestError("arguments", "1 to 1000 incidents can be listed")
