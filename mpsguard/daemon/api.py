@@ -16,6 +16,7 @@ from mpsguard.daemon import protocol
 from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import Error, Event, Reply, Request, RequestError
 from mpsguard.decoding import decoded
+from mpsguard.tasks import end_tasks
 
 _AT_ONCE: Final = 64
 """Requests worked on at the same time; one more is answered "busy"."""
@@ -78,10 +79,7 @@ class Api(Generic[G]):
 
     async def close(self) -> None:
         """End what is being worked on and give the sockets back."""
-        for task in list(self._working):
-            task.cancel()
-        if self._working:
-            await asyncio.wait(set(self._working))
+        await end_tasks(self._working)
         self._context.destroy(linger=0)
         # Only what we bound: the names may be another guard's, which is why we end.
         for path in self._bound:

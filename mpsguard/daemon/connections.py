@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from mpsguard.tasks import end_tasks
+
 _SHARE: Final = 4
 """A user other than root may hold one in so many of all connections: no three of them can hold all."""
 
@@ -108,10 +110,7 @@ class Connections:
             task.cancel()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=patience)
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await end_tasks(self._tasks)
 
     def _oldest_silent(self, uid: int) -> asyncio.Task[None] | None:
         """The user's connection that has said nothing for longest, if that is too long."""

@@ -17,6 +17,7 @@ from mpsguard.model import ProcessKey
 from mpsguard.remedies import policy
 from mpsguard.remedies.policy import Decision, Standing, Verdict
 from mpsguard.remedies.remedy import Case, Failed, NotNeeded, Observed, Outcome, Remedy
+from mpsguard.tasks import end_tasks
 
 _KEPT: Final = 1000
 """Incidents whose remedies are remembered; the desk forgets an incident long before so many have followed."""
@@ -114,7 +115,4 @@ class Executor:
         self._closed = True
         # One that was not begun yet has no `finally` to come to.
         await asyncio.sleep(0)
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await end_tasks(self._tasks)

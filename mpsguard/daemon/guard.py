@@ -35,6 +35,7 @@ from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.linux import service_manager
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.privileges import Given
+from mpsguard.tasks import end_tasks
 from mpsguard.vault.counters import Counters
 from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.quota import Quota
@@ -150,10 +151,7 @@ class Guard:
                 task.result()
         finally:
             service_manager.notify("STOPPING=1")
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
+            await end_tasks(tasks)
             await api.close()
             if self._executor is not None:
                 await self._executor.close()

@@ -11,6 +11,7 @@ import msgspec
 from mpsguard.linux import file_replacement
 from mpsguard.model import LaneState, ProcessKey
 from mpsguard.mps.lane import Lane
+from mpsguard.tasks import end_tasks
 
 _STRUCK: Final = 10.0
 """Seconds in which the server of a lane that was struck has said so: 3 s where clients of it were stopped (H200)."""
@@ -87,9 +88,7 @@ class Lanes:
                 if ready.done() and moved is self._moved:
                     return
             finally:
-                for task in (ready, change):
-                    task.cancel()
-                await asyncio.wait({ready, change})
+                await end_tasks((ready, change))
 
     def _remembered(self) -> Lane | None:
         try:

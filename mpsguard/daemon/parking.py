@@ -11,6 +11,7 @@ from mpsguard.daemon.metrics import Metrics
 from mpsguard.daemon.opening import RefusedError, gone
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.mps.lane import Lane
+from mpsguard.tasks import end_tasks
 
 _NOT_YET_PARKED: Final = 0.1
 """Seconds the lane may take to say that it is ready before its client counts as parked."""
@@ -44,9 +45,7 @@ class Parking:
             if left.done() and not ready.done():
                 raise RefusedError("hung_up", "left while it was parked")
         finally:
-            for task in (ready, left):
-                task.cancel()
-            await asyncio.wait({ready, left})
+            await end_tasks((ready, left))
 
     async def _park(
         self,

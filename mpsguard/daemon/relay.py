@@ -17,6 +17,7 @@ from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake
 from mpsguard.mps.handshake import PeerKind
+from mpsguard.tasks import end_tasks
 
 _LINGER: Final = 5.0
 """Seconds one side gets to finish once the other has."""
@@ -56,9 +57,7 @@ class Relay:
             elif self._answered or not back.done():
                 await asyncio.wait({forth, back}, timeout=0 if _failed(forth) else _LINGER)
         finally:
-            for task in (forth, back):
-                task.cancel()
-            await asyncio.wait({forth, back})
+            await end_tasks((forth, back))
         for task in (forth, back):
             if _failed(task):
                 task.result()
@@ -76,9 +75,7 @@ class Relay:
                 raise RefusedError("hung_up", "left before the control daemon spoke")
             packet = greeting.result()
         finally:
-            for task in (greeting, left):
-                task.cancel()
-            await asyncio.wait({greeting, left})
+            await end_tasks((greeting, left))
         close_all(packet.fds)
         if packet.end:
             raise LaneGoneError

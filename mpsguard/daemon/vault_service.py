@@ -15,6 +15,7 @@ from typing import Final
 from mpsguard.linux import fd_parcel, service_manager
 from mpsguard.linux.disposal import close_all
 from mpsguard.linux.file_lock import FileLock, LockHeldError
+from mpsguard.tasks import end_tasks
 from mpsguard.vault.address import socket_path
 from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.errors import UnavailableError
@@ -122,8 +123,7 @@ class VaultService:
     async def close(self) -> None:
         """End in order; everything waits for the next guard, also if the service manager empties its store."""
         if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait([self._watch])
+            await end_tasks([self._watch])
         if self._server is not None:
             await self._server.close()
         if self._keeping is not None:

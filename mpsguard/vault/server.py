@@ -11,6 +11,7 @@ from typing import Final
 from mpsguard.linux import seqpacket
 from mpsguard.linux.disposal import of_strangers
 from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.tasks import end_tasks
 from mpsguard.vault import wire
 from mpsguard.vault.conversation import Conversation
 from mpsguard.vault.errors import Code
@@ -59,10 +60,7 @@ class Server:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
             self._listener = None
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await end_tasks(self._tasks)
         await self._porters.close()
 
     def _accept(self) -> None:

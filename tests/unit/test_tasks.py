@@ -1,0 +1,32 @@
+"""The end of tasks: all are cancelled in their order, and are over afterwards."""
+
+import asyncio
+
+from mpsguard.tasks import end_tasks
+
+
+def test_all_are_over_also_one_that_takes_its_time_and_one_that_failed() -> None:
+    ended: list[str] = []
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # A few turns of the loop, as giving something back may take.
+            for _ in range(3):
+                await asyncio.sleep(0)
+            ended.append(name)
+
+    async def fails() -> None:
+        raise OSError("a fault of its own")
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(each) for each in (work("first"), fails(), work("second"))]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await end_tasks(tasks)
+        assert ended == ["first", "second"]
+        assert all(task.done() for task in tasks)
+        assert isinstance(tasks[1].exception(), OSError)
+        await end_tasks(())
+
+    asyncio.run(main())
