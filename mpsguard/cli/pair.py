@@ -3,9 +3,9 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from mpsguard.linux.handover import Handover
 from mpsguard.standby import decision, wire
 from mpsguard.standby.desk import Desk, Kept
 from mpsguard.standby.role import ROLE_VARIABLE, Role
+from mpsguard.tasks import TaskSet
 
 GRACE: Final = 10.0
 """Seconds from SIGTERM to SIGKILL for a process that is ended without the user's word, unless he says otherwise."""
@@ -75,7 +76,7 @@ class Pair:
         self._ended = ended
         self._kept = Kept()
         self._processes: dict[int, _Process] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._stopping: asyncio.Task[None] | None = None
         """Holds a superseded process still; nothing is given to its successor before."""
@@ -171,7 +172,7 @@ class Pair:
             case decision.Supersede(number):
                 self._supersede(self._processes[number])
             case decision.End(number):
-                self._spawn(ending.end(self._processes[number].program, self._end_work, self._plan.grace))
+                self._tasks.spawn(ending.end(self._processes[number].program, self._end_work, self._plan.grace))
             case decision.Finish(code):
                 self.exit_code = code
                 self._ended()
@@ -225,7 +226,7 @@ class Pair:
                 self._arm_settled(number)
             case wire.Take(id):
                 if desk.serves:
-                    self._spawn(self._give(desk, message))
+                    self._tasks.spawn(self._give(desk, message))
                 else:
                     desk.refuse(id, "another process is the active one")
             case wire.Gate(id):
@@ -254,7 +255,7 @@ class Pair:
         """Nobody else may write to what is kept; where nothing is, it has time to end, and to say why, by itself."""
         program, gate = process.program, process.gate
         if not self._kept.all():
-            self._spawn(ending.outlive(program, self._end_work, self._plan.grace))
+            self._tasks.spawn(ending.outlive(program, self._end_work, self._plan.grace))
             return
         self._handing_over = True
         self._disarm("quiet")
@@ -271,7 +272,7 @@ class Pair:
                 await asyncio.wait({before})
             await ending.hold_still(program, gate, self._say)
 
-        self._stopping = self._spawn(hold_still())
+        self._stopping = self._tasks.spawn(hold_still())
         self._stopping.add_done_callback(lambda task: None if task.cancelled() else self._is_still(program))
 
     def _is_still(self, program: Wrapped) -> None:
@@ -288,7 +289,7 @@ class Pair:
         self._handing_over = False
         to_kill, self._to_kill = self._to_kill, []
         for program in to_kill:
-            self._spawn(ending.kill(program, self._end_work))
+            self._tasks.spawn(ending.kill(program, self._end_work))
 
     # --- its own
 
@@ -313,12 +314,6 @@ class Pair:
             self._say(f"the {role} process {pid} ended ({how}); another one is started")
         else:
             self._say(f"the {role} process {pid} ended ({how}); its standby goes on")
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _arm(self, name: str, after: float, then: Callable[[], None]) -> None:
         self._disarm(name)

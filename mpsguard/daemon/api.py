@@ -16,7 +16,7 @@ from mpsguard.daemon import protocol
 from mpsguard.daemon.handler import Handler
 from mpsguard.daemon.protocol import Error, Event, Reply, Request, RequestError
 from mpsguard.decoding import decoded
-from mpsguard.tasks import end_tasks
+from mpsguard.tasks import TaskSet, end_tasks
 
 _AT_ONCE: Final = 64
 """Requests worked on at the same time; one more is answered "busy"."""
@@ -36,7 +36,7 @@ class Api(Generic[G]):
         self._requests = self._context.socket(zmq.ROUTER)
         self._events = self._context.socket(zmq.PUB)
         self._run_directory = run_directory
-        self._working: set[asyncio.Task[None]] = set()
+        self._working = TaskSet()
         self._bound: list[Path] = []
 
     def open(self, group: str | None) -> None:
@@ -73,9 +73,7 @@ class Api(Generic[G]):
         """Answer requests until cancelled."""
         while True:
             frames = await self._requests.recv_multipart()
-            task = asyncio.create_task(self._answer(frames, busy=len(self._working) >= _AT_ONCE))
-            self._working.add(task)
-            task.add_done_callback(self._working.discard)
+            self._working.spawn(self._answer(frames, busy=len(self._working) >= _AT_ONCE))
 
     async def close(self) -> None:
         """End what is being worked on and give the sockets back."""

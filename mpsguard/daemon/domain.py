@@ -29,6 +29,7 @@ from mpsguard.mps.control_process import Launch, Launcher
 from mpsguard.mps.lane import Lane, LaneSpec
 from mpsguard.mps.settings_store import SettingsStore
 from mpsguard.remedies import lifeline
+from mpsguard.tasks import TaskSet
 
 
 def lane_spec(guard: config.Guard, domain: config.Domain, binary: str, index: int) -> LaneSpec:
@@ -85,7 +86,7 @@ class Domain:
         self._metrics = metrics
         self._events = events
         self._launcher = launcher
-        self._adopting: set[asyncio.Task[None]] = set()
+        self._adopting = TaskSet()
         self._sentinels: dict[str, LaneSentinel] = {}
         self._reconciliations: dict[str, Reconciliation] = {}
         self._unsettled: set[str] = set()
@@ -230,9 +231,7 @@ class Domain:
         if name in self._sentinels:
             self._sentinels[name].look()
         if kind == "lane_settled" and data["adopted"]:
-            task = asyncio.create_task(self._adopt_clients(lane))
-            self._adopting.add(task)
-            task.add_done_callback(self._adopting.discard)
+            self._adopting.spawn(self._adopt_clients(lane))
         elif kind in ("lane_settled", "lane_start_failed", "lane_foreign"):
             self._has_settled(name)
         self._show(lane.report)

@@ -17,7 +17,7 @@ from mpsguard.model import ProcessKey
 from mpsguard.remedies import policy
 from mpsguard.remedies.policy import Decision, Standing, Verdict
 from mpsguard.remedies.remedy import Case, Failed, NotNeeded, Observed, Outcome, Remedy
-from mpsguard.tasks import end_tasks
+from mpsguard.tasks import TaskSet, end_tasks
 
 _KEPT: Final = 1000
 """Incidents whose remedies are remembered; the desk forgets an incident long before so many have followed."""
@@ -59,7 +59,7 @@ class Executor:
         """Incident to remedy to the last decision that was told; None once it was run or observed."""
         self._against: dict[tuple[ProcessKey | None, str], str] = {}
         """Culprit and remedy under way, to the incident."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._closed = False
 
     def consider(self, incident_id: str, incident: Incident) -> None:
@@ -92,9 +92,7 @@ class Executor:
             self._books.came_of_it(treatment.domain, case, NotNeeded(f"it is under way for incident {other}"))
         else:
             self._against[target] = case.incident_id
-            task = asyncio.create_task(self._run(treatment.domain, remedy, case), name=f"{remedy.name} {target[0]}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._run(treatment.domain, remedy, case), name=f"{remedy.name} {target[0]}")
 
     async def _run(self, domain: str, remedy: Remedy, case: Case) -> None:
         within = remedy.within(case)

@@ -18,6 +18,7 @@ from mpsguard.mps.lane import Lane
 from mpsguard.remedies import takeover
 from mpsguard.remedies.takeover import LaneView, Takeover
 from mpsguard.sensors import kmod
+from mpsguard.tasks import TaskSet
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import SessionKey
 from mpsguard.vault.vault import Vault
@@ -43,7 +44,7 @@ class Takeovers:
         self._events = events
         self._metrics = metrics
         self._vault: Vault | None = None
-        self._tasks: set[asyncio.Task[Move]] = set()
+        self._tasks = TaskSet()
         self._last = float("-inf")
         addresses = nvidia_gpus.pci_addresses()
         self._gpus = {domain.name: _on_which(domain.settings.gpus, addresses) for domain in self._domains}
@@ -72,7 +73,6 @@ class Takeovers:
         task = self._leave(domain, name, f"{evidence.source}: {what.__struct_config__.tag}", evidence)
         if task is not None:
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
         return task
 
     async def move(self, domain: Domain) -> Move:
@@ -83,8 +83,7 @@ class Takeovers:
 
     async def close(self) -> None:
         """Let what is under way finish: it takes no longer than the vault's keeper."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await self._tasks.settle()
 
     def _leave(self, domain: Domain, name: str, why: str, sign: Evidence | None) -> "asyncio.Task[Move] | None":
         assert self._vault is not None

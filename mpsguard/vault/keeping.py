@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from mpsguard.linux import fd_parcel
 from mpsguard.linux.disposal import Disposal
+from mpsguard.tasks import TaskSet
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.keeper import Keeper
 
@@ -21,7 +22,7 @@ class Keeping:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
         self._unkept: set[str] = set()
         self.losses = 0
         """Keepers that were lost with all they had."""
@@ -77,8 +78,7 @@ class Keeping:
 
     async def settle(self) -> None:
         """Wait until nothing is under way."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await self._tasks.settle()
         # On a thread: closing GPU memory may take as long as the driver likes.
         await asyncio.to_thread(self._disposal.drain, 10.0)
 
@@ -90,7 +90,4 @@ class Keeping:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Have something done that the end waits for (`settle`)."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.spawn(work)

@@ -13,6 +13,7 @@ from typing import Final
 
 from mpsguard.linux import memfd
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.tasks import TaskSet
 from mpsguard.vault import transitions
 from mpsguard.vault.counters import Counters, Tally, snapshot
 from mpsguard.vault.early_deaths import EarlyDeath, EarlyDeaths
@@ -69,7 +70,7 @@ class Vault:
         self._early_deaths = EarlyDeaths(early_death)
         self._making: dict[SessionKey, int] = {}
         """Sessions under way, with the tokens that their writers' leases will have."""
-        self._successions: set[asyncio.Task[None]] = set()
+        self._successions = TaskSet()
         self._expiry: asyncio.TimerHandle | None = None
 
     # --- what was there before, and what is left when this guard ends
@@ -338,9 +339,7 @@ class Vault:
     def _begin_succession(self, key: SessionKey) -> None:
         if transitions.heir(self.stock.sessions[key]) is None:
             return
-        task = asyncio.get_running_loop().create_task(self._inherit(key))
-        self._successions.add(task)
-        task.add_done_callback(self._successions.discard)
+        self._successions.spawn(self._inherit(key))
 
     async def _inherit(self, key: SessionKey) -> None:
         """Promote the standby that is to go on with an orphaned session; the next one if that fails."""

@@ -1,8 +1,8 @@
-"""The end of tasks: all are cancelled in their order, and are over afterwards."""
+"""Tasks of one owner, and their end."""
 
 import asyncio
 
-from mpsguard.tasks import end_tasks
+from mpsguard.tasks import TaskSet, end_tasks
 
 
 def test_all_are_over_also_one_that_takes_its_time_and_one_that_failed() -> None:
@@ -28,5 +28,27 @@ def test_all_are_over_also_one_that_takes_its_time_and_one_that_failed() -> None
         assert all(task.done() for task in tasks)
         assert isinstance(tasks[1].exception(), OSError)
         await end_tasks(())
+
+    asyncio.run(main())
+
+
+def test_a_set_is_settled_when_those_that_came_meanwhile_are_over_too() -> None:
+    async def main() -> None:
+        tasks, ended = TaskSet(), []
+
+        async def second() -> None:
+            await asyncio.sleep(0)
+            ended.append("second")
+
+        async def first() -> None:
+            await asyncio.sleep(0)
+            tasks.spawn(second())
+            ended.append("first")
+
+        spawned = tasks.spawn(first())
+        assert (len(tasks), list(tasks)) == (1, [spawned])
+        await tasks.settle()
+        assert ended == ["first", "second"]
+        assert len(tasks) == 0
 
     asyncio.run(main())
