@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from mpsguard import daemon_log
 from mpsguard.evidence import Evidence, LaneChanged, ServerSays, Source, UvmFault, Xid
 from mpsguard.model import LaneState, ProcessKey
 from mpsguard.vault.region import Role, Session, SessionKey
@@ -29,7 +30,7 @@ _FATAL_XIDS: Final = frozenset({13, 31, 43})
 
 _WITHOUT_PID: Final = 13
 _LANE_ENDS: Final = frozenset({LaneState.FAULT.value, LaneState.DOWN.value})
-_SERVER_ENDS: Final = frozenset({"fault_begins", "server_exited"})
+_SERVER_ENDS: Final = frozenset({daemon_log.BEGINS, daemon_log.EXITED})
 
 
 class LaneView(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import msgspec
 
+from mpsguard import daemon_log
 from mpsguard.evidence import Evidence, FaultContained, LaneChanged, ProcessEnded, ServerSays, UvmFault, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import ProcessKey
@@ -39,7 +40,7 @@ class Case:
 
     def torn_down(self) -> set[ProcessKey]:
         """The clients that the server says it tears down; it knows pids."""
-        said = self.said("teardown", "sticky")
+        said = self.said(daemon_log.TEARDOWN, daemon_log.STICKY)
         pids = {e.what.client for e in said if isinstance(e.what, ServerSays)}
         members = (self.population.of_pid(pid, self.episode.began) for pid in pids if pid is not None)
         return {member.process for member in members if member is not None}
@@ -54,7 +55,7 @@ class Case:
 
     def contained(self) -> dict[ProcessKey, Evidence]:
         """The faults that stayed with their process; none if the GPU tells of a fault after all."""
-        if self.xids or self.said("fault_begins", "sticky", "teardown"):
+        if self.xids or self.said(daemon_log.BEGINS, daemon_log.STICKY, daemon_log.TEARDOWN):
             return {}
         return {
             each.process: each
@@ -76,7 +77,10 @@ class Case:
 
     def involves_clients(self) -> bool:
         """Whether anything but the kernel log tells of a fault of ours."""
-        return bool(self.said("fault_begins", "culprit", "teardown", "sticky", "server_exited") or self.ends())
+        return bool(
+            self.said(daemon_log.BEGINS, daemon_log.CULPRIT, daemon_log.TEARDOWN, daemon_log.STICKY, daemon_log.EXITED)
+            or self.ends()
+        )
 
     @cached_property
     def lane(self) -> str | None:
@@ -88,7 +92,7 @@ class Case:
         struck |= {
             e.what.lane
             for e in self.episode.evidence
-            if isinstance(e.what, ServerSays) and e.what.lane is not None and e.what.what != "fault_ends"
+            if isinstance(e.what, ServerSays) and e.what.lane is not None and e.what.what != daemon_log.ENDS
         }
         for process in (*self.torn_down(), *self.fatal_faults()):
             member = self.population.member(process)

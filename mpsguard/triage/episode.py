@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from mpsguard import daemon_log
 from mpsguard.evidence import (
     ClientCame,
     DeviceHealth,
@@ -69,7 +70,7 @@ def is_anchor(evidence: Evidence) -> bool:
     if isinstance(what, Xid):
         return catalog.lookup(what.number).level in _TELLING
     if isinstance(what, ServerSays):
-        return what.what in ("fault_begins", "culprit", "server_exited")
+        return what.what in (daemon_log.BEGINS, daemon_log.CULPRIT, daemon_log.EXITED)
     if isinstance(what, LaneChanged):
         return what.state == "DOWN"
     if isinstance(what, DeviceHealth):
@@ -133,7 +134,7 @@ class Parts(msgspec.Struct, frozen=True):
 def episodes(parts: Parts, population: Population) -> list[Episode]:
     """The episodes in evidence, oldest first."""
     finishes = [
-        when(each) for each in parts.others if isinstance(each.what, ServerSays) and each.what.what == "fault_ends"
+        when(each) for each in parts.others if isinstance(each.what, ServerSays) and each.what.what == daemon_log.ENDS
     ]
     clusters: list[list[Evidence]] = []
     for sign in parts.signs:

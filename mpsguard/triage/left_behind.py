@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from mpsguard import daemon_log
 from mpsguard.evidence import Evidence, Lost, ProcessEnded, ServerSays, Source, UvmFault, Xid
 from mpsguard.incident import Incident
 from mpsguard.model import ProcessKey
@@ -28,7 +29,9 @@ soon as the newcomer has a context (0.3 s seen)."""
 
 _MMU_XID: Final = 31
 _SM_XID: Final = 13
-_NOTICES: Final = frozenset({"fault_begins", "culprit", "teardown", "sticky", "server_exited"})
+_NOTICES: Final = frozenset(
+    {daemon_log.BEGINS, daemon_log.CULPRIT, daemon_log.TEARDOWN, daemon_log.STICKY, daemon_log.EXITED}
+)
 _FAULTED_AT: Final = re.compile(r"faulted @ 0x([0-9a-f]{1,8})_([0-9a-f]{8})\b", re.IGNORECASE)
 _PAGE: Final = 4096
 

@@ -6,6 +6,7 @@ that an ended client left running, or a process that holds a client's connection
 
 from typing import Final
 
+from mpsguard import daemon_log
 from mpsguard.evidence import Lost, ServerSays, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident
 from mpsguard.triage.case import Case
@@ -15,7 +16,7 @@ from mpsguard.triage.whose_code import whose_code
 
 XIDS: Final = frozenset({13})
 _SERVER_XID: Final = 43
-_SERVER_SIGNS: Final = ("fault_begins", "sticky", "teardown")
+_SERVER_SIGNS: Final = (daemon_log.BEGINS, daemon_log.STICKY, daemon_log.TEARDOWN)
 
 
 def rule(case: Case) -> list[Incident]:

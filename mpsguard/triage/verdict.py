@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from mpsguard import daemon_log
 from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, Trust, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import TOLD_TO_QUIT
@@ -195,10 +196,10 @@ def _proven_memory_fault(case: Case) -> list[Incident]:
 def _lane(case: Case) -> list[Incident]:
     """A control daemon or a server ended: its clients end with it, by nobody's doing."""
     downs = [e for e in case.episode.anchors if isinstance(e.what, LaneChanged)]
-    exits = case.said("server_exited")
+    exits = case.said(daemon_log.EXITED)
     if not downs and not exits:
         return []
-    if case.first_gpu_sign() is not None and case.said("fault_begins", "culprit"):
+    if case.first_gpu_sign() is not None and case.said(daemon_log.BEGINS, daemon_log.CULPRIT):
         # The server ended because of a fault: that is what the incident is about.
         return []
     told_to_quit = all(isinstance(e.what, LaneChanged) and e.what.reason == TOLD_TO_QUIT for e in downs)
