@@ -10,9 +10,9 @@ import msgspec
 
 from mpsguard.daemon.lifelines import Lifelines
 from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, Source, Trust, UvmFault, Xid
+from mpsguard.linux.log_tail import LogTail
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, LaneReport, ProcessKey
-from mpsguard.mps.server_log import LogTail
 from mpsguard.remedies.lifeline import Hold
 from mpsguard.sensors.core_directory import CoreDirectory
 from mpsguard.sensors.daemon_logs import DaemonLogSensor

@@ -5,12 +5,9 @@ control daemon, or answers for drivers without ``get_server_status`` (535).
 """
 
 from enum import Enum
-from pathlib import Path
 from typing import Final
 
 from mpsguard import daemon_log
-
-_READ_LIMIT: Final = 256 * 1024
 
 
 class LogHint(Enum):
@@ -35,36 +32,3 @@ def hint(line: str) -> tuple[int, LogHint] | None:
     if parsed is None or meaning is None or meaning.what not in _HINTS:
         return None
     return parsed.pid, _HINTS[meaning.what]
-
-
-class LogTail:
-    """Reads what was added to a log since the last call; starts at the present end."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._rest = b""
-        try:
-            self._offset = path.stat().st_size
-        except OSError:
-            self._offset = 0
-
-    def read(self) -> list[str]:
-        """Whole new lines, oldest first. A log that shrank (rotated, truncated) is read from its start.
-
-        At most 256 KiB are taken in one call; of a larger addition only the end.
-        """
-        try:
-            with self._path.open("rb") as file:
-                size = file.seek(0, 2)
-                if size < self._offset:
-                    self._offset, self._rest = 0, b""
-                if size - self._offset > _READ_LIMIT:
-                    self._offset, self._rest = size - _READ_LIMIT, b""
-                file.seek(self._offset)
-                added = file.read(_READ_LIMIT)
-        except OSError:
-            return []
-        self._offset += len(added)
-        *whole, self._rest = (self._rest + added).split(b"\n")
-        self._rest = self._rest[-_READ_LIMIT:]
-        return [line.decode(errors="replace") for line in whole]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux.inotify import FileWatch
+from mpsguard.linux.log_tail import LogTail
 from mpsguard.model import Server
 from mpsguard.mps import server_log
-from mpsguard.mps.server_log import LogTail
 from mpsguard.mps.servers import Ask, Servers
 
 _TRUSTED: Final = 1.0

@@ -9,7 +9,7 @@ programs may write to either file.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from mpsguard.daemon_log import (
 )
 from mpsguard.evidence import Evidence, ServerSays, Source, Trust
 from mpsguard.linux.inotify import FileWatch
+from mpsguard.linux.log_tail import LogTail
 from mpsguard.sensors.state import SensorState
 
 T = TypeVar("T")
@@ -42,14 +43,6 @@ _MOST_CLIENTS: Final = 1024
 """Clients of one fault that are told of. A GPU has 60 MPS clients at most."""
 _RESOLUTION: Final = 0.002
 """Seconds: the log has milliseconds, and does not say how it rounds them."""
-
-
-class Tail(Protocol):
-    """What follows a log (`mpsguard.mps.server_log.LogTail`)."""
-
-    def read(self) -> list[str]:
-        """Whole lines that came since the last call."""
-        ...
 
 
 class LogReader:
@@ -115,7 +108,7 @@ class DaemonLogSensor:
     """
 
     def __init__(
-        self, emit: Callable[[Evidence], None], source: Source, path: Path, tail: Tail, *, lane: str | None = None
+        self, emit: Callable[[Evidence], None], source: Source, path: Path, tail: LogTail, *, lane: str | None = None
     ) -> None:
         self._emit, self._source, self._tail, self._lane = emit, source, tail, lane
         self._reader = LogReader()
