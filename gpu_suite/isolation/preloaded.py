@@ -13,7 +13,7 @@ from gpu_suite.core.bench import Bench
 from gpu_suite.core.errors import SuiteError
 from gpu_suite.core.programs import CUDA, Work, compile_cuda
 from mpsguard.preload import library
-from mpsguard.preload.build import CompilerError, compile_library
+from mpsguard.preload.build import PRELOAD, CompilerError, compile_library
 
 _NOTABLE: Final = ("plain_", "ordered", "ipc_", "deferred", "shed", "unlisted")
 _SIMULATED_OVERRUN: Final = Path(__file__).resolve().parents[1] / "simulated_overrun.py"
@@ -30,7 +30,7 @@ def variables(bench: Bench, report: Path | None = None) -> Mapping[str, str]:
     target = bench.root / library.NAME
     if not target.exists():
         try:
-            compile_library(target)
+            compile_library(PRELOAD, target)
         except CompilerError as error:
             raise SuiteError(f"the preload cannot be built: {error}") from None
     return library.environment(library.Settings(report=report), {}, library=target)

@@ -1,11 +1,15 @@
-"""Builds the preload: one gcc call, the same for the package and for the tests."""
+"""Builds the package's C libraries: one gcc call each, the same for the package and for the tests.
+
+It imports nothing of the package: `setuptools_step` runs it before there is one.
+"""
 
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 SOURCES: Final = Path(__file__).resolve().parent
+"""Of the preload."""
 
 FLAGS: Final = (
     "-std=c11",
@@ -16,12 +20,39 @@ FLAGS: Final = (
     "-Wall",
     "-Wextra",
 )
+_TIMEOUT: Final = 300
+"""Seconds for gcc, which takes a few on two idle cores; many builds may run at once."""
 
-LINK: Final = (
+
+class Library(NamedTuple):
+    """A shared library and what is particular about it."""
+
+    sources: tuple[Path, ...]
+    flags: tuple[str, ...]
+    link: tuple[str, ...]
+
+
+PRELOAD: Final = Library(
+    sources=tuple(sorted(path for pattern in ("*.c", "*.S") for path in SOURCES.glob(pattern))),
+    flags=(),
+    link=(
+        "-Wl,-soname,libmpsguard.so",
+        # What the hooks call of themselves are the hooks, whatever else is preloaded.
+        "-Wl,-Bsymbolic",
+        f"-Wl,--version-script={SOURCES / 'exports.map'}",
+        "-ldl",
+        "-lpthread",
+    ),
+)
+POOL: Final = Library(
+    sources=(SOURCES.parent / "client" / "torch_regions" / "pool.c",),
+    flags=("-D_GNU_SOURCE", "-Werror"),
+    link=("-Wl,-soname,libmpsguard_pool.so", "-lpthread"),
+)
+"""The allocator for PyTorch's pools."""
+
+_LINK: Final = (
     "-shared",
-    "-Wl,-soname,libmpsguard.so",
-    # What the hooks call of themselves are the hooks, whatever else is preloaded.
-    "-Wl,-Bsymbolic",
     # Bound at load time: no lookup of ours can meet the loader half way through another one.
     "-Wl,-z,relro,-z,now,-z,noexecstack",
     "-Wl,--no-undefined",
@@ -32,13 +63,11 @@ class CompilerError(Exception):
     """The compiler is not there, or refused; the text is its own."""
 
 
-def compile_library(target: Path, *, flags: Sequence[str] = (), compiler: str = "gcc") -> None:
-    """Compile the sources beside this file into the shared library ``target``; `CompilerError` if that fails."""
-    sources = sorted(str(path) for pattern in ("*.c", "*.S") for path in SOURCES.glob(pattern))
-    script = f"-Wl,--version-script={SOURCES / 'exports.map'}"
-    command = [compiler, *FLAGS, *flags, *LINK, script, "-o", str(target), *sources, "-ldl", "-lpthread"]
+def compile_library(library: Library, target: Path, *, flags: Sequence[str] = (), compiler: str = "gcc") -> None:
+    """Compile ``library`` into the file ``target``; `CompilerError` if that fails."""
+    command = [compiler, *FLAGS, *library.flags, *flags, *_LINK, "-o", str(target), *map(str, library.sources)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run([*command, *library.link], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except FileNotFoundError:
         raise CompilerError(f"{compiler} is not installed") from None
     if done.returncode:

@@ -7,11 +7,11 @@ from typing import Final
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
 
-_PACKAGE: Final = Path(__file__).resolve().parents[1]
 # By path: the package cannot be imported while it is being built.
-_BUILDS: Final = {
-    f"mpsguard.{parent}.{library}": runpy.run_path(str(_PACKAGE.joinpath(*parent.split("."), "build.py")))
-    for parent, library in (("preload", "libmpsguard"), ("client.torch_regions", "libmpsguard_pool"))
+_BUILD: Final = runpy.run_path(str(Path(__file__).resolve().with_name("build.py")))
+_LIBRARIES: Final = {
+    "mpsguard.preload.libmpsguard": _BUILD["PRELOAD"],
+    "mpsguard.client.torch_regions.libmpsguard_pool": _BUILD["POOL"],
 }
 
 
@@ -24,12 +24,11 @@ class BuildPreload(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Compile; a machine without a compiler gets the package without the library."""
-        build = _BUILDS[ext.name]
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            build["compile_library"](target)
-        except build["CompilerError"] as error:
+            _BUILD["compile_library"](_LIBRARIES[ext.name], target)
+        except _BUILD["CompilerError"] as error:
             if not ext.optional:
                 raise
             self.warn(f"{target.name} is not built: {error}")

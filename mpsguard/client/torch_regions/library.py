@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 from typing import Final
 
-from mpsguard.client.torch_regions.build import NAME
+NAME: Final = "libmpsguard_pool.so"
 
 UNIT: Final = 2 << 20
 """Bytes; memory is given out in multiples of it. As in pool.c."""

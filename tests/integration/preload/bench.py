@@ -83,7 +83,7 @@ def make(directory: Path, sanitizer: str | None = None) -> Bench:
     driver = str(directory / "libcuda.so.1")
     here = "-Wl,-rpath,$ORIGIN"
     scenarios = sorted(path.name for path in HERE.glob("scenarios_*.c"))
-    build.compile_library(directory / library.NAME, flags=["-Werror", *flags])
+    build.compile_library(build.PRELOAD, directory / library.NAME, flags=["-Werror", *flags])
     stub = sorted(path.name for path in HERE.glob("stub_*.c"))
     compile_c(directory / "libcuda.so.1", stub, *shared, "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
     compile_c(directory / "program", ["program.c", "reach.c", *scenarios], *flags, here, driver)

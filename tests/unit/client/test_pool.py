@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from mpsguard.client.torch_regions import build, library
+from mpsguard.client.torch_regions import library
 from mpsguard.client.torch_regions.library import UNIT
+from mpsguard.preload import build
 
 BASE = 0x2000_0000_0000
 
@@ -21,8 +22,8 @@ BASE = 0x2000_0000_0000
 def pool_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    target: Path = tmp_path_factory.mktemp("pool") / build.NAME
-    build.compile_library(target)
+    target: Path = tmp_path_factory.mktemp("pool") / library.NAME
+    build.compile_library(build.POOL, target)
     return library.load(target)
 
 
@@ -126,4 +127,4 @@ def test_a_pool_needs_a_unit_and_a_place(pool_library: ctypes.CDLL) -> None:
 
 def test_no_compiler_is_said() -> None:
     with pytest.raises(build.CompilerError, match="not installed"):
-        build.compile_library(Path("unused.so"), compiler="no-such-compiler")
+        build.compile_library(build.POOL, Path("unused.so"), compiler="no-such-compiler")
