@@ -24,6 +24,7 @@ from gpu_suite.triage.memory_group import NoMemoryGroupError
 from gpu_suite.triage.verdict import Verdict, judge
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.mps.control_process import PID_FILE
 
 _PREPARED: Final = 15.0
 """Seconds in which a fault must be prepared and injected."""
@@ -36,7 +37,6 @@ _ECHO: Final = 0.1
 _AFTER_KILL: Final = 0.5
 _ENDS: Final = {"SIGKILL": -signal.SIGKILL, "SIGSEGV": -signal.SIGSEGV, "exit": 0}
 """Exit statuses as subprocess has them."""
-_PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _inject(site: Site, crew: Crew, fault: Fault, server: int | None) -> _Known:
         return _Known(crew.culprit.wait_for("injected", _PREPARED).monotonic, crew.culprit.pid, server, innocents)
     for client in crew.innocents:
         client.wait_for("begin", _PREPARED)
-    pid = server if fault.name == "server" else int((site.lane / _PID_FILE).read_text())
+    pid = server if fault.name == "server" else int((site.lane / PID_FILE).read_text())
     if pid is None:
         raise SuiteError(f"{site.target.name} has no server to kill")
     with ProcessHandle.open(pid) as victim:
