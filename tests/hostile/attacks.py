@@ -7,18 +7,33 @@ from tests.hostile import vault_attacks
 
 GOOD_CLIENTS: Final = 50
 
-_CLIENT: Final = """
-def client():
-    sock = connect()
-    introduce(sock, 2)
-    _, fds, _, _ = socket.recv_fds(sock, 64, 4)
-    sock.send(struct.pack("<i", 0))
-    return sock, fds
+_CROWD: Final = """
+def crowd(count, seconds, say=lambda sock: None):
+    kept = []
+    for _ in range(count):
+        try:
+            kept.append(connect())
+            say(kept[-1])
+        except OSError:
+            pass
+    time.sleep(seconds)
+    for sock in kept:
+        sock.close()
+"""
+"""So many connections at once, held for a while."""
+
+_CHILD: Final = """
+def in_a_child(work):
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 """
 
-GOOD: Final = (
-    _CLIENT
-    + f"""
+GOOD: Final = f"""
 for number in range({GOOD_CLIENTS}):
     if not os.fork():
         # Not all at the same moment.
@@ -39,24 +54,38 @@ for number in range({GOOD_CLIENTS}):
 tell("started")
 signal.pause()
 """
-)
 """Each comes once a second: connects, is given its lane, is a client for a moment, and goes in order."""
+
+LOCKED_MEMORY_MAP: Final = """
+libc = ctypes.CDLL(None)
+# A program that has not changed its user is so from the start.
+PR_SET_DUMPABLE = 4
+libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+file = open(sys.argv[2], "rb")
+page = mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+memory = os.open("/proc/self/mem", os.O_RDONLY)
+sock = connect()
+kind = struct.pack("<i", 2)
+sock.recv(64)
+
+def write():
+    time.sleep(0.5)
+    libc.munmap(ctypes.c_void_p(1 << 40), 4096)
+
+# The second holds the lock while its page does not come; the first then wants it alone, so that nobody passes it.
+# Both are made before: from then on nothing here can be mapped.
+threading.Thread(target=write, daemon=True).start()
+threading.Thread(target=os.pread, args=(memory, 1, address), daemon=True).start()
+time.sleep(1)
+sock.send(b"OUTBCRED\\0")
+sock.send(kind)
+signal.pause()
+"""
+"""A client that holds its own memory-map lock: the program's second argument is a file whose page never comes."""
 
 ATTACKS: Final[Mapping[str, str]] = {
     "lingering sockets": """
-def lingering():
-    listener = socket.create_server(("127.0.0.1", 0))
-    sock = socket.create_connection(listener.getsockname())
-    other, _ = listener.accept()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
-    sock.setblocking(False)
-    try:
-        while True:
-            sock.send(bytes(1 << 16))
-    except BlockingIOError:
-        pass
-    return sock, other
-
 trap, other = lingering()
 while True:
     for number in range(8):
@@ -70,71 +99,48 @@ while True:
         sock.close()
     time.sleep(0.2)
 """,
-    "crashes": _CLIENT
+    "crashes": _CHILD
     + """
+def crash():
+    files = [os.open("/dev/full", os.O_RDWR | os.O_APPEND), os.open("/dev/full", os.O_RDWR)]
+    try:
+        kept = client()
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)
+
 while True:
-    pid = os.fork()
-    if not pid:
-        files = [os.open("/dev/full", os.O_RDWR | os.O_APPEND), os.open("/dev/full", os.O_RDWR)]
-        try:
-            kept = client()
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(pid, 0)
+    in_a_child(crash)
     time.sleep(0.09)
 """,
-    "programs executed by clients": _CLIENT
+    "programs executed by clients": _CHILD
+    + """
+def execute():
+    files = [os.open("/dev/full", os.O_RDWR | os.O_APPEND), os.open("/dev/full", os.O_RDWR)]
+    sock, fds = client()
+    os.set_inheritable(sock.fileno(), True)
+    os.execv("/bin/sleep", ["sleep", "0.2"])
+
+while True:
+    in_a_child(execute)
+""",
+    "command lines that flood": _CROWD
+    + """
+def ask(sock):
+    introduce(sock, 4)
+    command(sock, "get_default_client_priority")
+
+while True:
+    crowd(200, 0.5, ask)
+""",
+    "command lines that idle": _CROWD
     + """
 while True:
-    pid = os.fork()
-    if not pid:
-        try:
-            files = [os.open("/dev/full", os.O_RDWR | os.O_APPEND), os.open("/dev/full", os.O_RDWR)]
-            sock, fds = client()
-            os.set_inheritable(sock.fileno(), True)
-            os.execv("/bin/sleep", ["sleep", "0.2"])
-        finally:
-            os._exit(1)
-    os.waitpid(pid, 0)
+    crowd(900, 5, lambda sock: introduce(sock, 4))
 """,
-    "command lines that flood": """
+    "peers that say nothing": _CROWD
+    + """
 while True:
-    kept = []
-    for _ in range(200):
-        try:
-            kept.append(connect())
-            introduce(kept[-1], 4)
-            command(kept[-1], "get_default_client_priority")
-        except OSError:
-            pass
-    time.sleep(0.5)
-    for sock in kept:
-        sock.close()
-""",
-    "command lines that idle": """
-while True:
-    kept = []
-    for _ in range(900):
-        try:
-            kept.append(connect())
-            introduce(kept[-1], 4)
-        except OSError:
-            pass
-    time.sleep(5)
-    for sock in kept:
-        sock.close()
-""",
-    "peers that say nothing": """
-while True:
-    kept = []
-    for _ in range(900):
-        try:
-            kept.append(connect())
-        except OSError:
-            pass
-    time.sleep(1)
-    for sock in kept:
-        sock.close()
+    crowd(900, 1)
 """,
     "nonsense": """
 while True:
@@ -155,11 +161,11 @@ signal.pause()
 """,
     "core files": """
 number = 0
-os.makedirs(sys.argv[2], exist_ok=True)
+os.makedirs(sys.argv[3], exist_ok=True)
 while True:
     for _ in range(20):
         number += 1
-        path = os.path.join(sys.argv[2], f"core.{os.getpid()}{number % 1000:03}")
+        path = os.path.join(sys.argv[3], f"core.{os.getpid()}{number % 1000:03}")
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         except OSError:
@@ -168,53 +174,35 @@ while True:
         os.ftruncate(file, 200 << 20)
         os.close(file)
     time.sleep(0.1)
-    for name in os.listdir(sys.argv[2]) if os.access(sys.argv[2], os.R_OK) else ():
+    for name in os.listdir(sys.argv[3]) if os.access(sys.argv[3], os.R_OK) else ():
         try:
-            os.unlink(os.path.join(sys.argv[2], name))
+            os.unlink(os.path.join(sys.argv[3], name))
         except OSError:
             pass
 """,
-    "zone tables and decoys": _CLIENT
+    "zone tables and decoys": _CHILD
     + """
-while True:
-    pid = os.fork()
-    if not pid:
-        tables = [os.memfd_create("mpsguard-zones") for _ in range(64)]
-        for table in tables:
-            os.ftruncate(table, 1 << 24)
-            os.pwrite(table, os.urandom(4096), 0)
-        files = [os.open("/dev/full", os.O_RDWR | os.O_APPEND) for _ in range(64)]
-        try:
-            kept = client()
-            time.sleep(0.5)
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-""",
-    "a locked memory map": """
-libc = ctypes.CDLL(None)
-PR_SET_DUMPABLE = 4
-libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-file = open(sys.argv[3], "rb")
-page = mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-memory = os.open("/proc/self/mem", os.O_RDONLY)
-sock = connect()
-kind = struct.pack("<i", 2)
-sock.recv(64)
-
-def write():
+def hide():
+    tables = [os.memfd_create("mpsguard-zones") for _ in range(64)]
+    for table in tables:
+        os.ftruncate(table, 1 << 24)
+        os.pwrite(table, os.urandom(4096), 0)
+    files = [os.open("/dev/full", os.O_RDWR | os.O_APPEND) for _ in range(64)]
+    kept = client()
     time.sleep(0.5)
-    libc.munmap(ctypes.c_void_p(1 << 40), 4096)
 
-threading.Thread(target=write, daemon=True).start()
-threading.Thread(target=os.pread, args=(memory, 1, address), daemon=True).start()
-time.sleep(1)
-sock.send(b"OUTBCRED\\0")
-sock.send(kind)
-signal.pause()
+while True:
+    in_a_child(hide)
 """,
-    "the vault": f"""
+    "a locked memory map": LOCKED_MEMORY_MAP,
+    "the vault": _CHILD
+    + f"""
+def attack_vault(name):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+    signal.alarm(3)
+    vault_attacks.main(name, sys.argv[4], os.getuid())
+
 while True:
     for name in {
         [
@@ -230,17 +218,13 @@ while True:
             )
         ]
     }:
-        pid = os.fork()
-        if not pid:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os.dup2(1, 2)
-            signal.alarm(3)
-            vault_attacks.main(name, sys.argv[4], os.getuid())
-        os.waitpid(pid, 0)
+        in_a_child(lambda: attack_vault(name))
 """,
 }
-"""Each goes on until it is killed. The program's arguments: the public directory, the directory of core dumps, a file
-with a page that never comes, the vault's socket."""
+"""Each goes on until it is killed. The program's arguments: the public directory, a file with a page that never
+comes, the directory of core dumps, the vault's socket."""
 
-IMPORTS: Final = "import random\nfrom tests.hostile import vault_attacks\n"
+IMPORTS: Final = (
+    "import random\nfrom tests.hostile import vault_attacks\nfrom tests.hostile.lingering import lingering\n"
+)
 """Before the user changes: the interpreter may lie where that user cannot read."""

@@ -76,7 +76,7 @@ class Siege:
         guarded, programs = self.guarded, list[Program]()
         try:
             with StalledFiles(self._mount) as stalled:
-                arguments = [str(guarded.root / "cores"), str(stalled.file), str(socket_path(guarded.run_directory))]
+                arguments = [str(stalled.file), str(guarded.root / "cores"), str(socket_path(guarded.run_directory))]
                 try:
                     for name in names:
                         for uid in UIDS:

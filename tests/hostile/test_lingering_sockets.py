@@ -15,27 +15,16 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
 ]
 
+IMPORTS = "from tests.hostile.lingering import lingering\n"
 LINGERING = """
-def lingering():
-    listener = socket.create_server(("127.0.0.1", 0))
-    sock = socket.create_connection(listener.getsockname())
-    other, _ = listener.accept()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
-    sock.setblocking(False)
-    try:
-        while True:
-            sock.send(bytes(1 << 16))
-    except BlockingIOError:
-        pass
-    kept.append(other)
-    return sock
-
 kept = []
 refused = 0
 for number in range(int(sys.argv[2])):
     sock = connect()
     kept.append(sock)
-    with lingering() as trap:
+    trap, other = lingering()
+    kept.append(other)
+    with trap:
         try:
             if number % 2:
                 # The guard ends the connection for the first packet, and never reads the second.
@@ -64,7 +53,7 @@ def test_lingering_sockets_that_wait_for_the_guard_do_not_stop_it() -> None:
     """They were sent before this guard's time, so that no kernel could keep them out."""
     with Guarded() as guarded:
         guarded.hold_sockets()
-        attack(guarded, LINGERING, str(CONNECTIONS)).expect("sent")
+        attack(guarded, LINGERING, str(CONNECTIONS), imports=IMPORTS).expect("sent")
         guarded.start()
         guarded.client().expect("started")
         serves(guarded)
@@ -74,7 +63,7 @@ def test_lingering_sockets_sent_to_a_running_guard_do_not_stop_it() -> None:
     with Guarded() as guarded:
         guarded.start()
         guarded.client().expect("started")
-        told = attack(guarded, LINGERING, str(CONNECTIONS)).expect("sent")
+        told = attack(guarded, LINGERING, str(CONNECTIONS), imports=IMPORTS).expect("sent")
         if seqpacket.kernel_refuses_descriptors():
             assert told["refused"] == CONNECTIONS
         serves(guarded)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.attacker import attack
+from tests.hostile.attacks import LOCKED_MEMORY_MAP
 from tests.hostile.stalled_files import StalledFiles
 from tests.integration.guarded import Guarded, wait_for
 from tests.integration.peer import Peer
@@ -17,33 +18,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE here"),
 ]
 
-LOCKED = """
-libc = ctypes.CDLL(None)
-# A program that has not changed its user is so from the start.
-PR_SET_DUMPABLE = 4
-libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-file = open(sys.argv[2], "rb")
-page = mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-memory = os.open("/proc/self/mem", os.O_RDONLY)
-sock = connect()
-kind = struct.pack("<i", 2)
-sock.recv(64)
-
-def write():
-    time.sleep(0.5)
-    libc.munmap(ctypes.c_void_p(1 << 40), 4096)
-
-# The second holds the lock while its page does not come; the first then wants it alone, so that nobody passes it.
-# Both are made before: from then on nothing here can be mapped.
-threading.Thread(target=write, daemon=True).start()
-threading.Thread(target=os.pread, args=(memory, 1, address), daemon=True).start()
-time.sleep(1)
-sock.send(b"OUTBCRED\\0")
-sock.send(kind)
-signal.pause()
-"""
-
 
 def test_a_client_whose_memory_map_is_locked_holds_up_nobody() -> None:
     with Guarded(domain="multiuser = true") as guarded:
@@ -52,7 +26,7 @@ def test_a_client_whose_memory_map_is_locked_holds_up_nobody() -> None:
         guarded.start()
         guarded.client().expect("started")
         with StalledFiles(mount) as stalled:
-            hostile = attack(guarded, LOCKED, str(stalled.file))
+            hostile = attack(guarded, LOCKED_MEMORY_MAP, str(stalled.file))
             assert stalled.asked.wait(30)
             # It came as far as to be a client: from then on the guard may have to read of it.
             wait_for("the hostile client", lambda: hostile.pid in {client["pid"] for client in served(guarded)})

@@ -7,14 +7,13 @@ import array
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
-from contextlib import suppress
 
 from mpsguard.client import Role
 from mpsguard.vault import wire
 from mpsguard.vault.region import Layout
+from tests.hostile.lingering import lingering
 
 DEADLINE = 30.0
 
@@ -33,19 +32,9 @@ class Stranger:
         return sock
 
     def lingering(self) -> socket.socket:
-        """A TCP socket whose last close takes ten minutes: it has sent what its peer does not read."""
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            listener.listen()
-            ours = socket.socket()
-            ours.connect(listener.getsockname())
-            peer, _ = listener.accept()
+        """A TCP socket whose last close takes ten minutes."""
+        ours, peer = lingering(600)
         self.held.append(peer)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 600))
-        ours.setblocking(False)
-        with suppress(BlockingIOError):
-            while True:
-                ours.send(bytes(65536))
         return ours
 
     @staticmethod
@@ -83,9 +72,9 @@ class Stranger:
 def at_the_greeting(stranger: Stranger) -> None:
     for _ in range(4):
         sock = stranger.connect()
-        lingering = stranger.lingering().detach()
-        Stranger.send(sock, wire.Hello(1, wire.VERSION, "bad", Role.WRITER, token=7), (lingering,))
-        let_go(lingering)
+        trap = stranger.lingering().detach()
+        Stranger.send(sock, wire.Hello(1, wire.VERSION, "bad", Role.WRITER, token=7), (trap,))
+        let_go(trap)
         stranger.held.append(sock)
 
 
@@ -93,9 +82,9 @@ def before_anything_is_accepted(stranger: Stranger) -> None:
     """Queued and never read: the vault's own close would destroy them."""
     for _ in range(4):
         sock = stranger.connect()
-        lingering = stranger.lingering().detach()
-        Stranger.send(sock, wire.Names(1), (lingering,))
-        let_go(lingering)
+        trap = stranger.lingering().detach()
+        Stranger.send(sock, wire.Names(1), (trap,))
+        let_go(trap)
         sock.close()
 
 
@@ -119,11 +108,11 @@ def more_than_agreed_and_gone(stranger: Stranger) -> None:
     for number in range(4):
         sock = stranger.announced(f"bad{number}", 100 + number, 1)
         sock.setblocking(False)
-        lingering = stranger.lingering().detach()
+        trap = stranger.lingering().detach()
         for _ in range(100):
-            if not Stranger.send(sock, wire.Chunks(2, 100), (lingering,) * 100):
+            if not Stranger.send(sock, wire.Chunks(2, 100), (trap,) * 100):
                 break
-        let_go(lingering)
+        let_go(trap)
         sock.close()
 
 
