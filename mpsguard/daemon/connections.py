@@ -38,12 +38,11 @@ class Connections:
         self._held: Counter[int] = Counter()
         self._closing: Counter[int] = Counter()
         """Connections that are over, whose sockets are being closed: each keeps its place until it is."""
-        self._silent: dict[asyncio.Task[None], int] = {}
-        """Tasks whose peer has yet to say who it is, or wants nothing, with its uid, oldest first."""
-        self._since: dict[asyncio.Task[None], float] = {}
-        """Since when each of these says nothing by the clock."""
-        self._silent_of: Counter[int] = Counter()
         self._tasks: dict[asyncio.Task[None], int] = {}
+        """Each with the uid of its peer."""
+        self._silent: dict[asyncio.Task[None], float] = {}
+        """Those with a peer that has yet to say who it is, or wants nothing: since when by the clock, oldest first."""
+        self._silent_of: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -63,9 +62,9 @@ class Connections:
         if not over_share and len(self._tasks) + self._closing.total() < limit:
             return None
         heaviest = uid if over_share else max(self._held, key=self._held.__getitem__, default=uid)
-        for task, owner in self._silent.items():
-            if owner == heaviest:
-                return task
+        oldest = self._longest_silent_of(heaviest)
+        if oldest is not None:
+            return oldest
         if not over_share and self._silent:
             return next(iter(self._silent))
         raise LookupError(f"{len(self._tasks)} connections are held, {self._held[uid]} of them by uid {uid}")
@@ -74,7 +73,7 @@ class Connections:
         """Enter a connection, silent so far; it leaves the table when its task is done."""
         self._tasks[task] = uid
         self._held[uid] += 1
-        self._is_silent(task, uid)
+        self._is_silent(task)
         task.add_done_callback(self._remove)
 
     def has_spoken(self, task: asyncio.Task[None]) -> None:
@@ -87,7 +86,7 @@ class Connections:
         A client that was handed over and need only close, or a command line whose user thinks.
         """
         if task in self._tasks and task not in self._silent:
-            self._is_silent(task, self._tasks[task])
+            self._is_silent(task)
 
     def evict(self, task: asyncio.Task[None]) -> None:
         """End a connection now and count it out, before its task has had its turn."""
@@ -112,20 +111,21 @@ class Connections:
             await asyncio.wait(set(self._tasks), timeout=patience)
         await end_tasks(self._tasks)
 
+    def _longest_silent_of(self, uid: int) -> asyncio.Task[None] | None:
+        return next((task for task in self._silent if self._tasks[task] == uid), None)
+
     def _oldest_silent(self, uid: int) -> asyncio.Task[None] | None:
         """The user's connection that has said nothing for longest, if that is too long."""
-        oldest = next((task for task, owner in self._silent.items() if owner == uid), None)
-        return oldest if oldest is not None and self._clock() - self._since[oldest] > _TO_SPEAK else None
+        oldest = self._longest_silent_of(uid)
+        return oldest if oldest is not None and self._clock() - self._silent[oldest] > _TO_SPEAK else None
 
-    def _is_silent(self, task: asyncio.Task[None], uid: int) -> None:
-        self._silent[task] = uid
-        self._since[task] = self._clock()
-        self._silent_of[uid] += 1
+    def _is_silent(self, task: asyncio.Task[None]) -> None:
+        self._silent[task] = self._clock()
+        self._silent_of[self._tasks[task]] += 1
 
     def _is_not_silent(self, task: asyncio.Task[None]) -> None:
-        uid = self._silent.pop(task, None)
-        if uid is not None:
-            del self._since[task]
+        if self._silent.pop(task, None) is not None:
+            uid = self._tasks[task]
             self._silent_of[uid] -= 1
             if not self._silent_of[uid]:
                 del self._silent_of[uid]
