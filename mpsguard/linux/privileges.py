@@ -8,6 +8,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from mpsguard.linux import procfs
+
 
 class Capability(IntEnum):
     """By number (capabilities(7), include/uapi/linux/capability.h); those that a process of ours keeps."""
@@ -68,7 +70,8 @@ def keep(capabilities: Collection[Capability]) -> None:
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise PrivilegesError(f"capabilities stay: {os.strerror(ctypes.get_errno())}")
     kept = sum(1 << capability for capability in capabilities)
-    effective, permitted = (_own(name) for name in ("CapEff", "CapPrm"))
+    own = procfs.status_of(Path("/proc/self/status").read_bytes())
+    effective, permitted = (int(own[name][0], 16) for name in ("CapEff", "CapPrm"))
     if effective & 1 << _SETPCAP:
         for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
             if not kept & 1 << number and _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0):
@@ -122,9 +125,3 @@ def deny(calls: Iterable[str]) -> None:
 def _checked(result: int) -> None:
     if result < 0:
         raise PrivilegesError(f"no filter of system calls: {os.strerror(-result)}")
-
-
-def _own(name: str) -> int:
-    """One of this process' capability sets, as /proc/self/status has it."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1], 16) for line in lines if line.startswith(f"{name}:"))
