@@ -5,7 +5,7 @@ Nothing of either may be said of the client, which is idle all the while.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -44,21 +44,21 @@ class Case:
     died: int = 0
     """Idle clients that ended by the fault."""
     named: int = 0
-    """Incidents that name the one who did it."""
-    errors: list[str] | None = None
+    """Incidents that name the culprit."""
+    errors: list[str] = field(default_factory=list)
 
     def rows(self) -> Iterator[Finding]:
         """What there is."""
-        yield not_made(self.name, self.errors or [], self.made, self.wanted)
+        yield not_made(self.name, self.errors, self.made, self.wanted)
         yield none_of(f"{self.name}: idle clients named", self.accused, self.made, "clients")
-        for what, count in (("who did it was named", self.named), ("idle clients that ended", self.died)):
+        for what, count in (("culprits named", self.named), ("idle clients that ended", self.died)):
             yield Finding(
                 Row(
                     name=f"{self.name}: {what}",
                     value=count,
                     count=self.made,
                     unit="repetitions",
-                    bar="told",
+                    bar="reported",
                     holds=True,
                     runs=max(self.made, 1),
                 )
@@ -95,11 +95,11 @@ def repeat(
     """All repetitions of one way, each with a guard and a lane of its own."""
 
     def make() -> None:
-        while case.made < case.wanted and len(case.errors or ()) < _ERRORS:
+        while case.made < case.wanted and len(case.errors) < _ERRORS:
             try:
                 once(bench, case, commit, binary)
             except (SuiteError, TimeoutError) as error:
-                case.errors = [*(case.errors or ()), str(error)]
+                case.errors.append(str(error))
                 bench.say(f"{case.name}: {error}")
 
     yield from kept(make, case.rows)
