@@ -51,8 +51,9 @@ LATER: Final = 5.0
 """Seconds between the looks after those, at the shortest: a client may open its address space when it likes."""
 
 LATER_SHARE: Final = 500
-"""Times as long as its last look took, a client is left alone, LATEST at most: 0.2 % of a core for each."""
+"""Times as long as a look at each client takes, a client is left alone: all looks together take 0.2 % of a core."""
 LATEST: Final = 60.0
+"""At the longest: a client may also bring it about that looks at it take long."""
 
 VERDICT_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.unwatchable` waits for a look, which takes milliseconds unless the driver is held up."""
@@ -64,6 +65,11 @@ _LOOKERS: Final = 8
 _LOOKERS_OF_A_USER: Final = 2
 """At a time: a client can bring it about that the driver holds up a look at it."""
 _CLOSERS: Final = 4
+
+
+def later(took: float, clients: int) -> float:
+    """Return the seconds until the next look at a client, the last of which ``took`` so long, if so many are watched."""
+    return max(LATER, min(LATEST, LATER_SHARE * took * clients))
 
 
 class UvmSensor:
@@ -339,7 +345,7 @@ class UvmSensor:
             self._told(client.attachment())
 
     def _look_later(self, client: WatchedClient, took: float) -> None:
-        seconds = LOOKS[client.looks - 1] if client.looks <= len(LOOKS) else max(LATER, min(LATEST, LATER_SHARE * took))
+        seconds = LOOKS[client.looks - 1] if client.looks <= len(LOOKS) else later(took, len(self._clients))
         client.timer = self._loop.call_later(seconds, self._look, client)
 
     def _take_new(self, client: WatchedClient, order: Order, space: WatchedSpace) -> str:

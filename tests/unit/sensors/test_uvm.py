@@ -86,6 +86,14 @@ def test_looking_goes_on_after_the_first_seconds(monkeypatch: pytest.MonkeyPatch
     scenario(body)
 
 
+def test_looks_at_many_clients_take_no_more_of_a_processor_than_looks_at_few() -> None:
+    took = 0.001
+    assert uvm.later(took, 1) == uvm.LATER
+    for clients in (20, 48, 60):
+        assert clients * took / uvm.later(took, clients) == pytest.approx(1 / uvm.LATER_SHARE)
+    assert uvm.later(10.0, 48) == uvm.LATEST
+
+
 def test_a_second_handshake_attaches_nothing_twice() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE, OPEN_PLAIN)
