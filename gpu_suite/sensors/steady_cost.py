@@ -21,8 +21,8 @@ from gpu_suite.core.statistics import alternating, ratios
 CLIENTS, QUICK_CLIENTS = 48, 4
 """48 is the least that any server takes."""
 STARTED_AT_ONCE: Final = 8
-PAIRS, QUICK_PAIRS = 8, 2
-SECONDS, QUICK_SECONDS = 3, 1
+PAIRS, QUICK_PAIRS = 16, 2
+SECONDS, QUICK_SECONDS = 2, 1
 KERNEL_STEPS: Final = 4000
 """About 0.1 ms of arithmetic: a crowd keeps the GPU full, and its clients wait for one another asleep."""
 

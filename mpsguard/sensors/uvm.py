@@ -37,23 +37,12 @@ from mpsguard.linux.side_threads import SharedThreads, SideThreads
 from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
 from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.model import ProcessKey
-from mpsguard.sensors import uvm_client, uvm_shares
+from mpsguard.sensors import uvm_client, uvm_schedule, uvm_shares
 from mpsguard.sensors.state import SensorState
 from mpsguard.sensors.uvm_client import Attachment, WatchedClient
 from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, Found, Looker, Order
 from mpsguard.sensors.uvm_shares import Limits, Refusal, Watched
 from mpsguard.sensors.uvm_space import Counts, WatchedSpace
-
-LOOKS: Final = (0.01, 0.02, 0.05, 0.12, 0.3, 0.5, 1.0)
-"""Seconds between the looks at a client after a handshake: eight in 2 s, for its address space, then for its GPUs."""
-
-LATER: Final = 5.0
-"""Seconds between the looks after those, at the shortest: a client may open its address space when it likes."""
-
-LATER_SHARE: Final = 500
-"""Times as long as a look at each client takes, a client is left alone: all looks together take 0.2 % of a core."""
-LATEST: Final = 60.0
-"""At the longest: a client may also bring it about that looks at it take long."""
 
 VERDICT_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.unwatchable` waits for a look, which takes milliseconds unless the driver is held up."""
@@ -65,11 +54,6 @@ _LOOKERS: Final = 8
 _LOOKERS_OF_A_USER: Final = 2
 """At a time: a client can bring it about that the driver holds up a look at it."""
 _CLOSERS: Final = 4
-
-
-def later(took: float, clients: int) -> float:
-    """Return the seconds until the next look at a client, the last of which ``took`` so long, if so many are watched."""
-    return max(LATER, min(LATEST, LATER_SHARE * took * clients))
 
 
 class UvmSensor:
@@ -225,7 +209,7 @@ class UvmSensor:
             client.look_again = True
             return
         client.looks += 1
-        if not client.first and 1 < client.looks <= len(LOOKS) and client.spaces and client.anchors:
+        if not client.first and 1 < client.looks <= len(uvm_schedule.LOOKS) and client.spaces and client.anchors:
             client.looking_since = time.monotonic()
             self._lookers.run(client.uid, partial(self._read_gpus_aside, client, tuple(client.spaces)))
             return
@@ -345,7 +329,7 @@ class UvmSensor:
             self._told(client.attachment())
 
     def _look_later(self, client: WatchedClient, took: float) -> None:
-        seconds = LOOKS[client.looks - 1] if client.looks <= len(LOOKS) else later(took, len(self._clients))
+        seconds = uvm_schedule.until_next_look(client.looks, took, len(self._clients))
         client.timer = self._loop.call_later(seconds, self._look, client)
 
     def _take_new(self, client: WatchedClient, order: Order, space: WatchedSpace) -> str:

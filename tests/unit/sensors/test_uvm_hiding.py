@@ -12,7 +12,7 @@ import pytest
 
 from mpsguard.linux import foreign_fd
 from mpsguard.linux.disposal import ForeignCloser
-from mpsguard.sensors import uvm, uvm_client
+from mpsguard.sensors import uvm_client, uvm_schedule
 from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, MAX_TRAPS
 from mpsguard.sensors.uvm_shares import Limits
 from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
@@ -72,7 +72,7 @@ def test_the_device_under_another_name_is_found(tmp_path: Path) -> None:
 
 def test_a_verdict_is_of_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_fd, "MAX_LOOKED_AT", 3)
-    monkeypatch.setattr(uvm, "LOOKS", ())
+    monkeypatch.setattr(uvm_schedule, "LOOKS", ())
 
     async def body(bench: Bench) -> None:
         process = bench.process("files = [os.open('/dev/null', 0) for _ in range(10)]", OPEN_SPACE)
@@ -94,8 +94,8 @@ def test_a_client_that_has_opened_nothing_yet_is_not_unwatchable() -> None:
 
 
 def test_decoys_make_a_client_unwatchable_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvm, "LATER", 0.05)
-    monkeypatch.setattr(uvm, "LATEST", 0.05)
+    monkeypatch.setattr(uvm_schedule, "LATER", 0.05)
+    monkeypatch.setattr(uvm_schedule, "LATEST", 0.05)
 
     async def body(bench: Bench) -> None:
         process = bench.process(f"more = [os.dup(1) for _ in range({foreign_fd.MAX_COPIES + 1})]", OPEN_PLAIN)
@@ -172,7 +172,7 @@ def traps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
 
     Tells how many were copied.
     """
-    monkeypatch.setattr(uvm, "LOOKS", (0.0,) * 50)
+    monkeypatch.setattr(uvm_schedule, "LOOKS", (0.0,) * 50)
     copied = 0
 
     def exchanged(pidfd: int, number: int) -> int:
