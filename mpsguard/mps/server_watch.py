@@ -1,5 +1,6 @@
 """The servers of a lane under watch: asked when somebody wants to know, and overheard in their log in between."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,14 @@ from mpsguard.mps import server_log
 from mpsguard.mps.servers import Ask, Servers
 
 _TRUSTED: Final = 1.0
-"""Seconds for which the daemon's word is believed, as long as the server's log does not object."""
+"""Seconds for which the daemon's answer holds, as long as the server's log does not object."""
+
+_TRUSTED_WITH_LOG: Final = 20.0
+"""The same while a server can be seen to write its log: longer than `check_interval` is by default, so that the start
+of a program does not wait for a question (a millisecond)."""
+
+_ROOM: Final = 1 << 20
+"""Bytes that must be free where the log is: a server goes on without a word when it cannot write."""
 
 
 class ServerWatch:
@@ -27,6 +35,8 @@ class ServerWatch:
         self._watch: FileWatch | None = None
         self._verified = -_TRUSTED
         """When the last question began that the daemon answered, on the monotonic clock."""
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the log that is watched."""
         self._overheard = 0.0
         """When the log last said something of the state, on the same clock."""
 
@@ -35,6 +45,7 @@ class ServerWatch:
         self._tail = LogTail(self._path)
         try:
             self._watch = FileWatch(self._path, self._log_grew)
+            self._file = _identity(self._path)
         except OSError:
             # The daemon runs without logs where it cannot write them; asking it still tells.
             self._watch = None
@@ -68,7 +79,18 @@ class ServerWatch:
         if self._watch is None:
             return False
         self._overhear()
-        return self._overheard <= self._verified and time.monotonic() - self._verified < _TRUSTED
+        if self._overheard > self._verified:
+            return False
+        age = time.monotonic() - self._verified
+        return age < _TRUSTED or (age < _TRUSTED_WITH_LOG and self._is_written())
+
+    def _is_written(self) -> bool:
+        """Whether the log is still the file that is watched, and has room: not if it was moved, or the disk is full."""
+        try:
+            room = os.statvfs(self._path)
+            return _identity(self._path) == self._file and room.f_bavail * room.f_frsize >= _ROOM
+        except OSError:
+            return False
 
     def _log_grew(self) -> None:
         if self._overhear():
@@ -82,3 +104,8 @@ class ServerWatch:
         if hints:
             self._overheard = time.monotonic()
         return bool(hints)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino

@@ -2,10 +2,12 @@
 
 import asyncio
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mpsguard.mps import server_watch
 from mpsguard.mps.command import Reply
 from mpsguard.mps.server_log import LogHint
 from mpsguard.mps.server_watch import ServerWatch
@@ -43,6 +45,48 @@ def test_an_answer_does_not_hold_if_the_log_spoke_while_it_was_given(tmp_path: P
             watch.end()
 
     assert asyncio.run(story()) is not meanwhile
+
+
+async def _undisturbed(log: Path, meanwhile: Callable[[], None]) -> bool:
+    """Whether an answer still holds after something happened to the log."""
+    log.touch()
+
+    async def ask(_: str) -> Reply:
+        return Reply((), 0)
+
+    watch = ServerWatch(log, ask, lambda: None)
+    watch.begin()
+    try:
+        await watch.observe()
+        meanwhile()
+        return watch.undisturbed()
+    finally:
+        watch.end()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_answer_holds_no_longer_than_a_moment_once_the_log_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    monkeypatch.setattr(server_watch, "_TRUSTED", 0.0)
+
+    log = tmp_path / "server.log"
+
+    def move() -> None:
+        if moved:
+            log.rename(tmp_path / "server.log.1")
+            log.touch()
+
+    assert asyncio.run(_undisturbed(log, move)) is not moved
+
+
+def test_an_answer_holds_no_longer_than_a_moment_where_a_log_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_watch, "_TRUSTED", 0.0)
+    monkeypatch.setattr(server_watch, "_ROOM", 1 << 62)
+
+    assert not asyncio.run(_undisturbed(tmp_path / "server.log", lambda: None))
 
 
 def test_servers_that_are_made_up_take_no_memory() -> None:
