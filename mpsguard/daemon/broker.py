@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from mpsguard.config import Policy
-from mpsguard.daemon import clients
+from mpsguard.daemon.admission import Admission
 from mpsguard.daemon.arrivals import Arrivals
 from mpsguard.daemon.clients import Clients
 from mpsguard.daemon.command_lines import CommandLines
@@ -24,12 +24,10 @@ from mpsguard.linux import seqpacket
 from mpsguard.linux.disposal import ForeignCloser
 from mpsguard.linux.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_reader import UNKNOWN, Told
-from mpsguard.model import Client, Credentials
+from mpsguard.model import Credentials, ProcessKey
 from mpsguard.mps import handshake
 from mpsguard.mps.burst_limit import BurstLimit
 from mpsguard.mps.handshake import PeerKind
-from mpsguard.mps.lane import Lane
 
 _ACCEPT_BATCH: Final = 256
 """Connections taken from the backlog in one turn of the loop, so that those being served have theirs: some 3 ms."""
@@ -120,13 +118,15 @@ class Broker:
             try:
                 sock, _ = listener.accept()
             except BlockingIOError:
-                return
+                break
             except OSError as error:
                 self._events.publish("accept_failed", self._name, detail=str(error))
                 loop.remove_reader(listener.fileno())
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
-                return
+                break
             self._take(sock, privileged)
+        if self._turns is None:
+            self._turn()
 
     def _accept_again(self, listener: socket.socket, privileged: bool) -> None:
         if listener in self._listening:
@@ -138,8 +138,6 @@ class Broker:
         if dropped is not None:
             self._drop(dropped)
             self._refuse("evicted", dropped.peer, f"{_WAITING_OF_A_USER} connections of this user wait")
-        if self._turns is None:
-            self._turns = asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
         """Serve one more of each user that may have one."""
@@ -242,92 +240,72 @@ class Broker:
 
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
-        known = self._clients.get(handle.key)
         try:
-            await self._check_watched(known, handle)
+            await self._check_watched(handle)
         except BaseException:
             handle.close()
             raise
-        await self._hand_over(front, opening, handle, known, privileged=privileged, began=began)
+        admission = Admission(self._clients, self._name, handle, opening.sender)
+        try:
+            await self._hand_over(front, opening, handle.key, admission, privileged=privileged, began=began)
+        finally:
+            admission.close()
 
     async def _hand_over(
         self,
         front: PacketStream,
         opening: Opening,
-        handle: ProcessHandle,
-        known: Client | None,
+        key: ProcessKey,
+        admission: Admission,
         *,
         privileged: bool,
         began: float,
     ) -> None:
-        """Bring a client, which ``known`` is if it came before, to a lane; takes over ``handle``."""
-        kept = False
-        key = handle.key
-        if known is None:
-            self._clients.entering.add(key)
+        """Bring a client to a lane."""
         lane = self._way.now()
         task = asyncio.current_task()
         assert task is not None
-        # While the lane does its part: a client's start is not to wait for it.
-        reading = None if known is not None else asyncio.create_task(self._clients.read(handle.key, opening.sender.uid))
 
-        def enter(told: Told) -> None:
-            # It may have executed another program since it said who it is.
-            handle.key = self._clients.key_now(handle.key)
-            owner = (opening.sender.uid, opening.sender.gid)
-            client = clients.identify(handle, owner, told, domain=self._name, lane=lane.spec.name)
-            self._clients.add(client, handle)
-            self._clients.entering.discard(key)
+        def greeted(word: bytes) -> None:
+            # The lane may have come back with another driver version.
+            lane.greeting = handshake.check_greeting(word)
+            # Not before the lane does its part: a client's start is not to wait for a thread of ours.
+            admission.read()
 
         def handed_over() -> None:
-            nonlocal kept
-            kept = True
-            if reading is None:
-                enter(UNKNOWN)
-            elif reading.done():
-                enter(_told(reading))
-            else:
-                # Within the reader's deadline, whatever the client does.
-                reading.add_done_callback(lambda done: enter(_told(done)))
+            admission.enter(lane.spec.name)
             self._connections.has_finished(task)
             waited = asyncio.get_running_loop().time() - began
             self._metrics.relay_seconds.labels(self._name).observe(waited)
 
+        program = None
+        # Where clients are refused that cannot be watched, one is known before it can come for a context.
+        if self._way.asks_for_the_program or self._unwatchable is not None:
+            program = await admission.program()
         due = began + self._policy.park_deadline
-        try:
-            program = None
-            # Where clients are refused that cannot be watched, one is known before it can come for a context.
-            if reading is not None and (self._way.asks_for_the_program or self._unwatchable is not None):
-                program = clients.program_of((await reading).environment)
-            choose = partial(self._way.for_client, handle.key, opening.sender, program)
-            while True:
-                await self.parking.wait(front, opening.sender.pid, due, choose, self._lanes)
-                lane = choose()
-                try:
-                    with await lane.connect(privileged) as back:
-                        relay = Relay(front, back, opening, impersonate=self.impersonates)
-                        await relay.run(partial(_greeted, lane), handed_over)
-                        return
-                except (LaneGoneError, OSError) as error:
-                    # The lane's own "no" (it could not start a server, say) is the client's answer; a control daemon
-                    # that died under us is not.
-                    if asyncio.get_running_loop().time() >= due or not await lane.has_died():
-                        self._events.publish(
-                            "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
-                        )
-                        return
-        finally:
-            if not kept:
-                self._clients.entering.discard(key)
-                if reading is not None:
-                    reading.cancel()
-                handle.close()
+        choose = partial(self._way.for_client, key, opening.sender, program)
+        while True:
+            await self.parking.wait(front, opening.sender.pid, due, choose, self._lanes)
+            lane = choose()
+            try:
+                with await lane.connect(privileged) as back:
+                    relay = Relay(front, back, opening, impersonate=self.impersonates)
+                    await relay.run(greeted, handed_over)
+                    return
+            except (LaneGoneError, OSError) as error:
+                # The lane's own "no" (it could not start a server, say) is the client's answer; a control daemon
+                # that died under us is not.
+                if asyncio.get_running_loop().time() >= due or not await lane.has_died():
+                    self._events.publish(
+                        "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
+                    )
+                    return
 
-    async def _check_watched(self, client: Client | None, handle: ProcessHandle) -> None:
+    async def _check_watched(self, handle: ProcessHandle) -> None:
         """A client's first connection tells who it is; by the next one, for a context, CUDA has its address space."""
         if self._unwatchable is None:
             return
-        if client is not None:
+        if self._clients.get(handle.key) is not None:
             why = await self._unwatchable(handle)
         else:
             why = "its first connection is not over" if handle.key in self._clients.entering else ""
@@ -352,12 +330,3 @@ class Broker:
             self._events.publish(
                 "connection_refused", self._name, reason=reason, detail=detail, pid=peer.pid, uid=peer.uid
             )
-
-
-def _told(reading: asyncio.Task[Told]) -> Told:
-    return UNKNOWN if reading.cancelled() or reading.exception() is not None else reading.result()
-
-
-def _greeted(lane: Lane, word: bytes) -> None:
-    # The lane may have come back with another driver version.
-    lane.greeting = handshake.check_greeting(word)

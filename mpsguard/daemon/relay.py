@@ -14,6 +14,7 @@ from typing import Final
 from mpsguard.daemon.opening import Opening, RefusedError, checked, gone
 from mpsguard.linux.disposal import close_all
 from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.seqpacket import Packet
 from mpsguard.model import Credentials
 from mpsguard.mps import handshake
 from mpsguard.mps.handshake import PeerKind
@@ -73,15 +74,17 @@ class Relay:
             await asyncio.wait({greeting, left}, return_when=asyncio.FIRST_COMPLETED)
             if not greeting.done():
                 raise RefusedError("hung_up", "left before the control daemon spoke")
-            packet = greeting.result()
+            await self._answer(greeting.result(), greeted)
         finally:
             await end_tasks((greeting, left))
-        close_all(packet.fds)
-        if packet.end:
+
+    async def _answer(self, greeting: Packet, greeted: Callable[[bytes], None]) -> None:
+        close_all(greeting.fds)
+        if greeting.end:
             raise LaneGoneError
-        greeted(packet.data)
+        greeted(greeting.data)
         try:
-            await self._back.send(handshake.credentials_word(packet.data), sender=self._sender)
+            await self._back.send(handshake.credentials_word(greeting.data), sender=self._sender)
             await self._back.send(handshake.encode_kind(self._opening.kind), sender=self._sender)
         except ProcessLookupError:
             raise RefusedError("hung_up", "ended before it was introduced") from None
