@@ -35,8 +35,10 @@ async def _given(_: None, arguments: msgspec.Struct) -> msgspec.Struct:
 _DECODERS: Final = {name: Handler(name, handler.arguments, _given) for name, handler in HANDLERS.items()}
 """All commands with their own arguments; what they do is left out."""
 _FIELDS: Final = tuple(
-    {field.encode_name for handler in HANDLERS.values() for field in msgspec.structs.fields(handler.arguments)}
-    | {"v", "command", "args", "id", "deadline"}
+    sorted(
+        {field.encode_name for handler in HANDLERS.values() for field in msgspec.structs.fields(handler.arguments)}
+        | {"v", "command", "args", "id", "deadline"}
+    )
 )
 
 

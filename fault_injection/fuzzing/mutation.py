@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
+import msgspec
+
 NUMBERS: Final = (
     *(0, 1, -1, 2, 3, 7, 8, 63, 64, 100, 127, 128, 253, 254, 255, 256, 4095, 4096, 8191, 8192, 32767, 65535, 65536),
     *((1 << 22) - 1, 1 << 22, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 47, 1 << 48, 1 << 57),
@@ -158,3 +160,25 @@ def nested(chance: Random, beginnings: Sequence[bytes], most: int) -> bytes:
 def in_place_of_a_value(chance: Random, data: bytes, deep: bytes) -> bytes:
     """``data`` up to some point, and then ``deep``."""
     return data[: index(chance, len(data) + 1)] + deep
+
+
+def changed_packet(
+    chance: Random,
+    messages: Sequence[Mapping[str, Any]],
+    packets: Sequence[bytes],
+    fields: Sequence[str],
+    *,
+    as_messages: int,
+    deepest: int,
+) -> bytes:
+    """One of some MessagePack ``messages``: of 20, ``as_messages`` changed as messages, others as bytes, one by depth.
+
+    ``packets``: the same, encoded. ``deepest``: bytes of the nesting.
+    """
+    which = index(chance, len(packets))
+    kind = index(chance, 20)
+    if kind < as_messages:
+        return msgspec.msgpack.encode(changed_message(chance, messages[which], fields))
+    if kind < 19:
+        return changed(chance, packets[which], packets)
+    return in_place_of_a_value(chance, packets[which], nested(chance, NESTED_MSGPACK, deepest))

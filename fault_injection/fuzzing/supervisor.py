@@ -9,12 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from fault_injection.fuzzing.mutation import (
-    NESTED_MSGPACK,
-    changed,
-    changed_message,
-    in_place_of_a_value,
+    changed_packet,
     index,
-    nested,
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.linux import seqpacket
@@ -35,18 +31,11 @@ _MESSAGES: Final = (
 _ANSWERS: Final = (wire.Done(1), wire.Given(2, (1, 2, 3), more=True), wire.Refused(3, "no"))
 _PLAIN: Final[tuple[dict[str, Any], ...]] = tuple(msgspec.to_builtins(each) for each in (*_MESSAGES, *_ANSWERS))
 _PACKETS: Final = tuple(wire.encode(each) for each in (*_MESSAGES, *_ANSWERS))
-_FIELDS: Final = tuple({name for each in _PLAIN for name in each})
+_FIELDS: Final = tuple(sorted({name for each in _PLAIN for name in each}))
 
 
 def _packet(chance: Random) -> bytes:
-    which = index(chance, len(_PACKETS))
-    kind = index(chance, 20)
-    if kind < 10:
-        data = msgspec.msgpack.encode(changed_message(chance, _PLAIN[which], _FIELDS))
-    elif kind < 19:
-        data = changed(chance, _PACKETS[which], _PACKETS)
-    else:
-        data = in_place_of_a_value(chance, _PACKETS[which], nested(chance, NESTED_MSGPACK, wire.MAX_PACKET))
+    data = changed_packet(chance, _PLAIN, _PACKETS, _FIELDS, as_messages=10, deepest=wire.MAX_PACKET)
     return data[: wire.MAX_PACKET + 100]
 
 

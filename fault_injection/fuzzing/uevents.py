@@ -15,12 +15,13 @@ from mpsguard.linux import procfs
 from mpsguard.linux.uevents import Uevent, Uevents, parse
 from mpsguard.sensors.kmod import KmodSensor
 
-_US: Final = procfs.process_key(os.getpid())
+_ALIVE: Final = procfs.process_key(1)
+"""A process that lives, and is the same in each run of the campaign."""
 _FAULT: Final = (
     b"change@/module/nvidia_uvm\0ACTION=change\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0"
     b"NVIDIA_UVM_EVENT=fault_contained\0PID=%d\0VA=0x7f48a37a3000\0ACCESS=WRITE\0TYPE=INVALID_PDE\0ENGINE=GRAPHICS\0"
     b"GPU=GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11\0START=%d\0ALIVE=1\0SEQNUM=4711\0"
-) % (_US.pid, _US.start_ticks)
+) % (_ALIVE.pid, _ALIVE.start_ticks)
 _MESSAGES: Final = (
     _FAULT,
     _FAULT,
@@ -94,7 +95,7 @@ class KernelEvents(Surface[Heard]):
                 self._loop.turn(sensor.close)
         stored.check(told, judge=False)
         for each in told:
-            if each.trust is Trust.PROOF and each.process != _US:
+            if each.trust is Trust.PROOF and each.process != _ALIVE:
                 raise BrokenPromiseError(f"proof against a process that was not named with its start: {each}")
 
     def close(self) -> None:

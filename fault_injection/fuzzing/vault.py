@@ -7,12 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from fault_injection.fuzzing.mutation import (
-    NESTED_MSGPACK,
     changed,
-    changed_message,
-    in_place_of_a_value,
+    changed_packet,
     index,
-    nested,
     number,
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
@@ -42,19 +39,12 @@ _PLAIN: Final[tuple[dict[str, Any], ...]] = tuple(
     msgspec.to_builtins(each, builtin_types=(bytes,)) for each in MESSAGES
 )
 _PACKETS: Final = tuple(wire.encode(each) for each in MESSAGES)
-FIELDS: Final = tuple({name for each in _PLAIN for name in each} | {"sizes", "va", "gpu", "uid", "write"})
+FIELDS: Final = tuple(sorted({name for each in _PLAIN for name in each} | {"sizes", "va", "gpu", "uid", "write"}))
 
 
 def packet(chance: Random) -> bytes:
     """A client's message, changed as a message, as bytes, or by something deep in it."""
-    which = index(chance, len(MESSAGES))
-    kind = index(chance, 20)
-    if kind < 12:
-        data = msgspec.msgpack.encode(changed_message(chance, _PLAIN[which], FIELDS))
-    elif kind < 19:
-        data = changed(chance, _PACKETS[which], _PACKETS)
-    else:
-        data = in_place_of_a_value(chance, _PACKETS[which], nested(chance, NESTED_MSGPACK, wire.MAX_PACKET))
+    data = changed_packet(chance, _PLAIN, _PACKETS, FIELDS, as_messages=12, deepest=wire.MAX_PACKET)
     return data[: wire.MAX_PACKET]
 
 

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -88,6 +91,29 @@ def run(surface: type[Surface[Any]], jobs: int = 1) -> tuple[list[Failure], int]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_case_is_the_same_in_every_process(tmp_path: Path) -> None:
+    """Sets of names are in another order in each, and a failure is told by its number alone."""
+    program = (
+        "from fault_injection.fuzzing import campaign\n"
+        "from fault_injection.fuzzing.surfaces import IN_PROCESS\n"
+        "for name in IN_PROCESS:\n"
+        "    surface = IN_PROCESS[name]()\n"
+        "    print(name, [repr(campaign.case(surface, 1, number)) for number in range(100)])\n"
+        "    surface.close()\n"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            check=True,
+            timeout=100,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize(
     ("surface", "number", "what"),
     [(Broken, 2, "ValueError"), (Dies, 2, "-9"), (Leaks, -1, "1 more descriptors"), (Gorges, 2, "MemoryError")],
