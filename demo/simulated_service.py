@@ -23,7 +23,7 @@ from fault_injection.takeover.server import Server
 from fault_injection.takeover.traps import Point
 from mpsguard import client
 from mpsguard.linux import service_manager
-from mpsguard.standby.role import ROLE_VARIABLE
+from mpsguard.supervisor.role import ROLE_VARIABLE
 
 SESSION: Final = "demo"
 HELD: Final = 20

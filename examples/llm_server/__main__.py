@@ -34,7 +34,7 @@ from examples.llm_server.memory import Mode
 from examples.llm_server.server import Server
 from examples.llm_server.shapes import SHAPES
 from mpsguard import client
-from mpsguard.client.connections import Connections, SupersededError
+from mpsguard.client.kept_connections import Connections, SupersededError
 
 FENCED, FAILED = 3, 4
 

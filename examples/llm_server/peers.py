@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from examples.llm_server import http
-from mpsguard.client import stream
+from mpsguard.client import tcp_progress
 
 REQUEST_DEADLINE: Final = 30.0
 """Seconds in which a request must have come."""
@@ -73,7 +73,7 @@ class Peer:
     def written(self) -> int:
         """Bytes that were written to the connection, by whatever process."""
         try:
-            return stream.written(self.sock)
+            return tcp_progress.written(self.sock)
         except OSError:
             self.gone = True
             return 0

@@ -17,7 +17,7 @@ from examples.llm_server import http
 from examples.llm_server import state as forward
 from examples.llm_server.peers import Peer
 from examples.llm_server.state import Request, State
-from mpsguard.client.connections import Connections, NotKeptError
+from mpsguard.client.kept_connections import Connections, NotKeptError
 
 _PAUSE: Final = 0.2
 """Seconds to leave a connection in the backlog that nobody can keep, and between looks at deadlines."""

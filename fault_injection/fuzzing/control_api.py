@@ -18,10 +18,10 @@ from fault_injection.fuzzing.mutation import (
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.cli.handlers import HANDLERS
-from mpsguard.daemon import protocol
-from mpsguard.daemon.api import reply
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.protocol import Reply
+from mpsguard.control_api import protocol
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import Reply
+from mpsguard.control_api.server import reply
 
 _ANSWERS: Final = frozenset({"malformed", "version", "unknown_command", "arguments", "deadline"})
 """What a request may be answered with when nothing is wrong with the guard."""

@@ -13,20 +13,20 @@ import msgspec
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed, index, number
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.daemon.opening import Opening, RefusedError, open_connection
-from mpsguard.daemon.relay import LaneGoneError, Relay
+from mpsguard.broker.handshake import Opening, RefusedError, open_connection
+from mpsguard.broker.relay import LaneGoneError, Relay
+from mpsguard.lanes import mps_protocol, settings
+from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
 from mpsguard.linux import seqpacket
-from mpsguard.linux.disposal import ForeignCloser
+from mpsguard.linux.fd_closer import ForeignCloser
 from mpsguard.linux.packet_stream import PacketStream, StrangerStream
 from mpsguard.model import Credentials, LaneSettings
-from mpsguard.mps import handshake, settings
-from mpsguard.mps.handshake import PeerKind, ProtocolError
 
 GREETING: Final = b"OUTBHELL\0"
-CREDENTIALS: Final = handshake.credentials_word(GREETING)
+CREDENTIALS: Final = mps_protocol.credentials_word(GREETING)
 HANDOVER: Final = b"OUTBCUFD\0"
 """What announces the socket to the server."""
-KINDS: Final = tuple(handshake.encode_kind(kind) for kind in PeerKind)
+KINDS: Final = tuple(mps_protocol.encode_kind(kind) for kind in PeerKind)
 COMMANDS: Final = (
     b"get_server_list\n\0",
     b"set_default_active_thread_percentage 50\n\0",
@@ -40,9 +40,9 @@ _WORDS: Final = (
     HANDOVER,
     *KINDS,
     *COMMANDS,
-    handshake.END_OF_COMMANDS,
-    handshake.encode_reply("Server not found"),
-    handshake.encode_reply(2),
+    mps_protocol.END_OF_COMMANDS,
+    mps_protocol.encode_reply("Server not found"),
+    mps_protocol.encode_reply(2),
 )
 _READ_BACK: Final = ("50.0", "2G", "1", "", "nan", "inf", "-1", "9" * 30, "9" * 5000, "0x10")
 
@@ -61,18 +61,23 @@ class Words(Surface[bytes]):
 
     def feed(self, case: bytes) -> None:
         """Decode it as whatever it could be meant for."""
-        for decode in (handshake.check_greeting, handshake.peer_kind, handshake.command_length, handshake.decode_reply):
+        for decode in (
+            mps_protocol.check_greeting,
+            mps_protocol.peer_kind,
+            mps_protocol.command_length,
+            mps_protocol.decode_reply,
+        ):
             try:
                 decode(case)
             except ProtocolError:
                 continue
-        line = handshake.decode_command(case)
-        length, text = handshake.encode_command(line)
-        if struct.unpack("<q", length)[0] != len(text) or handshake.decode_command(text) != line:
+        line = mps_protocol.decode_command(case)
+        length, text = mps_protocol.encode_command(line)
+        if struct.unpack("<q", length)[0] != len(text) or mps_protocol.decode_command(text) != line:
             raise BrokenPromiseError(f"a command line does not come back as it was: {text!r}")
         setting = settings.setting_touched_by(line)
         if setting is not None:
-            handshake.encode_command(setting.query)
+            mps_protocol.encode_command(setting.query)
             for answer in _READ_BACK:
                 settings.with_read_back(_NO_SETTINGS, setting, (answer,))
 
@@ -121,8 +126,8 @@ class Conversation(Surface[Exchange]):
         """A handshake of which some words are changed, left out or said twice."""
         kind = (PeerKind.CLIENT, PeerKind.CLIENT, PeerKind.UI, PeerKind.DEBUGGEE)[index(chance, 4)]
         if chance.random() < 0.5:
-            return Exchange(some(chance, [CREDENTIALS, handshake.encode_kind(kind), *COMMANDS[:1]]), None, kind)
-        peer = some(chance, [handshake.ACKNOWLEDGEMENT])
+            return Exchange(some(chance, [CREDENTIALS, mps_protocol.encode_kind(kind), *COMMANDS[:1]]), None, kind)
+        peer = some(chance, [mps_protocol.ACKNOWLEDGEMENT])
         return Exchange(peer, some(chance, [GREETING, HANDOVER]), kind)
 
     def feed(self, case: Exchange) -> None:
@@ -182,7 +187,7 @@ class Conversation(Surface[Exchange]):
 
 
 def _greeted(word: bytes) -> None:
-    handshake.check_greeting(word)
+    mps_protocol.check_greeting(word)
 
 
 def some(chance: Random, words: Sequence[bytes]) -> tuple[Said, ...]:

@@ -14,9 +14,9 @@ from fault_injection.fuzzing.mutation import (
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.linux import seqpacket
-from mpsguard.linux.gate import Gate
-from mpsguard.standby import wire
-from mpsguard.standby.desk import Desk, Kept
+from mpsguard.linux.io_fence import Gate
+from mpsguard.supervisor import wire
+from mpsguard.supervisor.channel import Desk, Kept
 
 _MESSAGES: Final = (
     wire.Ready(),

@@ -13,9 +13,9 @@ from fault_injection.fuzzing.mutation import (
     number,
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.vault import record, wire
-from mpsguard.vault.record import State
+from mpsguard.vault import state_buffer, wire
 from mpsguard.vault.region import Grant, Layout, Role
+from mpsguard.vault.state_buffer import State
 
 _LAYOUT: Final = Layout((4096, 8192), va=1 << 40, gpu="GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11")
 MESSAGES: Final = (
@@ -80,12 +80,12 @@ class Records(Surface[bytes]):
 
     def make(self, chance: Random) -> bytes:
         """A record of which some slots are right, and some bytes wrong."""
-        memory = bytearray(record.size(_CAPACITY))
-        for at, piece in record.blank(_CAPACITY, 1, _STATES[index(chance, len(_STATES))]):
+        memory = bytearray(state_buffer.size(_CAPACITY))
+        for at, piece in state_buffer.blank(_CAPACITY, 1, _STATES[index(chance, len(_STATES))]):
             memory[at : at + len(piece)] = piece
         for state in _STATES[: index(chance, len(_STATES))]:
-            piece = record.slot_bytes(state)
-            memory[record.slot_at(state.sequence, _CAPACITY) :][: len(piece)] = piece
+            piece = state_buffer.slot_bytes(state)
+            memory[state_buffer.slot_at(state.sequence, _CAPACITY) :][: len(piece)] = piece
         for _ in range(index(chance, 4)):
             at = 8 * index(chance, len(memory) // 8)
             memory[at : at + 8] = struct.pack("=Q", number(chance) & ((1 << 64) - 1))
@@ -98,7 +98,7 @@ class Records(Surface[bytes]):
             # As pread(2) of a memory file that is sealed: as many bytes as were asked for.
             return case[at : at + length].ljust(length, b"\0")
 
-        state = record.latest(read, _CAPACITY)
+        state = state_buffer.latest(read, _CAPACITY)
         if state is not None and len(state.state) > _CAPACITY:
             raise BrokenPromiseError(f"{len(state.state)} bytes of state")
-        record.is_over(read)
+        state_buffer.is_over(read)

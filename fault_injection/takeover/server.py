@@ -24,8 +24,8 @@ from fault_injection.takeover.keeping import Keeping
 from fault_injection.takeover.state import Known, State
 from fault_injection.takeover.traps import Effect, Point, Traps
 from mpsguard import client
-from mpsguard.client import stream
-from mpsguard.client.connections import Connections, SupersededError
+from mpsguard.client import tcp_progress
+from mpsguard.client.kept_connections import Connections, SupersededError
 from mpsguard.linux import service_manager
 
 GATED_VARIABLE: Final = "MPSGUARD_SIMULATION_GATED"
@@ -107,7 +107,7 @@ class Server:
         for tag, sock in list(self._sockets.items()):
             sock.setblocking(False)
             try:
-                self._sent[tag] = stream.written(sock)
+                self._sent[tag] = tcp_progress.written(sock)
             except ConnectionResetError:
                 self._forget(tag)
         self._publish()

@@ -3,7 +3,7 @@
 import msgspec
 
 from fault_injection.takeover.model import Request
-from mpsguard.client.attempts import Book
+from mpsguard.client.poison_requests import Book
 
 
 class Known(msgspec.Struct, frozen=True):

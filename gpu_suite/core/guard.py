@@ -23,8 +23,8 @@ from mpsguard.cli.clients import Watch
 from mpsguard.cli.status import SensorStatus
 from mpsguard.cli.terminate import Outcome as Terminated
 from mpsguard.cli.vault import LeaseView
-from mpsguard.daemon.lifelines import Held
 from mpsguard.model import Client, LaneReport
+from mpsguard.remedies.held_lifelines import Held
 from mpsguard.vault.address import socket_path
 from mpsguard.vault.region import Role
 

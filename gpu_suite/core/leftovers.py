@@ -14,7 +14,7 @@ from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 
 _PROOFS: Final = ("CUDA_MPS_PIPE_DIRECTORY", "NOTIFY_SOCKET")
-_HOLDER: Final = "mpsguard.vault.holder"
+_HOLDER: Final = "mpsguard.vault.fd_storage.holder_process"
 
 
 def find(root: Path) -> list[ProcessHandle]:

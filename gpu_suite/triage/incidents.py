@@ -14,7 +14,7 @@ import msgspec
 import zmq
 
 from gpu_suite.triage.verdict import Report, report
-from mpsguard.daemon import protocol
+from mpsguard.control_api import protocol
 
 _PATIENCE: Final = 10.0
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]

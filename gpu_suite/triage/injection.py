@@ -22,9 +22,9 @@ from gpu_suite.triage.incidents import Incidents, wait_until
 from gpu_suite.triage.kernel_log import KernelLog, XidLine
 from gpu_suite.triage.memory_group import NoMemoryGroupError
 from gpu_suite.triage.verdict import Verdict, judge
+from mpsguard.lanes.control_process import PID_FILE
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.mps.control_process import PID_FILE
 
 _PREPARED: Final = 15.0
 """Seconds in which a fault must be prepared and injected."""

@@ -9,7 +9,7 @@ import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import age, show_table
-from mpsguard.daemon.handler import Handler
+from mpsguard.control_api.handler import Handler
 from mpsguard.model import Client
 
 if TYPE_CHECKING:

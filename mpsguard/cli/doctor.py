@@ -13,7 +13,7 @@ import msgspec
 from mpsguard import config
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.config import Config, ConfigError
-from mpsguard.daemon import protocol
+from mpsguard.control_api import protocol
 from mpsguard.linux import exec_watch, file_lock, privileges, seqpacket
 from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.sensors import kmod

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.protocol import RequestError
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
 from mpsguard.linux import process_tree
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import Client, ProcessKey

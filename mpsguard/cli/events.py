@@ -10,9 +10,9 @@ import msgspec
 import zmq
 
 from mpsguard.cli.session import Session, with_session
-from mpsguard.daemon import protocol
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.protocol import Event
+from mpsguard.control_api import protocol
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import Event
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard

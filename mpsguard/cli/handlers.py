@@ -18,8 +18,8 @@ from mpsguard.cli import (
     terminate,
     vault,
 )
+from mpsguard.control_api.handler import Handler
 from mpsguard.daemon.guard import Guard
-from mpsguard.daemon.handler import Handler
 
 HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
     handler.name: handler

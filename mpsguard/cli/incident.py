@@ -12,16 +12,16 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.journal_records import Bundle, JournalError, RecordedIncident
-from mpsguard.daemon.protocol import RequestError
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.journal.records import Bundle, JournalError, RecordedIncident
 from mpsguard.report import page, text
-from mpsguard.report.story import Story, tell
+from mpsguard.report.report_model import Story, tell
 from mpsguard.triage import catalog
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard
-    from mpsguard.daemon.journal import Journal
+    from mpsguard.journal.journal import Journal
 
 T = TypeVar("T")
 

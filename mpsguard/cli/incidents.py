@@ -9,10 +9,10 @@ import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.journal_records import IncidentSummary, JournalError
-from mpsguard.daemon.protocol import RequestError
-from mpsguard.report.story import clock
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.journal.records import IncidentSummary, JournalError
+from mpsguard.report.report_model import clock
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard

@@ -9,9 +9,9 @@ import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import age, show_table
-from mpsguard.daemon.handler import Handler
+from mpsguard.control_api.handler import Handler
+from mpsguard.lanes.settings import replay_commands
 from mpsguard.model import LaneReport
-from mpsguard.mps.settings import replay_commands
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard

@@ -10,9 +10,9 @@ import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.lifelines import Held
-from mpsguard.daemon.protocol import RequestError
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.remedies.held_lifelines import Held
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Session, with_session
-from mpsguard.daemon.handler import Handler
+from mpsguard.control_api.handler import Handler
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard

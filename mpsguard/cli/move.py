@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.move import Move
-from mpsguard.daemon.protocol import RequestError
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.daemon.switchover import Move
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard

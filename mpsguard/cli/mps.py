@@ -10,10 +10,10 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.protocol import RequestError
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.lanes.command import Command, CommandFailedError, Reply
 from mpsguard.linux import procfs
-from mpsguard.mps.command import Command, CommandFailedError, Reply
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard

@@ -13,17 +13,18 @@ from typing import Any, Final, NoReturn
 import click
 
 from mpsguard import config
-from mpsguard.cli import end_work, listening, question
+from mpsguard.broker.client_table import PROGRAM_VARIABLE
+from mpsguard.cli import end_work, listening
 from mpsguard.cli.config_option import config_option
 from mpsguard.cli.listening import Address
-from mpsguard.cli.pair import GRACE, SETTLE, Pair, Plan
-from mpsguard.cli.supervise import Start, Supervisor
-from mpsguard.cli.wrapped import Wrapped
 from mpsguard.config import ConfigError
-from mpsguard.daemon.clients import PROGRAM_VARIABLE
+from mpsguard.control_api import async_client
 from mpsguard.linux import process_tree
 from mpsguard.model import ProcessKey
-from mpsguard.standby.role import Role
+from mpsguard.supervisor.child_process import Wrapped
+from mpsguard.supervisor.failover_pair import GRACE, SETTLE, Pair, Plan
+from mpsguard.supervisor.role import Role
+from mpsguard.supervisor.supervisor import Start, Supervisor
 from mpsguard.vault.address import SOCKET_VARIABLE, socket_path
 
 OURS: Final = 125
@@ -236,7 +237,7 @@ async def _end_work(run_directory: str, processes: Sequence[ProcessKey], within:
     namespace = process_tree.pid_namespace()
     assert namespace is not None
     arguments = end_work.Arguments(tuple(processes), namespace, within)
-    return await question.ask(run_directory, "end_work", arguments, end_work.Outcome, within + _MARGIN)
+    return await async_client.ask(run_directory, "end_work", arguments, end_work.Outcome, within + _MARGIN)
 
 
 def _is_socket(path: Path) -> bool:

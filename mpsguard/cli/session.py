@@ -13,8 +13,8 @@ import msgspec
 import zmq
 from rich.console import Console
 
-from mpsguard.daemon import protocol
-from mpsguard.daemon.protocol import Reply, Request
+from mpsguard.control_api import protocol
+from mpsguard.control_api.protocol import Reply, Request
 
 T = TypeVar("T")
 

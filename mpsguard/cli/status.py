@@ -11,7 +11,7 @@ import msgspec
 import mpsguard
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.cli.tables import age, coloured, show_table
-from mpsguard.daemon.handler import Handler
+from mpsguard.control_api.handler import Handler
 from mpsguard.daemon.health import Health, judge
 from mpsguard.model import LaneReport
 

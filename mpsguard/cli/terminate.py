@@ -11,18 +11,18 @@ import click
 import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.protocol import RequestError
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.lanes.command import CommandFailedError
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.mps.command import CommandFailedError
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Plan, Termination, Work
 
 if TYPE_CHECKING:
+    from mpsguard.control_api.event_stream import EventStream
     from mpsguard.daemon.domain import Domain
-    from mpsguard.daemon.events import EventStream
     from mpsguard.daemon.guard import Guard
-    from mpsguard.mps.lane import Lane
+    from mpsguard.lanes.lane import Lane
 
 _SIGNALS = ("TERM", "INT", "HUP", "QUIT", "KILL")
 

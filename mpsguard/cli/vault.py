@@ -9,8 +9,8 @@ import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.protocol import RequestError
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
 from mpsguard.vault.counters import Counters
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import Layout, Role, SessionKey

@@ -15,7 +15,7 @@ Importing this takes the standard library and msgspec, nothing of the guard. Eve
 code.
 """
 
-from mpsguard.client.joining import join
+from mpsguard.client.membership import join
 from mpsguard.client.region import Chunk, Region
 from mpsguard.client.session import Session
 from mpsguard.vault.address import DEFAULT_SOCKET
@@ -36,8 +36,8 @@ from mpsguard.vault.errors import (
     VaultError,
     WrongGpuError,
 )
-from mpsguard.vault.record import State
 from mpsguard.vault.region import Grant, Layout, Role
+from mpsguard.vault.state_buffer import State
 
 __all__ = [
     "DEFAULT_SOCKET",

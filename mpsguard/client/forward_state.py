@@ -3,9 +3,9 @@
 import mmap
 import os
 
-from mpsguard.vault import record
+from mpsguard.vault import state_buffer
 from mpsguard.vault.errors import StaleGenerationError
-from mpsguard.vault.record import Publisher, State
+from mpsguard.vault.state_buffer import Publisher, State
 
 
 class UnmappedError(StaleGenerationError):
@@ -22,14 +22,14 @@ class ForwardState:
         self._capacity = capacity
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         try:
-            self._memory = mmap.mmap(fd, record.size(capacity), mmap.MAP_SHARED, protection)
+            self._memory = mmap.mmap(fd, state_buffer.size(capacity), mmap.MAP_SHARED, protection)
         finally:
             os.close(fd)
         self.publisher = Publisher(memoryview(self._memory), capacity, generation) if writable else None
 
     def latest(self) -> State | None:
         """The newest whole state, None if there is none; UnmappedError."""
-        return record.latest(self._read, self._capacity)
+        return state_buffer.latest(self._read, self._capacity)
 
     def is_of(self, generation: int, *, writable: bool) -> bool:
         """Whether it is the record of that generation, mapped in that way."""
@@ -37,7 +37,7 @@ class ForwardState:
 
     def is_over(self) -> bool:
         """Whether another generation has begun, in another record; UnmappedError."""
-        return record.is_over(self._read)
+        return state_buffer.is_over(self._read)
 
     def close(self) -> None:
         """Unmap it."""

@@ -13,11 +13,11 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from mpsguard.client.connection import Answered, Connection, LostError, unexpected
-from mpsguard.client.connections import tell_ready
 from mpsguard.client.forward_state import ForwardState, UnmappedError
+from mpsguard.client.kept_connections import tell_ready
 from mpsguard.client.region import Chunk, Region
-from mpsguard.linux.disposal import close_all
+from mpsguard.client.vault_connection import Answered, Connection, LostError, unexpected
+from mpsguard.linux.fd_closer import close_all
 from mpsguard.vault import wire
 from mpsguard.vault.address import DEFAULT_SOCKET, SOCKET_VARIABLE
 from mpsguard.vault.errors import (
@@ -30,9 +30,9 @@ from mpsguard.vault.errors import (
     UnknownSessionError,
     VaultError,
 )
-from mpsguard.vault.record import State
 from mpsguard.vault.region import Grant, Layout, Role
 from mpsguard.vault.region import Region as Description
+from mpsguard.vault.state_buffer import State
 
 _CLOSING_DEADLINE: Final = 1.0
 """Seconds to wait for a guard that is being restarted, only to give the lease back."""

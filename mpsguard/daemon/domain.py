@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from mpsguard import config
-from mpsguard.daemon import clients
-from mpsguard.daemon.broker import Broker
-from mpsguard.daemon.clients import Clients
-from mpsguard.daemon.entrance import Entrance
-from mpsguard.daemon.events import EventStream
-from mpsguard.daemon.lanes import Lanes
-from mpsguard.daemon.metrics import Metrics
-from mpsguard.daemon.senses import Senses
-from mpsguard.daemon.sentinel import LaneSentinel
-from mpsguard.daemon.unbrokered import Reconciliation, is_anothers
-from mpsguard.daemon.way import ToWait, ToWork, Way
+from mpsguard.broker import client_table
+from mpsguard.broker.broker import Broker
+from mpsguard.broker.client_table import Clients
+from mpsguard.broker.endpoint import Entrance
+from mpsguard.broker.lane_router import ToWait, ToWork, Way
+from mpsguard.broker.unbrokered import Reconciliation, is_anothers
+from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import ProcessEnded
+from mpsguard.incidents.lane_sentinel import LaneSentinel
+from mpsguard.incidents.sensor_hub import Senses
+from mpsguard.lanes.command import Command, CommandFailedError
+from mpsguard.lanes.control_process import Launch, Launcher
+from mpsguard.lanes.lane import Lane, LaneSpec
+from mpsguard.lanes.lane_set import Lanes
+from mpsguard.lanes.settings_store import SettingsStore
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
+from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client, LaneReport, ProcessKey
-from mpsguard.mps.command import Command, CommandFailedError
-from mpsguard.mps.control_process import Launch, Launcher
-from mpsguard.mps.lane import Lane, LaneSpec
-from mpsguard.mps.settings_store import SettingsStore
 from mpsguard.remedies import lifeline
 from mpsguard.tasks import TaskSet
 
@@ -275,7 +275,7 @@ class Domain:
         if self.clients.get(handle.key) is not None:
             handle.close()
             return
-        client = clients.identify(
+        client = client_table.identify(
             handle,
             owner,
             told,

@@ -13,28 +13,30 @@ import msgspec
 
 import mpsguard
 from mpsguard import config
+from mpsguard.broker import public_directory
+from mpsguard.broker.public_directory import PublicDirectoryError
 from mpsguard.config import Config
-from mpsguard.daemon import lifelines, public_directory, vault_service
-from mpsguard.daemon.api import Api
+from mpsguard.control_api.event_stream import EventStream
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.control_api.server import Api
+from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
-from mpsguard.daemon.events import EventStream
-from mpsguard.daemon.executor import Executor
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.investigation import Investigation
-from mpsguard.daemon.journal import Journal
-from mpsguard.daemon.journal_records import JournalError
-from mpsguard.daemon.metrics import Metrics
-from mpsguard.daemon.metrics_server import serve_metrics
-from mpsguard.daemon.protocol import RequestError
-from mpsguard.daemon.public_directory import PublicDirectoryError
-from mpsguard.daemon.remedy_books import RemedyBooks
-from mpsguard.daemon.takeovers import Takeovers
-from mpsguard.daemon.treatments import Treatments
-from mpsguard.daemon.vault_metrics import VaultMetrics
+from mpsguard.daemon.failover import Takeovers
+from mpsguard.daemon.remedy_resolver import Treatments
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
+from mpsguard.incidents.pipeline import Investigation
+from mpsguard.incidents.remedy_executor import Executor
+from mpsguard.incidents.remedy_log import RemedyBooks
+from mpsguard.journal.journal import Journal
+from mpsguard.journal.records import JournalError
 from mpsguard.linux import service_manager
+from mpsguard.metrics.registry import Metrics
+from mpsguard.metrics.server import serve_metrics
+from mpsguard.metrics.vault_collector import VaultMetrics
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.privileges import Given
+from mpsguard.remedies import held_lifelines
 from mpsguard.tasks import end_tasks
 from mpsguard.vault.counters import Counters
 from mpsguard.vault.early_deaths import EarlyDeath
@@ -120,7 +122,7 @@ class Guard:
         """Serve until ``stop`` is set, or until every domain was told to quit. Raises StartError."""
         _raise_descriptor_limit()
         handed_over = service_manager.take_listen_fds()
-        kept = [(fd, name) for fd, name in handed_over.items() if name.startswith(lifelines.NAME)]
+        kept = [(fd, name) for fd, name in handed_over.items() if name.startswith(held_lifelines.NAME)]
         for fd, _ in kept:
             del handed_over[fd]
         parcels = vault_service.take_parcels(handed_over)

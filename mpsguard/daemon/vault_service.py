@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import fd_parcel, service_manager
-from mpsguard.linux.disposal import close_all
+from mpsguard.linux import fd_bundle, service_manager
+from mpsguard.linux.fd_closer import close_all
 from mpsguard.linux.file_lock import FileLock, LockHeldError
 from mpsguard.tasks import end_tasks
 from mpsguard.vault.address import socket_path
 from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.fd_store import FdStore
-from mpsguard.vault.holder_keeper import HolderKeeper
-from mpsguard.vault.keeper import PREFIX, Keeper
-from mpsguard.vault.keeping import Keeping
+from mpsguard.vault.fd_storage.background import Keeping
+from mpsguard.vault.fd_storage.holder_client import HolderKeeper
+from mpsguard.vault.fd_storage.storage import PREFIX, Keeper
+from mpsguard.vault.fd_storage.systemd_store import FdStore
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore
 from mpsguard.vault.server import Server
@@ -139,7 +139,7 @@ class VaultService:
         store = FdStore()
         if "NOTIFY_SOCKET" in os.environ:
             try:
-                await store.keep(_PROBE, fd_parcel.pack(_PROBE.encode(), ()))
+                await store.keep(_PROBE, fd_bundle.pack(_PROBE.encode(), ()))
             except UnavailableError:
                 # A service without FileDescriptorStoreMax=, or another kind of manager.
                 pass

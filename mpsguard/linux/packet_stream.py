@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from mpsguard.linux import seqpacket
-from mpsguard.linux.disposal import ForeignCloser
+from mpsguard.linux.fd_closer import ForeignCloser
 from mpsguard.linux.seqpacket import Packet
 from mpsguard.model import Credentials
 

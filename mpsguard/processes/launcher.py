@@ -19,8 +19,8 @@ from typing import Final, Self
 import msgspec
 
 import mpsguard
-from mpsguard.mps import control_process
-from mpsguard.mps.control_process import Launch, StartError
+from mpsguard.lanes import control_process
+from mpsguard.lanes.control_process import Launch, StartError
 from mpsguard.processes.messages import MAX_BYTES, Answer, Cancel, Request, Start, Table
 
 _GRACE: Final = 10.0

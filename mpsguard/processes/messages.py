@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.mps.control_process import Launch
+from mpsguard.lanes.control_process import Launch
 
 MAX_BYTES: Final = 1 << 16
 """Of one packet. A lane takes some 300 bytes of the table, an answer at most 4 KiB of the control daemon's output: this

@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 import msgspec
 
+from mpsguard.lanes.command import Command, CommandFailedError, Reply
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.procfs import printable
-from mpsguard.mps.command import Command, CommandFailedError, Reply
 
 SEEN_WITHIN: Final = 1.0
 """Seconds in which the end of a process is waited for that was sent one signal and is to get no other."""

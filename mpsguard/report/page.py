@@ -12,7 +12,7 @@ from html import escape
 from typing import Final
 
 from mpsguard.report import timeline
-from mpsguard.report.story import Moment, Story
+from mpsguard.report.report_model import Moment, Story
 
 LIGHT: Final = {
     "paper": "#ffffff",

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
-from mpsguard.report.story import Role, Story
+from mpsguard.report.report_model import Role, Story
 
 _MARKS = {Role.CULPRIT: "►", Role.CANDIDATE: "?", Role.VICTIM: "·", Role.SENSOR: " ", Role.GUARD: "✓"}
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.report.story import Moment, Role, Story
+from mpsguard.report.report_model import Moment, Role, Story
 
 _SVG: Final = 'xmlns="http://www.w3.org/2000/svg" role="img"'
 _TOP: Final = 34

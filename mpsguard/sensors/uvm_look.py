@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.linux import foreign_fd
-from mpsguard.linux.disposal import ForeignCloser
+from mpsguard.linux.fd_closer import ForeignCloser
 from mpsguard.linux.uvm_processors import GpuAddresses
 from mpsguard.linux.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
 from mpsguard.model import ProcessKey

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
-from mpsguard.linux import disposal, foreign_fd
+from mpsguard.linux import fd_closer, foreign_fd
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import ProcessKey
@@ -117,7 +117,7 @@ class ZoneSensor:
                 doubtful.append(file)
             else:
                 os.close(file)
-        closer = disposal.of_strangers(doubtful)
+        closer = fd_closer.of_strangers(doubtful)
         with suppress(RuntimeError):  # the loop has ended: nobody wants to know
             self._loop.call_soon_threadsafe(self._looked, key, evidence, place, found, closer)
 

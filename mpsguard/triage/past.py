@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from mpsguard.incident import FaultClass, Incident
 from mpsguard.model import ProcessKey
-from mpsguard.triage.left_behind import Unnoticed
+from mpsguard.triage.orphaned_work import Unnoticed
 
 AFTERMATH: Final = 60.0
 """Seconds after a fault within which the crash of a client that it hit is its consequence."""

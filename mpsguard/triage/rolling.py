@@ -16,9 +16,9 @@ import msgspec
 
 from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, ServerSays
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident
-from mpsguard.triage.episode import BEFORE, ECHO, Parts, identity, is_anchor, rank
+from mpsguard.triage.client_history import Population
+from mpsguard.triage.evidence_group import BEFORE, ECHO, Parts, identity, is_anchor, rank
 from mpsguard.triage.past import Past
-from mpsguard.triage.population import Population
 from mpsguard.triage.verdict import Judgement, judge
 
 HORIZON: Final = 30.0

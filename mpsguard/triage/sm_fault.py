@@ -9,10 +9,10 @@ from typing import Final
 from mpsguard import daemon_log
 from mpsguard.evidence import Lost, ServerSays, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident
-from mpsguard.triage.case import Case
-from mpsguard.triage.left_behind import SERVER_LAG
-from mpsguard.triage.population import Member
-from mpsguard.triage.whose_code import whose_code
+from mpsguard.triage.client_history import Member
+from mpsguard.triage.fault_case import Case
+from mpsguard.triage.orphaned_work import SERVER_LAG
+from mpsguard.triage.sm_attribution import whose_code
 
 XIDS: Final = frozenset({13})
 _SERVER_XID: Final = 43

@@ -3,14 +3,14 @@
 The rules follow what was measured under MPS on the stock driver (H200, 580.159.04):
 
 * A fatal fault in a client's own UVM event queue is of that client and no other: proof, 2 ms after the access; unless
-  the client has only just come to a lane that others had left (`mpsguard.triage.left_behind`).
+  the client has only just come to a lane that others had left (`mpsguard.triage.orphaned_work`).
 * The pid in an Xid 31 line is mostly an innocent client's, the one in an Xid 43 line the server's, and the client that
   the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them names anybody here.
 * With the patched nvidia-uvm a fault is contained, and the module says so: the queue tells of it as well, no Xid comes.
 * A client that ends with work in flight brings an Xid 31 upon all others, with no fatal event in any living client's
   queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
 * Without another client the server says nothing, and the work may come back in a later client's queue: see
-  `mpsguard.triage.left_behind`.
+  `mpsguard.triage.orphaned_work`.
 * An SM fault leaves no name at all in the driver's log: see `mpsguard.triage.sm_fault`.
 
 Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason. Elimination proves nothing: a process
@@ -28,13 +28,13 @@ from mpsguard import daemon_log
 from mpsguard.evidence import DeviceHealth, Evidence, LaneChanged, ProcessEnded, Trust, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import TOLD_TO_QUIT
-from mpsguard.triage import absorbed, catalog, left_behind, sm_fault
-from mpsguard.triage.case import Case
+from mpsguard.triage import catalog, orphaned_work, sm_fault, zone_hits
 from mpsguard.triage.catalog import Level
-from mpsguard.triage.episode import BEFORE, Episode, Parts, episodes, in_order
-from mpsguard.triage.left_behind import Unnoticed
+from mpsguard.triage.client_history import Population, when
+from mpsguard.triage.evidence_group import BEFORE, Episode, Parts, episodes, in_order
+from mpsguard.triage.fault_case import Case
+from mpsguard.triage.orphaned_work import Unnoticed
 from mpsguard.triage.past import Past
-from mpsguard.triage.population import Population, when
 
 _MMU_XIDS: Final = frozenset({31})
 _KERNEL_LOG_LAG: Final = 0.25
@@ -78,7 +78,7 @@ def judge(parts: Parts, population: Population, past: Past, now: float) -> list[
     for _, step in steps:
         if isinstance(step, Evidence):
             evidence: tuple[Evidence, ...] = (step,)
-            found: list[tuple[Incident, Unnoticed | None]] = [(absorbed.incident(step, population), None)]
+            found: list[tuple[Incident, Unnoticed | None]] = [(zone_hits.incident(step, population), None)]
         else:
             evidence = step.anchors
             found = _judge(Case(step, population, now, grown))
@@ -105,7 +105,7 @@ def _judge(case: Case) -> list[tuple[Incident, Unnoticed | None]]:
 def _unnoticed(case: Case, incident: Incident) -> Unnoticed:
     parties = [case.population.member(s.process) for s in (incident.culprit, *incident.candidates) if s is not None]
     lanes = frozenset(member.lane for member in parties if member is not None)
-    return Unnoticed(incident, left_behind.unnoticed_pages(case.episode), lanes, case.episode.gpu)
+    return Unnoticed(incident, orphaned_work.unnoticed_pages(case.episode), lanes, case.episode.gpu)
 
 
 def _device(case: Case) -> list[Incident]:
@@ -152,7 +152,7 @@ def _contained_memory_fault(case: Case) -> list[Incident]:
 def _came_back(case: Case) -> list[Incident]:
     """Work that an ended client left on the GPU faults in the queue of one that came since: that one is hit by it."""
     for process, evidence in case.fatal_faults().items():
-        before = left_behind.came_back(evidence, case.population.member(process), case.unnoticed)
+        before = orphaned_work.came_back(evidence, case.population.member(process), case.unnoticed)
         if before is not None:
             incident = case.incident(
                 before.fault_class,
@@ -179,7 +179,7 @@ def _proven_memory_fault(case: Case) -> list[Incident]:
         )
         if (
             member is not None
-            and when(evidence) - member.came <= left_behind.NEWCOMER
+            and when(evidence) - member.came <= orphaned_work.NEWCOMER
             and case.population.may_hold_work_of_the_ended(member, case.now)
         ):
             ground = Ground.UVM_QUEUE_NEWCOMER
@@ -256,11 +256,11 @@ def _may_be_of_an_error(end: Evidence) -> bool:
 
 def _nobody_left(case: Case) -> list[Incident]:
     """A memory fault that no server noticed, for no client was left."""
-    there = left_behind.ended_alone(case.episode, case.population, case.was_hit)
-    if not there or case.now < case.episode.began + left_behind.SERVER_LAG:
+    there = orphaned_work.ended_alone(case.episode, case.population, case.was_hit)
+    if not there or case.now < case.episode.began + orphaned_work.SERVER_LAG:
         return []
     end = next(end for end in case.ends() if end.process == there[0].process)
-    reason = left_behind.reason(there, end)
+    reason = orphaned_work.reason(there, end)
     if len(there) > 1:
         return [
             case.incident(
@@ -279,7 +279,7 @@ def _nobody_left(case: Case) -> list[Incident]:
 def _crash(case: Case, end: Evidence, in_flight: bool) -> Incident:
     assert end.process is not None
     assert isinstance(end.what, ProcessEnded)
-    how = left_behind.how(end)
+    how = orphaned_work.how(end)
     if not in_flight:
         settled = case.now >= when(end) + BEFORE and not end.what.kept
         outcome = "no fault followed, so no work of it was in flight" if settled else "a fault may follow from its work"
@@ -315,7 +315,7 @@ def _other_process(case: Case) -> list[Incident]:
     if not strangers and case.present():
         return []
     fault_class = _class_of(case)
-    if case.present() and case.now < case.episode.began + left_behind.SERVER_LAG:
+    if case.present() and case.now < case.episode.began + orphaned_work.SERVER_LAG:
         why = "The kernel log names a process that is no client; whether a client was hit is not known yet."
         return [case.incident(fault_class, Confidence.UNKNOWN, why, victims=())]
     if len(strangers) == 1 and strangers == pids:

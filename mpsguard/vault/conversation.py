@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mpsguard.linux import open_file, seqpacket
-from mpsguard.linux.disposal import close_all
+from mpsguard.linux.fd_closer import close_all
 from mpsguard.linux.open_file import OpenFile
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle

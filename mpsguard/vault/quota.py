@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.vault import record
+from mpsguard.vault import state_buffer
 from mpsguard.vault.errors import QuotaError, TooLargeError
 from mpsguard.vault.region import Layout, Session
 
@@ -97,7 +97,7 @@ def of_region(layout: Layout, metadata: bytes) -> Usage:
 
 def of_session(capacity: int) -> Usage:
     """What a session without regions adds, with that many bytes of forward state."""
-    return Usage(sessions=1, host=_RECORDS * record.size(capacity))
+    return Usage(sessions=1, host=_RECORDS * state_buffer.size(capacity))
 
 
 def of_sessions(sessions: Iterable[Session]) -> Usage:

@@ -6,11 +6,11 @@ from mpsguard.vault import quota as quotas
 from mpsguard.vault import transitions
 from mpsguard.vault.counters import Tally
 from mpsguard.vault.errors import QuotaError, UnknownRegionError, WrongGpuError
-from mpsguard.vault.holdings import copies
-from mpsguard.vault.keeper import region_name
+from mpsguard.vault.fd_storage.storage import region_name
 from mpsguard.vault.quota import Usage
 from mpsguard.vault.region import Layout, Region, SessionKey
-from mpsguard.vault.stock import Stock
+from mpsguard.vault.session_fds import copies
+from mpsguard.vault.session_store import Stock
 
 
 class Reservation:

@@ -6,13 +6,13 @@ from collections.abc import Container, Mapping
 
 from msgspec.structs import replace
 
-from mpsguard.linux import fd_parcel
-from mpsguard.linux.disposal import close_all
-from mpsguard.vault import record
-from mpsguard.vault.holdings import Holdings, fill_record
-from mpsguard.vault.keeper import ParcelName, record_name, region_name, session_name
-from mpsguard.vault.ledger import Ledger, LedgerError
+from mpsguard.linux import fd_bundle
+from mpsguard.linux.fd_closer import close_all
+from mpsguard.vault import state_buffer
+from mpsguard.vault.fd_storage.storage import ParcelName, record_name, region_name, session_name
+from mpsguard.vault.manifest import Ledger, LedgerError
 from mpsguard.vault.region import Carried, Session
+from mpsguard.vault.session_fds import Holdings, fill_record
 from mpsguard.vault.transitions import fence, without_region
 
 
@@ -41,7 +41,7 @@ def restore(parcels: Mapping[str, socket.socket], kept: Container[str] | None = 
         for name, parcel in parcels.items():
             try:
                 number = ParcelName(name)
-                label, fds = fd_parcel.unpack(parcel)
+                label, fds = fd_bundle.unpack(parcel)
             except (ValueError, OSError):
                 done.unreadable.append(name)
                 continue
@@ -143,5 +143,5 @@ def _published(fd: int, session: Session) -> bool:
 
     It may have been told of it by a guard that could not write that down afterwards.
     """
-    newest = record.latest(lambda at, length: os.pread(fd, length, at), session.capacity)
+    newest = state_buffer.latest(lambda at, length: os.pread(fd, length, at), session.capacity)
     return newest is not None and newest.generation == session.generation

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux import seqpacket
-from mpsguard.linux.disposal import of_strangers
+from mpsguard.linux.fd_closer import of_strangers
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.tasks import end_tasks
 from mpsguard.vault import wire

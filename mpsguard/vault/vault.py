@@ -27,15 +27,15 @@ from mpsguard.vault.errors import (
     UnknownSessionError,
     VaultError,
 )
-from mpsguard.vault.holdings import Holdings, copies
-from mpsguard.vault.keeper import record_name, session_name
-from mpsguard.vault.keeping import Keeping
+from mpsguard.vault.fd_storage.background import Keeping
+from mpsguard.vault.fd_storage.storage import record_name, session_name
 from mpsguard.vault.leases import Leases, Listener
 from mpsguard.vault.quota import Quota, of_session
 from mpsguard.vault.region import Carried, Grant, Lease, Role, Session, SessionKey
 from mpsguard.vault.regions import Regions
-from mpsguard.vault.spares import Spares
-from mpsguard.vault.stock import Stock
+from mpsguard.vault.session_fds import Holdings, copies
+from mpsguard.vault.session_store import Stock
+from mpsguard.vault.spare_buffers import Spares
 from mpsguard.vault.wire import Fenced, Granted, Released
 
 _BUSY: Final = "the session is being made or released; ask again"

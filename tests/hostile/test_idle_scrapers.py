@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.daemon.metrics_server import MOST_AT_ONCE
+from mpsguard.metrics.server import MOST_AT_ONCE
 from tests.integration.guarded import Guarded, wait_for
 
 pytestmark = pytest.mark.slow(seconds=20, reason="attacks a real guard")

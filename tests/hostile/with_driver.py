@@ -10,7 +10,7 @@ from functools import partial
 from unittest.mock import patch
 
 from mpsguard.cli.guard import main
-from mpsguard.daemon import senses
+from mpsguard.incidents import sensor_hub
 from mpsguard.sensors.uvm import UvmSensor
 from tests.unit.sensors.uvm_bench import DEVICE
 from tests.unit.sensors.uvm_driver import StandInDriver
@@ -38,5 +38,5 @@ class _Driver(StandInDriver):
 
 
 if __name__ == "__main__":
-    with patch.object(senses, "UvmSensor", partial(UvmSensor, driver=_Driver(), device=DEVICE)):
+    with patch.object(sensor_hub, "UvmSensor", partial(UvmSensor, driver=_Driver(), device=DEVICE)):
         sys.exit(main())

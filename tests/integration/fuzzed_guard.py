@@ -19,10 +19,10 @@ from fault_injection.fuzzing.control_api import ControlApi
 from fault_injection.fuzzing.mutation import index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.client import Session
-from mpsguard.daemon import protocol
-from mpsguard.daemon.protocol import Reply
+from mpsguard.control_api import protocol
+from mpsguard.control_api.protocol import Reply
+from mpsguard.lanes.mps_protocol import ACKNOWLEDGEMENT, PeerKind, encode_kind
 from mpsguard.linux import seqpacket
-from mpsguard.mps.handshake import ACKNOWLEDGEMENT, PeerKind, encode_kind
 from mpsguard.vault import wire
 from mpsguard.vault.region import Layout, Role
 from tests.integration.guarded import DEADLINE, Guarded, descriptors, no_more_descriptors

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 import zmq
 
-from mpsguard.daemon import protocol
+from mpsguard.control_api import protocol
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SIMULATED = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from mpsguard.cli import ending
 from mpsguard.linux import process_tree
+from mpsguard.supervisor import process_stop
 from tests.integration.guarded import REPOSITORY, descriptors, no_more_descriptors, wait_for
 from tests.integration.running import NOWHERE, PYTHON, Running
 
@@ -26,7 +26,7 @@ RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]
 PROGRAM = """
 import json, os, signal, socket, sys, time
 from mpsguard.client import stream
-from mpsguard.client.connections import Connections, tell_ready
+from mpsguard.client.kept_connections import Connections, tell_ready
 from mpsguard.linux import service_manager
 
 def tell(event, **more):
@@ -259,7 +259,7 @@ def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: 
         os.kill(standby["pid"], signal.SIGUSR1)
         assert running.expect("took")["written"] == {"5": 1000}
         # Else it would have been given them only after this.
-        assert time.monotonic() - begun < ending.STILL_WITHIN
+        assert time.monotonic() - begun < process_stop.STILL_WITHIN
         wait_for("its end", lambda: not alive(active["pid"]))
 
 
@@ -339,11 +339,11 @@ def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None
 
 SUPERVISOR = """
 import asyncio, os, sys
-from mpsguard.cli.pair import Pair, Plan
-from mpsguard.standby.role import Role
+from mpsguard.supervisor.failover_pair import Pair, Plan
+from mpsguard.supervisor.role import Role
 
 async def main():
-    program = "import os; from mpsguard.client.connections import tell_ready; tell_ready(); os._exit(3)"
+    program = "import os; from mpsguard.client.kept_connections import tell_ready; tell_ready(); os._exit(3)"
     environment = dict.fromkeys(Role, dict(os.environ))
     plan = Plan((sys.executable, "-c", program), environment, {}, own_group=True, give_up=2, settle=0.0)
     pair = Pair(plan, None, print, lambda: None)

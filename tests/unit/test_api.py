@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from mpsguard.daemon import protocol
-from mpsguard.daemon.api import Api
-from mpsguard.daemon.events import EventStream
-from mpsguard.daemon.handler import Handler
-from mpsguard.daemon.protocol import Reply, RequestError
+from mpsguard.control_api import protocol
+from mpsguard.control_api.event_stream import EventStream
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.protocol import Reply, RequestError
+from mpsguard.control_api.server import Api
 
 
 class Arguments(msgspec.Struct):

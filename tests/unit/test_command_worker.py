@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.mps.command import Command, CommandFailedError, CommandWorker
+from mpsguard.lanes.command import Command, CommandFailedError, CommandWorker
 
 
 @pytest.mark.parametrize("turns", range(24))

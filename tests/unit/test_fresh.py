@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mpsguard.mps.fresh import Fresh
+from mpsguard.lanes.single_flight import Fresh
 
 
 def test_who_asks_during_a_look_gets_the_next_one_and_all_share_it() -> None:

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mpsguard.daemon.incident_desk import IncidentDesk
-from mpsguard.daemon.journal import Journal
 from mpsguard.evidence import ClientCame, Evidence, ProcessEnded, ServerSays, Source, Trust, UvmFault, Xid
 from mpsguard.incident import Confidence, Incident
+from mpsguard.incidents.tracker import IncidentDesk
+from mpsguard.journal.journal import Journal
 from mpsguard.model import Client, ProcessKey
 
 A, B = ProcessKey(101, 1010), ProcessKey(102, 1020)

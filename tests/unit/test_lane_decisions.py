@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mpsguard.lanes import control_process, lane_state
+from mpsguard.lanes.control_process import Evidence
 from mpsguard.model import LaneState, ProcessKey, Server
-from mpsguard.mps import control_process, lane_state
-from mpsguard.mps.control_process import Evidence
 
 PIPE = Path("/run/mpsguard/lanes/default-0/pipe")
 DAEMON = ProcessKey(467, 99)

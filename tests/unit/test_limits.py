@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.daemon.arrivals import Arrivals
-from mpsguard.daemon.connections import Connections
-from mpsguard.mps.burst_limit import BurstLimit, backoff
+from mpsguard.broker.arrivals import Arrivals
+from mpsguard.broker.connection_table import Connections
+from mpsguard.lanes.burst_limit import BurstLimit, backoff
 
 
 @given(st.integers(1, 10), st.floats(0.5, 100), st.lists(st.floats(0, 50), max_size=60))

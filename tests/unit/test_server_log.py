@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.lanes import server_log
+from mpsguard.lanes.server_log import LogHint
 from mpsguard.linux.log_tail import LogTail
-from mpsguard.mps import server_log
-from mpsguard.mps.server_log import LogHint
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.mps import server_watch
-from mpsguard.mps.command import Reply
-from mpsguard.mps.server_log import LogHint
-from mpsguard.mps.server_watch import ServerWatch
-from mpsguard.mps.servers import Servers
+from mpsguard.lanes import server_watch
+from mpsguard.lanes.command import Reply
+from mpsguard.lanes.server_log import LogHint
+from mpsguard.lanes.server_watch import ServerWatch
+from mpsguard.lanes.servers import Servers
 
 FAULT = "[2026-11-20 14:01:28.554 Server   479] Server is handling a fatal GPU error.\n"
 DEADLINE = 30

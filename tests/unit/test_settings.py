@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsguard.lanes import settings
+from mpsguard.lanes.settings import Setting
+from mpsguard.lanes.settings_store import SettingsStore
 from mpsguard.model import LaneSettings
-from mpsguard.mps import settings
-from mpsguard.mps.settings import Setting
-from mpsguard.mps.settings_store import SettingsStore
 
 ALL = LaneSettings(
     active_thread_percentage=50.0, client_priority=1, pinned_device_memory_limit={"0": "1G", "1": "512M"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsguard.daemon.unbrokered import Listing, is_anothers
+from mpsguard.broker.unbrokered import Listing, is_anothers
 from mpsguard.model import ProcessKey
 
 

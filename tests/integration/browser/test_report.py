@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mpsguard.report import page
-from mpsguard.report.story import tell
+from mpsguard.report.report_model import tell
 from tests.integration.browser import chromium
 from tests.integration.browser.chromium import DARK, LIGHT
 from tests.unit.report.examples import CASE, EVIDENCE

@@ -19,10 +19,10 @@ from examples.llm_server import http
 from examples.llm_server import state as forward
 from examples.llm_server.server import Server
 from examples.llm_server.state import Request, State
-from mpsguard.client.connections import Connections
-from mpsguard.client.desk import Desk as ProgramsEnd
-from mpsguard.standby import wire
-from mpsguard.standby.desk import Desk, Kept
+from mpsguard.client.kept_connections import Connections
+from mpsguard.client.supervisor_channel import Desk as ProgramsEnd
+from mpsguard.supervisor import wire
+from mpsguard.supervisor.channel import Desk, Kept
 
 SLOTS, VOCABULARY, LENGTH = 3, 512, 200
 DEADLINE = 30.0

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.script import Script
+from mpsguard.lanes.command import Command, CommandFailedError
+from mpsguard.lanes.command_queue import MAX_OWN
+from mpsguard.lanes.lane import Lane, LaneSpec
+from mpsguard.lanes.settings_store import SettingsStore
 from mpsguard.model import LaneSettings
-from mpsguard.mps.command import Command, CommandFailedError
-from mpsguard.mps.command_queue import MAX_OWN
-from mpsguard.mps.lane import Lane, LaneSpec
-from mpsguard.mps.settings_store import SettingsStore
 from tests.integration.guarded import DEADLINE, SIMULATED
 
 

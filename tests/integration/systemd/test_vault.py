@@ -92,7 +92,7 @@ class Vault:
         return int(self.machine.property(UNIT, "NFileDescriptorStore"))
 
     def holders(self) -> list[str]:
-        done = self.machine.run("pgrep", "-f", "mpsguard.vault.holder", check=False)
+        done = self.machine.run("pgrep", "-f", "mpsguard.vault.fd_storage.holder_process", check=False)
         return done.stdout.split()
 
     def wait_for_another(self, old: int) -> int:

@@ -19,8 +19,8 @@ from typing import Any, Self, TypeVar
 
 from fault_injection.holders import holders
 from mpsguard.client import Chunk, Role, Session
-from mpsguard.linux.fd_parcel import Parcel
-from mpsguard.vault.keeping import Keeping
+from mpsguard.linux.fd_bundle import Parcel
+from mpsguard.vault.fd_storage.background import Keeping
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore
 from mpsguard.vault.server import Server

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from fault_injection.holders import holders
-from mpsguard.linux import fd_parcel, seqpacket
-from mpsguard.linux.fd_parcel import Parcel
+from mpsguard.linux import fd_bundle, seqpacket
+from mpsguard.linux.fd_bundle import Parcel
 from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.holder import Holder
-from mpsguard.vault.holder_keeper import HolderKeeper
+from mpsguard.vault.fd_storage.holder_client import HolderKeeper
+from mpsguard.vault.fd_storage.holder_process import Holder
 from tests.integration.vault.running import DEADLINE, descriptors
 
 IMPATIENT = 0.2
@@ -55,7 +55,7 @@ def holder_of(directory: Path) -> int:
 def parcel() -> Parcel:
     fd = os.memfd_create("chunk")
     try:
-        return fd_parcel.pack(b"mgv-r1", (fd,))
+        return fd_bundle.pack(b"mgv-r1", (fd,))
     finally:
         os.close(fd)
 

@@ -7,7 +7,7 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Role
-from mpsguard.linux.fd_parcel import Parcel
+from mpsguard.linux.fd_bundle import Parcel
 from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError
 from tests.integration.vault.running import (

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from mpsguard.linux import memfd
-from mpsguard.vault import record
-from mpsguard.vault.record import Publisher, State
+from mpsguard.vault import state_buffer
+from mpsguard.vault.state_buffer import Publisher, State
 from tests.integration.vault.running import REPOSITORY
 
 pytestmark = pytest.mark.slow(seconds=15, reason="kills a writer a thousand times")
@@ -38,10 +38,10 @@ def check(state: State) -> None:
 def run() -> None:
     """Fork writers one after the other, and kill each; in a process of its own, which has no threads."""
     chance = random.Random(SEED)
-    fd = memfd.create("record", record.size(CAPACITY), fixed=True)
-    for at, piece in record.blank(CAPACITY, 1, None):
+    fd = memfd.create("record", state_buffer.size(CAPACITY), fixed=True)
+    for at, piece in state_buffer.blank(CAPACITY, 1, None):
         os.pwrite(fd, piece, at)
-    memory = mmap.mmap(fd, record.size(CAPACITY))
+    memory = mmap.mmap(fd, state_buffer.size(CAPACITY))
     # Where a writer notes what it has been told: with the kernel's own order of a dead process's stores.
     returned = mmap.mmap(-1, 8)
     torn = last = 0
@@ -57,7 +57,7 @@ def run() -> None:
         time.sleep(chance.uniform(0, 0.0015))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        state = record.latest(lambda at, length: os.pread(fd, length, at), CAPACITY)
+        state = state_buffer.latest(lambda at, length: os.pread(fd, length, at), CAPACITY)
         if state is None:
             assert int.from_bytes(returned[:8], sys.byteorder) == 0
             continue
@@ -65,8 +65,8 @@ def run() -> None:
         assert state.sequence >= int.from_bytes(returned[:8], sys.byteorder), "a published state was lost"
         assert state.sequence >= last
         last = state.sequence
-        next_slot = record.slot_at(last + 1, CAPACITY)
-        torn += last > record.SLOTS and os.pread(fd, 8, next_slot) == bytes(8)
+        next_slot = state_buffer.slot_at(last + 1, CAPACITY)
+        torn += last > state_buffer.SLOTS and os.pread(fd, 8, next_slot) == bytes(8)
     print(last, torn)  # noqa: T201 - what the test reads
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.vault.keeping import Keeping
+from mpsguard.vault.fd_storage.background import Keeping
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.region import Layout, Lease, Role, SessionKey
 from mpsguard.vault.vault import Vault

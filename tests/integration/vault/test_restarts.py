@@ -15,7 +15,7 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Role, Session
-from mpsguard.linux import fd_parcel
+from mpsguard.linux import fd_bundle
 from tests.integration.vault.running import (
     REPOSITORY,
     VaultProcess,
@@ -184,17 +184,17 @@ def test_without_a_vault_there_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_a_parcel_can_be_looked_into_by_many_and_outlives_its_maker() -> None:
     chunks = [memory(n) for n in range(600)]
-    parcel = fd_parcel.pack(b"label", [chunk.fd for chunk in chunks])
+    parcel = fd_bundle.pack(b"label", [chunk.fd for chunk in chunks])
     close_chunks(chunks)
     copy = socket.socket(fileno=os.dup(parcel.kept.fileno()))
     parcel.kept.close()
     for _ in range(2):
-        label, fds = fd_parcel.unpack(copy)
+        label, fds = fd_bundle.unpack(copy)
         assert label == b"label"
         assert all(os.pread(fd, 4096, 0) == content(n) for n, fd in enumerate(fds))
         close_chunks([client.Chunk(fd, 0) for fd in fds])
         assert len(fds) == 600
-    assert fd_parcel.is_kept(parcel.receipt)
+    assert fd_bundle.is_kept(parcel.receipt)
     copy.close()
-    assert not fd_parcel.is_kept(parcel.receipt)
+    assert not fd_bundle.is_kept(parcel.receipt)
     parcel.receipt.close()

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from mpsguard.client import Session
-from mpsguard.linux import fd_parcel
-from mpsguard.linux.fd_parcel import Parcel
+from mpsguard.linux import fd_bundle
+from mpsguard.linux.fd_bundle import Parcel
 from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.keeper import record_name
+from mpsguard.vault.fd_storage.storage import record_name
 from tests.integration.vault.running import KeptHere, ThreadedVault, descriptors, wait_for
 from tests.integration.vault.test_succession import Waiting, is_ready
 
@@ -151,7 +151,7 @@ def test_one_that_was_not_filled_yet_is_filled_by_the_next_guard(keeper: Moody) 
         key = vault.call(lambda: next(iter(vault.vault.stock.sessions)))
         vault.call(lambda: vault.vault.fence(key))
         # As if the guard had been killed between the ledger's word and the record's.
-        _, (fd,) = fd_parcel.unpack(keeper.parcels[name].kept)
+        _, (fd,) = fd_bundle.unpack(keeper.parcels[name].kept)
         os.pwrite(fd, bytes(os.fstat(fd).st_size), 0)
         os.close(fd)
         with ThreadedVault(keeper=keeper) as after:

@@ -11,11 +11,11 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Role, Session
-from mpsguard.standby.role import ROLE_VARIABLE
+from mpsguard.supervisor.role import ROLE_VARIABLE
 from mpsguard.vault.address import SOCKET_VARIABLE
 from mpsguard.vault.early_deaths import EARLY, EarlyDeath
 from mpsguard.vault.errors import UnknownSessionError, VaultError
-from mpsguard.vault.record import State
+from mpsguard.vault.state_buffer import State
 from mpsguard.vault.transitions import ready_standbys
 from tests.integration.vault.running import (
     DEADLINE,

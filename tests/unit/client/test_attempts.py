@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.client.attempts import MOST_DEATHS, Book, Suspicion, Turn
+from mpsguard.client.poison_requests import MOST_DEATHS, Book, Suspicion, Turn
 
 REQUESTS = st.dictionaries(st.integers(0, 9), st.integers(0, 5), max_size=6)
 

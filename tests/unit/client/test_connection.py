@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.client.connection import Connection, LostError
+from mpsguard.client.vault_connection import Connection, LostError
 from mpsguard.vault import wire
 from mpsguard.vault.errors import Code, QuotaError
 from mpsguard.vault.region import Role

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mpsguard.client import stream
+from mpsguard.client import tcp_progress
 
 DEADLINE = 30.0
 HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
@@ -59,31 +59,31 @@ def read(sock: socket.socket, count: int) -> None:
 
 def test_both_ends_begin_with_nothing(pair: Pair) -> None:
     accepted, opening = pair
-    assert stream.written(accepted) == 0
-    assert stream.written(opening, accepted=False) == 0
+    assert tcp_progress.written(accepted) == 0
+    assert tcp_progress.written(opening, accepted=False) == 0
 
 
 def test_every_byte_counts_at_once_and_goes_on_counting_when_it_has_arrived(pair: Pair) -> None:
     accepted, opening = pair
     for count in (1, 7, 100_000):
-        before = stream.written(accepted), stream.written(opening, accepted=False)
+        before = tcp_progress.written(accepted), tcp_progress.written(opening, accepted=False)
         accepted.sendall(b"x" * count)
-        assert stream.written(accepted) == before[0] + count
+        assert tcp_progress.written(accepted) == before[0] + count
         opening.sendall(b"y" * count)
-        assert stream.written(opening, accepted=False) == before[1] + count
+        assert tcp_progress.written(opening, accepted=False) == before[1] + count
         read(opening, count)
         read(accepted, count)
-        assert stream.written(accepted) == before[0] + count
-        assert stream.written(opening, accepted=False) == before[1] + count
+        assert tcp_progress.written(accepted) == before[0] + count
+        assert tcp_progress.written(opening, accepted=False) == before[1] + count
 
 
 def test_a_peer_that_does_not_read_changes_nothing(pair: Pair) -> None:
     accepted, opening = pair
     count = fill(accepted)
-    assert stream.written(accepted) == count
+    assert tcp_progress.written(accepted) == count
     read(opening, count // 2)
     count += fill(accepted)
-    assert stream.written(accepted) == count
+    assert tcp_progress.written(accepted) == count
 
 
 def test_it_is_right_at_any_moment_while_acknowledgements_come(pair: Pair) -> None:
@@ -98,7 +98,7 @@ while sock.recv(1 << 16): pass
             count = 0
             for _ in range(300):
                 count += accepted.send(b"x" * 30_000)
-                assert [stream.written(accepted) for _ in range(5)] == [count] * 5
+                assert [tcp_progress.written(accepted) for _ in range(5)] == [count] * 5
         finally:
             reader.kill()
 
@@ -107,10 +107,10 @@ def test_the_end_of_this_side_is_no_byte(pair: Pair) -> None:
     accepted, opening = pair
     accepted.sendall(b"x" * 1000)
     accepted.shutdown(socket.SHUT_WR)
-    assert stream.written(accepted) == 1000
+    assert tcp_progress.written(accepted) == 1000
     assert len(opening.recv(1000)) == 1000
     assert opening.recv(1) == b""
-    assert stream.written(accepted) == 1000
+    assert tcp_progress.written(accepted) == 1000
 
 
 def test_the_end_of_the_other_side_changes_nothing(pair: Pair) -> None:
@@ -118,7 +118,7 @@ def test_the_end_of_the_other_side_changes_nothing(pair: Pair) -> None:
     opening.shutdown(socket.SHUT_WR)
     assert accepted.recv(1) == b""
     accepted.sendall(b"x" * 1000)
-    assert stream.written(accepted) == 1000
+    assert tcp_progress.written(accepted) == 1000
 
 
 def test_a_connection_that_both_sides_have_ended_is_over(pair: Pair) -> None:
@@ -127,7 +127,7 @@ def test_a_connection_that_both_sides_have_ended_is_over(pair: Pair) -> None:
     assert opening.recv(1) == b""
     opening.shutdown(socket.SHUT_WR)
     with pytest.raises(ConnectionResetError):
-        wait_for("the last acknowledgement", lambda: stream.written(opening, accepted=False) < 0)
+        wait_for("the last acknowledgement", lambda: tcp_progress.written(opening, accepted=False) < 0)
 
 
 def test_a_connection_that_is_over_has_no_count(pair: Pair) -> None:
@@ -135,17 +135,17 @@ def test_a_connection_that_is_over_has_no_count(pair: Pair) -> None:
     accepted.sendall(b"x")
     opening.close()  # with a byte unread: the peer is told by a reset
     with pytest.raises(ConnectionResetError):
-        wait_for("the reset", lambda: stream.written(accepted) < 0)
+        wait_for("the reset", lambda: tcp_progress.written(accepted) < 0)
 
 
 def test_what_is_no_connection_is_refused() -> None:
     with socket.socket() as never, pytest.raises(OSError, match=r"over"):
-        stream.written(never)
+        tcp_progress.written(never)
     with socket.create_server(("127.0.0.1", 0)) as listening, pytest.raises(OSError, match=r"."):
-        stream.written(listening)
+        tcp_progress.written(listening)
     local, other = socket.socketpair()
     with local, other, pytest.raises(OSError, match=r"."):
-        stream.written(local)
+        tcp_progress.written(local)
 
 
 WRITER = """
@@ -173,13 +173,13 @@ def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: Pair, re
 
         def blocks() -> bool:
             nonlocal last
-            before, last = last, stream.written(accepted)
+            before, last = last, tcp_progress.written(accepted)
             return before == last > 0 and sleeping(writer.pid)
 
         wait_for("the writer to block", blocks)
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait(DEADLINE)
-    count = stream.written(accepted)
+    count = tcp_progress.written(accepted)
     # Whoever goes on writes what lies behind the count, and the peer sees one stream.
     piece = bytes(range(251)) * 4000
     whole = piece * (count // len(piece) + 2)
@@ -192,7 +192,7 @@ def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: Pair, re
     while len(got) < count + len(rest):
         got += opening.recv(count + len(rest) - len(got))
     assert bytes(got) == whole[: count + len(rest)]
-    assert stream.written(accepted) == count + len(rest)
+    assert tcp_progress.written(accepted) == count + len(rest)
 
 
 def sleeping(pid: int) -> bool:

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from mpsguard.cli import incident, incidents
 from mpsguard.cli.session import Session
-from mpsguard.daemon.api import Api
-from mpsguard.daemon.journal import Journal
-from mpsguard.daemon.journal_records import Bundle
+from mpsguard.control_api.server import Api
+from mpsguard.journal.journal import Journal
+from mpsguard.journal.records import Bundle
 from tests.unit.report.examples import CASE, INCIDENT
 
 Run = Callable[..., Result]

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from mpsguard.daemon.journal import Journal
-from mpsguard.daemon.journal_records import JournalError, Limits
-from mpsguard.daemon.journal_schema import APPLICATION_ID, VERSION
+from mpsguard.journal.journal import Journal
+from mpsguard.journal.records import JournalError, Limits
+from mpsguard.journal.schema import APPLICATION_ID, VERSION
 from tests.unit.journal.incidents import came, fault, incident, wait, xid
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -200,7 +200,7 @@ def test_the_file_says_what_it_is(tmp_path: Path) -> None:
 
 def test_two_guards_cannot_share_it(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
-    program = "import sys, pathlib, mpsguard.daemon.journal as j; j.Journal.open(pathlib.Path(sys.argv[1]))"
+    program = "import sys, pathlib, mpsguard.journal.journal as j; j.Journal.open(pathlib.Path(sys.argv[1]))"
     refused = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "journal.db")],
         cwd=REPOSITORY,
@@ -218,7 +218,7 @@ def test_two_guards_cannot_share_it(tmp_path: Path) -> None:
 FULL_DISK = """
 import asyncio, signal, sys
 from pathlib import Path
-from mpsguard.daemon.journal import Journal
+from mpsguard.journal.journal import Journal
 from tests.unit.journal.incidents import incident, fault, xid, wait
 import resource
 heard = []

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mpsguard.daemon.journal import Journal
-from mpsguard.daemon.journal_records import Bundle, JournalBusyError, JournalError, Limits
-from mpsguard.daemon.journal_store import Store
 from mpsguard.incident import Confidence
+from mpsguard.journal.journal import Journal
+from mpsguard.journal.records import Bundle, JournalBusyError, JournalError, Limits
+from mpsguard.journal.store import Store
 from tests.unit.journal.incidents import came, client, ended, fault, incident, process, wait, xid
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.daemon.journal import Journal
+from mpsguard.journal.journal import Journal
 from tests.unit.journal.incidents import wait
 
 pytestmark = pytest.mark.slow(seconds=12, reason="kills a writer a few hundred times")

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from mpsguard.daemon.journal import Journal
-from mpsguard.daemon.journal_records import Limits
+from mpsguard.journal.journal import Journal
+from mpsguard.journal.records import Limits
 from tests.unit.journal.incidents import fault, incident, xid
 
 

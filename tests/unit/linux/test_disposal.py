@@ -6,7 +6,7 @@ A descriptor that is closed already stands for one whose file system makes close
 import fcntl
 import os
 
-from mpsguard.linux.disposal import Disposal, of_strangers
+from mpsguard.linux.fd_closer import Disposal, of_strangers
 
 DEADLINE = 20.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.gate import Gate, GateShutError, Passage
+from mpsguard.linux.io_fence import Gate, GateShutError, Passage
 from tests.integration.guarded import wait_for
 
 _WORD = struct.Struct("=Q")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.standstill import Standstill
+from mpsguard.linux.quiesce import Standstill
 
 DEADLINE = 30.0
 THREADS = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpsguard.mps.control_process import Launch, StartError
+from mpsguard.lanes.control_process import Launch, StartError
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.messages import MAX_BYTES, Answer, Start, Table
 from tests.integration.guarded import DEADLINE, REPOSITORY, descriptors, wait_for

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mpsguard.lanes.command import Command, CommandFailedError, CommandTimeoutError, Reply
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.mps.command import Command, CommandFailedError, CommandTimeoutError, Reply
 
 STUBBORN = """
 import signal, time

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mpsguard.config import Remedies, RemedyName, Step
-from mpsguard.daemon.executor import Executor, Treatment
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
+from mpsguard.incidents.remedy_executor import Executor, Treatment
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import Decision, Standing, Verdict
 from mpsguard.remedies.remedy import Case, Done, Failed, NotNeeded, Observed, Outcome

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.daemon import lifelines as lifelines_module
-from mpsguard.daemon.lifelines import MOST, MOST_OF_A_USER, NAME, Held, Lifelines, held_by_name, stored_name
 from mpsguard.evidence import ProcessEnded
 from mpsguard.model import ProcessKey
+from mpsguard.remedies import held_lifelines as lifelines_module
+from mpsguard.remedies.held_lifelines import MOST, MOST_OF_A_USER, NAME, Held, Lifelines, held_by_name, stored_name
 from mpsguard.remedies.lifeline import IDLE_WINDOW, Hold, drained, hold_for
 from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsguard.mps.command import CommandFailedError
+from mpsguard.lanes.command import CommandFailedError
 from mpsguard.remedies.termination import Plan, Termination, Work, terminate
 from tests.unit.remedies.lanes import OBEDIENT, STUBBORN, ScriptedLane, UnlistedLane, living
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mpsguard.daemon.treatments import domain_of
+from mpsguard.daemon.remedy_resolver import domain_of
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
 

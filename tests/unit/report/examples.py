@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from mpsguard.daemon.journal_records import Decision, RecordedIncident
 from mpsguard.evidence import (
     ClientCame,
     DeviceHealth,
@@ -22,6 +21,7 @@ from mpsguard.evidence import (
     Xid,
 )
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.journal.records import Decision, RecordedIncident
 from mpsguard.model import Client, ProcessKey
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\x1b[31m\u202e&amp;'\""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mpsguard.evidence import Lost, Source, Xid
 from mpsguard.model import ProcessKey
 from mpsguard.report import page, timeline
-from mpsguard.report.story import tell
+from mpsguard.report.report_model import tell
 from tests.unit.report.examples import CASE, CULPRIT, EVIDENCE, case, client, seen
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,7 +6,7 @@ from mpsguard.evidence import Lost, Source
 from mpsguard.incident import Confidence, FaultClass, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.report import page, text
-from mpsguard.report.story import Role, clock, tell
+from mpsguard.report.report_model import Role, clock, tell
 from tests.unit.report.examples import CASE, CULPRIT, EVIDENCE, HOSTILE, OTHER, VICTIM, case, seen, suspect
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.daemon.clients import identify
+from mpsguard.broker.client_table import identify
 from mpsguard.evidence import Evidence, ProcessEnded, Source, Trust
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.process_exit import ExitWatch, Mechanism

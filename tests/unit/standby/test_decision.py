@@ -4,8 +4,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mpsguard.standby import decision
-from mpsguard.standby.decision import (
+from mpsguard.supervisor import decision
+from mpsguard.supervisor.decision import (
     Action,
     AwaitPromotion,
     End,
@@ -22,7 +22,7 @@ from mpsguard.standby.decision import (
     Stop,
     Supersede,
 )
-from mpsguard.standby.role import Role
+from mpsguard.supervisor.role import Role
 
 GIVE_UP = 3
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.client import connections, desk
-from mpsguard.client.connections import Connections, NotKeptError, SupersededError
+from mpsguard.client import kept_connections as connections
+from mpsguard.client import supervisor_channel as desk
+from mpsguard.client.kept_connections import Connections, NotKeptError, SupersededError
 from mpsguard.linux import seqpacket
-from mpsguard.linux.gate import Gate
-from mpsguard.standby import wire
-from mpsguard.standby.desk import Desk, Kept
+from mpsguard.linux.io_fence import Gate
+from mpsguard.supervisor import wire
+from mpsguard.supervisor.channel import Desk, Kept
 
 
 def descriptors() -> int:

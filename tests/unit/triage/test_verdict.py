@@ -24,7 +24,7 @@ from mpsguard.evidence import (
 )
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import ProcessKey
-from mpsguard.triage.left_behind import SERVER_LAG
+from mpsguard.triage.orphaned_work import SERVER_LAG
 from mpsguard.triage.verdict import triage
 
 A, B, C, D, E = (ProcessKey(pid, pid * 10) for pid in (101, 102, 103, 104, 105))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mpsguard.evidence import ClientCame, Evidence, Observation, OwnDump, ServerSays, SmError, Source, Trust, Xid
 from mpsguard.incident import FaultClass, Ground
 from mpsguard.model import ProcessKey
+from mpsguard.triage.sm_attribution import Attribution, whose_code
 from mpsguard.triage.verdict import triage
-from mpsguard.triage.whose_code import Attribution, whose_code
 
 A, B, C = (ProcessKey(pid, pid * 10) for pid in (101, 102, 103))
 ALL = (A, B, C)

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsguard.vault import record
+from mpsguard.vault import state_buffer
 from mpsguard.vault.errors import StaleGenerationError, TooLargeError
-from mpsguard.vault.record import SLOTS, Publisher, State
+from mpsguard.vault.state_buffer import SLOTS, Publisher, State
 
 CAPACITY = 96
 
 
-def reader(memory: bytearray) -> record.Read:
+def reader(memory: bytearray) -> state_buffer.Read:
     return lambda at, length: bytes(memory[at : at + length])
 
 
 def new(generation: int = 1, first: State | None = None, capacity: int = CAPACITY) -> bytearray:
-    memory = bytearray(record.size(capacity))
-    for at, piece in record.blank(capacity, generation, first):
+    memory = bytearray(state_buffer.size(capacity))
+    for at, piece in state_buffer.blank(capacity, generation, first):
         memory[at : at + len(piece)] = piece
     return memory
 
@@ -30,7 +30,7 @@ def publisher(memory: bytearray, generation: int = 1) -> Publisher:
 
 
 def newest(memory: bytearray) -> State | None:
-    return record.latest(reader(memory), CAPACITY)
+    return state_buffer.latest(reader(memory), CAPACITY)
 
 
 def test_an_empty_record_has_no_state() -> None:
@@ -67,11 +67,11 @@ def test_who_was_fenced_off_hears_of_it() -> None:
     memory = new()
     writer = publisher(memory)
     writer.publish(b"counts")
-    at, over = record.OVER
+    at, over = state_buffer.OVER
     memory[at : at + len(over)] = over
     with pytest.raises(StaleGenerationError):
         writer.publish(b"does not")
-    assert record.is_over(reader(memory))
+    assert state_buffer.is_over(reader(memory))
     assert newest(memory) == (1, 1, b"counts")
 
 
@@ -85,7 +85,7 @@ class MarksAtItsEnd:
         """Nothing yet."""
 
     def __exit__(self, *_: object) -> None:
-        at, over = record.OVER
+        at, over = state_buffer.OVER
         self._memory[at : at + len(over)] = over
 
 
@@ -99,8 +99,8 @@ def test_who_is_fenced_off_while_it_publishes_is_not_told_that_the_state_counts(
 
 def stores(memory: bytearray, state: bytes, sequence: int) -> Iterator[tuple[int, bytes]]:
     """The stores of one publication, in the order of `Publisher.publish`, byte by byte but for the 8-byte words."""
-    slot = record.slot_bytes(State(sequence, 1, state))
-    at = record.slot_at(sequence, CAPACITY)
+    slot = state_buffer.slot_bytes(State(sequence, 1, state))
+    at = state_buffer.slot_at(sequence, CAPACITY)
     yield at, bytes(8)
     for offset in range(32, len(slot)):
         yield at + offset, slot[offset : offset + 1]
@@ -163,7 +163,7 @@ def test_stores_that_are_seen_in_any_order_show_a_published_state(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(min_size=1, max_size=2 * record.size(CAPACITY)), st.integers(0, record.size(CAPACITY)))
+@given(st.binary(min_size=1, max_size=2 * state_buffer.size(CAPACITY)), st.integers(0, state_buffer.size(CAPACITY)))
 def test_no_bytes_whatever_make_the_reader_fail(garbage: bytes, at: int) -> None:
     memory = new()
     publisher(memory).publish(b"state")

@@ -5,15 +5,15 @@ import os
 
 import pytest
 
-from mpsguard.linux import fd_parcel, memfd
+from mpsguard.linux import fd_bundle, memfd
 from mpsguard.model import ProcessKey
-from mpsguard.vault import record
-from mpsguard.vault.holdings import Holdings, fill_record
-from mpsguard.vault.keeper import record_name, session_name
-from mpsguard.vault.ledger import Ledger
-from mpsguard.vault.record import Publisher, State
+from mpsguard.vault import state_buffer
+from mpsguard.vault.fd_storage.storage import record_name, session_name
+from mpsguard.vault.manifest import Ledger
 from mpsguard.vault.region import Carried, Lease, Role, Session, SessionKey
 from mpsguard.vault.restoration import restore
+from mpsguard.vault.session_fds import Holdings, fill_record
+from mpsguard.vault.state_buffer import Publisher, State
 
 SESSION = Session(
     SessionKey(0, "s"),
@@ -31,7 +31,7 @@ def restored(record_fd: int) -> tuple[Session, Holdings]:
     ledger = Ledger.create()
     ledger.commit(SESSION)
     named = {session_name(1): ledger.fd, record_name(1, 2): record_fd}
-    parcels = {name: fd_parcel.pack(name.encode(), (fd,)) for name, fd in named.items()}
+    parcels = {name: fd_bundle.pack(name.encode(), (fd,)) for name, fd in named.items()}
     found = restore({name: parcel.kept for name, parcel in parcels.items()})
     ledger.close()
     for parcel in parcels.values():
@@ -43,13 +43,13 @@ def restored(record_fd: int) -> tuple[Session, Holdings]:
 
 
 def newest(fd: int) -> State | None:
-    return record.latest(lambda at, length: os.pread(fd, length, at), SESSION.capacity)
+    return state_buffer.latest(lambda at, length: os.pread(fd, length, at), SESSION.capacity)
 
 
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_was_carried_over_stands_in_the_record(filled: bool, times: int) -> None:
-    fd = memfd.create("record", record.size(SESSION.capacity), fixed=True)
+    fd = memfd.create("record", state_buffer.size(SESSION.capacity), fixed=True)
     if filled:
         fill_record(fd, SESSION)
     for _ in range(times):
@@ -60,10 +60,10 @@ def test_what_was_carried_over_stands_in_the_record(filled: bool, times: int) ->
     os.close(fd)
 
 
-@pytest.mark.parametrize("publications", [1, record.SLOTS, record.SLOTS + 1])
+@pytest.mark.parametrize("publications", [1, state_buffer.SLOTS, state_buffer.SLOTS + 1])
 def test_what_was_published_since_is_not_written_over(publications: int) -> None:
     """The guard before told the writer of its record, could not write that down, and has ended."""
-    fd = memfd.create("record", record.size(SESSION.capacity), fixed=True)
+    fd = memfd.create("record", state_buffer.size(SESSION.capacity), fixed=True)
     fill_record(fd, SESSION)
     with mmap.mmap(fd, 0) as memory, memoryview(memory) as view:
         publisher = Publisher(view, SESSION.capacity, SESSION.generation)

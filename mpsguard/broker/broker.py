@@ -1,0 +1,332 @@
+"""The broker of one domain: accepts who comes to the public sockets, parks clients, and relays them to the lane."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from mpsguard.broker.admission import Admission
+from mpsguard.broker.arrivals import Arrivals
+from mpsguard.broker.client_table import Clients
+from mpsguard.broker.connection_table import Connections
+from mpsguard.broker.handshake import Opening, RefusedError, open_connection
+from mpsguard.broker.lane_router import Way
+from mpsguard.broker.parking import Parking
+from mpsguard.broker.relay import LaneGoneError, Relay
+from mpsguard.broker.ui_sessions import CommandLines
+from mpsguard.config import Policy
+from mpsguard.control_api.event_stream import EventStream
+from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.burst_limit import BurstLimit
+from mpsguard.lanes.lane_set import Lanes
+from mpsguard.lanes.mps_protocol import PeerKind
+from mpsguard.linux import seqpacket
+from mpsguard.linux.fd_closer import ForeignCloser
+from mpsguard.linux.packet_stream import PacketStream, StrangerStream
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.metrics.registry import Metrics
+from mpsguard.model import Credentials, ProcessKey
+
+_ACCEPT_BATCH: Final = 256
+"""Connections taken from the backlog in one turn of the loop, so that those being served have theirs: some 3 ms."""
+
+_WAITING_OF_A_USER: Final = 1024
+"""Accepted and not served yet; each is a descriptor."""
+
+_BLOCKED_PAUSE: Final = 0.02
+"""Seconds until users are looked at again of which none may have one more peer served."""
+
+_OUT_OF_DESCRIPTORS_PAUSE: Final = 0.1
+"""Seconds without accepting after the kernel had no descriptor for us; the backlog holds who comes."""
+
+_TOLD_REFUSALS: Final = (20, 1.0)
+"""Refusals published as events, so many in so many seconds; all are counted."""
+
+_DRAIN: Final = 5.0
+"""Seconds an orderly end leaves to handshakes under way."""
+
+
+class _Arrival(NamedTuple):
+    """A peer that was accepted, and no more done for it: what a user's flood costs is accepted for all."""
+
+    sock: socket.socket
+    peer: Credentials
+    privileged: bool
+
+
+class Broker:
+    """Owns the connections on a domain's public sockets; the sockets themselves are the public directory's."""
+
+    def __init__(
+        self,
+        name: str,
+        policy: Policy,
+        lanes: Lanes,
+        way: Way,
+        known: Clients,
+        *,
+        metrics: Metrics,
+        events: EventStream,
+        unwatchable: Callable[[ProcessHandle], Awaitable[str]] | None = None,
+    ) -> None:
+        """``way`` leads to one of ``lanes``.
+
+        ``unwatchable`` tells why a known client cannot be watched, where such a client is to be refused.
+        """
+        self._name = name
+        self._policy = policy
+        self._lanes = lanes
+        self._way = way
+        self._clients = known
+        self._metrics = metrics
+        self._events = events
+        self._unwatchable = unwatchable
+        self._connections = Connections(policy.max_connections)
+        self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER)
+        self._turns: asyncio.Handle | None = None
+        """The next turn of those that wait, if any does."""
+        self._closer = ForeignCloser()
+        self._refusals = BurstLimit(*_TOLD_REFUSALS)
+        self.parking = Parking(name, policy, metrics=metrics, events=events)
+        self.command_lines = CommandLines(name, policy, lanes, way, events=events)
+        self._listening: list[socket.socket] = []
+        self.impersonates = seqpacket.may_impersonate()
+        """Whether peers are introduced to the lane as themselves; without the privileges, as the guard."""
+
+    def listen(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Accept from ``control`` and ``control_privileged``."""
+        for name, sock in sockets.items():
+            asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, name == "control_privileged")
+            self._listening.append(sock)
+
+    async def close(self) -> None:
+        """Stop accepting, let handshakes under way finish for a few seconds, end the rest."""
+        for sock in self._listening:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+        self._listening.clear()
+        if self._turns is not None:
+            self._turns.cancel()
+        for arrival in self._arrivals.clear():
+            self._drop(arrival)
+        await self._connections.close(_DRAIN)
+
+    def _accept(self, listener: socket.socket, privileged: bool) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPT_BATCH):
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._events.publish("accept_failed", self._name, detail=str(error))
+                loop.remove_reader(listener.fileno())
+                loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
+                break
+            self._take(sock, privileged)
+        if self._turns is None:
+            self._turn()
+
+    def _accept_again(self, listener: socket.socket, privileged: bool) -> None:
+        if listener in self._listening:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener, privileged)
+
+    def _take(self, sock: socket.socket, privileged: bool) -> None:
+        peer = seqpacket.peer(sock)
+        dropped = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
+        if dropped is not None:
+            self._drop(dropped)
+            self._refuse("evicted", dropped.peer, f"{_WAITING_OF_A_USER} connections of this user wait")
+
+    def _turn(self) -> None:
+        """Serve one more of each user that may have one."""
+        came = self._arrivals.turn(self._connections.may_come)
+        for arrival in came:
+            self._admit(arrival)
+        loop = asyncio.get_running_loop()
+        if not len(self._arrivals):
+            self._turns = None
+        elif came:
+            self._turns = loop.call_soon(self._turn)
+        else:
+            self._turns = loop.call_later(_BLOCKED_PAUSE, self._turn)
+
+    def _drop(self, arrival: _Arrival) -> None:
+        self._connections.closes(arrival.peer.uid)
+        self._stream(arrival).close()
+
+    def _stream(self, arrival: _Arrival) -> StrangerStream:
+        """Its stream, which keeps a place of the user's until it is closed to the end."""
+        uid = arrival.peer.uid
+        arrival.sock.setblocking(False)
+        return StrangerStream(arrival.sock, uid, self._closer, partial(self._connections.closed, uid))
+
+    def _admit(self, arrival: _Arrival) -> None:
+        peer = arrival.peer
+        self._metrics.connections.labels(self._name).inc()
+        front = self._stream(arrival)
+
+        def over(_: asyncio.Task[None] | None = None) -> None:
+            self._connections.closes(peer.uid)
+            front.close()
+
+        try:
+            victim = self._connections.make_room(peer.uid)
+        except LookupError as error:
+            over()
+            self._refuse("evicted", peer, str(error))
+            return
+        if victim is not None:
+            self._connections.evict(victim)
+            self._refuse("evicted", peer, "a silent connection made room for this peer's")
+        arrival.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        task = asyncio.create_task(self._serve(front, peer, arrival.privileged))
+        # Not in the task itself: one that is evicted before its first turn never runs.
+        task.add_done_callback(over)
+        self._connections.add(task, peer.uid)
+
+    async def _serve(self, front: PacketStream, peer: Credentials, privileged: bool) -> None:
+        """One connection from greeting to end. Whatever happens to it stays here."""
+        gauge = self._metrics.open_connections.labels(self._name)
+        gauge.inc()
+        try:
+            await self._converse(front, privileged)
+        except RefusedError as error:
+            self._refuse(error.reason, peer, str(error))
+        except Exception as error:  # one peer's trouble must not become the guard's
+            self._refuse("failed", peer, f"{type(error).__name__}: {error}")
+        finally:
+            gauge.dec()
+
+    async def _converse(self, front: PacketStream, privileged: bool) -> None:
+        deadline = self._policy.handshake_deadline
+        began = asyncio.get_running_loop().time()
+        greeting = self._way.now().greeting
+        if greeting is None:
+            # A lane that never came up: there is no greeting yet that would be the right one.
+            async with asyncio.timeout(self._policy.park_deadline):
+                await self._lanes.admitting(self._way.now)
+            greeting = self._way.now().greeting
+            if greeting is None:
+                raise RefusedError("failed", "the lane's control daemon has yet to be seen")
+        opening = await open_connection(front, greeting, deadline)
+        if opening is None:
+            self._metrics.handshakes.labels(self._name, "probe").inc()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.has_spoken(task)
+        if not self.impersonates and opening.sender.uid != os.geteuid():
+            raise RefusedError("foreign_user", f"uid {opening.sender.uid} needs a guard with privileges")
+        if opening.kind is PeerKind.UI:
+            await self.command_lines.serve(
+                front,
+                opening,
+                privileged=privileged,
+                impersonate=self.impersonates,
+                idles=partial(self._idles, task),
+            )
+        else:
+            await self._serve_client(front, opening, privileged, began)
+        self._metrics.handshakes.labels(self._name, opening.kind.name.lower()).inc()
+
+    def _idles(self, task: asyncio.Task[None], idle: bool) -> None:
+        """A command line that waits for its user gives way to a peer that wants something."""
+        if idle:
+            self._connections.has_finished(task)
+        else:
+            self._connections.has_spoken(task)
+
+    async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
+        handle = self._hold(front, opening)
+        try:
+            await self._check_watched(handle)
+        except BaseException:
+            handle.close()
+            raise
+        admission = Admission(self._clients, self._name, handle, opening.sender)
+        try:
+            await self._hand_over(front, opening, handle.key, admission, privileged=privileged, began=began)
+        finally:
+            admission.close()
+
+    async def _hand_over(
+        self,
+        front: PacketStream,
+        opening: Opening,
+        key: ProcessKey,
+        admission: Admission,
+        *,
+        privileged: bool,
+        began: float,
+    ) -> None:
+        """Bring a client to a lane."""
+        lane = self._way.now()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def greeted(word: bytes) -> None:
+            # The lane may have come back with another driver version.
+            lane.greeting = mps_protocol.check_greeting(word)
+            # Not before the lane does its part: a client's start is not to wait for a thread of ours.
+            admission.read()
+
+        def handed_over() -> None:
+            admission.enter(lane.spec.name)
+            self._connections.has_finished(task)
+            waited = asyncio.get_running_loop().time() - began
+            self._metrics.relay_seconds.labels(self._name).observe(waited)
+
+        program = None
+        # Where clients are refused that cannot be watched, one is known before it can come for a context.
+        if self._way.asks_for_the_program or self._unwatchable is not None:
+            program = await admission.program()
+        due = began + self._policy.park_deadline
+        choose = partial(self._way.for_client, key, opening.sender, program)
+        while True:
+            await self.parking.wait(front, opening.sender.pid, due, choose, self._lanes)
+            lane = choose()
+            try:
+                with await lane.connect(privileged) as back:
+                    relay = Relay(front, back, opening, impersonate=self.impersonates)
+                    await relay.run(greeted, handed_over)
+                    return
+            except (LaneGoneError, OSError) as error:
+                # The lane's own "no" (it could not start a server, say) is the client's answer; a control daemon
+                # that died under us is not.
+                if asyncio.get_running_loop().time() >= due or not await lane.has_died():
+                    self._events.publish(
+                        "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
+                    )
+                    return
+
+    async def _check_watched(self, handle: ProcessHandle) -> None:
+        """A client's first connection tells who it is; by the next one, for a context, CUDA has its address space."""
+        if self._unwatchable is None:
+            return
+        if self._clients.get(handle.key) is not None:
+            why = await self._unwatchable(handle)
+        else:
+            why = "its first connection is not over" if handle.key in self._clients.entering else ""
+        if why:
+            raise RefusedError("unwatched", f"a client that cannot be watched: {why}")
+
+    def _hold(self, front: PacketStream, opening: Opening) -> ProcessHandle:
+        pid = opening.sender.pid
+        try:
+            pidfd = front.peer_pidfd()
+            handle = ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)
+        except ProcessLookupError:
+            raise RefusedError("hung_up", "ended after its credentials") from None
+        handle.key = self._clients.key_now(handle.key)
+        return handle
+
+    def _refuse(self, reason: str, peer: Credentials, detail: str) -> None:
+        self._metrics.refused.labels(self._name, reason).inc()
+        now = asyncio.get_running_loop().time()
+        if not self._refusals.wait(now):
+            self._refusals.happened(now)
+            self._events.publish(
+                "connection_refused", self._name, reason=reason, detail=detail, pid=peer.pid, uid=peer.uid
+            )

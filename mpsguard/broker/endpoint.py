@@ -1,0 +1,14 @@
+"""One public directory at work: its sockets, and the broker that serves them."""
+
+from pathlib import Path
+
+from mpsguard.broker.broker import Broker
+from mpsguard.broker.public_directory import PublicDirectory
+
+
+class Entrance:
+    """Owns a public directory and its broker."""
+
+    def __init__(self, path: Path, broker: Broker, lock: Path) -> None:
+        self.directory = PublicDirectory(path, lock)
+        self.broker = broker

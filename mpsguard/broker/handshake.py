@@ -1,0 +1,94 @@
+"""The first half of a connection: greet a peer and learn, from the kernel, who it is and what it wants."""
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+
+from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.seqpacket import Packet
+from mpsguard.model import Credentials
+
+_ADMITTED = (PeerKind.CLIENT, PeerKind.DEBUGGEE, PeerKind.UI)
+
+
+class RefusedError(Exception):
+    """The connection is closed; ``reason`` is one of `metrics.REFUSALS`."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """What a peer has proved and said when its half of the opening is over."""
+
+    sender: Credentials
+    kind: PeerKind
+
+
+async def open_connection(front: PacketStream, greeting: bytes, deadline: float) -> Opening | None:
+    """Greet and listen; None if the peer left after the greeting, as every CUDA client's first connection does.
+
+    Raises RefusedError for everything a client or command line of protocol v2 would not do, and after ``deadline``
+    seconds.
+    """
+    try:
+        async with asyncio.timeout(deadline):
+            return await _open(front, greeting)
+    except TimeoutError:
+        raise RefusedError("silent", f"nothing said for {deadline:g} s") from None
+    except (BrokenPipeError, ConnectionResetError):
+        return None
+
+
+async def _open(front: PacketStream, greeting: bytes) -> Opening | None:
+    await front.send(greeting)
+    first = await front.receive(mps_protocol.WORD_LIMIT)
+    if first.end:
+        return None
+    connected = front.peer()
+    sender = checked(first, connected)
+    if first.data != mps_protocol.credentials_word(greeting):
+        raise RefusedError(
+            "garbage",
+            f"answered the greeting of protocol v2 with {first.data!r}; protocol v3 (-p 3, drivers 595 and later) "
+            "is not supported: use the default protocol",
+        )
+    second = await front.receive(mps_protocol.WORD_LIMIT)
+    if second.end:
+        raise RefusedError("hung_up", "left after its credentials")
+    checked(second, sender)
+    try:
+        kind = mps_protocol.peer_kind(second.data)
+    except ProtocolError as error:
+        raise RefusedError("kind", str(error)) from None
+    if kind not in _ADMITTED:
+        raise RefusedError("kind", f"connection type {kind} has no business in a public directory")
+    return Opening(sender, kind)
+
+
+def checked(packet: Packet, expected: Credentials) -> Credentials:
+    """The sender of a packet that is whole, without descriptors, and from the process ``expected``; else RefusedError.
+
+    Only the pid and the uid must agree: a process may change its group between connecting and speaking. Descriptors
+    stay the stream's (`StrangerStream`).
+    """
+    if packet.fds:
+        raise RefusedError("descriptors", f"{len(packet.fds)} file descriptors came along")
+    if packet.truncated:
+        raise RefusedError("truncated", "a message longer than any of protocol v2, or with too many descriptors")
+    if not packet.data:
+        raise RefusedError("garbage", "an empty message")
+    sender = packet.sender
+    if sender is None or sender.pid <= 0 or (sender.pid, sender.uid) != (expected.pid, expected.uid):
+        raise RefusedError("credentials", f"credentials {sender} are not those of the peer, {expected}")
+    return sender
+
+
+async def gone(front: PacketStream) -> None:
+    """Return when a peer that has nothing to say says something, or leaves."""
+    with suppress(OSError):
+        await front.readable()

@@ -1,0 +1,75 @@
+"""Parking: clients of a lane that is not ready wait here, instead of meeting error 807 or no MPS at all."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from mpsguard.broker.handshake import RefusedError, gone
+from mpsguard.config import Policy
+from mpsguard.control_api.event_stream import EventStream
+from mpsguard.lanes.lane import Lane
+from mpsguard.lanes.lane_set import Lanes
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.metrics.registry import Metrics
+from mpsguard.tasks import end_tasks
+
+_NOT_YET_PARKED: Final = 0.1
+"""Seconds the lane may take to say that it is ready before its client counts as parked."""
+
+
+class Parking:
+    """Holds back the clients of one domain: so many at once, so long at most."""
+
+    def __init__(self, name: str, policy: Policy, *, metrics: Metrics, events: EventStream) -> None:
+        self._name = name
+        self._limit = policy.max_parked
+        self._metrics = metrics
+        self._events = events
+        self.count = 0
+        """Clients held back now."""
+
+    async def wait(self, front: PacketStream, pid: int, due: float, choose: Callable[[], Lane], lanes: Lanes) -> None:
+        """Return when the lane that ``choose`` gives takes clients, or when this client must go on as it is.
+
+        That is when the loop's clock says ``due``, or at once if too many are parked. Raises RefusedError if the
+        client leaves meanwhile.
+        """
+        if choose().admits_now():
+            return
+        ready = asyncio.create_task(lanes.admitting(choose))
+        left = asyncio.create_task(gone(front))
+        try:
+            await asyncio.wait({ready, left}, timeout=_NOT_YET_PARKED, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done() and not left.done():
+                await self._park(ready, left, pid, due, choose)
+            if left.done() and not ready.done():
+                raise RefusedError("hung_up", "left while it was parked")
+        finally:
+            await end_tasks((ready, left))
+
+    async def _park(
+        self,
+        ready: asyncio.Task[None],
+        left: asyncio.Task[None],
+        pid: int,
+        due: float,
+        choose: Callable[[], Lane],
+    ) -> None:
+        if self.count >= self._limit:
+            self._metrics.parked.labels(self._name, "too_many").inc()
+            self._events.publish("parking_full", self._name, pid=pid, parked=self.count)
+            return
+        self._change(1)
+        try:
+            self._events.publish("client_parked", self._name, pid=pid, lane_state=choose().report.state.value)
+            patience = max(due - asyncio.get_running_loop().time(), 0)
+            await asyncio.wait({ready, left}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            outcome = "ready" if ready.done() else "left" if left.done() else "deadline"
+            self._metrics.parked.labels(self._name, outcome).inc()
+            self._events.publish("client_unparked", self._name, pid=pid, outcome=outcome)
+        finally:
+            self._change(-1)
+
+    def _change(self, by: int) -> None:
+        self.count += by
+        self._metrics.parking.labels(self._name).set(self.count)

@@ -1,0 +1,138 @@
+"""The second half of a connection: what a peer and the lane's control daemon say to each other, passed on unchanged.
+
+After the handshake no byte passes through here: the client has a socket to its server.
+
+The vendor's daemon has one thread and waits in it for a client's last word, the acknowledgement that it has its
+socket (seen on 580.159.04): a client that is stopped at that point, or never means to answer, holds up everybody. So
+the daemon is told at once that the socket has arrived, and the client's own word is taken here, whenever it comes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from mpsguard.broker.handshake import Opening, RefusedError, checked, gone
+from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.mps_protocol import PeerKind
+from mpsguard.linux.fd_closer import close_all
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.seqpacket import Packet
+from mpsguard.model import Credentials
+from mpsguard.tasks import end_tasks
+
+_LINGER: Final = 5.0
+"""Seconds one side gets to finish once the other has."""
+
+
+class LaneGoneError(Exception):
+    """The control daemon left before it had said anything: the peer can be brought to another one."""
+
+
+class Relay:
+    """One connection between a peer in the public directory and a lane."""
+
+    def __init__(self, front: PacketStream, back: PacketStream, opening: Opening, *, impersonate: bool) -> None:
+        """``impersonate``: send as the peer, which takes privileges; else as the guard itself."""
+        self._front = front
+        self._back = back
+        self._opening = opening
+        self._sender: Credentials | None = opening.sender if impersonate else None
+        self._answered = False
+        self._acknowledged = False
+        self._handed_over = False
+
+    async def run(self, greeted: Callable[[bytes], None], handed_over: Callable[[], None]) -> None:
+        """Relay until both sides are done.
+
+        ``greeted`` gets the control daemon's greeting, ``handed_over`` is called once descriptors have reached the
+        peer. Raises LaneGoneError, or RefusedError if the peer breaks the protocol.
+        """
+        await self._introduce(greeted)
+        forth = asyncio.create_task(self._pass_on())
+        back = asyncio.create_task(self._pass_back(handed_over))
+        try:
+            await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
+            if self._acknowledged:
+                # Only the client's last word is missing. Closed before it, the client would die of SIGPIPE.
+                await asyncio.wait({forth, back})
+            elif self._answered or not back.done():
+                await asyncio.wait({forth, back}, timeout=0 if _failed(forth) else _LINGER)
+        finally:
+            await end_tasks((forth, back))
+        for task in (forth, back):
+            if _failed(task):
+                task.result()
+        if not self._answered and not back.cancelled():
+            raise LaneGoneError
+
+    async def _introduce(self, greeted: Callable[[bytes], None]) -> None:
+        # A peer waits in silence for its socket, so all that can come from it is its end. It waits for a daemon that
+        # hangs as long as it would without us.
+        greeting = asyncio.create_task(self._back.receive(mps_protocol.WORD_LIMIT))
+        left = asyncio.create_task(gone(self._front))
+        try:
+            await asyncio.wait({greeting, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not greeting.done():
+                raise RefusedError("hung_up", "left before the control daemon spoke")
+            await self._answer(greeting.result(), greeted)
+        finally:
+            await end_tasks((greeting, left))
+
+    async def _answer(self, greeting: Packet, greeted: Callable[[bytes], None]) -> None:
+        close_all(greeting.fds)
+        if greeting.end:
+            raise LaneGoneError
+        greeted(greeting.data)
+        try:
+            await self._back.send(mps_protocol.credentials_word(greeting.data), sender=self._sender)
+            await self._back.send(mps_protocol.encode_kind(self._opening.kind), sender=self._sender)
+        except ProcessLookupError:
+            raise RefusedError("hung_up", "ended before it was introduced") from None
+        except (BrokenPipeError, ConnectionResetError):
+            raise LaneGoneError from None
+
+    async def _pass_on(self) -> None:
+        deaf = False
+        while True:
+            packet = await self._front.receive(mps_protocol.PACKET_LIMIT)
+            if packet.end:
+                self._back.end_sending()
+                return
+            checked(packet, self._opening.sender)
+            if deaf or self._acknowledged:
+                continue
+            try:
+                await self._back.send(packet.data, sender=self._sender)
+            except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
+                # Go on reading: closed with words unread, the front would be reset, and the daemon's last words to
+                # the peer be lost.
+                deaf = True
+
+    async def _pass_back(self, handed_over: Callable[[], None]) -> None:
+        while True:
+            packet = await self._back.receive(mps_protocol.PACKET_LIMIT)
+            try:
+                if packet.end:
+                    if self._answered and not self._acknowledged:
+                        self._front.end_sending()
+                    return
+                self._answered = True
+                await self._front.send(packet.data, fds=packet.fds)
+                if packet.fds and not self._handed_over:
+                    self._handed_over = True
+                    try:
+                        if self._opening.kind is PeerKind.CLIENT:
+                            self._acknowledged = True
+                            # First of all: the daemon waits for this with everybody else behind it.
+                            await self._back.send(mps_protocol.ACKNOWLEDGEMENT, sender=self._sender)
+                    finally:
+                        # Whatever it calls itself: what has a socket to the server can run kernels there.
+                        handed_over()
+            except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
+                return
+            finally:
+                close_all(packet.fds)
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None

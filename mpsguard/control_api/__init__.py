@@ -1,0 +1,1 @@
+"""The control API: messages, server, and an asynchronous client."""

@@ -1,0 +1,52 @@
+"""One question to the guard from an event loop, for who has something else to do meanwhile."""
+
+import asyncio
+from typing import Final, TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from mpsguard.control_api import protocol
+from mpsguard.control_api.protocol import Reply, Request
+
+T = TypeVar("T")
+
+_ON_THE_WAY: Final = 0.5
+"""Seconds the answer may take beyond the guard's own work on it."""
+
+
+class NoAnswerError(Exception):
+    """No guard, none that answers in time, or one that cannot do it; the words say which."""
+
+
+async def ask(run_directory: str, command: str, arguments: msgspec.Struct, result: type[T], within: float) -> T:
+    """Ask for ``within`` seconds at most, and half a second for the way; NoAnswerError."""
+    path = protocol.api_socket(run_directory)
+    try:
+        # ZeroMQ would wait for a guard that may never come.
+        async with asyncio.timeout(within):
+            _, probe = await asyncio.open_unix_connection(str(path))
+        probe.close()
+    except TimeoutError:
+        raise NoAnswerError(f"{path}: no connection within {within:g} s") from None
+    except OSError as error:
+        raise NoAnswerError(f"{path}: {error.strerror or error}") from None
+    request = Request(protocol.VERSION, command, msgspec.Raw(msgspec.json.encode(arguments)), deadline=within)
+    context = zmq.asyncio.Context()
+    try:
+        sock = context.socket(zmq.DEALER)
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.connect(f"ipc://{path}")
+        async with asyncio.timeout(within + _ON_THE_WAY):
+            await sock.send(msgspec.json.encode(request))
+            reply = msgspec.json.decode(await sock.recv(), type=Reply)
+        if reply.error is not None:
+            raise NoAnswerError(f"the guard: {reply.error.message}")
+        return msgspec.convert(reply.result, type=result)
+    except TimeoutError:
+        raise NoAnswerError(f"the guard did not answer within {within + _ON_THE_WAY:g} s") from None
+    except (msgspec.MsgspecError, zmq.ZMQError) as error:
+        raise NoAnswerError(f"the guard: {error}") from None
+    finally:
+        context.destroy(linger=0)

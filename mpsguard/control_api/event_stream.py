@@ -1,0 +1,58 @@
+"""What happens, as a stream: each event is logged, kept for a while, and given to whoever listens."""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from mpsguard.control_api.protocol import Event
+
+KEPT: Final = 1000
+"""Events remembered for who asks later."""
+
+_GRAVE: Final = frozenset(
+    {
+        "lane_down",
+        "lane_start_failed",
+        "lane_flapping",
+        "lane_foreign",
+        "command_timeout",
+        "lane_settings_failed",
+        "active_lane_not_saved",
+        "journal_failed",
+        "journal_dropped",
+        "journal_damaged",
+        "client_unwatched",
+        "client_unbrokered",
+    }
+)
+
+
+class EventStream:
+    """Numbers events and hands them on, in order."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._recent: deque[Event] = deque(maxlen=KEPT)
+        self._listeners: list[Callable[[Event], None]] = []
+        self._log = structlog.get_logger()
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Call ``listener`` with every event from now on."""
+        self._listeners.append(listener)
+
+    def publish(self, kind: str, domain: str, **data: Any) -> None:
+        """Something happened."""
+        event = Event(next(self._numbers), time.time(), kind, domain, data)
+        self._recent.append(event)
+        log = self._log.warning if kind in _GRAVE else self._log.info
+        log(kind, domain=domain, seq=event.seq, **data)
+        for listener in self._listeners:
+            listener(event)
+
+    def recent(self) -> list[Event]:
+        """The last events, oldest first."""
+        return list(self._recent)

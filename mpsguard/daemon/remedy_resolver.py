@@ -1,0 +1,62 @@
+"""Whose policy an incident is under, and with what it can be treated there."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from mpsguard.config import RemedyName
+from mpsguard.daemon.domain import Domain
+from mpsguard.incident import Incident
+from mpsguard.incidents.remedy_executor import Treatment
+from mpsguard.linux import procfs
+from mpsguard.model import ProcessKey
+from mpsguard.remedies.policy import Standing
+from mpsguard.remedies.remedy import Remedy
+from mpsguard.remedies.terminate import Terminate
+
+
+def remedies_of(domain: Domain) -> Mapping[RemedyName, Remedy]:
+    """Every remedy there is, for one domain."""
+    remedies: Final[tuple[Remedy, ...]] = (Terminate(domain.lane_of, domain.settings.policy.command_deadline),)
+    return {remedy.name: remedy for remedy in remedies}
+
+
+def domain_of(
+    incident: Incident, of_client: Callable[[ProcessKey], str | None], of_lane: Callable[[str], str | None]
+) -> str | None:
+    """The culprit's domain, else the lane's, else the one domain of the clients concerned."""
+    if incident.culprit is not None and incident.culprit.process is not None:
+        theirs = of_client(incident.culprit.process)
+        if theirs is not None:
+            return theirs
+    if incident.lane is not None:
+        return of_lane(incident.lane)
+    concerned = (suspect.process for suspect in (*incident.candidates, *incident.victims))
+    domains = {of_client(process) for process in concerned if process is not None} - {None}
+    return domains.pop() if len(domains) == 1 else None
+
+
+class Treatments:
+    """Looks into the domains of a guard; owns nothing."""
+
+    def __init__(self, domains: Mapping[str, Domain]) -> None:
+        self._domains = domains
+        self._treatments = {
+            name: Treatment(name, domain.settings.remedies, remedies_of(domain)) for name, domain in domains.items()
+        }
+
+    def of(self, incident: Incident) -> Treatment | None:
+        """That of the domain the incident belongs to; None where that is not known."""
+        name = domain_of(incident, self._with_client, self._with_lane)
+        return None if name is None else self._treatments[name]
+
+    def standing(self, process: ProcessKey) -> Standing:
+        """What is known of a process now."""
+        if not procfs.is_running(process):
+            return Standing.ENDED
+        return Standing.STRANGER if self._with_client(process) is None else Standing.CLIENT
+
+    def _with_client(self, process: ProcessKey) -> str | None:
+        return next((name for name, domain in self._domains.items() if domain.clients.get(process) is not None), None)
+
+    def _with_lane(self, lane: str) -> str | None:
+        return next((name for name, domain in self._domains.items() if domain.lanes.named(lane) is not None), None)

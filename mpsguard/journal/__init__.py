@@ -1,0 +1,1 @@
+"""The journal: incidents, evidence and decisions on disk."""

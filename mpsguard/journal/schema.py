@@ -1,0 +1,163 @@
+"""The journal's file: opened, made if there is none, refused if it is another's, put aside if it is damaged.
+
+Why these settings:
+
+* WAL: a commit is one append, and a process killed at any moment leaves either all of it or nothing.
+* synchronous=FULL: WAL with NORMAL outlives the guard's death just as well, but not the machine's. A machine whose GPU
+  fell off the bus is reset minutes later at best, and that very incident is what one looks for after it. The price is
+  one fsync a batch, and only the journal's own thread waits for it.
+* locking_mode=EXCLUSIVE: ids are given out from memory, so two guards must not write one journal. The lock is the
+  kernel's and ends with the process that holds it.
+* auto_vacuum=INCREMENTAL: what was deleted is given back to the file system without the whole being rewritten.
+"""
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from mpsguard.journal.records import JournalError
+
+APPLICATION_ID: Final = 0x4D505347
+"""``MPSG``: `file` and this guard know the journal by it."""
+
+VERSION: Final = 1
+
+_ASIDE: Final = 2
+"""Damaged files kept; the disk is not for collecting them."""
+
+_LOG_LIMIT: Final = 4 << 20
+"""Bytes the write-ahead log is cut to once it has been read back."""
+
+_TABLES: Final = (
+    """CREATE TABLE evidence (
+        seq INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, observed_at REAL NOT NULL, wall_offset REAL NOT NULL,
+        source TEXT NOT NULL, kind TEXT NOT NULL, pid INTEGER, start_ticks INTEGER, body BLOB NOT NULL) STRICT""",
+    "CREATE INDEX evidence_by_time ON evidence (boot_id, observed_at)",
+    "CREATE INDEX evidence_by_process ON evidence (pid, start_ticks, kind)",
+    """CREATE TABLE incidents (
+        seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, boot_id TEXT NOT NULL, wall_offset REAL NOT NULL,
+        opened REAL NOT NULL, closed REAL NOT NULL, opened_wall REAL NOT NULL, closed_wall REAL NOT NULL,
+        recorded_at REAL NOT NULL, updated_at REAL NOT NULL, class TEXT NOT NULL, gpu TEXT, lane TEXT,
+        culprit_pid INTEGER, culprit_start INTEGER, confidence TEXT NOT NULL, left_out INTEGER NOT NULL,
+        clients BLOB NOT NULL, versions BLOB NOT NULL, body BLOB NOT NULL) STRICT""",
+    """CREATE TABLE decisions (
+        seq INTEGER PRIMARY KEY, incident TEXT NOT NULL REFERENCES incidents (id) ON DELETE CASCADE,
+        at REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, body BLOB NOT NULL) STRICT""",
+    "CREATE INDEX decisions_by_incident ON decisions (incident)",
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+)
+
+
+class DamagedError(Exception):
+    """The file is no database, or one that contradicts itself."""
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is at fault, and not the disk or the question."""
+    # The low byte is the kind of error; above it is the detail. A module-level failure has no code at all.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    # Read-only: we could open it for writing, so it is a header that names a format of the future, or a file that was
+    # moved away under us.
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_READONLY)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the journal, or make it. Raises DamagedError, or JournalError if it is not for this guard."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Command lines are in it: from its first moment only for us. SQLite gives the log beside it the same mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise JournalError(f"journal {path}: {error.strerror}") from None
+    connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection, path)
+    except UnicodeDecodeError:
+        # SQLite's own message quotes what it found in the file.
+        connection.close()
+        raise DamagedError("a schema that is no text") from None
+    except sqlite3.Error as error:
+        connection.close()
+        if is_damage(error):
+            raise DamagedError(str(error)) from None
+        raise JournalError(f"journal {path}: {error}") from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def put_aside(path: Path) -> Path:
+    """Move a damaged journal away, with its log; returns where to. Raises JournalError if it cannot be moved."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
+    try:
+        path.rename(aside)
+        with suppress(FileNotFoundError):
+            path.with_name(f"{path.name}-wal").rename(aside.with_name(f"{aside.name}-wal"))
+        # Of a journal that was not opened exclusively; it would be taken for the new one's.
+        path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+        earlier = [old for old in path.parent.glob(f"{path.name}.damaged-*") if not old.name.endswith("-wal")]
+        for old in sorted(earlier, key=lambda old: old.stat().st_mtime_ns)[:-_ASIDE]:
+            old.unlink()
+            old.with_name(f"{old.name}-wal").unlink(missing_ok=True)
+    except OSError as error:
+        raise JournalError(f"journal {path} is damaged and cannot be put aside: {error.strerror}") from None
+    return aside
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    # A flipped bit in a text must not make its row unreadable.
+    connection.text_factory = lambda raw: raw.decode(errors="replace")
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    try:
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        # The question has nothing wrong in it: a general error is of the file ("unsupported file format").
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            raise DamagedError(str(error)) from None
+        raise
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if tables and application != APPLICATION_ID:
+        raise JournalError(f"journal {path}: this is another program's database; move it away")
+    if version > VERSION:
+        raise JournalError(
+            f"journal {path}: version {version} was written by a newer mpsguard, this one reads up to {VERSION}; "
+            "move it away, or use that mpsguard"
+        )
+    if tables:
+        found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+        if version != VERSION or found != set(_TABLES):
+            # Version 1 is the first one: there is none before it to be brought up to date.
+            raise DamagedError("its tables are not what its version says")
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise DamagedError(verdict)
+    else:
+        # Only heeded before the first page is written.
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA wal_autocheckpoint=256")
+    connection.execute(f"PRAGMA journal_size_limit={_LOG_LIMIT}")
+    if not tables:
+        _create(connection)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    """All or nothing: who is killed in the middle leaves an empty database, which is made anew."""
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in _TABLES:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={VERSION}")
+    connection.execute("COMMIT")

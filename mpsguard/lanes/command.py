@@ -1,0 +1,197 @@
+"""Commands to one stock control daemon: one worker, one at a time, each with a deadline that counts from the asking.
+
+One at a time is not only order: while one command line is connected, the vendor's daemon drops every other one (seen
+on 535, 550 and 580). So users' commands go through the same worker as the guard's own, which go first.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.command_queue import CommandQueue, QueueFullError
+from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
+from mpsguard.linux.fd_closer import close_all
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.seqpacket import Packet
+from mpsguard.model import Credentials
+
+_MAX_LINES: Final = 4096
+_DROPPED_RETRY: Final = 0.01
+"""Seconds until the next try after the daemon dropped us: somebody else is connected, past the guard."""
+
+
+class CommandFailedError(Exception):
+    """The control daemon could not be reached, broke off, or spoke another protocol."""
+
+
+class CommandTimeoutError(CommandFailedError):
+    """The control daemon did not answer within the deadline."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What the control daemon answered to one command."""
+
+    lines: tuple[str, ...]
+    exit_status: int
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One command line, and whose it is."""
+
+    line: str
+    sender: Credentials | None = None
+    """The user's process to introduce; None for the guard itself."""
+    privileged: bool = True
+    """Whether it goes to ``control_privileged``, as a root user's front end does, or to ``control``."""
+
+
+class _DroppedError(Exception):
+    """The daemon closed the connection before it answered anything."""
+
+
+async def ask(pipe_directory: Path, command: Command, deadline: float | None) -> Reply:
+    """Send one command as the vendor's own front end does, and collect the reply.
+
+    Raises CommandTimeoutError after ``deadline`` seconds, CommandFailedError if there is no daemon to ask.
+    """
+    try:
+        async with asyncio.timeout(deadline):
+            while True:
+                try:
+                    return await _exchange(pipe_directory, command)
+                except _DroppedError:
+                    await asyncio.sleep(_DROPPED_RETRY)
+    except TimeoutError:
+        raise CommandTimeoutError(f"no answer to {command.line!r} within {deadline:g} s") from None
+    except (OSError, ProtocolError) as error:
+        raise CommandFailedError(f"{command.line!r}: {error}") from None
+
+
+async def greeting(pipe_directory: Path, deadline: float) -> bytes:
+    """How the control daemon greets; raises like `ask`. The connection is given up after it, as clients' first one."""
+    try:
+        async with asyncio.timeout(deadline):
+            with await PacketStream.connect(str(pipe_directory / "control")) as stream:
+                return mps_protocol.check_greeting((await _receive(stream)).data)
+    except TimeoutError:
+        raise CommandTimeoutError(f"no greeting within {deadline:g} s") from None
+    except (OSError, ProtocolError, _DroppedError) as error:
+        raise CommandFailedError(f"greeting: {error}") from None
+
+
+async def _exchange(pipe_directory: Path, command: Command) -> Reply:
+    name = "control_privileged" if command.privileged else "control"
+    with await PacketStream.connect(str(pipe_directory / name)) as stream:
+        word = mps_protocol.check_greeting((await _receive(stream)).data)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            # Closed at once: what it has to say about that, if anything, is still to be read.
+            for message in (
+                mps_protocol.credentials_word(word),
+                mps_protocol.encode_kind(PeerKind.UI),
+                *mps_protocol.encode_command(command.line),
+                mps_protocol.END_OF_COMMANDS,
+            ):
+                await stream.send(message, sender=command.sender)
+        lines: list[str] = []
+        while len(lines) < _MAX_LINES:
+            packet = await stream.receive(mps_protocol.PACKET_LIMIT)
+            close_all(packet.fds)
+            if packet.end:
+                if lines:
+                    raise ProtocolError("the control daemon broke off its answer")
+                raise _DroppedError("the control daemon closed the connection")
+            said = mps_protocol.decode_reply(packet.data)
+            if isinstance(said, int):
+                return Reply(tuple(lines), said)
+            lines.append(said)
+        raise ProtocolError(f"more than {_MAX_LINES} lines of reply")
+
+
+async def _receive(stream: PacketStream) -> Packet:
+    packet = await stream.receive(mps_protocol.PACKET_LIMIT)
+    close_all(packet.fds)
+    if packet.end:
+        raise _DroppedError("the control daemon closed the connection")
+    return packet
+
+
+class CommandWorker:
+    """Runs the commands to one lane in order. Owns one task; a hang costs only the asker its deadline."""
+
+    def __init__(self, pipe_directory: Path, timed_out: Callable[[str], None]) -> None:
+        """``timed_out`` is told of every command that got no answer in time."""
+        self._pipe_directory = pipe_directory
+        self._timed_out = timed_out
+        self._queue: CommandQueue[tuple[Command, float | None, asyncio.Future[Reply]]] = CommandQueue()
+        self._closed = False
+        self._task = asyncio.create_task(self._run(), name=f"commands {pipe_directory}")
+
+    async def ask(self, command: Command, deadline: float | None) -> Reply:
+        """Queue a command and await its reply; raises as the function `ask`, or at once when too many wait.
+
+        Cancelling the wait takes the command back if it has not begun, and breaks it off if it has.
+        """
+        if self._closed:
+            raise _given_up(command)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Reply] = loop.create_future()
+        due = None if deadline is None else loop.time() + deadline
+        try:
+            self._queue.put(None if command.sender is None else command.sender.uid, (command, due, answer))
+        except QueueFullError as error:
+            raise CommandFailedError(f"{command.line!r}: {error}") from None
+        return await answer
+
+    async def close(self) -> None:
+        """End the worker; who still waits for an answer, or asks later, gets CommandFailedError."""
+        self._closed = True
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        while (waiting := self._queue.take()) is not None:
+            command, _, answer = waiting
+            if not answer.done():
+                answer.set_exception(_given_up(command))
+
+    async def _run(self) -> None:
+        while True:
+            command, due, answer = await self._queue.get()
+            if answer.done():
+                continue
+            exchange = asyncio.create_task(self._ask(command, due))
+            try:
+                await asyncio.wait({exchange, answer}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not exchange.done():
+                    exchange.cancel()
+                    await asyncio.wait({exchange})
+                # Also when this task is cancelled just as the answer came: somebody waits for it.
+                _settle(answer, exchange, command)
+
+    async def _ask(self, command: Command, due: float | None) -> Reply:
+        left = None if due is None else max(due - asyncio.get_running_loop().time(), 0.0)
+        try:
+            return await ask(self._pipe_directory, command, left)
+        except CommandTimeoutError as error:
+            self._timed_out(str(error))
+            raise
+
+
+def _settle(answer: asyncio.Future[Reply], exchange: asyncio.Task[Reply], command: Command) -> None:
+    """Give what came of an exchange, which is over, to who waits for it, if somebody still does."""
+    error = _given_up(command) if exchange.cancelled() else exchange.exception()
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(exchange.result())
+
+
+def _given_up(command: Command) -> CommandFailedError:
+    return CommandFailedError(f"{command.line!r}: the lane is being given up")

@@ -1,0 +1,375 @@
+"""A lane: one stock control daemon in a private pipe directory, started, adopted, watched, and left alive at the end.
+
+The lane's processes outlive the guard. `run` looks after them until it is cancelled; cancelling ends the looking,
+never the lane. Who wants the lane itself to end sends the vendor's ``quit`` (see `Lane.quit`).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from mpsguard.lanes import command, control_process, lane_directories, lane_state, settings
+from mpsguard.lanes.burst_limit import BurstLimit, backoff
+from mpsguard.lanes.command import Command, CommandFailedError, CommandTimeoutError, CommandWorker, Reply
+from mpsguard.lanes.control_process import Launch, Launcher, StartError
+from mpsguard.lanes.server_watch import ServerWatch
+from mpsguard.lanes.settings import Setting
+from mpsguard.lanes.settings_store import SettingsStore
+from mpsguard.lanes.single_flight import Fresh
+from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
+
+_BUSY_POLL: Final = 0.05
+"""Seconds between two questions while clients wait for a lane in FAULT or INITIALIZING, which tells nobody its end."""
+
+_FOREIGN_POLL: Final = 1.0
+"""Seconds between two looks at a lane in which somebody else's daemon runs; nothing tells when that ends."""
+
+_FIRST_BACKOFF: Final = 0.25
+"""Seconds, doubled with every start that fails in a row."""
+
+_DYING: Final = 0.5
+"""Seconds between the end of a process' sockets and the end of the process, at most."""
+
+_CONNECTING: Final = 64
+"""Connections being made at once; the vendor's backlog is 128 and its servers and debuggers need room in it."""
+
+Notice = Callable[[str, Mapping[str, Any]], None]
+"""Told of what happens to the lane: a kind, such as ``lane_state``, and its particulars."""
+
+
+class LaneSpec(msgspec.Struct, frozen=True):
+    """What a lane is made of; times in seconds."""
+
+    name: str
+    domain: str
+    pipe_directory: Path
+    log_directory: Path
+    control_binary: str
+    multiuser: bool
+    gpus: tuple[str, ...]
+    command_deadline: float
+    start_deadline: float
+    check_interval: float
+    restart_burst: int
+    restart_window: float
+
+    @property
+    def launch(self) -> Launch:
+        """What it takes to start the control daemon."""
+        return Launch(
+            name=self.name,
+            pipe_directory=str(self.pipe_directory),
+            log_directory=str(self.log_directory),
+            control_binary=self.control_binary,
+            multiuser=self.multiuser,
+            gpus=self.gpus,
+            start_deadline=self.start_deadline,
+        )
+
+
+class Lane:
+    """See the module. All methods belong to one event loop."""
+
+    def __init__(
+        self, spec: LaneSpec, store: SettingsStore, notice: Notice, launcher: Launcher = control_process.launch
+    ) -> None:
+        self.spec = spec
+        self._launcher = launcher
+        self.report = LaneReport(
+            name=spec.name,
+            domain=spec.domain,
+            state=LaneState.INITIALIZING,
+            reason="not looked at yet",
+            since=time.time(),
+            pipe_directory=str(spec.pipe_directory),
+            log_directory=str(spec.log_directory),
+            settings=store.load(),
+        )
+        self.greeting: bytes | None = None
+        """How the control daemon greets its peers; None until one has been seen."""
+        self._store = store
+        self._notice = notice
+        self._changed = asyncio.Event()
+        self._worker = CommandWorker(spec.pipe_directory, lambda text: notice("command_timeout", {"detail": text}))
+        self._prompted = asyncio.Event()
+        self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set)
+        self._fresh = Fresh(self._observe)
+        self._control: ProcessHandle | None = None
+        self._settled = False
+        """Whether the control daemon has the lane's settings; until then nobody is admitted."""
+        self._limit = BurstLimit(spec.restart_burst, spec.restart_window)
+        self._quitting = asyncio.Event()
+        self._quits = 0
+        """How many were sent, less those that reached nobody."""
+        self._connecting = asyncio.Semaphore(_CONNECTING)
+
+    # What others ask of a lane.
+
+    async def fresh(self) -> LaneReport:
+        """The lane's report from evidence gathered after this call."""
+        return await self._fresh()
+
+    def admits_now(self) -> bool:
+        """Whether a client may be handed over at once, on the strength of an answer given a moment ago."""
+        return self.report.state is LaneState.ACTIVE and self._watch.undisturbed()
+
+    async def admitting(self) -> LaneReport:
+        """Wait until a client may be handed to the lane; see `lane_state.admits`. Has no deadline of its own."""
+        while True:
+            changed = self._changed
+            report = await self.fresh()
+            if lane_state.admits(report.state):
+                return report
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if report.state is LaneState.DOWN else _BUSY_POLL):
+                    await changed.wait()
+
+    async def reachable(self) -> None:
+        """Wait until there is a control daemon. Has no deadline of its own."""
+        while not self.control_alive():
+            await self._changed.wait()
+
+    async def ask(self, line: str) -> Reply:
+        """Send a command as the guard itself, with the lane's own deadline; raises CommandFailedError."""
+        return await self._worker.ask(Command(line), self.spec.command_deadline)
+
+    async def ask_for(self, user: Command, deadline: float | None) -> Reply:
+        """Send a user's command; raises CommandFailedError, after ``deadline`` seconds if there is one."""
+        return await self._worker.ask(user, deadline)
+
+    async def clients(self) -> dict[int, int]:
+        """Client pid to server pid, as the control daemon lists them now; raises CommandFailedError."""
+        return await self._watch.clients()
+
+    async def connect(self, privileged: bool) -> PacketStream:
+        """A connection to the control daemon's own socket; OSError if nobody listens there."""
+        async with self._connecting:
+            name = "control_privileged" if privileged else "control"
+            return await PacketStream.connect(str(self.spec.pipe_directory / name))
+
+    async def record(self, setting: Setting) -> None:
+        """Read a setting back that somebody may have changed, and keep it for the next start of the lane."""
+        with suppress(CommandFailedError):
+            reply = await self.ask(setting.query)
+            desired = settings.with_read_back(self.report.settings, setting, reply.lines)
+            if desired != self.report.settings:
+                self._set(settings=desired)
+                self._save(desired)
+                self._notice("lane_setting", {"setting": setting.name, "device": setting.device})
+
+    def control_alive(self) -> bool:
+        """Whether the control daemon lives."""
+        return self._control is not None and self._control.alive()
+
+    async def has_died(self) -> bool:
+        """Whether the control daemon is dead, or dies now: its sockets close a moment before its pidfd says so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DYING):
+                while self.control_alive():
+                    await self._changed.wait()
+        return not self.control_alive()
+
+    def expect_quit(self) -> None:
+        """Say that the control daemon was told to quit, so that its end is no failure and it is not started again.
+
+        Nor is it if it does not run; one that is just being started is told when it is there.
+        """
+        self._quits += 1
+        self._quitting.set()
+
+    async def quit(self, user: Command) -> Reply:
+        """Tell the control daemon to quit by a user's command, which is expected from now on; CommandFailedError.
+
+        No longer, if the command did not reach a daemon that lives on: then its end would be a failure again.
+        """
+        self.expect_quit()
+        try:
+            return await self.ask_for(user, None)
+        except CommandFailedError:
+            if not await self.has_died():
+                self._quits -= 1
+                if not self._quits:
+                    self._quitting.clear()
+            raise
+
+    # Looking after the lane.
+
+    async def run(self) -> None:
+        """Adopt or start the control daemon and keep one running; returns only after an expected quit."""
+        try:
+            # A lane of an earlier version may be open to strangers. What cannot be mended fails when it is used.
+            with suppress(OSError):
+                lane_directories.shut(self.spec.pipe_directory, multiuser=self.spec.multiuser)
+            failures = 0
+            while not self._quitting.is_set():
+                found = await self._look()
+                if isinstance(found, str):
+                    await self._pause(_FOREIGN_POLL)
+                    continue
+                adopted = found is not None
+                process = found or await self._start()
+                if process is None:
+                    failures += 1
+                    await self._pause(backoff(failures, _FIRST_BACKOFF, self.spec.restart_window))
+                    continue
+                failures = 0
+                await self._look_after(process, adopted)
+            self._set(state=LaneState.DOWN, reason=TOLD_TO_QUIT, control=None, servers=())
+        finally:
+            await self._fresh.close()
+            await self._worker.close()
+            self._watch.end()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but no longer than until the lane is told to quit."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quitting.wait()
+
+    async def _look(self) -> ProcessKey | str | None:
+        """The control daemon that runs in the lane if it is ours, None if none does, or why it is not ours."""
+        evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline)
+        found = control_process.verdict(evidence, self.spec.pipe_directory)
+        if isinstance(found, ProcessKey):
+            return found
+        if evidence.lock_holder is None:
+            return None
+        reason = f"not ours: {found}"
+        if self.report.reason != reason:
+            self._set(state=LaneState.DOWN, reason=reason)
+            self._notice("lane_foreign", {"detail": found})
+        return reason
+
+    async def _start(self) -> ProcessKey | None:
+        loop = asyncio.get_running_loop()
+        wait = self._limit.wait(loop.time())
+        if wait:
+            self._set(state=LaneState.DOWN, flapping=True, control=None, servers=())
+            self._notice("lane_flapping", {"wait_seconds": round(wait, 1), "starts": self.report.starts})
+            await self._pause(wait)
+            if self._quitting.is_set():
+                return None
+        self._limit.happened(loop.time())
+        self._set(state=LaneState.INITIALIZING, reason="the control daemon is starting", starts=self.report.starts + 1)
+        try:
+            lane_directories.make(self.spec.pipe_directory, self.spec.log_directory, multiuser=self.spec.multiuser)
+            await self._launcher(self.spec.launch)
+        except (StartError, OSError) as error:
+            self._set(state=LaneState.DOWN, reason=str(error))
+            self._notice("lane_start_failed", {"detail": str(error)})
+            return None
+        evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline)
+        found = control_process.verdict(evidence, self.spec.pipe_directory)
+        if isinstance(found, str):
+            self._set(state=LaneState.DOWN, reason=found)
+            self._notice("lane_start_failed", {"detail": found})
+            return None
+        return found
+
+    async def _look_after(self, process: ProcessKey, adopted: bool) -> None:
+        """Bring the lane to its settings, then watch it until its control daemon has ended."""
+        try:
+            control = ProcessHandle.hold(process)
+        except ProcessLookupError:
+            return
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        self._watch.begin()
+        self._control = control
+
+        def has_ended() -> None:
+            # Readable from now on for ever: once told is enough.
+            loop.remove_reader(control.fileno())
+            ended.set()
+
+        loop.add_reader(control.fileno(), has_ended)
+        checker = asyncio.create_task(self._check(), name=f"check {self.spec.name}")
+        try:
+            self._set(control=process, adopted=adopted, flapping=False)
+            self._notice("lane_adopted" if adopted else "lane_started", {"control": process.pid})
+            if self._quitting.is_set():
+                with suppress(CommandFailedError):
+                    await self.ask("quit")
+            await self._settle()
+            self._notice("lane_settled", {"adopted": adopted})
+            await ended.wait()
+        finally:
+            checker.cancel()
+            with suppress(asyncio.CancelledError):
+                await checker
+            loop.remove_reader(control.fileno())
+            self._control = None
+            self._settled = False
+            control.close()
+            self._watch.end()
+        self._set(state=LaneState.DOWN, reason=f"control daemon {process.pid} ended", control=None, servers=())
+        if not self._quitting.is_set():
+            self._notice("lane_down", {"control": process.pid})
+
+    async def _settle(self) -> None:
+        """Learn the greeting and replay the settings; what fails is retried by nobody but shows in the state."""
+        try:
+            self.greeting = await command.greeting(self.spec.pipe_directory, self.spec.command_deadline)
+            for line in settings.replay_commands(self.report.settings):
+                await self.ask(line)
+        except CommandFailedError as error:
+            self._notice("lane_settings_failed", {"detail": str(error)})
+        self._settled = True
+        await self.fresh()
+
+    async def _check(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.spec.check_interval):
+                    await self._prompted.wait()
+            self._prompted.clear()
+            await self.fresh()
+
+    async def _observe(self) -> LaneReport:
+        """One look at the evidence. Never raises: what cannot be known is a state."""
+        if not self.control_alive():
+            if self.report.state is not LaneState.INITIALIZING:
+                self._set(state=LaneState.DOWN)
+            return self.report
+        if self._quitting.is_set() or not self._settled:
+            return self.report
+        try:
+            if self.greeting is None:
+                self.greeting = await command.greeting(self.spec.pipe_directory, self.spec.command_deadline)
+            servers = await self._watch.observe()
+        except CommandFailedError as error:
+            if self.control_alive():
+                unsure = "does not answer" if isinstance(error, CommandTimeoutError) else "cannot be asked"
+                self._set(state=LaneState.UNKNOWN, reason=f"the control daemon {unsure}: {error}")
+            return self.report
+        state, reason = lane_state.decide(servers)
+        self._set(state=state, reason=reason, servers=servers)
+        return self.report
+
+    def _save(self, desired: Any) -> None:
+        try:
+            self._store.save(desired)
+        except OSError as error:
+            self._notice("settings_not_saved", {"detail": str(error)})
+
+    def _set(self, **changes: Any) -> None:
+        """Change the report; a new state is stamped, told, and wakes who waits for it."""
+        before = self.report
+        if "state" in changes and changes["state"] is not before.state:
+            changes["since"] = time.time()
+        self.report = msgspec.structs.replace(before, **changes)
+        if self.report.state is not before.state:
+            self._notice(
+                "lane_state",
+                {"state": self.report.state.value, "was": before.state.value, "reason": self.report.reason},
+            )
+        if self.report != before:
+            self._changed.set()
+            self._changed = asyncio.Event()

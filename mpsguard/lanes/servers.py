@@ -1,0 +1,108 @@
+"""The servers of one lane: which there are, that they live, and what state the control daemon reports for each."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+from mpsguard.lanes.command import Reply
+from mpsguard.lanes.server_log import LogHint
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import Server
+
+_PID = re.compile(r"^\s*([1-9][0-9]{0,9})\s*$")
+_UNKNOWN_COMMAND = 'Unknown command "get_server_status"'
+
+_MOST_IN_FAULT = 64
+"""A lane has one server at a time; whoever can write to its log can make up others, and push out the oldest."""
+
+Ask = Callable[[str], Awaitable[Reply]]
+
+
+class Servers:
+    """Owns a handle on every server of the lane; ``ended`` is called when one of them has ended."""
+
+    def __init__(self, ask: Ask, ended: Callable[[], None]) -> None:
+        self._ask = ask
+        self._ended = ended
+        self._handles: dict[int, ProcessHandle] = {}
+        self._in_fault: dict[int, None] = {}
+        """Servers whose log says so; only believed where the driver has no get_server_status."""
+        self._status_known = True
+
+    def close(self) -> None:
+        """Give all handles back."""
+        for pid in list(self._handles):
+            self._drop(pid)
+        self._in_fault.clear()
+        self._status_known = True
+
+    def note(self, pid: int, hint: LogHint) -> None:
+        """Take in what server.log says of a server."""
+        if hint is LogHint.FAULT_BEGINS:
+            self._in_fault[pid] = None
+            if len(self._in_fault) > _MOST_IN_FAULT:
+                del self._in_fault[next(iter(self._in_fault))]
+        else:
+            self._in_fault.pop(pid, None)
+
+    async def observe(self) -> tuple[Server, ...]:
+        """The servers and their states, asked now. Raises what asking raises."""
+        for pid in [pid for pid, handle in self._handles.items() if not handle.alive()]:
+            self._drop(pid)
+        if not self._handles:
+            await self._list()
+        seen = [await self._state(pid) for pid in list(self._handles)]
+        if None in seen:
+            # The control daemon no longer knows one of them: see which there are now.
+            await self._list()
+            seen = [await self._state(pid) for pid in list(self._handles)]
+        return tuple(server for server in seen if server is not None)
+
+    async def clients(self) -> dict[int, int]:
+        """Client pid to server pid, as the control daemon lists them now."""
+        await self._list()
+        found: dict[int, int] = {}
+        for pid in list(self._handles):
+            reply = await self._ask(f"get_client_list {pid}")
+            found.update((int(match[1]), pid) for match in map(_PID.match, reply.lines) if match)
+        return found
+
+    async def _list(self) -> None:
+        reply = await self._ask("get_server_list")
+        listed = {int(match[1]) for match in map(_PID.match, reply.lines) if match}
+        for pid in set(self._handles) - listed:
+            self._drop(pid)
+        for pid in listed - set(self._handles):
+            try:
+                handle = ProcessHandle.open(pid)
+            except ProcessLookupError:
+                continue
+            self._handles[pid] = handle
+            asyncio.get_running_loop().add_reader(handle.fileno(), self._gone, pid)
+
+    async def _state(self, pid: int) -> Server | None:
+        handle = self._handles.get(pid)
+        if handle is None:
+            return None
+        word = "FAULT" if pid in self._in_fault else "ACTIVE"
+        if self._status_known:
+            reply = await self._ask(f"get_server_status {pid}")
+            said = reply.lines[0].strip() if reply.lines else ""
+            if said.startswith(_UNKNOWN_COMMAND):
+                self._status_known = False
+            elif "not found" in said:
+                return None
+            else:
+                word = said
+        return Server(handle.key, word)
+
+    def _gone(self, pid: int) -> None:
+        self._drop(pid)
+        self._ended()
+
+    def _drop(self, pid: int) -> None:
+        handle = self._handles.pop(pid, None)
+        self._in_fault.pop(pid, None)
+        if handle is not None:
+            asyncio.get_running_loop().remove_reader(handle.fileno())
+            handle.close()

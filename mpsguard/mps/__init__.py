@@ -1,1 +1,0 @@
-"""The stock MPS daemon, driven: handshake, commands, lane."""

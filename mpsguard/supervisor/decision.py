@@ -1,0 +1,301 @@
+"""What the supervisor of a program does next: a pure function of the processes there are, and of what happened.
+
+The supervisor is not in the path of a takeover: the vault promotes whoever was ready first. It follows, and sees to it
+that there is always one process that serves, or is about to, and one that stands by.
+
+active ends with 0              the program is done: the others are ended
+active ends otherwise           the standby, ready or on its way to it, is the active one; without one, a new one is
+standby ends                    another one, once there is an active one that is ready
+another process is promoted     the old active one is superseded: it writes nothing any more, and is ended
+nobody is promoted in time      the one that should have been is ended (the session had been left in order, or is gone)
+active ends, again and again    after `give_up` deaths in a row, none of a process that had settled, the program is over
+
+Processes are told apart by numbers, which are given in the order in which they are started.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from mpsguard.supervisor.role import Role
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A process of the program that has not ended."""
+
+    number: int
+    role: Role
+    ready: bool = False
+    settled: bool = False
+    """Whether it has been ready, or promoted, for the settling time."""
+    superseded: bool = False
+    """It was the active one, and another one has been promoted."""
+
+
+class State(msgspec.Struct, frozen=True):
+    """All there is to know. At most one standby, and at most one start to come."""
+
+    give_up: int
+    """After so many deaths of the active process in a row, none of which had settled, the program is given up."""
+    members: tuple[Member, ...] = ()
+    active: int | None = None
+    """Who is the active one, or is to be promoted next."""
+    promotion_due: bool = False
+    """Whether the active one was a standby, is ready, and has not said yet that it was promoted."""
+    coming: Role | None = None
+    """The role of the process whose start is due, at once or later."""
+    next_number: int = 0
+    deaths: int = 0
+    """Deaths of the active process since one settled."""
+    standby_deaths: int = 0
+    """Deaths of standbys since one settled."""
+    code: int = 0
+    """Exit code of the active process that ended last."""
+    given_up: bool = False
+    """Whether it is over because of too many deaths."""
+    over: bool = False
+    """Nothing is started any more: the program is done, was given up, or is being stopped."""
+
+    def member(self, number: int) -> Member | None:
+        """The process of that number; None if it has ended."""
+        return next((member for member in self.members if member.number == number), None)
+
+    @property
+    def serving(self) -> int | None:
+        """Who may have connections kept, and taken: the active one, once it was promoted if it was a standby."""
+        member = None if self.active is None else self.member(self.active)
+        if member is None or (member.role is Role.STANDBY and (self.promotion_due or not member.ready)):
+            return None
+        return member.number
+
+    @property
+    def standby(self) -> Member | None:
+        """The one that stands by, or will."""
+        return next((m for m in self.members if m.number != self.active and not m.superseded), None)
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The process whose start was due has been started; it has the number `State.next_number`."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A process says so."""
+
+    number: int
+
+
+class Promoted(msgspec.Struct, frozen=True):
+    """A process says so."""
+
+    number: int
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A process has lived for the settling time since it became ready, or since its promotion if that came later.
+
+    That it was ready is not enough: a program that dies right afterwards would be started without end.
+    """
+
+    number: int
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A process has ended, and all it has said before is known."""
+
+    number: int
+    code: int
+
+
+class NotPromoted(msgspec.Struct, frozen=True):
+    """The time for a promotion is over."""
+
+    number: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """The user wants the program to end, and has told all its processes. Without any, ``code`` is its exit code."""
+
+    code: int
+
+
+Event = Started | Ready | Promoted | Settled | Ended | NotPromoted | Stop
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Start a process ``after`` so many seconds; instead of one that was to be started later."""
+
+    role: Role
+    after: float
+
+
+class AwaitPromotion(msgspec.Struct, frozen=True):
+    """From now on a process has a limited time to be promoted."""
+
+    number: int
+
+
+class Supersede(msgspec.Struct, frozen=True):
+    """See to it that a process, whose place another one has, writes to nobody any more, and ends."""
+
+    number: int
+
+
+class End(msgspec.Struct, frozen=True):
+    """End a process in order."""
+
+    number: int
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The program has ended, with this exit code."""
+
+    code: int
+
+
+Action = Start | AwaitPromotion | Supersede | End | Finish
+
+_ENDED_BY_US: Final = frozenset({0, 128 + 9, 128 + 15})
+"""Exit codes of a process that was superseded: in order, by SIGKILL, by SIGTERM."""
+
+LONGEST_DELAY: Final = 30.0
+_FIRST_DELAY: Final = 0.25
+
+
+def delay(deaths: int) -> float:
+    """Seconds to wait after so many deaths in a row: the first time none, then twice as long each time."""
+    return 0.0 if deaths <= 1 else min(_FIRST_DELAY * 2.0 ** min(deaths - 2, 30), LONGEST_DELAY)
+
+
+def begin(give_up: int) -> tuple[State, list[Action]]:
+    """Nobody is there yet."""
+    return State(give_up, coming=Role.ACTIVE), [Start(Role.ACTIVE, 0.0)]
+
+
+def decide(state: State, event: Event) -> tuple[State, list[Action]]:
+    """What is so after ``event``, and what is to be done about it, in this order."""
+    match event:
+        case Started():
+            return _started(state), []
+        case Ready(number):
+            return _ready(state, number)
+        case Promoted(number):
+            return _promoted(state, number)
+        case Settled(number):
+            return _settled(state, number), []
+        case Ended(number, code):
+            return _ended(state, number, code)
+        case NotPromoted(number):
+            return _not_promoted(state, number)
+        case Stop(code):
+            state = replace(state, over=True, coming=None, code=code if state.active is None else state.code)
+            return state, [] if state.members else [Finish(state.code)]
+
+
+def _started(state: State) -> State:
+    assert state.coming is not None
+    number = state.next_number
+    return replace(
+        state,
+        members=(*state.members, Member(number, state.coming)),
+        active=number if state.coming is Role.ACTIVE else state.active,
+        coming=None,
+        next_number=number + 1,
+    )
+
+
+def _ready(state: State, number: int) -> tuple[State, list[Action]]:
+    member = state.member(number)
+    if member is None or member.ready or member.superseded:
+        return state, []
+    members = tuple(replace(m, ready=True) if m.number == number else m for m in state.members)
+    state = replace(state, members=members)
+    if number != state.active:
+        return state, []
+    if member.role is Role.STANDBY:
+        return replace(state, promotion_due=True), [AwaitPromotion(number)]
+    return _with_standby(state)
+
+
+def _promoted(state: State, number: int) -> tuple[State, list[Action]]:
+    member = state.member(number)
+    if member is None or member.superseded or member.role is Role.ACTIVE:
+        return state, []
+    before = state.active if state.active != number else None
+    members = tuple(
+        replace(m, ready=True, settled=False) if m.number == number else _superseded(m) if m.number == before else m
+        for m in state.members
+    )
+    state = replace(state, members=members, active=number, promotion_due=False)
+    state, more = _with_standby(state)
+    return state, [*([Supersede(before)] if before is not None else []), *more]
+
+
+def _settled(state: State, number: int) -> State:
+    member = state.member(number)
+    if member is None or member.superseded:
+        return state
+    members = tuple(replace(m, settled=True) if m.number == number else m for m in state.members)
+    state = replace(state, members=members)
+    return replace(state, deaths=0) if number == state.active else replace(state, standby_deaths=0)
+
+
+def _superseded(member: Member) -> Member:
+    return replace(member, superseded=True)
+
+
+def _not_promoted(state: State, number: int) -> tuple[State, list[Action]]:
+    if state.active != number or not state.promotion_due:
+        return state, []
+    members = tuple(_superseded(m) if m.number == number else m for m in state.members)
+    state = replace(state, members=members, active=None, promotion_due=False)
+    state, more = _finish(state) if state.over else _next_active(state)
+    return state, [End(number), *more]
+
+
+def _ended(state: State, number: int, code: int) -> tuple[State, list[Action]]:
+    member = state.member(number)
+    if member is None:
+        return state, []
+    state = replace(state, members=tuple(m for m in state.members if m.number != number))
+    if number == state.active:
+        return _active_ended(state, code)
+    if state.over:
+        return state, [] if state.members else [Finish(state.code)]
+    if member.superseded:
+        # Its successor may be promoted before its death is known here. An end that may be our doing is no death.
+        by_itself = code not in _ENDED_BY_US
+        return replace(state, deaths=state.deaths + 1) if by_itself and not member.settled else state, []
+    return _with_standby(replace(state, standby_deaths=state.standby_deaths + 1))
+
+
+def _active_ended(state: State, code: int) -> tuple[State, list[Action]]:
+    state = replace(state, active=None, promotion_due=False, code=code)
+    if state.over or code == 0:
+        return _finish(state)
+    state = replace(state, deaths=state.deaths + 1)
+    if state.deaths >= state.give_up:
+        return _finish(replace(state, given_up=True))
+    return _next_active(state)
+
+
+def _finish(state: State) -> tuple[State, list[Action]]:
+    """Start nothing any more, end those that live."""
+    ends = [] if state.over else [End(member.number) for member in state.members if not member.superseded]
+    state = replace(state, over=True, coming=None)
+    return state, [*ends] if state.members else [Finish(state.code)]
+
+
+def _next_active(state: State) -> tuple[State, list[Action]]:
+    heir = state.standby
+    if heir is not None:
+        state = replace(state, active=heir.number, promotion_due=heir.ready)
+        return state, [AwaitPromotion(heir.number)] if heir.ready else []
+    return replace(state, coming=Role.ACTIVE), [Start(Role.ACTIVE, delay(state.deaths))]
+
+
+def _with_standby(state: State) -> tuple[State, list[Action]]:
+    active = None if state.serving is None else state.member(state.serving)
+    if state.over or active is None or not active.ready or state.standby is not None or state.coming is not None:
+        return state, []
+    return replace(state, coming=Role.STANDBY), [Start(Role.STANDBY, delay(max(state.deaths, state.standby_deaths)))]
