@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from mpsguard.cli import (
     clients,
-    end_work,
     events,
     incident,
     incidents,
@@ -19,6 +18,7 @@ from mpsguard.cli import (
     vault,
 )
 from mpsguard.control_api.handler import Handler
+from mpsguard.daemon.commands import end_work
 from mpsguard.daemon.guard import Guard
 
 HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {

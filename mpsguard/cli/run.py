@@ -14,11 +14,12 @@ import click
 
 from mpsguard import config
 from mpsguard.broker.client_table import PROGRAM_VARIABLE
-from mpsguard.cli import end_work, listening
+from mpsguard.cli import listening
 from mpsguard.cli.config_option import config_option
 from mpsguard.cli.listening import Address
 from mpsguard.config import ConfigError
 from mpsguard.control_api import async_client
+from mpsguard.control_api.messages import end_work
 from mpsguard.linux import process_tree
 from mpsguard.model import ProcessKey
 from mpsguard.supervisor.child_process import Wrapped

@@ -16,8 +16,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, Protocol
 
-from mpsguard.cli.end_work import Outcome
 from mpsguard.control_api.async_client import NoAnswerError
+from mpsguard.control_api.messages.end_work import Outcome
 from mpsguard.linux import process_tree
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import ProcessKey

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 400
-TYPED = ("demo", "examples", "fault_injection", "kmod_patch", "gpu_suite", "mpsguard", "results", "tests")
+TYPED = ("examples", "fault_injection", "kmod_patch", "mpsguard", "tests")
 
 
 def tracked() -> list[Path]:

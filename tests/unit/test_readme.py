@@ -10,7 +10,7 @@ import pytest
 from mpsguard import config
 from mpsguard.cli.ctl import COMMANDS
 from mpsguard.cli.session import Exit
-from results import reference
+from tests.gpu.results import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

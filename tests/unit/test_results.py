@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from results import main, origin
-from results.recorder import Recorder, peer
-from results.schema import DIRECTORY, Result, ResultError, encode, load, load_all, newest
-from results.table import NONE_YET, cells, figure, markdown, number, show
+from tests.gpu.results import main, origin
+from tests.gpu.results.recorder import Recorder, peer
+from tests.gpu.results.schema import DIRECTORY, Result, ResultError, encode, load, load_all, newest
+from tests.gpu.results.table import NONE_YET, cells, figure, markdown, number, show
 
 ROW = {
     "name": "clients that died",

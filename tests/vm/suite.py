@@ -15,8 +15,8 @@ from kmod_patch.errors import KmodError
 from kmod_patch.kernel import Headers
 from kmod_patch.tree import BRANCHES as KNOWN_BRANCHES
 from kmod_patch.tree import open_tree
-from results.recorder import Recorder
-from results.schema import Peer
+from tests.gpu.results.recorder import Recorder
+from tests.gpu.results.schema import Peer
 from tests.vm import instructions, sources, workshop
 from tests.vm.guests import run_program
 from tests.vm.machine import Run

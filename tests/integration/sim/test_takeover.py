@@ -11,8 +11,8 @@ from datetime import datetime
 import pytest
 
 from fault_injection.sim.script import Script
-from mpsguard.cli import end_work
 from mpsguard.control_api import async_client
+from mpsguard.control_api.messages import end_work
 from mpsguard.linux import process_tree, procfs
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.termination import Work

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpu_suite.core.leftovers import end_all
+from tests.gpu.core.leftovers import end_all
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEADLINE = 240.0
@@ -28,8 +28,8 @@ def directory() -> Iterator[Path]:
 
 _ONE_SCENE = """
 import sys
-from demo import main
-from demo.scenes import SCENES
+from examples.demo import main
+from examples.demo.scenes import SCENES
 main.SCENES = [scene for scene in SCENES if scene.name == sys.argv[1]]
 sys.exit(main.main(sys.argv[2:]))
 """

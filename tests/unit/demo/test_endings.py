@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.scenes import standby
-from gpu_suite.core import leftovers
+from examples.demo.scenes import standby
+from tests.gpu.core import leftovers
 from tests.unit.demo import scratch
 
 pytestmark = pytest.mark.slow(seconds=60, reason="starts the demo for each signal")

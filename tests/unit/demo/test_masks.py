@@ -1,6 +1,6 @@
 """Two transcripts of the same observations are the same."""
 
-from demo.masks import masked
+from examples.demo.masks import masked
 
 PRINTED = """\
 mpsguard 0.1.0 healthy for 12s

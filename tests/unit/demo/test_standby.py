@@ -9,18 +9,18 @@ from contextlib import contextmanager
 
 import pytest
 
-from demo import machine, tour
-from demo.machine import Machine, SimulatedDemoPrograms
-from demo.reader import Reader
-from demo.scenes import standby
-from demo.screen import Screen
-from demo.stage import Place, Stage
+from examples.demo import machine, tour
+from examples.demo.machine import Machine, SimulatedDemoPrograms
+from examples.demo.reader import Reader
+from examples.demo.scenes import standby
+from examples.demo.screen import Screen
+from examples.demo.stage import Place, Stage
 from fault_injection.holders import holders
 from fault_injection.takeover import model
 from fault_injection.takeover.model import Request
-from gpu_suite.core import leftovers
-from gpu_suite.core.bench import Bench
 from mpsguard import client
+from tests.gpu.core import leftovers
+from tests.gpu.core.bench import Bench
 from tests.unit.demo import scratch
 
 pytestmark = pytest.mark.slow(seconds=5, reason="runs a scene of the demo")

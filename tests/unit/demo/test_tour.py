@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from demo.scenes import SCENES
-from gpu_suite.core import leftovers
+from examples.demo.scenes import SCENES
+from tests.gpu.core import leftovers
 from tests.unit.demo import scratch
 
 pytestmark = pytest.mark.slow(seconds=60, reason="runs the whole demo")

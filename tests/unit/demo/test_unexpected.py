@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from demo import actor, machine, main
-from demo.fact import Cell, Fact
-from demo.scenes import aftermath
-from demo.screen import Screen
-from demo.stage import GuardedPlace, Scene, Stage, StockPlace
-from gpu_suite.core.bench import Bench
-from gpu_suite.core.errors import SuiteError
+from examples.demo import actor, machine, main
+from examples.demo.fact import Cell, Fact
+from examples.demo.scenes import aftermath
+from examples.demo.screen import Screen
+from examples.demo.stage import GuardedPlace, Scene, Stage, StockPlace
+from tests.gpu.core.bench import Bench
+from tests.gpu.core.errors import SuiteError
 from tests.unit.demo import scratch
 
 pytestmark = pytest.mark.slow(seconds=10, reason="runs scenes of the demo")
@@ -61,7 +61,7 @@ def test_neighbours_that_live_are_reported_alive(stage: Stage, monkeypatch: pyte
 def test_isolation_would_be_noticed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the guard too: what was not isolated is what died, not what the tour says of itself."""
     monkeypatch.setattr(actor, "SHOWS", 0.2)
-    monkeypatch.setattr("demo.stage._PARKS", 0.2)
+    monkeypatch.setattr("examples.demo.stage._PARKS", 0.2)
     with stage.guarded() as place:
         neighbours, late = aftermath.guarded(place, lambda _: None, "why")
     assert neighbours.text == "neighbours: 3 of 3 lived on"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_suite import ordered_cost, preload_cost
-from gpu_suite.core.errors import SuiteError
-from gpu_suite.core.programs import CUDA
+from tests.gpu import ordered_cost, preload_cost
+from tests.gpu.core.errors import SuiteError
+from tests.gpu.core.programs import CUDA
 
 pytestmark = pytest.mark.slow(seconds=10, reason="compiles CUDA programs")
 

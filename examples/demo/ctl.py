@@ -1,0 +1,59 @@
+"""`mpsguard-ctl` as the reader would type it, and as a program reads it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.gpu.core.errors import SuiteError
+from tests.gpu.core.guard import REPOSITORY
+
+_DEADLINE: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a command printed and how it exited."""
+
+    text: str
+    exit_status: int
+
+
+@dataclass(frozen=True)
+class Ctl:
+    """`mpsguard-ctl` for the guard with this run directory."""
+
+    run_directory: Path
+
+    def run(self, *arguments: str) -> Printed:
+        """Run it; SuiteError if there is no end to it."""
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONPATH": path, "MPSGUARD_RUN_DIRECTORY": str(self.run_directory)}
+        command = [sys.executable, "-m", "mpsguard.cli.ctl", *arguments]
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_DEADLINE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SuiteError(f"mpsguard-ctl {' '.join(arguments)} did not end within {_DEADLINE:g} s") from None
+        return Printed(done.stdout, done.returncode)
+
+    def domain(self) -> Mapping[str, Any]:
+        """The one domain in `mpsguard-ctl --json status`; SuiteError with what was printed if there is none."""
+        printed = self.run("--json", "status")
+        try:
+            (domain,) = json.loads(printed.text)["domains"]
+        except (ValueError, KeyError, TypeError):
+            raise SuiteError(f"mpsguard-ctl status: {printed.text.strip()}") from None
+        found: Mapping[str, Any] = domain
+        return found

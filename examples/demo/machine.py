@@ -1,0 +1,79 @@
+"""What the tour runs on: the simulated stack, or this machine's GPU."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from tests.gpu.core import programs
+from tests.gpu.core.errors import NotRunError
+from tests.gpu.core.programs import CudaPrograms, Programs, Work
+from tests.gpu.results import origin
+from tests.gpu.simulated import SimulatedPrograms
+
+_LONG_KERNEL: Final = Path(__file__).resolve().parent / "simulated_long_kernel.py"
+_LONG: Final = Work(seconds=60, work=4_000_000, controlled=True)
+"""Kernels of a tenth of a second on an H200: a kill from outside meets one of them."""
+
+
+class DemoPrograms(Programs, Protocol):
+    """The suite's client programs and one more."""
+
+    def long_kernel(self) -> list[str]:
+        """A client that, once released, always has a kernel in flight."""
+
+
+@dataclass(frozen=True)
+class RealDemoPrograms(CudaPrograms):
+    """The CUDA programs of the suite."""
+
+    def long_kernel(self) -> list[str]:
+        """The same worker with long kernels."""
+        return self.worker(_LONG)
+
+
+@dataclass(frozen=True)
+class SimulatedDemoPrograms(SimulatedPrograms):
+    """The simulated programs of the suite; its worker's kernels are short, so there is another one."""
+
+    def long_kernel(self) -> list[str]:
+        """A simulated client with one long kernel."""
+        return [sys.executable, str(_LONG_KERNEL)]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the tour takes place; `build` makes the programs in a directory."""
+
+    banner: str
+    build: Callable[[Path], DemoPrograms]
+
+
+def simulated() -> Machine:
+    """No GPU, no vendor binary."""
+    return Machine(
+        "The GPU and NVIDIA's MPS daemon are SIMULATED here; nothing below was measured on a GPU. "
+        "mpsguard itself is the real one.",
+        lambda _: SimulatedDemoPrograms(),
+    )
+
+
+def real() -> Machine:
+    """This machine's GPU and the vendor's daemon; NotRunError with what is missing."""
+    gpu = origin.gpu()
+    if gpu.name is None:
+        raise NotRunError("nvidia-smi names no NVIDIA GPU on this machine")
+    programs.find_control()
+    if shutil.which("nvcc") is None:
+        raise NotRunError("nvcc is not on PATH: the CUDA programs cannot be built")
+    return Machine(
+        f"{gpu.name}, driver {gpu.driver}, CUDA {gpu.cuda}; NVIDIA's own MPS daemon, CUDA programs built now.",
+        _build,
+    )
+
+
+def _build(directory: Path) -> RealDemoPrograms:
+    built = programs.build(directory)
+    return RealDemoPrograms(built.control, built.binary)

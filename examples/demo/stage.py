@@ -1,0 +1,180 @@
+"""Where a scene is played: a pipe directory, stock or the guard's, the clients on it, a column of the screen."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from examples.demo import screen
+from examples.demo.actor import PATIENCE, Actor
+from examples.demo.ctl import Ctl
+from examples.demo.fact import Cell
+from examples.demo.machine import DemoPrograms
+from examples.demo.screen import Screen
+from mpsguard.linux import file_lock
+from mpsguard.linux.process import ProcessHandle
+from tests.gpu.core.bench import Bench, Target
+from tests.gpu.core.client import Clients
+from tests.gpu.core.ending import ended
+from tests.gpu.core.errors import SuiteError
+from tests.gpu.core.guard import Guard, Options
+from tests.gpu.core.programs import Work
+
+UNTIL_TOLD: Final = Work(seconds=60, controlled=True)
+"""A client that computes until it is asked to end."""
+_POLL: Final = 0.05
+_PARKS: Final = 20.0
+_DIES: Final = 10.0
+
+
+class Place:
+    """One side of a scene."""
+
+    def __init__(self, side: screen.Side, target: Target, clients: Clients, stage: "Stage") -> None:
+        self.target = target
+        self._side = side
+        self._clients = clients
+        self._stage = stage
+
+    @property
+    def programs(self) -> DemoPrograms:
+        """The client programs."""
+        return self._stage.programs
+
+    def say(self, text: str) -> None:
+        """A live line."""
+        self._stage.screen.say(self._side, text)
+
+    def start(self, name: str, argv: Sequence[str] | None = None, variables: Mapping[str, str] | None = None) -> Actor:
+        """Start a client; without a command line, a worker that computes until it is told to end."""
+        argv = self.programs.worker(UNTIL_TOLD) if argv is None else argv
+        client = self._clients.start(argv, self.target.pipe_directory, name, variables)
+        return Actor(name, client, self._stage.screen, self.say)
+
+    def crowd(self, *names: str) -> list[Actor]:
+        """Start clients one after the other, each with its context and its first kernel done, none computing yet."""
+        actors = []
+        for name in names:
+            actor = self.start(name)
+            actor.arrive()
+            actors.append(actor)
+        return actors
+
+    def under_mps(self, actors: Sequence[Actor]) -> list[Actor]:
+        """Those of them that `get_client_list` names."""
+        listed = self.target.ui.all_clients()
+        return [actor for actor in actors if actor.pid in listed]
+
+    @contextmanager
+    def terminated(self, actor: Actor) -> Iterator[Actor]:
+        """For a program that does not heed its input: SIGTERM at the end of the block, and its end waited for."""
+        try:
+            yield actor
+        finally:
+            if actor.client.ended_with() is None:
+                with ProcessHandle.open(actor.pid) as process:
+                    process.signal(signal.SIGTERM)
+            actor.client.finish(PATIENCE)
+
+    def kill_control_daemon(self) -> None:
+        """SIGKILL the MPS control daemon that serves this place, and wait until it is gone."""
+        # Who holds the lock of its pipe directory, as the kernel says: drivers of 535 write no pid file.
+        pid = file_lock.holder(self.daemon_directory() / "control_lock")
+        if pid is None:
+            raise SuiteError("there is no MPS control daemon to kill")
+        with ProcessHandle.open(pid) as daemon:
+            daemon.signal(signal.SIGKILL)
+            ended(daemon, _DIES)
+        self.say(f"the MPS control daemon is killed{self._stage.screen.pid(pid)}")
+
+    def daemon_directory(self) -> Path:
+        """The pipe directory of the MPS control daemon itself."""
+        return self.target.pipe_directory
+
+
+class StockPlace(Place):
+    """Stock MPS."""
+
+
+class GuardedPlace(Place):
+    """The guard in the place of the MPS control daemon."""
+
+    def __init__(self, guard: Guard, clients: Clients, stage: "Stage") -> None:
+        super().__init__("guard", guard, clients, stage)
+        self.guard = guard
+        # The configuration that the suite writes puts both side by side.
+        self._root = guard.pipe_directory.parent
+        self.ctl = Ctl(self._root / "run")
+
+    def daemon_directory(self) -> Path:
+        """The lane's private pipe directory."""
+        return Path(self.guard.lane()[0].pipe_directory)
+
+    def parked(self, wanted: int) -> int:
+        """Wait until the guard says that it holds back that many clients; how many it does, at last."""
+        due = time.monotonic() + _PARKS
+        while (parked := int(self.ctl.domain()["parked"])) < wanted and time.monotonic() < due:
+            time.sleep(_POLL)  # only the guard's answer tells, and it must be asked
+        return parked
+
+    def standby_ready(self, session: str) -> None:
+        """Wait until a standby of that session says that it is ready; TimeoutError."""
+        due = time.monotonic() + PATIENCE
+        while not self.guard.ready_standbys(session):
+            if time.monotonic() > due:
+                raise TimeoutError(f"no standby was ready within {PATIENCE:g} s")
+            time.sleep(_POLL)
+
+    def takeovers(self) -> list[str]:
+        """Wait until the guard tells of one; what came of all that it tells of, and from which lane to which."""
+        due = time.monotonic() + PATIENCE
+        while not (told := self.guard.takeovers()) and time.monotonic() < due:
+            time.sleep(_POLL)
+        return [f"{each['outcome']}, {each.get('lane')} to {each.get('to')}" for each in told]
+
+    def show(self, *arguments: str) -> None:
+        """Run `mpsguard-ctl` and show what the user sees."""
+        printed = self.ctl.run(*arguments)
+        lane, _ = self.guard.lane()
+        pids = [client.process.pid for client in self.guard.clients()]
+        pids += [server.process.pid for server in lane.servers] + ([lane.control.pid] if lane.control else [])
+        self._stage.screen.command(f"mpsguard-ctl {' '.join(arguments)}", printed.text, pids, str(self._root))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a scene is given."""
+
+    bench: Bench
+    programs: DemoPrograms
+    screen: Screen
+
+    @contextmanager
+    def stock(self) -> Iterator[StockPlace]:
+        """A fresh stock daemon."""
+        with self.bench.stock() as daemon, Clients() as clients:
+            yield StockPlace("stock", daemon, clients, self)
+
+    @contextmanager
+    def guarded(self, options: Options | None = None) -> Iterator[GuardedPlace]:
+        """A fresh guard with fresh lanes; its public sockets are held by us, as systemd holds them."""
+        with self.bench.guard(held_sockets=True, options=options) as guard, Clients() as clients:
+            yield GuardedPlace(guard, clients, self)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One scene: what it is called, what is about to happen, and how it is played on each side."""
+
+    name: str
+    announcement: str
+    stock: Callable[[StockPlace], Cell] | None
+    """None where stock MPS has nothing that could be looked at."""
+    guarded: Callable[[GuardedPlace], Cell]
+    options: Options | None = None
+    """What it wants of the guard beyond its defaults."""
+    only_simulated: str | None = None
+    """Why it is left out on a GPU, and what shows it there."""

@@ -1,0 +1,1 @@
+"""What each command asks of the guard and what the guard answers, one module a command."""

@@ -1,0 +1,77 @@
+"""The guard's half of `mpsguard run`: end the GPU work of those of some processes that are its clients.
+
+The asker names processes as it sees them, in its own pid namespace, which may be a container's. A process of a
+namespace nested in that one is not found.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.messages.end_work import Arguments, Ended, Outcome
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.daemon.domain import Domain
+from mpsguard.daemon.guard import Guard
+from mpsguard.linux import process_tree
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.model import Client, ProcessKey
+from mpsguard.remedies import termination
+from mpsguard.remedies.termination import Work
+
+_MAX_WAIT: Final = 300.0
+"""Seconds; more than any control daemon needs."""
+
+
+async def serve(guard: Guard, arguments: Arguments) -> Outcome:
+    """The server half."""
+    if not 0 <= arguments.within <= _MAX_WAIT:
+        raise RequestError("arguments", f"within: {arguments.within:g} s is not from 0 to {_MAX_WAIT:g} s")
+    found = [
+        _end(guard, domain, client, named, arguments.within)
+        for domain in guard.domains.values()
+        for client, named in _named(domain.clients.all(), arguments)
+    ]
+    return Outcome(tuple(await asyncio.gather(*found)))
+
+
+def _named(clients: Iterable[Client], arguments: Arguments) -> Iterable[tuple[Client, ProcessKey]]:
+    wanted = frozenset(arguments.processes)
+    ours = process_tree.pid_namespace() == arguments.pid_namespace
+    for client in clients:
+        named: ProcessKey | None = client.process
+        if not ours:
+            pid = client.process.pid
+            inside = process_tree.pid_namespace(pid) == arguments.pid_namespace
+            inner = process_tree.innermost_pid(pid) if inside else None
+            named = ProcessKey(inner, client.process.start_ticks) if inner is not None else None
+        if named in wanted:
+            assert named is not None
+            yield client, named
+
+
+async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, within: float) -> Ended:
+    try:
+        handle = ProcessHandle.hold(client.process)
+    except ProcessLookupError:
+        return Ended(named, Work.GONE, "the process has ended")
+    lane = domain.lane_of(client.process)
+    with handle:
+        if domain.lanes.has_lost_its_work(client.process, lane):
+            # Its server would answer only when it has let go of all its clients, which this one keeps it from.
+            return Ended(named, Work.NONE, "its lane has faulted, and its work has ended with it")
+        end = await termination.end_work(lane, handle, within)
+    if end.work not in (Work.NONE, Work.GONE):
+        guard.events.publish(
+            "client_terminated" if end.work is Work.ENDED else "client_not_terminated",
+            domain.name,
+            pid=client.process.pid,
+            server=end.server,
+            answer=end.answer,
+            signals=[],
+            ended=False,
+        )
+    return Ended(named, end.work, end.answer)
+
+
+HANDLER = Handler("end_work", Arguments, serve)

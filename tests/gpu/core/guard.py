@@ -1,0 +1,304 @@
+"""The guard under test: `mpsguard serve` with a configuration of this run's own, in private directories."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from mpsguard.cli.clients import Watch
+from mpsguard.cli.status import SensorStatus
+from mpsguard.cli.terminate import Outcome as Terminated
+from mpsguard.cli.vault import LeaseView
+from mpsguard.model import Client, LaneReport
+from mpsguard.remedies.held_lifelines import Held
+from mpsguard.vault.address import socket_path
+from mpsguard.vault.region import Role
+from tests.gpu.core.control_ui import ControlUi
+from tests.gpu.core.errors import SuiteError
+from tests.gpu.core.leftovers import end_all
+from tests.gpu.core.ready_socket import ReadySocket
+from tests.gpu.core.stock import quit_daemon
+
+REPOSITORY: Final = Path(__file__).resolve().parents[3]
+START: Final = 60.0
+"""Seconds the guard may take until READY=1, its lane included."""
+PUBLIC_SOCKETS: Final = {"control": 0o666, "control_privileged": 0o755}
+"""The public sockets and their modes, as a stock daemon has them."""
+
+_CONFIG: Final = """\
+[guard]
+run_directory = "{root}/run"
+state_directory = "{root}/state"
+log_directory = "{root}/log"
+log_format = "json"
+{guard}
+
+[[domain]]
+name = "suite"
+pipe_directory = "{root}/pub"
+control_binary = "{control}"
+{domain}
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a measurement wants of the guard beyond its defaults."""
+
+    sentinel: bool = False
+    core_directory: Path | None = None
+    crash_hold: float | None = None
+    exit_hold: float | None = None
+    """Seconds, of `[domain.lifelines]`."""
+    terminate: bool = False
+    """Whether the proven culprit of a memory fault is ended."""
+    standby: bool = False
+    """Whether there is a second lane."""
+    host_memory: bool = False
+    """Whether regions of the vault may lie in the host's memory."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs, or none: all."""
+
+    def fill(self, root: Path, control: str) -> str:
+        """The configuration."""
+        cores = f'core_directory = "{self.core_directory}"' if self.core_directory else ""
+        simulated = Path(control).resolve().is_relative_to(REPOSITORY / "fault_injection")
+        domain = ["simulated = true"] if simulated else []
+        domain += ["sentinel = true"] if self.sentinel else []
+        domain += ["standby = true"] if self.standby else []
+        domain += [f"gpus = {json.dumps(self.gpus)}"] if self.gpus else []
+        domain.append("[domain.lifelines]")
+        holds = {"crash_hold": self.crash_hold, "exit_hold": self.exit_hold}
+        domain += [f"{key} = {seconds:g}" for key, seconds in holds.items() if seconds is not None]
+        if self.terminate:
+            domain += ["[domain.remedies]", 'mmu = [{ remedy = "terminate", mode = "enforce" }]']
+        if self.host_memory:
+            domain += ["[vault]", "simulated = true"]
+        return _CONFIG.format(root=root, control=control, guard=cores, domain="\n".join(domain))
+
+
+T = TypeVar("T")
+
+
+class Guard:
+    """One guard: its process comes and goes (`start`, `kill`), its lane stays until the block ends."""
+
+    name = "guard"
+
+    def __init__(self, control: str, root: Path, options: Options) -> None:
+        self.pipe_directory = root / "pub"
+        self.ui = ControlUi(control, self.pipe_directory)
+        self._root = root
+        self._control = control
+        self._process: subprocess.Popen[bytes] | None = None
+        self._held: list[socket.socket] = []
+        self.starts = 0
+        root.mkdir(parents=True)
+        self.config = root / "mpsguard.toml"
+        self.config.write_text(options.fill(root, control))
+
+    @property
+    def vault(self) -> Path:
+        """The vault's socket."""
+        return socket_path(self._root / "run")
+
+    @property
+    def pid(self) -> int:
+        """The running guard's pid."""
+        assert self._process is not None
+        return self._process.pid
+
+    def hold_sockets(self) -> None:
+        """Do what `mpsguard.socket` does: listen on the public sockets from outside, so that they survive the guard."""
+        self.pipe_directory.mkdir(mode=0o755, exist_ok=True)
+        for name, mode in PUBLIC_SOCKETS.items():
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            listener.bind(str(self.pipe_directory / name))
+            (self.pipe_directory / name).chmod(mode)
+            listener.listen(1024)
+            self._held.append(listener)
+
+    def start(self) -> None:
+        """Start the process and wait until it says that it is ready; SuiteError with its last words if it is not."""
+        assert self._process is None
+        self.starts += 1
+        log = self._root / f"guard-{self.starts}.log"
+        serve = [sys.executable, "-m", "mpsguard.cli.guard", "serve", "--config", str(self.config)]
+        fds = [listener.fileno() for listener in self._held]
+        if fds:
+            wrapper = [sys.executable, "-m", "tests.gpu.core.listen_exec", ",".join(map(str, fds))]
+            serve = [*wrapper, *serve]
+        with ReadySocket(self._root / "ready") as ready, log.open("wb") as file:
+            environment = _environment() | {"NOTIFY_SOCKET": str(ready.path)}
+            if fds:
+                environment["LISTEN_FDNAMES"] = ":".join(PUBLIC_SOCKETS)
+            self._process = subprocess.Popen(
+                serve, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, pass_fds=fds
+            )
+            pidfd = os.pidfd_open(self._process.pid)
+            try:
+                is_ready = ready.wait(pidfd, START)
+            except TimeoutError as error:
+                raise SuiteError(f"guard: {error}; {_tail(log)}") from None
+            finally:
+                os.close(pidfd)
+        if not is_ready:
+            raise SuiteError(f"the guard ended with status {self._process.wait()} before it was ready; {_tail(log)}")
+
+    def kill(self) -> None:
+        """SIGKILL; returns once the process is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if it does not end; safe when none runs."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        """End the guard, then its lanes, which outlive it by design."""
+        try:
+            self.stop()
+        finally:
+            for listener in self._held:
+                listener.close()
+            for pipe in (self._root / "run" / "lanes").glob("*/pipe"):
+                quit_daemon(ControlUi(self._control, pipe), pipe)
+            end_all(self._root)
+
+    def lanes(self) -> list[LaneReport]:
+        """What `mpsguard-ctl --json lanes` says."""
+        return self._ask("lanes", LaneReport)
+
+    def clients(self) -> list[Client]:
+        """What `mpsguard-ctl --json clients` says."""
+        return self._ask("clients", Client)
+
+    def watches(self) -> list[Watch]:
+        """What the same says of how each is watched."""
+        return self._ask("clients", Watch, "watches")
+
+    def sensors(self) -> list[SensorStatus]:
+        """What `mpsguard-ctl --json status` says of the sensors."""
+        return self._ask("status", SensorStatus, "sensors")
+
+    def has_sentinel(self) -> bool:
+        """Whether a sentinel stands on its lane."""
+        return any(each.present for each in self.sensors() if each.name.startswith("sentinel "))
+
+    def lifelines(self) -> list[Held]:
+        """What `mpsguard-ctl --json lifelines` says."""
+        return self._ask("lifelines", Held)
+
+    def terminate(self, pid: int) -> Terminated:
+        """`mpsguard-ctl --json terminate PID`: what it answered; SuiteError if it did not."""
+        done = self._control_command("terminate", str(pid))
+        try:
+            return msgspec.json.decode(done.stdout, type=Terminated)
+        except msgspec.MsgspecError:
+            raise SuiteError(f"mpsguard-ctl terminate: status {done.returncode}; {done.stderr[-300:]}") from None
+
+    def ready_standbys(self, session: str) -> int:
+        """How many standbys of one of our sessions are ready."""
+        done = self._control_command("vault", "show", str(os.getuid()), session)
+        try:
+            leases = msgspec.convert(json.loads(done.stdout)["leases"], list[LeaseView])
+        except (ValueError, KeyError, msgspec.ValidationError):
+            # There is no such session yet.
+            return 0
+        return sum(lease.ready and lease.role is Role.STANDBY for lease in leases)
+
+    def began(self, after: float = 0.0) -> list[float]:
+        """When the incidents began that began ``after``; seconds of CLOCK_MONOTONIC, in order."""
+        # An incident is told of again when its verdict changes.
+        began: dict[str, float] = {each["id"]: each["began"] for each in self._events("incident")}
+        return sorted(at for at in began.values() if at > after)
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """The events of that kind: each incident as it was told, and once more for each change of its verdict."""
+        return self._events("incident")
+
+    def takeovers(self) -> list[dict[str, Any]]:
+        """The events of that kind."""
+        return self._events("takeover")
+
+    def lane(self) -> tuple[LaneReport, ControlUi]:
+        """The domain's one lane and the vendor's command line on its private directory, past the guard."""
+        lanes = self.lanes()
+        if len(lanes) != 1:
+            raise SuiteError(f"one lane was expected, the guard has {[lane.name for lane in lanes]}")
+        return lanes[0], ControlUi(self._control, Path(lanes[0].pipe_directory))
+
+    def _events(self, kind: str) -> list[dict[str, Any]]:
+        lines = self._control_command("events", "--lines", "1000").stdout.splitlines()
+        return [event["data"] for event in map(json.loads, lines) if event["kind"] == kind]
+
+    def _ask(self, what: str, row: type[T], key: str = "") -> list[T]:
+        done = self._control_command(what)
+        try:
+            return rows(json.loads(done.stdout), key or what, row)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise SuiteError(
+                f"mpsguard-ctl {what}: status {done.returncode}; {error}; {done.stdout[:300]} {done.stderr[-300:]}"
+            ) from None
+
+    def _control_command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", f"{self._root}/run", "--json", *words]
+        try:
+            return subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=30, check=False)
+        except subprocess.TimeoutExpired:
+            raise SuiteError(f"mpsguard-ctl {words[0]} did not answer within 30 s") from None
+
+
+@contextmanager
+def guard(
+    control: str,
+    root: Path,
+    *,
+    held_sockets: bool = False,
+    options: Options = Options(),
+) -> Iterator[Guard]:
+    """A running guard under `root`; it and its lane are ended afterwards."""
+    with ExitStack() as stack:
+        made = Guard(control, root, options)
+        stack.callback(made.close)
+        if held_sockets:
+            made.hold_sockets()
+        made.start()
+        yield made
+
+
+def rows(answer: object, key: str, row: type[T]) -> list[T]:
+    """The rows of a `--json` answer: a list, or an object that has one under `key`. msgspec.ValidationError if not."""
+    if isinstance(answer, Mapping):
+        answer = answer.get(key)
+    return msgspec.convert(answer, list[row])  # type: ignore[valid-type]
+
+
+def _environment() -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
+    path: Sequence[str] = [str(REPOSITORY), *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
+    return environment
+
+
+def _tail(log: Path) -> str:
+    return " | ".join(log.read_text(errors="replace").splitlines()[-8:])

@@ -1,0 +1,16 @@
+"""The suites by name; a new one is a package with a tuple MEASUREMENTS and a line here."""
+
+from typing import Final
+
+from tests.gpu import broker, failover, hostile, isolation, sensors, sm, triage
+from tests.gpu.core.bench import Measurement
+
+SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
+    "broker": broker.MEASUREMENTS,
+    "sensors": sensors.MEASUREMENTS,
+    "triage": triage.MEASUREMENTS,
+    "sm": sm.MEASUREMENTS,
+    "isolation": isolation.MEASUREMENTS,
+    "failover": failover.MEASUREMENTS,
+    "hostile": hostile.MEASUREMENTS,
+}

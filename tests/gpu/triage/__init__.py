@@ -1,0 +1,12 @@
+"""Issue 3's claims on real input: every numbered fault, under stock MPS and under the guard, with three innocents.
+
+`scripts/gpu-suite triage` runs the whole matrix; `python -m tests.gpu.triage` runs parts of it, goes on where an
+earlier run stopped, and keeps the cells. What is injected is `fault_injection/faults.toml`.
+"""
+
+from typing import Final
+
+from tests.gpu.core.bench import Measurement
+from tests.gpu.triage.matrix import Plan, measurement
+
+MEASUREMENTS: Final[tuple[Measurement, ...]] = (measurement(Plan()),)

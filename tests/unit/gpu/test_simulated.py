@@ -1,0 +1,33 @@
+"""The suite end to end on the simulated stack, with the guard itself."""
+
+import pytest
+
+from tests.gpu.main import main
+
+pytestmark = pytest.mark.slow(seconds=50, reason="runs measurements on the simulated stack")
+
+
+@pytest.mark.parametrize(
+    ("suite", "name"),
+    [
+        ("broker", "clients"),
+        ("broker", "guard_killed"),
+        ("broker", "fault_parking"),
+        ("sensors", "steady_cost"),
+        ("hostile", "exec"),
+    ],
+)
+def test_a_measurement_holds_on_the_simulated_stack(suite: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main([suite, "--simulated", "--quick", "--only", name, "--deadline", "120"])
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert "SIMULATED" in printed
+
+
+def test_no_way_to_attribute_an_sm_fault_accuses_an_innocent_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody can be named there: a simulated client writes no dump. The whole flow runs, and nobody is."""
+    # What takes longer than a test may, hangs: how busy the machine is plays no part in who is accused.
+    main(["sm", "--simulated", "--quick", "--only", "accuracy", "--deadline", "600"])
+    printed = capsys.readouterr().out
+    lines = [line for line in printed.splitlines() if line.startswith("false accusations")]
+    assert [line.split()[-1] for line in lines] == ["yes"], printed
