@@ -34,7 +34,7 @@ from examples.llm_server.memory import Mode
 from examples.llm_server.server import Server
 from examples.llm_server.shapes import SHAPES
 from mpsguard import client
-from mpsguard.client.kept_connections import Connections, SupersededError
+from mpsguard.client.kept_connections import KeptConnections, SupersededError
 
 FENCED, FAILED = 3, 4
 
@@ -93,7 +93,7 @@ def work(asked: argparse.Namespace, session: client.Session, events: Events) -> 
     shape = SHAPES[asked.model]
     settings = Settings(shape, asked.slots, asked.seed, torch.device(asked.device), Mode(asked.mode))
     vocabulary = shape.config().vocab_size
-    connections = Connections.from_environment(gated=True)
+    connections = KeptConnections.from_environment(gated=True)
     engine = Engine(session, settings, events)
     try:
         engine.prepare()
@@ -116,7 +116,9 @@ def work(asked: argparse.Namespace, session: client.Session, events: Events) -> 
         engine.close()
 
 
-def serve(asked: argparse.Namespace, engine: Engine, connections: Connections, events: Events, vocabulary: int) -> None:
+def serve(
+    asked: argparse.Namespace, engine: Engine, connections: KeptConnections, events: Events, vocabulary: int
+) -> None:
     """Over HTTP, until SIGTERM."""
     length = SHAPES[asked.model].length
     with listener(asked.port) as heard:

@@ -17,7 +17,7 @@ from examples.llm_server import http
 from examples.llm_server import state as forward
 from examples.llm_server.peers import Peer
 from examples.llm_server.state import Request, State
-from mpsguard.client.kept_connections import Connections, NotKeptError
+from mpsguard.client.kept_connections import KeptConnections, NotKeptError
 
 _PAUSE: Final = 0.2
 """Seconds to leave a connection in the backlog that nobody can keep, and between looks at deadlines."""
@@ -47,7 +47,7 @@ class Server:
         self,
         work: Work,
         listener: socket.socket,
-        connections: Connections,
+        connections: KeptConnections,
         *,
         slots: int,
         vocabulary: int,

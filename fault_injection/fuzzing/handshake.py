@@ -13,12 +13,12 @@ import msgspec
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed, index, number
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.broker.handshake import Opening, RefusedError, open_connection
+from mpsguard.broker.handshake import Introduction, RefusedError, introduce
 from mpsguard.broker.relay import LaneGoneError, Relay
 from mpsguard.lanes import mps_protocol, settings
 from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
 from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import ForeignCloser
+from mpsguard.linux.fd_closer import ForeignFdCloser
 from mpsguard.linux.packet_stream import PacketStream, StrangerStream
 from mpsguard.model import Credentials, LaneSettings
 
@@ -119,7 +119,7 @@ class Conversation(Surface[Exchange]):
 
     def __init__(self) -> None:
         self._loop = CaseLoop()
-        self._closer = ForeignCloser()
+        self._closer = ForeignFdCloser()
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def make(self, chance: Random) -> Exchange:
@@ -153,7 +153,7 @@ class Conversation(Surface[Exchange]):
     async def _open(self, sock: socket.socket) -> None:
         front, closed = self._stranger(sock)
         try:
-            opening = await open_connection(front, GREETING, _DEADLINE)
+            opening = await introduce(front, GREETING, _DEADLINE)
             if opening is not None and (opening.sender.pid != os.getpid() or opening.kind is PeerKind.SERVER):
                 raise BrokenPromiseError(f"{opening} was let in")
         except RefusedError as error:
@@ -165,7 +165,7 @@ class Conversation(Surface[Exchange]):
 
     async def _relay(self, sock: socket.socket, back: socket.socket, kind: PeerKind) -> None:
         front, closed = self._stranger(sock)
-        opening = Opening(Credentials(os.getpid(), os.geteuid(), os.getegid()), kind)
+        opening = Introduction(Credentials(os.getpid(), os.geteuid(), os.getegid()), kind)
         try:
             with PacketStream(back) as stream:
                 relay = Relay(front, stream, opening, impersonate=False)

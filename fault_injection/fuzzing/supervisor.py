@@ -14,9 +14,9 @@ from fault_injection.fuzzing.mutation import (
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.linux import seqpacket
-from mpsguard.linux.io_fence import Gate
+from mpsguard.linux.io_fence import IoFence
 from mpsguard.supervisor import wire
-from mpsguard.supervisor.channel import Desk, Kept
+from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
 
 _MESSAGES: Final = (
     wire.Ready(),
@@ -25,7 +25,7 @@ _MESSAGES: Final = (
     wire.Accept(2, 8),
     wire.Drop(7),
     wire.Take(3),
-    wire.Gate(4),
+    wire.Fence(4),
     wire.Keep(5, (1 << 63) - 1),
 )
 _ANSWERS: Final = (wire.Done(1), wire.Given(2, (1, 2, 3), more=True), wire.Refused(3, "no"))
@@ -98,19 +98,19 @@ class Channel(Surface[tuple[Said, ...]]):
 
     def feed(self, case: tuple[Said, ...]) -> None:
         """Say it all, have it heard, and read the answers."""
-        kept, gate = Kept(4), Gate()
+        kept, gate = KeptSockets(4), IoFence()
 
-        def heard(desk: Desk, message: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
+        def heard(desk: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
             if isinstance(message, wire.Take):
                 desk.give_all(message)
-            elif isinstance(message, wire.Gate):
+            elif isinstance(message, wire.Fence):
                 passage = gate.passage()
                 try:
                     desk.give_passage(message, passage)
                 finally:
                     os.close(passage)
 
-        desk = Desk(kept, heard)
+        desk = ProgramChannel(kept, heard)
         desk.serves = True
         try:
             for said in case:

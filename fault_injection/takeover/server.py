@@ -25,7 +25,7 @@ from fault_injection.takeover.state import Known, State
 from fault_injection.takeover.traps import Effect, Point, Traps
 from mpsguard import client
 from mpsguard.client import tcp_progress
-from mpsguard.client.kept_connections import Connections, SupersededError
+from mpsguard.client.kept_connections import KeptConnections, SupersededError
 from mpsguard.linux import service_manager
 
 GATED_VARIABLE: Final = "MPSGUARD_SIMULATION_GATED"
@@ -53,7 +53,7 @@ class Server:
         self._listener = listener
         self._reached = reach
         self._operate = operate
-        self._connections = Connections.from_environment(gated=GATED_VARIABLE in os.environ)
+        self._connections = KeptConnections.from_environment(gated=GATED_VARIABLE in os.environ)
         self._sockets: dict[int, socket.socket] = {}
         self._sent: dict[int, int] = {}
         """Bytes written to each connection."""

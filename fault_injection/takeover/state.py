@@ -3,7 +3,7 @@
 import msgspec
 
 from fault_injection.takeover.model import Request
-from mpsguard.client.poison_requests import Book
+from mpsguard.client.poison_requests import PoisonRequestTracker
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class State(msgspec.Struct, frozen=True):
     known: dict[int, Known] = {}
     in_step: tuple[int, ...] = ()
     """Who is being worked on."""
-    book: Book = Book()
+    book: PoisonRequestTracker = PoisonRequestTracker()
 
 
 def encode(state: State) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 
 from mpsguard.broker import client_table
-from mpsguard.broker.client_table import Clients
+from mpsguard.broker.client_table import ClientTable
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.process_reader import UNKNOWN, Told
 from mpsguard.model import Credentials
@@ -12,7 +12,7 @@ from mpsguard.model import Credentials
 class Admission:
     """Owns the handle of the client's process until the client is entered or the admission is closed."""
 
-    def __init__(self, known: Clients, domain: str, handle: ProcessHandle, sender: Credentials) -> None:
+    def __init__(self, known: ClientTable, domain: str, handle: ProcessHandle, sender: Credentials) -> None:
         self._clients = known
         self._domain = domain
         self._handle = handle

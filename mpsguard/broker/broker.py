@@ -9,21 +9,21 @@ from typing import Final, NamedTuple
 
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.arrivals import Arrivals
-from mpsguard.broker.client_table import Clients
-from mpsguard.broker.connection_table import Connections
-from mpsguard.broker.handshake import Opening, RefusedError, open_connection
-from mpsguard.broker.lane_router import Way
+from mpsguard.broker.client_table import ClientTable
+from mpsguard.broker.connection_table import ConnectionTable
+from mpsguard.broker.handshake import Introduction, RefusedError, introduce
+from mpsguard.broker.lane_router import LaneRouter
 from mpsguard.broker.parking import Parking
 from mpsguard.broker.relay import LaneGoneError, Relay
-from mpsguard.broker.ui_sessions import CommandLines
+from mpsguard.broker.ui_sessions import UiSessions
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.burst_limit import BurstLimit
-from mpsguard.lanes.lane_set import Lanes
+from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import PeerKind
 from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import ForeignCloser
+from mpsguard.linux.fd_closer import ForeignFdCloser
 from mpsguard.linux.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.metrics.registry import Metrics
@@ -63,9 +63,9 @@ class Broker:
         self,
         name: str,
         policy: Policy,
-        lanes: Lanes,
-        way: Way,
-        known: Clients,
+        lanes: LaneSet,
+        way: LaneRouter,
+        known: ClientTable,
         *,
         metrics: Metrics,
         events: EventStream,
@@ -83,14 +83,14 @@ class Broker:
         self._metrics = metrics
         self._events = events
         self._unwatchable = unwatchable
-        self._connections = Connections(policy.max_connections)
+        self._connections = ConnectionTable(policy.max_connections)
         self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER)
         self._turns: asyncio.Handle | None = None
         """The next turn of those that wait, if any does."""
-        self._closer = ForeignCloser()
+        self._closer = ForeignFdCloser()
         self._refusals = BurstLimit(*_TOLD_REFUSALS)
         self.parking = Parking(name, policy, metrics=metrics, events=events)
-        self.command_lines = CommandLines(name, policy, lanes, way, events=events)
+        self.command_lines = UiSessions(name, policy, lanes, way, events=events)
         self._listening: list[socket.socket] = []
         self.impersonates = seqpacket.may_impersonate()
         """Whether peers are introduced to the lane as themselves; without the privileges, as the guard."""
@@ -210,7 +210,7 @@ class Broker:
             greeting = self._way.now().greeting
             if greeting is None:
                 raise RefusedError("failed", "the lane's control daemon has yet to be seen")
-        opening = await open_connection(front, greeting, deadline)
+        opening = await introduce(front, greeting, deadline)
         if opening is None:
             self._metrics.handshakes.labels(self._name, "probe").inc()
             return
@@ -238,7 +238,7 @@ class Broker:
         else:
             self._connections.has_spoken(task)
 
-    async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
+    async def _serve_client(self, front: PacketStream, opening: Introduction, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
         try:
             await self._check_watched(handle)
@@ -254,7 +254,7 @@ class Broker:
     async def _hand_over(
         self,
         front: PacketStream,
-        opening: Opening,
+        opening: Introduction,
         key: ProcessKey,
         admission: Admission,
         *,
@@ -312,7 +312,7 @@ class Broker:
         if why:
             raise RefusedError("unwatched", f"a client that cannot be watched: {why}")
 
-    def _hold(self, front: PacketStream, opening: Opening) -> ProcessHandle:
+    def _hold(self, front: PacketStream, opening: Introduction) -> ProcessHandle:
         pid = opening.sender.pid
         try:
             pidfd = front.peer_pidfd()

@@ -34,7 +34,7 @@ def identify(
     adopted: bool = False,
     unbrokered: bool = False,
 ) -> Client:
-    """A client, by what was read of it (`Clients.read`); ``owner`` is its uid and gid."""
+    """A client, by what was read of it (`ClientTable.read`); ``owner`` is its uid and gid."""
     environment = told.environment
     gpus = environment.get(_GPUS)
     directory = environment.get(_PIPE_DIRECTORY)
@@ -75,7 +75,7 @@ class Audience(Protocol):
         """A client has ended, or its process lives on and executes another program: nothing of CUDA outlives that."""
 
 
-class Clients:
+class ClientTable:
     """Owns a handle on every client of a domain from its first handover to its end."""
 
     def __init__(self, audience: Audience) -> None:

@@ -29,7 +29,7 @@ _TO_SPEAK: Final = 1.0
 and a burst of a user's clients on a busy machine must not drive itself out."""
 
 
-class Connections:
+class ConnectionTable:
     """A table of tasks, each serving one connection."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -6,7 +6,7 @@ from mpsguard.broker.broker import Broker
 from mpsguard.broker.public_directory import PublicDirectory
 
 
-class Entrance:
+class Endpoint:
     """Owns a public directory and its broker."""
 
     def __init__(self, path: Path, broker: Broker, lock: Path) -> None:

@@ -22,14 +22,14 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-class Opening(msgspec.Struct, frozen=True):
+class Introduction(msgspec.Struct, frozen=True):
     """What a peer has proved and said when its half of the opening is over."""
 
     sender: Credentials
     kind: PeerKind
 
 
-async def open_connection(front: PacketStream, greeting: bytes, deadline: float) -> Opening | None:
+async def introduce(front: PacketStream, greeting: bytes, deadline: float) -> Introduction | None:
     """Greet and listen; None if the peer left after the greeting, as every CUDA client's first connection does.
 
     Raises RefusedError for everything a client or command line of protocol v2 would not do, and after ``deadline``
@@ -44,7 +44,7 @@ async def open_connection(front: PacketStream, greeting: bytes, deadline: float)
         return None
 
 
-async def _open(front: PacketStream, greeting: bytes) -> Opening | None:
+async def _open(front: PacketStream, greeting: bytes) -> Introduction | None:
     await front.send(greeting)
     first = await front.receive(mps_protocol.WORD_LIMIT)
     if first.end:
@@ -67,7 +67,7 @@ async def _open(front: PacketStream, greeting: bytes) -> Opening | None:
         raise RefusedError("kind", str(error)) from None
     if kind not in _ADMITTED:
         raise RefusedError("kind", f"connection type {kind} has no business in a public directory")
-    return Opening(sender, kind)
+    return Introduction(sender, kind)
 
 
 def checked(packet: Packet, expected: Credentials) -> Credentials:

@@ -2,13 +2,13 @@
 
 from typing import Protocol
 
-from mpsguard.broker.client_table import Clients
+from mpsguard.broker.client_table import ClientTable
 from mpsguard.lanes.lane import Lane
-from mpsguard.lanes.lane_set import Lanes
+from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.model import Credentials, ProcessKey
 
 
-class Way(Protocol):
+class LaneRouter(Protocol):
     """Says to which lane a peer is brought."""
 
     @property
@@ -23,7 +23,7 @@ class Way(Protocol):
 
 
 class _Way:
-    def __init__(self, lanes: Lanes, known: Clients) -> None:
+    def __init__(self, lanes: LaneSet, known: ClientTable) -> None:
         self._lanes = lanes
         self._known = known
 
@@ -33,31 +33,31 @@ class _Way:
         return self._lanes.named(client.lane) if client is not None else None
 
 
-class ToWork(_Way):
+class ActiveLaneRouter(_Way):
     """To the active lane."""
 
     asks_for_the_program = False
 
     def now(self) -> Lane:
-        """See `Way`."""
+        """See `LaneRouter`."""
         return self._lanes.active
 
     def for_client(self, process: ProcessKey, _: Credentials, __: str | None) -> Lane:
-        """See `Way`."""
+        """See `LaneRouter`."""
         return self._home(process) or self._lanes.active
 
 
-class ToWait(_Way):
+class StandbyLaneRouter(_Way):
     """To the spare lane; if the program's own work is there, to the other one."""
 
     asks_for_the_program = True
 
     def now(self) -> Lane:
-        """See `Way`."""
+        """See `LaneRouter`."""
         return self._lanes.spare or self._lanes.active
 
     def for_client(self, process: ProcessKey, sender: Credentials, program: str | None) -> Lane:
-        """See `Way`. Whoever names another's program moves nobody but itself."""
+        """See `LaneRouter`. Whoever names another's program moves nobody but itself."""
         home = self._home(process)
         if home is not None:
             return home

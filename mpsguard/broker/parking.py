@@ -8,7 +8,7 @@ from mpsguard.broker.handshake import RefusedError, gone
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes.lane import Lane
-from mpsguard.lanes.lane_set import Lanes
+from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.metrics.registry import Metrics
 from mpsguard.tasks import end_tasks
@@ -28,7 +28,7 @@ class Parking:
         self.count = 0
         """Clients held back now."""
 
-    async def wait(self, front: PacketStream, pid: int, due: float, choose: Callable[[], Lane], lanes: Lanes) -> None:
+    async def wait(self, front: PacketStream, pid: int, due: float, choose: Callable[[], Lane], lanes: LaneSet) -> None:
         """Return when the lane that ``choose`` gives takes clients, or when this client must go on as it is.
 
         That is when the loop's clock says ``due``, or at once if too many are parked. Raises RefusedError if the

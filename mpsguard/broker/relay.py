@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from mpsguard.broker.handshake import Opening, RefusedError, checked, gone
+from mpsguard.broker.handshake import Introduction, RefusedError, checked, gone
 from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.mps_protocol import PeerKind
 from mpsguard.linux.fd_closer import close_all
@@ -31,7 +31,7 @@ class LaneGoneError(Exception):
 class Relay:
     """One connection between a peer in the public directory and a lane."""
 
-    def __init__(self, front: PacketStream, back: PacketStream, opening: Opening, *, impersonate: bool) -> None:
+    def __init__(self, front: PacketStream, back: PacketStream, opening: Introduction, *, impersonate: bool) -> None:
         """``impersonate``: send as the peer, which takes privileges; else as the guard itself."""
         self._front = front
         self._back = back

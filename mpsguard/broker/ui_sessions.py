@@ -9,23 +9,23 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from mpsguard.broker.handshake import Opening, RefusedError, checked
-from mpsguard.broker.lane_router import Way
+from mpsguard.broker.handshake import Introduction, RefusedError, checked
+from mpsguard.broker.lane_router import LaneRouter
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes import mps_protocol, settings
 from mpsguard.lanes.command import Command, CommandFailedError, Reply
 from mpsguard.lanes.lane import Lane
-from mpsguard.lanes.lane_set import Lanes
+from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import ProtocolError
 from mpsguard.lanes.settings import Setting
 from mpsguard.linux.packet_stream import PacketStream
 
 
-class CommandLines:
+class UiSessions:
     """Serves the command lines of one domain."""
 
-    def __init__(self, name: str, policy: Policy, lanes: Lanes, way: Way, *, events: EventStream) -> None:
+    def __init__(self, name: str, policy: Policy, lanes: LaneSet, way: LaneRouter, *, events: EventStream) -> None:
         self._name = name
         self._policy = policy
         self._lanes = lanes
@@ -35,7 +35,7 @@ class CommandLines:
     async def serve(
         self,
         front: PacketStream,
-        opening: Opening,
+        opening: Introduction,
         *,
         privileged: bool,
         impersonate: bool,
@@ -98,7 +98,7 @@ class CommandLines:
                 else:
                     await lane.record(setting)
 
-    async def _next(self, front: PacketStream, opening: Opening, idles: Callable[[bool], None]) -> str | None:
+    async def _next(self, front: PacketStream, opening: Introduction, idles: Callable[[bool], None]) -> str | None:
         """The session's next command; None at its end."""
         waits = "no command within the time that a command line may idle"
         try:

@@ -16,7 +16,7 @@ from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.journal.records import Bundle, JournalError, RecordedIncident
 from mpsguard.report import page, text
-from mpsguard.report.report_model import Story, tell
+from mpsguard.report.report_model import ReportModel, tell
 from mpsguard.triage import catalog
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def report(session: Session, name: str, output: Path) -> None:
     _write(session, record.id, output, page.render(_told(record)).encode())
 
 
-def _told(record: RecordedIncident) -> Story:
+def _told(record: RecordedIncident) -> ReportModel:
     return tell(record, {number: catalog.lookup(number).advice for number in record.incident.xids})
 
 

@@ -11,7 +11,7 @@ import msgspec
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.protocol import RequestError
-from mpsguard.daemon.switchover import Move
+from mpsguard.daemon.switchover import Switchover
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard
@@ -23,7 +23,7 @@ class Arguments(msgspec.Struct):
     domain: str | None = None
 
 
-async def serve(guard: Guard, arguments: Arguments) -> Move:
+async def serve(guard: Guard, arguments: Arguments) -> Switchover:
     """The server half."""
     domain = guard.domain(arguments.domain)
     if domain.lanes.spare is None:
@@ -45,7 +45,7 @@ def move(session: Session, domain: str | None) -> None:
     Sessions without one stay where they are, as do clients that have none; who comes from then on is brought to the
     lane on which the work is. Exit 3 if a session was left behind, or if the next guard will not know of the move.
     """
-    result = session.ask("move", Arguments(domain), Move)
+    result = session.ask("move", Arguments(domain), Switchover)
     if session.as_json:
         session.print_json(result)
     else:

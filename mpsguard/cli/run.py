@@ -22,8 +22,8 @@ from mpsguard.control_api import async_client
 from mpsguard.control_api.messages import end_work
 from mpsguard.linux import process_tree
 from mpsguard.model import ProcessKey
-from mpsguard.supervisor.child_process import Wrapped
-from mpsguard.supervisor.failover_pair import GRACE, SETTLE, Pair, Plan
+from mpsguard.supervisor.child_process import ChildProcess
+from mpsguard.supervisor.failover_pair import GRACE, SETTLE, FailoverPair, Plan
 from mpsguard.supervisor.role import Role
 from mpsguard.supervisor.supervisor import Start, Supervisor
 from mpsguard.vault.address import SOCKET_VARIABLE, socket_path
@@ -150,16 +150,16 @@ def run(
                 settle=settle,
             )
 
-            def start(ended: Callable[[], None]) -> Pair:
-                pair = Pair(plan, end_below, _say, ended)
+            def start(ended: Callable[[], None]) -> FailoverPair:
+                pair = FailoverPair(plan, end_below, _say, ended)
                 owned.callback(pair.close)
                 pair.start()
                 return pair
         else:
             environment = {**os.environ, _VARIABLE: public}
 
-            def start(_: Callable[[], None]) -> Wrapped:
-                return Wrapped.start(arguments, environment, own_group=not foreground)
+            def start(_: Callable[[], None]) -> ChildProcess:
+                return ChildProcess.start(arguments, environment, own_group=not foreground)
 
         code = _supervise(Supervisor(start, end_below, grace=grace, foreground=foreground), arguments)
     sys.exit(code)

@@ -25,19 +25,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from mpsguard.client.supervisor_channel import Desk, DeskClosedError, NotKeptError
+from mpsguard.client.supervisor_channel import DeskClosedError, NotKeptError, SupervisorChannel
 from mpsguard.linux.fd_closer import close_all
 from mpsguard.linux.io_fence import GateShutError
 from mpsguard.supervisor import wire
 
-__all__ = ["Connections", "NotKeptError", "SupersededError", "tell_ready"]
+__all__ = ["KeptConnections", "NotKeptError", "SupersededError", "tell_ready"]
 
 
 class SupersededError(Exception):
     """Another process goes on with the connections: this one has no more to do."""
 
 
-class Connections:
+class KeptConnections:
     """What a program's supervisor keeps for it. Safe for use by several threads, not by a child made by fork.
 
     Without a supervisor (the program was started by itself, or the supervisor has ended) it does nothing: `kept` is
@@ -45,7 +45,7 @@ class Connections:
     reason.
     """
 
-    def __init__(self, desk: Desk | None, *, gated: bool = False) -> None:
+    def __init__(self, desk: SupervisorChannel | None, *, gated: bool = False) -> None:
         self._desk = desk
         if desk is not None and gated:
             desk.open_passage()
@@ -149,7 +149,7 @@ def tell_ready(*, promoted: bool = False) -> None:
     _tell(_desk(), wire.Promoted() if promoted else wire.Ready())
 
 
-def _tell(desk: Desk | None, message: wire.Request) -> None:
+def _tell(desk: SupervisorChannel | None, message: wire.Request) -> None:
     if desk is None:
         return
     with suppress(DeskClosedError):
@@ -168,13 +168,13 @@ def _blocking(fd: int) -> socket.socket:
 
 
 _lock = threading.Lock()
-_desks: dict[int, Desk | None] = {}
+_desks: dict[int, SupervisorChannel | None] = {}
 """The one desk of this process, by its pid: a child made by fork must not take its parent's answers."""
 
 
-def _desk() -> Desk | None:
+def _desk() -> SupervisorChannel | None:
     with _lock:
         pid = os.getpid()
         if pid not in _desks:
-            _desks[pid] = None if _desks else Desk.from_environment()
+            _desks[pid] = None if _desks else SupervisorChannel.from_environment()
         return _desks[pid]

@@ -31,7 +31,7 @@ class Suspicion(msgspec.Struct, frozen=True):
     """How far it had come."""
 
 
-class Turn(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True):
     """What is to be done next; both in the order in which they were named."""
 
     run: tuple[int, ...]
@@ -40,39 +40,41 @@ class Turn(msgspec.Struct, frozen=True):
     """Requests not to be worked on any more."""
 
 
-class Book(msgspec.Struct, frozen=True):
+class PoisonRequestTracker(msgspec.Struct, frozen=True):
     """Suspicions by request. Small, frozen, and encoded by msgspec as it is."""
 
     suspicions: dict[int, Suspicion] = {}
     most_deaths: int = MOST_DEATHS
 
-    def died(self, in_step: Mapping[int, int]) -> "Book":
+    def died(self, in_step: Mapping[int, int]) -> "PoisonRequestTracker":
         """A process died while these requests (by id, with their progress) were in its step; nobody, if it was idle."""
         after = dict(self.suspicions)
         for request, progress in in_step.items():
             before = after.get(request)
             again = before is not None and progress <= before.progress
             after[request] = Suspicion(before.deaths + 1 if before is not None and again else 1, progress)
-        return Book(after, self.most_deaths)
+        return PoisonRequestTracker(after, self.most_deaths)
 
-    def went_on(self, request: int, progress: int) -> "Book":
+    def went_on(self, request: int, progress: int) -> "PoisonRequestTracker":
         """A request has come so far; if that is further than when it was suspected, it is not any more."""
         suspicion = self.suspicions.get(request)
         return self if suspicion is None or progress <= suspicion.progress else self.over(request)
 
-    def over(self, request: int) -> "Book":
+    def over(self, request: int) -> "PoisonRequestTracker":
         """A request is finished, or was given up: nothing is known of it any more."""
         if request not in self.suspicions:
             return self
-        return Book({each: held for each, held in self.suspicions.items() if each != request}, self.most_deaths)
+        return PoisonRequestTracker(
+            {each: held for each, held in self.suspicions.items() if each != request}, self.most_deaths
+        )
 
-    def turn(self, waiting: Iterable[int]) -> Turn:
+    def turn(self, waiting: Iterable[int]) -> Attempt:
         """Who is next of those who wait: one suspect alone, the first of them, or all if there is none."""
         named = tuple(dict.fromkeys(waiting))
         skip = tuple(each for each in named if self.deaths(each) >= self.most_deaths)
         left = tuple(each for each in named if each not in skip)
         alone = next((each for each in left if self.deaths(each)), None)
-        return Turn(left if alone is None else (alone,), skip)
+        return Attempt(left if alone is None else (alone,), skip)
 
     def deaths(self, request: int) -> int:
         """Held against a request."""

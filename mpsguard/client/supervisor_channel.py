@@ -13,7 +13,7 @@ import msgspec
 
 from mpsguard.linux import seqpacket
 from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.io_fence import Passage
+from mpsguard.linux.io_fence import FencePass
 from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
 from mpsguard.supervisor import wire
 
@@ -32,7 +32,7 @@ class NotKeptError(Exception):
     """The supervisor does not keep a connection: too many, or a tag is in use, or this is not the active process."""
 
 
-class Desk:
+class SupervisorChannel:
     """Owns the descriptors. Safe for use by several threads, not by a child made by fork."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -40,7 +40,7 @@ class Desk:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._last_id = 0
-        self._passage: Passage | None = None
+        self._passage: FencePass | None = None
 
     @classmethod
     def from_environment(cls) -> Self | None:
@@ -80,7 +80,7 @@ class Desk:
             self._send(message, fds, time.monotonic() + DEADLINE)
 
     @property
-    def passage(self) -> Passage | None:
+    def passage(self) -> FencePass | None:
         """This process' way through the gate in front of its connections; None if nobody could shut it.
 
         It stays when the supervisor has ended: what was shut by then is shut.
@@ -91,16 +91,16 @@ class Desk:
         """Ask for a gate, unless there is one, or nobody who would shut it."""
         with suppress(NotKeptError, DeskClosedError):
             if self._passage is None:
-                self._take_passage(self.ask(wire.Gate(0), ()))
+                self._take_passage(self.ask(wire.Fence(0), ()))
 
     def _take_passage(self, fds: Sequence[int]) -> None:
         with self._lock:
             if self._passage is None and len(fds) == 1:
-                self._passage = Passage(fds[0])
+                self._passage = FencePass(fds[0])
             else:
                 close_all(fds)
 
-    def ask(self, request: wire.Keep | wire.Accept | wire.Gate, fds: Sequence[int]) -> tuple[int, ...]:
+    def ask(self, request: wire.Keep | wire.Accept | wire.Fence, fds: Sequence[int]) -> tuple[int, ...]:
         """Ask something; the descriptors that came with the answer are the caller's. NotKeptError, DeskClosedError."""
         with self._lock:
             due = time.monotonic() + DEADLINE

@@ -11,18 +11,18 @@ from typing import Any
 from mpsguard import config
 from mpsguard.broker import client_table
 from mpsguard.broker.broker import Broker
-from mpsguard.broker.client_table import Clients
-from mpsguard.broker.endpoint import Entrance
-from mpsguard.broker.lane_router import ToWait, ToWork, Way
+from mpsguard.broker.client_table import ClientTable
+from mpsguard.broker.endpoint import Endpoint
+from mpsguard.broker.lane_router import ActiveLaneRouter, LaneRouter, StandbyLaneRouter
 from mpsguard.broker.unbrokered import Reconciliation, is_anothers
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import ProcessEnded
 from mpsguard.incidents.lane_sentinel import LaneSentinel
-from mpsguard.incidents.sensor_hub import Senses
+from mpsguard.incidents.sensor_hub import SensorHub
 from mpsguard.lanes.command import Command, CommandFailedError
 from mpsguard.lanes.control_process import Launch, Launcher
 from mpsguard.lanes.lane import Lane, LaneSpec
-from mpsguard.lanes.lane_set import Lanes
+from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.settings_store import SettingsStore
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
@@ -80,8 +80,8 @@ class Domain:
     ) -> None:
         self.name = settings.name
         self.settings = settings
-        self.clients = Clients(self)
-        self._senses: Senses
+        self.clients = ClientTable(self)
+        self._senses: SensorHub
         """There from `run` on, and nobody comes before."""
         self._metrics = metrics
         self._events = events
@@ -95,13 +95,13 @@ class Domain:
         metrics.domain(self.name)
         state = Path(guard.state_directory) / "lanes"
         made = [self._make_lane(guard, binary, state, index) for index in range(_lanes(settings))]
-        self.lanes = Lanes(made, state / f"{self.name}.active.json")
+        self.lanes = LaneSet(made, state / f"{self.name}.active.json")
         public = Path(settings.pipe_directory)
-        ways: dict[Path, Way] = {public: ToWork(self.lanes, self.clients)}
+        ways: dict[Path, LaneRouter] = {public: ActiveLaneRouter(self.lanes, self.clients)}
         if settings.standby:
-            ways[config.standby_directory(settings.pipe_directory)] = ToWait(self.lanes, self.clients)
+            ways[config.standby_directory(settings.pipe_directory)] = StandbyLaneRouter(self.lanes, self.clients)
         self.entrances = tuple(
-            Entrance(
+            Endpoint(
                 path,
                 Broker(
                     self.name,
@@ -165,7 +165,7 @@ class Domain:
         for entrance in self.entrances:
             entrance.directory.close()
 
-    async def run(self, senses: Senses) -> None:
+    async def run(self, senses: SensorHub) -> None:
         """Serve until cancelled, or until a lane was told to quit; then the public directories are given back.
 
         ``senses`` are told of what happens here.
@@ -203,7 +203,7 @@ class Domain:
         with suppress(CommandFailedError):
             await lane.ask_for(Command("quit"), None)
 
-    def _post_sentinel(self, lane: Lane, senses: Senses) -> asyncio.Task[None]:
+    def _post_sentinel(self, lane: Lane, senses: SensorHub) -> asyncio.Task[None]:
         name = lane.spec.name
         sentinel = self._sentinels[name] = LaneSentinel(
             lane,

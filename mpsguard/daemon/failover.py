@@ -10,7 +10,7 @@ import msgspec
 
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.daemon.domain import Domain
-from mpsguard.daemon.switchover import Move
+from mpsguard.daemon.switchover import Switchover
 from mpsguard.evidence import Evidence, UvmFault, Xid
 from mpsguard.lanes.lane import Lane
 from mpsguard.linux import nvidia_gpus
@@ -36,7 +36,7 @@ class _Leaving(msgspec.Struct, frozen=True):
     sign: Evidence | None
 
 
-class Takeovers:
+class Failover:
     """Watches the evidence for lanes that have sessions. All in one event loop."""
 
     def __init__(self, domains: Mapping[str, Domain], events: EventStream, metrics: Metrics) -> None:
@@ -53,7 +53,7 @@ class Takeovers:
         """Begin, with the vault's sessions; before this, and without a vault, nothing is taken over."""
         self._vault = vault
 
-    def take(self, evidence: Evidence) -> "asyncio.Task[Move] | None":
+    def take(self, evidence: Evidence) -> "asyncio.Task[Switchover] | None":
         """Act on an observation, if it is one of a lane that will not live; what is being done, if anything is."""
         if self._vault is None or not self._domains:
             return None
@@ -75,17 +75,17 @@ class Takeovers:
             self._tasks.add(task)
         return task
 
-    async def move(self, domain: Domain) -> Move:
+    async def move(self, domain: Domain) -> Switchover:
         """Leave the active lane by an operator's wish: every session with a ready standby goes on there."""
         lane = domain.lanes.active.spec.name
         task = self._leave(domain, lane, "an operator said so", None)
-        return await task if task is not None else Move(lane, None, (), ())
+        return await task if task is not None else Switchover(lane, None, (), ())
 
     async def close(self) -> None:
         """Let what is under way finish: it takes no longer than the vault's keeper."""
         await self._tasks.settle()
 
-    def _leave(self, domain: Domain, name: str, why: str, sign: Evidence | None) -> "asyncio.Task[Move] | None":
+    def _leave(self, domain: Domain, name: str, why: str, sign: Evidence | None) -> "asyncio.Task[Switchover] | None":
         assert self._vault is not None
         places = {client.process: client.lane for client in domain.clients.all()}
         sessions = list(self._vault.stock.sessions.values())
@@ -112,7 +112,7 @@ class Takeovers:
                 self._vault.dismiss(key, token)
                 self._events.publish("standby_stranded", domain, session=str(key), lane=lane)
 
-    async def _promote(self, domain: Domain, leaving: "_Leaving") -> Move:
+    async def _promote(self, domain: Domain, leaving: "_Leaving") -> Switchover:
         told = await asyncio.gather(*(self._promote_one(each) for each in leaving.taken))
         done = time.monotonic()
         name, to, why, sign = leaving.lane, leaving.to, leaving.why, leaving.sign
@@ -143,7 +143,7 @@ class Takeovers:
             self._events.publish("takeover", domain.name, session=str(key), outcome="no_standby", lane=name, why=why)
         moved = tuple(each.session for each, trouble in zip(leaving.taken, told, strict=True) if trouble is None)
         failed = tuple(each.session for each in leaving.taken if each.session not in moved)
-        return Move(name, to if moved else None, moved, (*leaving.left, *failed), unsaved)
+        return Switchover(name, to if moved else None, moved, (*leaving.left, *failed), unsaved)
 
     def _save(self, domain: Domain) -> str | None:
         """None, or why the next guard will not know where the work is. That stops no takeover."""

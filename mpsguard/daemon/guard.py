@@ -22,12 +22,12 @@ from mpsguard.control_api.protocol import RequestError
 from mpsguard.control_api.server import Api
 from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
-from mpsguard.daemon.failover import Takeovers
-from mpsguard.daemon.remedy_resolver import Treatments
+from mpsguard.daemon.failover import Failover
+from mpsguard.daemon.remedy_resolver import RemedyResolver
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
-from mpsguard.incidents.pipeline import Investigation
-from mpsguard.incidents.remedy_executor import Executor
-from mpsguard.incidents.remedy_log import RemedyBooks
+from mpsguard.incidents.pipeline import IncidentPipeline
+from mpsguard.incidents.remedy_executor import RemedyExecutor
+from mpsguard.incidents.remedy_log import RemedyLog
 from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import JournalError
 from mpsguard.linux import service_manager
@@ -79,12 +79,12 @@ class Guard:
             for domain in settings.domain
         }
         self._handlers = handlers
-        self.takeovers = Takeovers(self.domains, self.events, self.metrics)
+        self.takeovers = Failover(self.domains, self.events, self.metrics)
         self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
-        self.investigation: Investigation | None = None
+        self.investigation: IncidentPipeline | None = None
         """There once the public directories are ours: no two guards write one journal."""
-        self._executor: Executor | None = None
+        self._executor: RemedyExecutor | None = None
         """As `investigation`, whose verdicts it follows."""
 
     def _writer_died_early(self, death: EarlyDeath) -> None:
@@ -213,7 +213,7 @@ class Guard:
         except LauncherEndedError as error:
             raise StartError(str(error)) from None
 
-    def _investigate(self) -> Investigation:
+    def _investigate(self) -> IncidentPipeline:
         path = Path(self.config.guard.state_directory) / "journal.sqlite"
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         loop = asyncio.get_running_loop()
@@ -224,10 +224,10 @@ class Guard:
 
         cores = self.config.guard.core_directory
         journal = Journal.open(path, noticed=noticed)
-        treatments = Treatments(self.domains)
-        books = RemedyBooks(journal, self.events, self.metrics)
-        self._executor = Executor(treatments.of, treatments.standing, books)
-        return Investigation(
+        treatments = RemedyResolver(self.domains)
+        books = RemedyLog(journal, self.events, self.metrics)
+        self._executor = RemedyExecutor(treatments.of, treatments.standing, books)
+        return IncidentPipeline(
             journal,
             events=self.events,
             metrics=self.metrics,

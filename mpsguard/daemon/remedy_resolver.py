@@ -6,7 +6,7 @@ from typing import Final
 from mpsguard.config import RemedyName
 from mpsguard.daemon.domain import Domain
 from mpsguard.incident import Incident
-from mpsguard.incidents.remedy_executor import Treatment
+from mpsguard.incidents.remedy_executor import DomainRemedies
 from mpsguard.linux import procfs
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import Standing
@@ -35,16 +35,17 @@ def domain_of(
     return domains.pop() if len(domains) == 1 else None
 
 
-class Treatments:
+class RemedyResolver:
     """Looks into the domains of a guard; owns nothing."""
 
     def __init__(self, domains: Mapping[str, Domain]) -> None:
         self._domains = domains
         self._treatments = {
-            name: Treatment(name, domain.settings.remedies, remedies_of(domain)) for name, domain in domains.items()
+            name: DomainRemedies(name, domain.settings.remedies, remedies_of(domain))
+            for name, domain in domains.items()
         }
 
-    def of(self, incident: Incident) -> Treatment | None:
+    def of(self, incident: Incident) -> DomainRemedies | None:
         """That of the domain the incident belongs to; None where that is not known."""
         name = domain_of(incident, self._with_client, self._with_lane)
         return None if name is None else self._treatments[name]

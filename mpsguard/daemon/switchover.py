@@ -5,7 +5,7 @@ import msgspec
 from mpsguard.vault.region import SessionKey
 
 
-class Move(msgspec.Struct, frozen=True):
+class Switchover(msgspec.Struct, frozen=True):
     """What came of the wish to leave a lane."""
 
     lane: str

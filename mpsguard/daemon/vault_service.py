@@ -19,10 +19,10 @@ from mpsguard.tasks import end_tasks
 from mpsguard.vault.address import socket_path
 from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.fd_storage.background import Keeping
-from mpsguard.vault.fd_storage.holder_client import HolderKeeper
-from mpsguard.vault.fd_storage.storage import PREFIX, Keeper
-from mpsguard.vault.fd_storage.systemd_store import FdStore
+from mpsguard.vault.fd_storage.background import BackgroundStorage
+from mpsguard.vault.fd_storage.holder_client import HolderClient
+from mpsguard.vault.fd_storage.storage import PREFIX, FdStorage
+from mpsguard.vault.fd_storage.systemd_store import SystemdStore
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore
 from mpsguard.vault.server import Server
@@ -74,8 +74,8 @@ class VaultService:
         self._gpus = gpus
         self._simulated = simulated
         self._lock: FileLock | None = None
-        self._keeper: Keeper | None = None
-        self._keeping: Keeping | None = None
+        self._keeper: FdStorage | None = None
+        self._keeping: BackgroundStorage | None = None
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
         self._vault: Vault | None = None
@@ -104,7 +104,7 @@ class VaultService:
             self._run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = FileLock.take(self._run_directory / "vault.lock", 0o600)
             keeper = self._keeper = await self._choose_keeper()
-            self._keeping = Keeping(keeper)
+            self._keeping = BackgroundStorage(keeper)
             self._vault = Vault(self._keeping, self._quota, gpus=self._gpus, early_death=self._early_death)
             await self._take_over(parcels, keeper)
             self._server = Server(self._vault, simulated=self._simulated)
@@ -135,8 +135,8 @@ class VaultService:
         if self._lock is not None:
             self._lock.close()
 
-    async def _choose_keeper(self) -> Keeper:
-        store = FdStore()
+    async def _choose_keeper(self) -> FdStorage:
+        store = SystemdStore()
         if "NOTIFY_SOCKET" in os.environ:
             try:
                 await store.keep(_PROBE, fd_bundle.pack(_PROBE.encode(), ()))
@@ -146,12 +146,12 @@ class VaultService:
             else:
                 await store.forget(_PROBE)
                 return store
-        return await HolderKeeper.open(self._holder_directory)
+        return await HolderClient.open(self._holder_directory)
 
-    async def _take_over(self, stored: Mapping[str, socket.socket], keeper: Keeper) -> None:
+    async def _take_over(self, stored: Mapping[str, socket.socket], keeper: FdStorage) -> None:
         assert self._vault is not None
         # One may be left from an orderly end, although the service manager keeps everything from now on.
-        holder = keeper if isinstance(keeper, HolderKeeper) else await HolderKeeper.open(self._holder_directory)
+        holder = keeper if isinstance(keeper, HolderClient) else await HolderClient.open(self._holder_directory)
         held = await holder.list()
         kept = held if keeper is holder else stored
         try:
@@ -176,11 +176,11 @@ class VaultService:
 
     async def _leave_to_holder(self) -> None:
         """`systemctl stop` empties the store; a holder is left alone (KillMode=process)."""
-        if not isinstance(self._keeper, FdStore) or self._vault is None or not self._vault.stock.sessions:
+        if not isinstance(self._keeper, SystemdStore) or self._vault is None or not self._vault.stock.sessions:
             return
         try:
-            holder = await HolderKeeper.open(self._holder_directory)
-            beside = Keeping(holder)
+            holder = await HolderClient.open(self._holder_directory)
+            beside = BackgroundStorage(holder)
             await beside.keep_all(self._vault.stock.contents)
             await beside.close()
         except (UnavailableError, OSError) as error:

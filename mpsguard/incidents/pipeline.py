@@ -11,8 +11,8 @@ import msgspec
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import Evidence, Source, UvmFault
 from mpsguard.incident import Incident
-from mpsguard.incidents.sensor_hub import Senses
-from mpsguard.incidents.tracker import IncidentDesk
+from mpsguard.incidents.sensor_hub import SensorHub
+from mpsguard.incidents.tracker import IncidentTracker
 from mpsguard.journal.journal import Journal
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client
@@ -24,7 +24,7 @@ _CLOSE_WITHIN: Final = 5.0
 """Seconds that the journal has to write what waits."""
 
 
-class Investigation:
+class IncidentPipeline:
     """Owns journal, desk and senses. Made in the event loop, by the guard that holds the public directories."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Investigation:
         taken: Callable[[Evidence], asyncio.Task[Any] | None],
         concluded: Callable[[str, Incident], None],
     ) -> None:
-        """``clients`` tells who is on the lanes now; ``core_directory``: see `Senses`.
+        """``clients`` tells who is on the lanes now; ``core_directory``: see `SensorHub`.
 
         ``taken`` is told of every observation, before it is judged, and gives the work that is more urgent than a
         verdict, if there is any; ``concluded`` is told of every incident and of every change of its verdict, once the
@@ -51,9 +51,9 @@ class Investigation:
         self._urgent: asyncio.Task[Any] | None = None
         self._waiting: list[Evidence] = []
         self._concluded = concluded
-        self._desk = IncidentDesk(journal, clients, self._told)
+        self._desk = IncidentTracker(journal, clients, self._told)
         self._clients = clients
-        self.senses = Senses(self._take, self._kernel_log_after(), core_directory, self._noticed, self._unwatched)
+        self.senses = SensorHub(self._take, self._kernel_log_after(), core_directory, self._noticed, self._unwatched)
 
     async def close(self) -> None:
         """Give everything back; what was seen is on disk then, unless the disk hangs."""

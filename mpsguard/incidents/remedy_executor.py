@@ -16,14 +16,14 @@ from mpsguard.incident import Incident
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import policy
 from mpsguard.remedies.policy import Decision, Standing, Verdict
-from mpsguard.remedies.remedy import Case, Failed, NotNeeded, Observed, Outcome, Remedy
+from mpsguard.remedies.remedy import Failed, NotNeeded, Observed, Outcome, Remedy, RemedyCase
 from mpsguard.tasks import TaskSet, end_tasks
 
 _KEPT: Final = 1000
 """Incidents whose remedies are remembered; the desk forgets an incident long before so many have followed."""
 
 
-class Treatment(msgspec.Struct, frozen=True):
+class DomainRemedies(msgspec.Struct, frozen=True):
     """What there is to be done in one domain."""
 
     domain: str
@@ -38,16 +38,16 @@ class Books(Protocol):
     def decided(self, domain: str, incident_id: str, decision: Decision) -> None:
         """Policy has an opinion on a remedy for an incident, or another one than before."""
 
-    def came_of_it(self, domain: str, case: Case, outcome: Outcome) -> None:
+    def came_of_it(self, domain: str, case: RemedyCase, outcome: Outcome) -> None:
         """A remedy was run, or observed, for the one time."""
 
 
-class Executor:
+class RemedyExecutor:
     """Owns the remedies under way."""
 
     def __init__(
         self,
-        domain_of: Callable[[Incident], Treatment | None],
+        domain_of: Callable[[Incident], DomainRemedies | None],
         standing: Callable[[ProcessKey], Standing],
         books: Books,
     ) -> None:
@@ -80,9 +80,9 @@ class Executor:
             self._books.decided(treatment.domain, incident_id, decision)
             past[name] = decision if decision.verdict is Verdict.DECLINE else None
             if decision.verdict is not Verdict.DECLINE:
-                self._follow(treatment, Case(incident_id, incident, culprit, decision.step), decision.verdict)
+                self._follow(treatment, RemedyCase(incident_id, incident, culprit, decision.step), decision.verdict)
 
-    def _follow(self, treatment: Treatment, case: Case, verdict: Verdict) -> None:
+    def _follow(self, treatment: DomainRemedies, case: RemedyCase, verdict: Verdict) -> None:
         remedy = treatment.by_name[case.step.remedy]
         target = (case.culprit, remedy.name)
         if verdict is Verdict.OBSERVE:
@@ -94,7 +94,7 @@ class Executor:
             self._against[target] = case.incident_id
             self._tasks.spawn(self._run(treatment.domain, remedy, case), name=f"{remedy.name} {target[0]}")
 
-    async def _run(self, domain: str, remedy: Remedy, case: Case) -> None:
+    async def _run(self, domain: str, remedy: Remedy, case: RemedyCase) -> None:
         within = remedy.within(case)
         outcome: Outcome = Failed("broken off: the guard ends")
         try:

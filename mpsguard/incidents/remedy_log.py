@@ -9,7 +9,7 @@ from mpsguard.journal.journal import Journal
 from mpsguard.linux.procfs import printable
 from mpsguard.metrics.registry import Metrics
 from mpsguard.remedies.policy import Decision, Verdict
-from mpsguard.remedies.remedy import Case, Outcome
+from mpsguard.remedies.remedy import Outcome, RemedyCase
 
 _SAID = {
     Verdict.RUN: "it is carried out",
@@ -18,7 +18,7 @@ _SAID = {
 }
 
 
-class RemedyBooks:
+class RemedyLog:
     """See `executor.Books`."""
 
     def __init__(self, journal: Journal, events: EventStream, metrics: Metrics) -> None:
@@ -40,7 +40,7 @@ class RemedyBooks:
         self._journal.record_decision(incident_id, "decided", text, data)
         self._publish("decided", domain, incident_id, text, data)
 
-    def came_of_it(self, domain: str, case: Case, outcome: Outcome) -> None:
+    def came_of_it(self, domain: str, case: RemedyCase, outcome: Outcome) -> None:
         """See `executor.Books`."""
         name = case.step.remedy
         word = str(outcome.__struct_config__.tag)

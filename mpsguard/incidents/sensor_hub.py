@@ -36,7 +36,7 @@ hears of its error sooner than 40 ms after the fault."""
 _LOGS: Final = ((Source.SERVER_LOG, "server.log"), (Source.CONTROL_LOG, "control.log"))
 
 
-class Senses:
+class SensorHub:
     """Owns the sensors. Made inside a running event loop; all evidence goes to ``take``."""
 
     def __init__(

@@ -27,7 +27,7 @@ _CLIENTS: Final = 4096
 """Clients that are remembered beyond their end, for the incidents in which they stand; the oldest go first."""
 
 
-class IncidentDesk:
+class IncidentTracker:
     """Owns the recent evidence. All in one event loop."""
 
     def __init__(

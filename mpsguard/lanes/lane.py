@@ -20,7 +20,7 @@ from mpsguard.lanes.control_process import Launch, Launcher, StartError
 from mpsguard.lanes.server_watch import ServerWatch
 from mpsguard.lanes.settings import Setting
 from mpsguard.lanes.settings_store import SettingsStore
-from mpsguard.lanes.single_flight import Fresh
+from mpsguard.lanes.single_flight import SingleFlight
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
@@ -100,7 +100,7 @@ class Lane:
         self._worker = CommandWorker(spec.pipe_directory, lambda text: notice("command_timeout", {"detail": text}))
         self._prompted = asyncio.Event()
         self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set)
-        self._fresh = Fresh(self._observe)
+        self._fresh = SingleFlight(self._observe)
         self._control: ProcessHandle | None = None
         self._settled = False
         """Whether the control daemon has the lane's settings; until then nobody is admitted."""

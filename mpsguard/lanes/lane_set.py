@@ -22,7 +22,7 @@ class _Chosen(msgspec.Struct, frozen=True):
     """Name of the lane."""
 
 
-class Lanes:
+class LaneSet:
     """Owns which of the lanes is the active one, on disk too: the next guard must not bring new work elsewhere."""
 
     def __init__(self, lanes: Sequence[Lane], path: Path) -> None:

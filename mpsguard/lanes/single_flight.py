@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Fresh(Generic[T]):
+class SingleFlight(Generic[T]):
     """Runs ``look`` so that every caller gets a result begun after its call, and no two looks run at once.
 
     A thousand callers cost at most two looks: the one under way, which is too old for them, and one for them all.

@@ -23,7 +23,7 @@ SO_PEEK_OFF: Final = 42
 _LABEL_LIMIT: Final = 256
 
 
-class Parcel(NamedTuple):
+class FdBundle(NamedTuple):
     """A packed parcel; both sockets belong to the caller."""
 
     kept: socket.socket
@@ -32,7 +32,7 @@ class Parcel(NamedTuple):
     """Its peer: it hangs up when nobody keeps the parcel any more."""
 
 
-def pack(label: bytes, fds: Sequence[int]) -> Parcel:
+def pack(label: bytes, fds: Sequence[int]) -> FdBundle:
     """Put copies of ``fds`` into a new parcel, in their order, under a label of 1 to 256 bytes.
 
     OSError (ETOOMANYREFS, EMFILE, ENOBUFS) if the kernel takes no more.
@@ -50,7 +50,7 @@ def pack(label: bytes, fds: Sequence[int]) -> Parcel:
         kept.close()
         receipt.close()
         raise
-    return Parcel(kept, receipt)
+    return FdBundle(kept, receipt)
 
 
 def unpack(kept: socket.socket) -> tuple[bytes, tuple[int, ...]]:

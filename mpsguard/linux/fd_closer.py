@@ -12,7 +12,7 @@ _THREADS_PER_UID: Final = 2
 """Enough that one close(2) that hangs does not hold up the same user's next; a user cannot tie up more."""
 
 
-class ForeignCloser:
+class ForeignFdCloser:
     """Closes strangers' descriptors, each user's on threads of its own, so that one that hangs costs its owner alone.
 
     The threads end when they have nothing to do, and do not keep the process from ending: as it ends, the kernel closes
@@ -50,7 +50,7 @@ class ForeignCloser:
             return None
 
 
-class Disposal:
+class FdCloser:
     """A thread that closes what it is given, in order. One owner, which ends it with `close`."""
 
     def __init__(self) -> None:

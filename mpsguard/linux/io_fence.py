@@ -21,7 +21,7 @@ class GateShutError(Exception):
     """The gate is shut: another process goes on."""
 
 
-class Gate:
+class IoFence:
     """The side that shuts it. Owns a descriptor."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Gate:
             raise
 
     def passage(self) -> int:
-        """A descriptor for the other side's `Passage`, the caller's. OSError."""
+        """A descriptor for the other side's `FencePass`, the caller's. OSError."""
         return os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
 
     def shut(self) -> bool:
@@ -55,14 +55,14 @@ class Gate:
             os.close(fd)
 
 
-class Passage:
+class FencePass:
     """The side that goes through it: a block that is inside. Owns a descriptor. Safe for use by several threads.
 
     Entering and leaving cost three system calls and never wait for the other side. Blocks may lie in one another.
     """
 
     def __init__(self, fd: int) -> None:
-        """Takes over a descriptor that `Gate.passage` gave."""
+        """Takes over a descriptor that `IoFence.passage` gave."""
         self._fd = fd
         self._lock = threading.Lock()
         self._inside = 0

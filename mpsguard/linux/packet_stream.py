@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import ForeignCloser
+from mpsguard.linux.fd_closer import ForeignFdCloser
 from mpsguard.linux.seqpacket import Packet
 from mpsguard.model import Credentials
 
@@ -109,7 +109,7 @@ class StrangerStream(PacketStream):
     That holds for received ones, and for those still queued in our own socket when that is closed.
     """
 
-    def __init__(self, sock: socket.socket, uid: int, closer: ForeignCloser, closed: Callable[[], None]) -> None:
+    def __init__(self, sock: socket.socket, uid: int, closer: ForeignFdCloser, closed: Callable[[], None]) -> None:
         """``closed`` is called in the event loop once socket and descriptors are closed, however long that takes."""
         super().__init__(sock)
         self._uid = uid

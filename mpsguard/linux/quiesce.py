@@ -34,7 +34,7 @@ _MOST: Final = 4096
 _TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-class Standstill:
+class Quiesce:
     """Watches processes that were sent SIGSTOP before, until none of their threads can write to anybody.
 
     What it has seen of a thread holds until that gets SIGCONT: then it is to be watched by another one of these.

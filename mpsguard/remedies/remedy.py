@@ -36,7 +36,7 @@ class Observed(msgspec.Struct, frozen=True, tag="observed"):
 Outcome = Done | Failed | NotNeeded | Observed
 
 
-class Case(msgspec.Struct, frozen=True):
+class RemedyCase(msgspec.Struct, frozen=True):
     """What a remedy is for."""
 
     incident_id: str
@@ -54,11 +54,11 @@ class Remedy(Protocol):
     def name(self) -> RemedyName:
         """As in the configuration."""
 
-    def within(self, case: Case) -> float:
+    def within(self, case: RemedyCase) -> float:
         """Seconds after which it is broken off; longer than all its own deadlines together."""
 
-    def would(self, case: Case) -> str:
+    def would(self, case: RemedyCase) -> str:
         """What `apply` would do, in one clause; for people."""
 
-    async def apply(self, case: Case) -> Outcome:
+    async def apply(self, case: RemedyCase) -> Outcome:
         """Do it. A second time changes nothing more. Need not raise: what fails is an outcome."""

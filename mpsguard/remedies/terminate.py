@@ -8,7 +8,7 @@ from mpsguard.config import RemedyName
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import termination
-from mpsguard.remedies.remedy import Case, Done, Failed, NotNeeded, Outcome
+from mpsguard.remedies.remedy import Done, Failed, NotNeeded, Outcome, RemedyCase
 from mpsguard.remedies.termination import Lane, Plan, Work
 
 _SPARE: Final = 1.0
@@ -24,16 +24,16 @@ class Terminate:
         self._lane_of = lane_of
         self._answer_within = answer_within
 
-    def within(self, case: Case) -> float:
+    def within(self, case: RemedyCase) -> float:
         """See `Remedy`."""
         return self._answer_within + case.step.grace + termination.KILLED_WITHIN + _SPARE
 
-    def would(self, case: Case) -> str:
+    def would(self, case: RemedyCase) -> str:
         """See `Remedy`."""
         pid = case.culprit.pid if case.culprit else "nobody"
         return f"end the GPU work of process {pid}, then SIGTERM, then SIGKILL after {case.step.grace:g} s"
 
-    async def apply(self, case: Case) -> Outcome:
+    async def apply(self, case: RemedyCase) -> Outcome:
         """See `Remedy`."""
         if case.culprit is None:
             return NotNeeded("no process is named")

@@ -12,7 +12,7 @@ from html import escape
 from typing import Final
 
 from mpsguard.report import timeline
-from mpsguard.report.report_model import Moment, Story
+from mpsguard.report.report_model import Moment, ReportModel
 
 LIGHT: Final = {
     "paper": "#ffffff",
@@ -96,7 +96,7 @@ _FOOTER: Final = (
 )
 
 
-def render(story: Story) -> str:
+def render(story: ReportModel) -> str:
     """The whole file."""
     return "\n".join(
         (
@@ -139,7 +139,7 @@ _LONGEST: Final = 60
 """Characters of a command line that are shown; the whole of a longer one is shown on hover."""
 
 
-def _text(story: Story, text: str) -> str:
+def _text(story: ReportModel, text: str) -> str:
     """Escape a text, with long command lines shortened in the middle."""
     long = [command for command in story.commands if len(command) > _LONGEST]
     if not long:
@@ -159,13 +159,13 @@ def _abbreviated(command: str) -> str:
     return f'<abbr title="{escape(command)}">{escape(command[:half])} … {escape(command[-half:])}</abbr>'
 
 
-def _steps(story: Story) -> Iterable[str]:
+def _steps(story: ReportModel) -> Iterable[str]:
     yield "<ol>"
     yield from (f"<li>{_advice(step)}</li>" for step in story.steps)
     yield "</ol>"
 
 
-def _table(story: Story) -> Iterable[str]:
+def _table(story: ReportModel) -> Iterable[str]:
     yield '<div class="scroll"><table>'
     yield (
         '<thead><tr><th scope="col" class="number">#</th><th scope="col" class="number">ms</th>'
@@ -179,7 +179,7 @@ def _table(story: Story) -> Iterable[str]:
         yield f"<p>{story.left_out} pieces of evidence in between were too many to be kept.</p>"
 
 
-def _row(story: Story, moment: Moment) -> str:
+def _row(story: ReportModel, moment: Moment) -> str:
     role = moment.role.value
     off = f" ±{moment.off:.3f}" if moment.off else ""
     return (

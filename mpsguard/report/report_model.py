@@ -46,7 +46,7 @@ class Moment(msgspec.Struct, frozen=True):
     trust: str
 
 
-class Story(msgspec.Struct, frozen=True):
+class ReportModel(msgspec.Struct, frozen=True):
     """All texts are printable; none is escaped for any format."""
 
     id: str
@@ -69,7 +69,7 @@ def clock(unix: float) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(milliseconds // 1000))}.{milliseconds % 1000:03d} UTC"
 
 
-def tell(case: Case, advice: Advice | None = None) -> Story:
+def tell(case: Case, advice: Advice | None = None) -> ReportModel:
     """Lay an incident out; the caller may add ``advice`` on single Xids."""
     incident = case.incident
     commands = {client.process: client.command for client in case.clients}
@@ -93,7 +93,7 @@ def tell(case: Case, advice: Advice | None = None) -> Story:
     moments = tuple(msgspec.structs.replace(moment, number=n) for n, moment in enumerate(unnumbered, 1))
     order = list(Role)
     tracks = dict.fromkeys((moment.track, moment.role) for moment in moments)
-    return Story(
+    return ReportModel(
         id=printable(case.id),
         verdict=printable(messages.verdict(incident, commands)),
         reason=printable(incident.reason),

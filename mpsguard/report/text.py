@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
-from mpsguard.report.report_model import Role, Story
+from mpsguard.report.report_model import ReportModel, Role
 
 _MARKS = {Role.CULPRIT: "►", Role.CANDIDATE: "?", Role.VICTIM: "·", Role.SENSOR: " ", Role.GUARD: "✓"}
 
@@ -11,12 +11,12 @@ _WHO = 40
 """Characters of a process' name in the timeline; the whole of it is among the facts."""
 
 
-def render(story: Story, width: int = 100) -> str:
+def render(story: ReportModel, width: int = 100) -> str:
     """The whole story; paragraphs are folded at ``width``, the timeline's lines are not."""
     return "\n".join(_lines(story, width)) + "\n"
 
 
-def _lines(story: Story, width: int) -> Iterator[str]:
+def _lines(story: ReportModel, width: int) -> Iterator[str]:
     yield from textwrap.wrap(story.verdict, width)
     if story.reason:
         yield from textwrap.wrap(story.reason, width)

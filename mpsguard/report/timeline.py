@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.report.report_model import Moment, Role, Story
+from mpsguard.report.report_model import Moment, ReportModel, Role
 
 _SVG: Final = 'xmlns="http://www.w3.org/2000/svg" role="img"'
 _TOP: Final = 34
@@ -91,7 +91,7 @@ class _Axis:
         return [step * index for index in range(int(self.span / step + 1e-9) + 1)]
 
 
-def draw(story: Story, layout: Layout = WIDE) -> str:
+def draw(story: ReportModel, layout: Layout = WIDE) -> str:
     """An ``<svg>`` element that needs the page's style sheet for its colours and nothing else."""
     shown = story.tracks[:_MOST_TRACKS]
     rows = {track: row for row, (track, _) in enumerate(shown)}

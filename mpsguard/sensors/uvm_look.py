@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.linux import foreign_fd
-from mpsguard.linux.fd_closer import ForeignCloser
+from mpsguard.linux.fd_closer import ForeignFdCloser
 from mpsguard.linux.uvm_processors import GpuAddresses
 from mpsguard.linux.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
 from mpsguard.model import ProcessKey
@@ -77,7 +77,7 @@ class Looker:
         self._device = device
         self._addresses = addresses
         self._close_all = close_all
-        self._strangers = ForeignCloser()
+        self._strangers = ForeignFdCloser()
         """For what a client may have laid as a trap."""
         self._traps: Counter[int] = Counter()
         """How many of each user wait to be closed."""

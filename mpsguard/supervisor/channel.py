@@ -22,10 +22,10 @@ _MOST: Final = 4096
 _OUR_OWN: Final = 64
 """Descriptors that the supervisor needs for itself."""
 
-Heard = Callable[["Desk", wire.Ready | wire.Promoted | wire.Take | wire.Gate], None]
+Heard = Callable[["ProgramChannel", wire.Ready | wire.Promoted | wire.Take | wire.Fence], None]
 
 
-class Kept:
+class KeptSockets:
     """Owns copies of the connections that the program wants to be kept, by their tags."""
 
     def __init__(self, most: int | None = None) -> None:
@@ -64,10 +64,10 @@ class Kept:
             self.drop(tag)
 
 
-class Desk:
+class ProgramChannel:
     """Owns the supervisor's end for one process. Whatever that process says harms nobody but its own program."""
 
-    def __init__(self, kept: Kept, heard: Heard) -> None:
+    def __init__(self, kept: KeptSockets, heard: Heard) -> None:
         """``heard`` is told what is not about one connection alone."""
         self._kept = kept
         self._heard = heard
@@ -105,7 +105,7 @@ class Desk:
             if not kept:
                 return
 
-    def give_passage(self, request: wire.Gate, passage: int) -> None:
+    def give_passage(self, request: wire.Fence, passage: int) -> None:
         """Answer a `Gate`; the descriptor stays the caller's."""
         self._answer(wire.Done(request.id), (passage,))
 
@@ -139,7 +139,7 @@ class Desk:
         except msgspec.DecodeError:
             return False
         match request:
-            case wire.Ready() | wire.Promoted() | wire.Take() | wire.Gate():
+            case wire.Ready() | wire.Promoted() | wire.Take() | wire.Fence():
                 self._heard(self, request)
             case wire.Drop(tag):
                 if self.serves:

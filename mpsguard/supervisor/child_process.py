@@ -19,7 +19,7 @@ _KILLED_WITHIN: Final = 1.0
 """Seconds for a round of SIGKILLs: what was forked meanwhile gets the next one."""
 
 
-class Wrapped:
+class ChildProcess:
     """Owns one child and reaps it, and every orphan below it. Its group's number is its own until it is reaped."""
 
     def __init__(self, pid: int, own_group: bool) -> None:
@@ -77,7 +77,7 @@ class Wrapped:
         await kill_descendants(os.getpid())
 
 
-def reap_children(programs: Mapping[int, Wrapped], stopped_for_terminal: Callable[[], None]) -> None:
+def reap_children(programs: Mapping[int, ChildProcess], stopped_for_terminal: Callable[[], None]) -> None:
     """Take in every child that has ended, and tell those of ``programs`` (by pid)."""
     while True:
         try:

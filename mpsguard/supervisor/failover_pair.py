@@ -11,10 +11,10 @@ import msgspec
 
 from mpsguard.linux import handover, process_tree
 from mpsguard.linux.handover import Handover
-from mpsguard.linux.io_fence import Gate
+from mpsguard.linux.io_fence import IoFence
 from mpsguard.supervisor import decision, process_stop, wire
-from mpsguard.supervisor.channel import Desk, Kept
-from mpsguard.supervisor.child_process import Wrapped, kill_descendants, reap_children
+from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
+from mpsguard.supervisor.child_process import ChildProcess, kill_descendants, reap_children
 from mpsguard.supervisor.role import ROLE_VARIABLE, Role
 from mpsguard.supervisor.supervisor import EndWork
 from mpsguard.tasks import TaskSet
@@ -52,10 +52,10 @@ class Plan(msgspec.Struct, frozen=True):
 class _Process:
     """One of them, its desk, and the gate in front of its connections once it has asked for one."""
 
-    def __init__(self, program: Wrapped, desk: Desk) -> None:
+    def __init__(self, program: ChildProcess, desk: ProgramChannel) -> None:
         self.program = program
         self.desk = desk
-        self.gate: Gate | None = None
+        self.gate: IoFence | None = None
 
     def close_gate(self) -> None:
         """Give it back, if there is one; not before the process has ended or cannot be superseded any more."""
@@ -63,7 +63,7 @@ class _Process:
             self.gate.close()
 
 
-class Pair:
+class FailoverPair:
     """Owns the processes, their desks, and the connections that are kept for them. A `supervise.Program`."""
 
     def __init__(self, plan: Plan, end_work: EndWork, say: Callable[[str], None], ended: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Pair:
         self._end_work = end_work
         self._say = say
         self._ended = ended
-        self._kept = Kept()
+        self._kept = KeptSockets()
         self._processes: dict[int, _Process] = {}
         self._tasks = TaskSet()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -81,7 +81,7 @@ class Pair:
         """Holds a superseded process still; nothing is given to its successor before."""
         self._handing_over = False
         """Whether a successor may be about to ask for the connections: nobody is started meanwhile."""
-        self._to_kill: list[Wrapped] = []
+        self._to_kill: list[ChildProcess] = []
         """Superseded, and still."""
         self._state, _ = decision.begin(plan.give_up)
 
@@ -190,7 +190,7 @@ class Pair:
             self._happen(decision.Ended(number, _CANNOT_RUN))
 
     def _start(self, role: Role) -> None:
-        desk = Desk(self._kept, self._heard)
+        desk = ProgramChannel(self._kept, self._heard)
         try:
             pid = handover.start(
                 self._plan.arguments,
@@ -202,15 +202,15 @@ class Pair:
             desk.close()
             raise
         desk.theirs.close()
-        self._processes[self._state.next_number] = _Process(Wrapped(pid, self._plan.own_group), desk)
+        self._processes[self._state.next_number] = _Process(ChildProcess(pid, self._plan.own_group), desk)
         asyncio.get_running_loop().add_reader(desk.fileno(), self._read, desk)
         self._happen(decision.Started())
 
-    def _read(self, desk: Desk) -> None:
+    def _read(self, desk: ProgramChannel) -> None:
         if not desk.read():
             self._close_desk(desk)
 
-    def _heard(self, desk: Desk, message: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
+    def _heard(self, desk: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
         number = next((number for number, one in self._processes.items() if one.desk is desk), None)
         if number is None:
             return
@@ -228,22 +228,22 @@ class Pair:
                     self._tasks.spawn(self._give(desk, message))
                 else:
                     desk.refuse(id, "another process is the active one")
-            case wire.Gate(id):
+            case wire.Fence(id):
                 try:
                     self._give_passage(self._processes[number], message)
                 except OSError as error:
                     desk.refuse(id, f"no gate can be made: {error.strerror}")
 
-    def _give_passage(self, process: _Process, request: wire.Gate) -> None:
+    def _give_passage(self, process: _Process, request: wire.Fence) -> None:
         if process.gate is None:
-            process.gate = Gate()
+            process.gate = IoFence()
         passage = process.gate.passage()
         try:
             process.desk.give_passage(request, passage)
         finally:
             os.close(passage)
 
-    async def _give(self, desk: Desk, request: wire.Take) -> None:
+    async def _give(self, desk: ProgramChannel, request: wire.Take) -> None:
         while self._stopping is not None and not self._stopping.done():
             await asyncio.wait({self._stopping})
         if desk.serves:
@@ -274,7 +274,7 @@ class Pair:
         self._stopping = self._tasks.spawn(hold_still())
         self._stopping.add_done_callback(lambda task: None if task.cancelled() else self._is_still(program))
 
-    def _is_still(self, program: Wrapped) -> None:
+    def _is_still(self, program: ChildProcess) -> None:
         self._to_kill.append(program)
         self._await_question()
 
@@ -328,7 +328,7 @@ class Pair:
         if timer is not None:
             timer.cancel()
 
-    def _close_desk(self, desk: Desk) -> None:
+    def _close_desk(self, desk: ProgramChannel) -> None:
         if desk.fileno() >= 0:
             with suppress(RuntimeError):
                 asyncio.get_running_loop().remove_reader(desk.fileno())

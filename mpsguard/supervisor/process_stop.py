@@ -8,11 +8,11 @@ from typing import Final
 
 from mpsguard.control_api.async_client import NoAnswerError
 from mpsguard.linux import process_tree, procfs
-from mpsguard.linux.io_fence import Gate
+from mpsguard.linux.io_fence import IoFence
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.quiesce import Standstill
+from mpsguard.linux.quiesce import Quiesce
 from mpsguard.model import ProcessKey
-from mpsguard.supervisor.child_process import Wrapped
+from mpsguard.supervisor.child_process import ChildProcess
 from mpsguard.supervisor.supervisor import EndWork
 
 _LOOK_AGAIN: Final = 0.001
@@ -20,14 +20,14 @@ STILL_WITHIN: Final = 5.0
 """Seconds after which a process that cannot be stopped is not waited for any more."""
 
 
-async def hold_still(program: Wrapped, gate: Gate | None, say: Callable[[str], None]) -> None:
+async def hold_still(program: ChildProcess, gate: IoFence | None, say: Callable[[str], None]) -> None:
     """Stop a process and all below it where they are; when this returns none of them writes to a kept connection.
 
     Either they have come to a standstill, or the process has left its gate.
     """
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    stopped = Standstill()
+    stopped = Quiesce()
     known: set[ProcessKey] = set()
     while program.exit_code is None:
         # Who was forked before its parent stood still is found when we look again.
@@ -47,7 +47,7 @@ async def hold_still(program: Wrapped, gate: Gate | None, say: Callable[[str], N
             await asyncio.sleep(_LOOK_AGAIN)
 
 
-async def kill(program: Wrapped, end_work: EndWork) -> None:
+async def kill(program: ChildProcess, end_work: EndWork) -> None:
     """End a process and all below it: its GPU work, then itself by SIGKILL."""
     tree = _tree(program)
     with suppress(NoAnswerError):
@@ -56,14 +56,14 @@ async def kill(program: Wrapped, end_work: EndWork) -> None:
         _signal(key, signal.SIGKILL)
 
 
-async def outlive(program: Wrapped, end_work: EndWork, grace: float) -> None:
+async def outlive(program: ChildProcess, end_work: EndWork, grace: float) -> None:
     """Let a process end by itself; after ``grace`` seconds as `kill` does."""
     await asyncio.sleep(grace)
     if program.exit_code is None:
         await kill(program, end_work)
 
 
-async def end(program: Wrapped, end_work: EndWork, grace: float) -> None:
+async def end(program: ChildProcess, end_work: EndWork, grace: float) -> None:
     """End a process: its GPU work, then itself by SIGTERM, and after ``grace`` seconds as `kill` does."""
     with suppress(NoAnswerError):
         await end_work(_tree(program))
@@ -72,16 +72,16 @@ async def end(program: Wrapped, end_work: EndWork, grace: float) -> None:
     await outlive(program, end_work, grace)
 
 
-def _tree(program: Wrapped) -> Sequence[ProcessKey]:
+def _tree(program: ChildProcess) -> Sequence[ProcessKey]:
     return _with_all_below(program, process_tree.descendants)
 
 
-def _tree_at_rest(program: Wrapped) -> Sequence[ProcessKey]:
+def _tree_at_rest(program: ChildProcess) -> Sequence[ProcessKey]:
     """The same of a process that is being stopped, and quicker: its successor waits for this."""
     return _with_all_below(program, process_tree.descendants_at_rest)
 
 
-def _with_all_below(program: Wrapped, below: Callable[[int], Sequence[ProcessKey]]) -> Sequence[ProcessKey]:
+def _with_all_below(program: ChildProcess, below: Callable[[int], Sequence[ProcessKey]]) -> Sequence[ProcessKey]:
     if program.exit_code is not None:
         return ()
     try:

@@ -60,19 +60,19 @@ class Take(_Message, frozen=True, tag="take"):
     id: int
 
 
-class Gate(_Message, frozen=True, tag="gate"):
+class Fence(_Message, frozen=True, tag="gate"):
     """Give a gate: from now on this process uses kept connections only while it is inside."""
 
     id: int
 
 
-Request = Ready | Promoted | Keep | Accept | Drop | Take | Gate
+Request = Ready | Promoted | Keep | Accept | Drop | Take | Fence
 
 
 class Done(_Message, frozen=True, tag="done"):
     """It is kept; after `Accept` with one descriptor, that of the connection, or none if nobody waited to connect.
 
-    After `Gate` with that of its passage (`mpsguard.linux.io_fence`).
+    After `Fence` with that of its passage (`mpsguard.linux.io_fence`).
     """
 
     id: int

@@ -73,7 +73,7 @@ class _Lane:
         return first[0] if first is not None and first[2] else None
 
 
-class Population:
+class ClientHistory:
     """The clients and lanes that evidence tells of: an index, to which evidence is added in any order."""
 
     def __init__(self, evidence: Iterable[Evidence] = ()) -> None:

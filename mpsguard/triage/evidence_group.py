@@ -27,7 +27,7 @@ from mpsguard.evidence import (
 )
 from mpsguard.triage import catalog
 from mpsguard.triage.catalog import Level
-from mpsguard.triage.client_history import Population, when
+from mpsguard.triage.client_history import ClientHistory, when
 
 ECHO: Final = 1.0
 """Seconds after its first sign within which what comes of a fault is seen: the clients' own errors up to 0.43 s (trap),
@@ -48,7 +48,7 @@ is known to 10 ms."""
 _TELLING: Final = frozenset({Level.CLIENT, Level.ENGINE, Level.DEVICE})
 
 
-class Episode(msgspec.Struct, frozen=True):
+class EvidenceGroup(msgspec.Struct, frozen=True):
     """Evidence of one fault, or of several at the same time, oldest first."""
 
     began: float
@@ -131,7 +131,7 @@ class Parts(msgspec.Struct, frozen=True):
         return self.signs if is_anchor(evidence) else self.others
 
 
-def episodes(parts: Parts, population: Population) -> list[Episode]:
+def evidence_groups(parts: Parts, population: ClientHistory) -> list[EvidenceGroup]:
     """The episodes in evidence, oldest first."""
     finishes = [
         when(each) for each in parts.others if isinstance(each.what, ServerSays) and each.what.what == daemon_log.ENDS
@@ -146,7 +146,7 @@ def episodes(parts: Parts, population: Population) -> list[Episode]:
     alone = _add_ends(clusters, parts.ends, population)
     times = [when(each) for each in parts.others]
     found = [_episode(cluster, parts.others, times, clusters) for cluster in clusters]
-    found += [Episode(when(end), end.gpu, (end,), (end,)) for end in alone]
+    found += [EvidenceGroup(when(end), end.gpu, (end,), (end,)) for end in alone]
     found.sort(key=lambda episode: episode.began)
     return found
 
@@ -167,7 +167,9 @@ def _home(sign: Evidence, clusters: Sequence[list[Evidence]], finishes: Sequence
     return None
 
 
-def _add_ends(clusters: Sequence[list[Evidence]], ends: Sequence[Evidence], population: Population) -> list[Evidence]:
+def _add_ends(
+    clusters: Sequence[list[Evidence]], ends: Sequence[Evidence], population: ClientHistory
+) -> list[Evidence]:
     """Put each end into the cluster that it is of; returns those by a signal that are of none.
 
     A process is seen to have ended long after its work went wrong: the driver holds it until the GPU is back (0.07 to
@@ -202,7 +204,7 @@ def _add_ends(clusters: Sequence[list[Evidence]], ends: Sequence[Evidence], popu
 
 def _episode(
     cluster: Sequence[Evidence], others: Sequence[Evidence], times: Sequence[float], clusters: Sequence[list[Evidence]]
-) -> Episode:
+) -> EvidenceGroup:
     # An end that was no crash tells nothing by itself, and does not say when it began.
     telling = [each for each in cluster if is_anchor(each)]
     began, gpu = when(telling[0]), _gpu_of(cluster)
@@ -214,7 +216,7 @@ def _episode(
         if abs(when(other[0]) - began) <= 2 * ECHO
         for sign in other
     )
-    return Episode(began, gpu, tuple(telling), tuple(sorted([*cluster, *near], key=when)), elsewhere)
+    return EvidenceGroup(began, gpu, tuple(telling), tuple(sorted([*cluster, *near], key=when)), elsewhere)
 
 
 def _gpu_of(cluster: Iterable[Evidence]) -> str | None:

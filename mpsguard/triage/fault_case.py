@@ -10,16 +10,16 @@ from mpsguard.evidence import Evidence, FaultContained, LaneChanged, ProcessEnde
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.triage import catalog
-from mpsguard.triage.client_history import Member, Population, when
-from mpsguard.triage.evidence_group import BEFORE, Episode
+from mpsguard.triage.client_history import ClientHistory, Member, when
+from mpsguard.triage.evidence_group import BEFORE, EvidenceGroup
 from mpsguard.triage.grounds import GROUNDS
 from mpsguard.triage.past import Past
 
 
-class Case:
+class FaultCase:
     """One episode with the questions that the rules ask of it."""
 
-    def __init__(self, episode: Episode, population: Population, now: float, past: Past) -> None:
+    def __init__(self, episode: EvidenceGroup, population: ClientHistory, now: float, past: Past) -> None:
         """``past``: what is known of earlier faults."""
         self.episode = episode
         self.population = population

@@ -17,8 +17,8 @@ from mpsguard import daemon_log
 from mpsguard.evidence import Evidence, Lost, ProcessEnded, ServerSays, Source, UvmFault, Xid
 from mpsguard.incident import Incident
 from mpsguard.model import ProcessKey
-from mpsguard.triage.client_history import Member, Population, when
-from mpsguard.triage.evidence_group import BEFORE, Episode
+from mpsguard.triage.client_history import ClientHistory, Member, when
+from mpsguard.triage.evidence_group import BEFORE, EvidenceGroup
 
 SERVER_LAG: Final = 0.4
 """Seconds within which a server has spoken of a fault if it ever will (0.13 s seen)."""
@@ -45,7 +45,7 @@ class Unnoticed(msgspec.Struct, frozen=True):
     gpu: str | None
 
 
-def unnoticed_pages(episode: Episode) -> frozenset[int]:
+def unnoticed_pages(episode: EvidenceGroup) -> frozenset[int]:
     """The pages at which the kernel log says that something faulted, if no client's queue tells of it."""
     if _noticed(episode) or any(isinstance(e.what, UvmFault) and e.what.fatal for e in episode.evidence):
         return frozenset()
@@ -71,7 +71,7 @@ def came_back(fault: Evidence, member: Member | None, unnoticed: Iterable[Unnoti
 
 
 def ended_alone(
-    episode: Episode, population: Population, was_hit: Callable[[ProcessKey | None], bool]
+    episode: EvidenceGroup, population: ClientHistory, was_hit: Callable[[ProcessKey | None], bool]
 ) -> tuple[Member, ...]:
     """The clients one of whose work a memory fault is that nobody noticed; () if it may have been somebody else's.
 
@@ -120,7 +120,7 @@ def how(end: Evidence) -> str:
     return words + (" (out of memory)" if end.what.oom_killed else "")
 
 
-def _noticed(episode: Episode) -> bool:
+def _noticed(episode: EvidenceGroup) -> bool:
     """Whether a server tells of it. What it says later than SERVER_LAG is about another fault."""
     return any(
         isinstance(e.what, ServerSays) and e.what.what in _NOTICES and when(e) <= episode.began + SERVER_LAG

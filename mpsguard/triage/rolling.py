@@ -16,7 +16,7 @@ import msgspec
 
 from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, ServerSays
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident
-from mpsguard.triage.client_history import Population
+from mpsguard.triage.client_history import ClientHistory
 from mpsguard.triage.evidence_group import BEFORE, ECHO, Parts, identity, is_anchor, rank
 from mpsguard.triage.past import Past
 from mpsguard.triage.verdict import Judgement, judge
@@ -74,7 +74,7 @@ class RollingTriage:
     """Owns the recent evidence, and what is remembered of older."""
 
     def __init__(self) -> None:
-        self.population = Population()
+        self.population = ClientHistory()
         self._past = Past()
         self._placed: tuple[list[_Placed], list[_Placed], list[_Placed], list[_Placed]] = ([], [], [], [])
         """Signs, ends, zones, others."""

@@ -28,7 +28,7 @@ class Attribution(msgspec.Struct, frozen=True):
     """Without a culprit: the processes that the evidence leaves; empty if it leaves all."""
 
 
-def whose_code(evidence: Iterable[Evidence], present: Iterable[ProcessKey]) -> Attribution:
+def attribute_sm_fault(evidence: Iterable[Evidence], present: Iterable[ProcessKey]) -> Attribution:
     """What the dumps in the evidence of one fault say about the clients that were on the lane."""
     seen = list(evidence)
     there = set(present)

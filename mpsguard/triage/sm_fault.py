@@ -1,7 +1,8 @@
 """SM faults: the driver's log leaves no name at all, so that its candidates are the clients that were there.
 
-GPU core dumps can tell whose it was (`whose_code`). Being the only client is not proof: a program outside of MPS, work
-that an ended client left running, or a process that holds a client's connection would leave the same log.
+GPU core dumps can tell in which process' code the fault was (`attribute_sm_fault`). Being the only client is not proof:
+a program outside of MPS, work that an ended client left running, or a process that holds a client's connection would
+leave the same log.
 """
 
 from typing import Final
@@ -10,16 +11,16 @@ from mpsguard import daemon_log
 from mpsguard.evidence import Lost, ServerSays, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident
 from mpsguard.triage.client_history import Member
-from mpsguard.triage.fault_case import Case
+from mpsguard.triage.fault_case import FaultCase
 from mpsguard.triage.orphaned_work import SERVER_LAG
-from mpsguard.triage.sm_attribution import whose_code
+from mpsguard.triage.sm_attribution import attribute_sm_fault
 
 XIDS: Final = frozenset({13})
 _SERVER_XID: Final = 43
 _SERVER_SIGNS: Final = (daemon_log.BEGINS, daemon_log.STICKY, daemon_log.TEARDOWN)
 
 
-def rule(case: Case) -> list[Incident]:
+def rule(case: FaultCase) -> list[Incident]:
     """An SM fault, as the kernel log or a server tells."""
     if not XIDS & set(case.xids) and not case.said(*_SERVER_SIGNS):
         return []
@@ -42,10 +43,10 @@ def rule(case: Case) -> list[Incident]:
     return [case.unknown(FaultClass.SM, why, left)]
 
 
-def by_code(case: Case, fault_class: FaultClass) -> list[Incident]:
+def by_code(case: FaultCase, fault_class: FaultClass) -> list[Incident]:
     """By the GPU core dumps that were written on the lane, if there are any."""
     present = case.present()
-    found = whose_code(case.episode.evidence, [member.process for member in present])
+    found = attribute_sm_fault(case.episode.evidence, [member.process for member in present])
     if found.ground is not None:
         return [
             case.named(fault_class, found.ground, found.reason, case.population.suspect(process))
@@ -65,7 +66,7 @@ def by_code(case: Case, fault_class: FaultClass) -> list[Incident]:
     return []
 
 
-def _only_client(case: Case) -> Member | None:
+def _only_client(case: FaultCase) -> Member | None:
     """The one client that can have done it, as far as the guard knows."""
     present = case.present()
     if len(present) != 1 or case.now < case.episode.began + SERVER_LAG or case.episode.other_gpus:

@@ -30,9 +30,9 @@ from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.model import TOLD_TO_QUIT
 from mpsguard.triage import catalog, orphaned_work, sm_fault, zone_hits
 from mpsguard.triage.catalog import Level
-from mpsguard.triage.client_history import Population, when
-from mpsguard.triage.evidence_group import BEFORE, Episode, Parts, episodes, in_order
-from mpsguard.triage.fault_case import Case
+from mpsguard.triage.client_history import ClientHistory, when
+from mpsguard.triage.evidence_group import BEFORE, EvidenceGroup, Parts, evidence_groups, in_order
+from mpsguard.triage.fault_case import FaultCase
 from mpsguard.triage.orphaned_work import Unnoticed
 from mpsguard.triage.past import Past
 
@@ -61,16 +61,16 @@ def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ..
     with all of it in, which is the default.
     """
     ordered = in_order(evidence)
-    judged = judge(Parts.of(ordered), Population(ordered), Past(), now)
+    judged = judge(Parts.of(ordered), ClientHistory(ordered), Past(), now)
     found = [incident for judgement in judged for incident in judgement.incidents]
     return tuple(sorted(found, key=lambda incident: (incident.began, incident.fault_class.value)))
 
 
-def judge(parts: Parts, population: Population, past: Past, now: float) -> list[Judgement]:
+def judge(parts: Parts, population: ClientHistory, past: Past, now: float) -> list[Judgement]:
     """What is made of evidence, in the order in which things began; ``past`` is what is known of earlier faults."""
     grown = Past(past)
-    steps: list[tuple[float, Episode | Evidence]] = [
-        (episode.began, episode) for episode in episodes(parts, population)
+    steps: list[tuple[float, EvidenceGroup | Evidence]] = [
+        (episode.began, episode) for episode in evidence_groups(parts, population)
     ]
     steps += [(when(zone), zone) for zone in parts.zones]
     steps.sort(key=lambda step: step[0])
@@ -81,7 +81,7 @@ def judge(parts: Parts, population: Population, past: Past, now: float) -> list[
             found: list[tuple[Incident, Unnoticed | None]] = [(zone_hits.incident(step, population), None)]
         else:
             evidence = step.anchors
-            found = _judge(Case(step, population, now, grown))
+            found = _judge(FaultCase(step, population, now, grown))
         told = tuple(incident for incident, _ in found if not grown.explains(incident))
         for incident, unnoticed in found:
             grown.add(incident, unnoticed)
@@ -89,7 +89,7 @@ def judge(parts: Parts, population: Population, past: Past, now: float) -> list[
     return judged
 
 
-def _judge(case: Case) -> list[tuple[Incident, Unnoticed | None]]:
+def _judge(case: FaultCase) -> list[tuple[Incident, Unnoticed | None]]:
     ends = case.ends()
     if len(case.episode.anchors) == 1 and isinstance(case.episode.anchors[0].what, ProcessEnded):
         # No sign of a fault: how many such ends there are costs nothing but their number.
@@ -102,13 +102,13 @@ def _judge(case: Case) -> list[tuple[Incident, Unnoticed | None]]:
     return []
 
 
-def _unnoticed(case: Case, incident: Incident) -> Unnoticed:
+def _unnoticed(case: FaultCase, incident: Incident) -> Unnoticed:
     parties = [case.population.member(s.process) for s in (incident.culprit, *incident.candidates) if s is not None]
     lanes = frozenset(member.lane for member in parties if member is not None)
     return Unnoticed(incident, orphaned_work.unnoticed_pages(case.episode), lanes, case.episode.gpu)
 
 
-def _device(case: Case) -> list[Incident]:
+def _device(case: FaultCase) -> list[Incident]:
     """The GPU itself is in trouble: whoever runs on it is a victim, nobody a culprit."""
     if Level.DEVICE not in case.levels and not any(
         isinstance(e.what, DeviceHealth) and e.what.fatal for e in case.episode.evidence
@@ -124,7 +124,7 @@ def _device(case: Case) -> list[Incident]:
     ]
 
 
-def _contained_memory_fault(case: Case) -> list[Incident]:
+def _contained_memory_fault(case: FaultCase) -> list[Incident]:
     """Faults that the kernel module kept with their clients, and beside them those that it could not keep."""
     contained = case.contained()
     if not contained:
@@ -149,7 +149,7 @@ def _contained_memory_fault(case: Case) -> list[Incident]:
     ]
 
 
-def _came_back(case: Case) -> list[Incident]:
+def _came_back(case: FaultCase) -> list[Incident]:
     """Work that an ended client left on the GPU faults in the queue of one that came since: that one is hit by it."""
     for process, evidence in case.fatal_faults().items():
         before = orphaned_work.came_back(evidence, case.population.member(process), case.unnoticed)
@@ -169,7 +169,7 @@ def _came_back(case: Case) -> list[Incident]:
     return []
 
 
-def _proven_memory_fault(case: Case) -> list[Incident]:
+def _proven_memory_fault(case: FaultCase) -> list[Incident]:
     incidents = []
     for process, evidence in case.fatal_faults().items():
         member = case.population.member(process)
@@ -193,7 +193,7 @@ def _proven_memory_fault(case: Case) -> list[Incident]:
     return incidents
 
 
-def _lane(case: Case) -> list[Incident]:
+def _lane(case: FaultCase) -> list[Incident]:
     """A control daemon or a server ended: its clients end with it, by nobody's doing."""
     downs = [e for e in case.episode.anchors if isinstance(e.what, LaneChanged)]
     exits = case.said(daemon_log.EXITED)
@@ -212,7 +212,7 @@ def _lane(case: Case) -> list[Incident]:
     return [case.incident(FaultClass.LANE, Confidence.PROVEN, f"The lane's {what} ended; its clients end with it.")]
 
 
-def _process(case: Case) -> list[Incident]:
+def _process(case: FaultCase) -> list[Incident]:
     """A client ended, and the fault followed from its work.
 
     Whose work it was shows in what the server does not say: it tears down every client it has, and the one whose
@@ -254,7 +254,7 @@ def _may_be_of_an_error(end: Evidence) -> bool:
     return end.what.signal in (None, signal.SIGABRT) and end.what.execed is None
 
 
-def _nobody_left(case: Case) -> list[Incident]:
+def _nobody_left(case: FaultCase) -> list[Incident]:
     """A memory fault that no server noticed, for no client was left."""
     there = orphaned_work.ended_alone(case.episode, case.population, case.was_hit)
     if not there or case.now < case.episode.began + orphaned_work.SERVER_LAG:
@@ -276,7 +276,7 @@ def _nobody_left(case: Case) -> list[Incident]:
     return [case.named(FaultClass.PROCESS, Ground.LEFT_ALONE, reason, culprit, victims=(), work_in_flight=True)]
 
 
-def _crash(case: Case, end: Evidence, in_flight: bool) -> Incident:
+def _crash(case: FaultCase, end: Evidence, in_flight: bool) -> Incident:
     assert end.process is not None
     assert isinstance(end.what, ProcessEnded)
     how = orphaned_work.how(end)
@@ -306,7 +306,7 @@ def _crash(case: Case, end: Evidence, in_flight: bool) -> Incident:
     )
 
 
-def _other_process(case: Case) -> list[Incident]:
+def _other_process(case: FaultCase) -> list[Incident]:
     """The kernel log tells of a fault that no client of ours took part in."""
     if case.involves_clients() or not case.xids:
         return []
@@ -331,7 +331,7 @@ def _other_process(case: Case) -> list[Incident]:
     return [case.incident(fault_class, Confidence.UNKNOWN, "No client of a lane took part in it.", victims=())]
 
 
-def _memory_fault(case: Case) -> list[Incident]:
+def _memory_fault(case: FaultCase) -> list[Incident]:
     """A memory fault without proof of whose it was: the UVM sensor was absent or not attached."""
     if not _MMU_XIDS & set(case.xids):
         return []
@@ -340,13 +340,13 @@ def _memory_fault(case: Case) -> list[Incident]:
     ]
 
 
-def _engine(case: Case) -> list[Incident]:
+def _engine(case: FaultCase) -> list[Incident]:
     if not set(case.xids) - _ECHO_XIDS:
         return []
     return [case.unknown(_class_of(case), "the kernel log's line names no process that can be believed")]
 
 
-def _class_of(case: Case) -> FaultClass:
+def _class_of(case: FaultCase) -> FaultClass:
     for number in case.xids:
         suggested = catalog.lookup(number).fault_class
         if suggested is not None and number not in _ECHO_XIDS:
@@ -354,7 +354,7 @@ def _class_of(case: Case) -> FaultClass:
     return FaultClass.ENGINE
 
 
-_RULES: Final[tuple[Callable[[Case], list[Incident]], ...]] = (
+_RULES: Final[tuple[Callable[[FaultCase], list[Incident]], ...]] = (
     _device,
     _came_back,
     _contained_memory_fault,

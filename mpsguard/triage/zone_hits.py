@@ -5,11 +5,11 @@ They take no part in episodes: nothing follows from them, and what else happens 
 
 from mpsguard.evidence import Evidence, ZoneHit
 from mpsguard.incident import FaultClass, Ground, Incident
-from mpsguard.triage.client_history import Population, when
+from mpsguard.triage.client_history import ClientHistory, when
 from mpsguard.triage.grounds import GROUNDS
 
 
-def incident(evidence: Evidence, population: Population) -> Incident:
+def incident(evidence: Evidence, population: ClientHistory) -> Incident:
     """That of one access told of; a sensor tells of the first in each region."""
     hit = evidence.what
     assert isinstance(hit, ZoneHit)

@@ -34,7 +34,7 @@ class LedgerError(Exception):
     """There is no session in it that this version can read."""
 
 
-class Ledger:
+class Manifest:
     """Owns the descriptor of one session's ledger. It has the form of a record; see `mpsguard.vault.state_buffer`."""
 
     def __init__(self, fd: int, sequence: int) -> None:

@@ -10,7 +10,7 @@ from mpsguard.vault.fd_storage.storage import region_name
 from mpsguard.vault.quota import Usage
 from mpsguard.vault.region import Layout, Region, SessionKey
 from mpsguard.vault.session_fds import copies
-from mpsguard.vault.session_store import Stock
+from mpsguard.vault.session_store import SessionStore
 
 
 class Reservation:
@@ -25,7 +25,7 @@ class Reservation:
 class Regions:
     """What can be done with regions; the stock owns their descriptors."""
 
-    def __init__(self, stock: Stock, tally: Tally, gpus: frozenset[str] | None) -> None:
+    def __init__(self, stock: SessionStore, tally: Tally, gpus: frozenset[str] | None) -> None:
         """``gpus``: UUIDs that regions may lie on; None: any."""
         self._stock = stock
         self._tally = tally

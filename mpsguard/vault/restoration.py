@@ -10,9 +10,9 @@ from mpsguard.linux import fd_bundle
 from mpsguard.linux.fd_closer import close_all
 from mpsguard.vault import state_buffer
 from mpsguard.vault.fd_storage.storage import ParcelName, record_name, region_name, session_name
-from mpsguard.vault.manifest import Ledger, LedgerError
+from mpsguard.vault.manifest import LedgerError, Manifest
 from mpsguard.vault.region import Carried, Session
-from mpsguard.vault.session_fds import Holdings, fill_record
+from mpsguard.vault.session_fds import SessionFds, fill_record
 from mpsguard.vault.transitions import fence, without_region
 
 
@@ -20,7 +20,7 @@ class Restored:
     """The outcome. Whoever takes it owns the descriptors of its sessions."""
 
     def __init__(self) -> None:
-        self.sessions: list[tuple[Session, Holdings]] = []
+        self.sessions: list[tuple[Session, SessionFds]] = []
         self.unused: list[str] = []
         """Names of parcels to be forgotten: left over from what was under way when the guard ended."""
         self.unreadable: list[str] = []
@@ -69,7 +69,7 @@ def _restore_session(
     try:
         if not fds:
             raise LedgerError("empty")
-        ledger, session = Ledger.open(fds[0])
+        ledger, session = Manifest.open(fds[0])
     except LedgerError:
         done.unreadable.append(name)
         return
@@ -117,8 +117,8 @@ class _Records:
 
 
 def _with_record(
-    session: Session, ledger: Ledger, chunks: dict[int, tuple[int, ...]], records: _Records
-) -> tuple[Session, Holdings]:
+    session: Session, ledger: Manifest, chunks: dict[int, tuple[int, ...]], records: _Records
+) -> tuple[Session, SessionFds]:
     fd = records.take(session)
     if fd is not None and session.carried is not None and not _published(fd, session):
         # Made beforehand, perhaps, and not filled; or filled, and nobody was told of it.
@@ -129,13 +129,13 @@ def _with_record(
             fd = None
     if fd is not None:
         spare = records.take_spare(session, session.generation + 1)
-        return replace(session, carried=None), Holdings(ledger, fd, chunks, spare)
+        return replace(session, carried=None), SessionFds(ledger, fd, chunks, spare)
     if session.writer is not None:
         # Nobody was told of this generation's record before it was kept, so its writer cannot have published there.
         session = fence(session, session.carried or Carried(0, session.generation, None))
     elif session.carried is None:
         session = replace(session, carried=Carried(0, session.generation, None))
-    return session, Holdings(ledger, None, chunks, records.take_spare(session, session.generation))
+    return session, SessionFds(ledger, None, chunks, records.take_spare(session, session.generation))
 
 
 def _published(fd: int, session: Session) -> bool:

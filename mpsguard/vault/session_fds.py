@@ -8,17 +8,17 @@ from typing import Self
 
 from mpsguard.linux import memfd
 from mpsguard.vault import state_buffer as record
-from mpsguard.vault.manifest import Ledger
+from mpsguard.vault.manifest import Manifest
 from mpsguard.vault.region import Carried, Session
 from mpsguard.vault.state_buffer import State
 
 
-class Holdings:
+class SessionFds:
     """Owns them all."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: Manifest,
         record_fd: int | None,
         chunks: dict[int, tuple[int, ...]],
         spare: tuple[int, int] | None = None,
@@ -34,7 +34,7 @@ class Holdings:
     @classmethod
     def create(cls, session: Session) -> Self:
         """For a new session; OSError."""
-        ledger = Ledger.create()
+        ledger = Manifest.create()
         try:
             return cls(ledger, new_record(session), {})
         except BaseException:

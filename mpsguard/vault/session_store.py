@@ -5,23 +5,23 @@ from contextlib import suppress
 
 from mpsguard.vault import quota as quotas
 from mpsguard.vault.errors import QuotaError, UnknownSessionError
-from mpsguard.vault.fd_storage.background import Keeping
+from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.fd_storage.storage import record_name, region_name, session_name
 from mpsguard.vault.quota import Quota, Usage
 from mpsguard.vault.region import Session, SessionKey
-from mpsguard.vault.session_fds import Holdings
+from mpsguard.vault.session_fds import SessionFds
 
 
-class Stock:
+class SessionStore:
     """Owns the descriptors of every session."""
 
-    def __init__(self, keeping: Keeping, quota: Quota, evict: Callable[[Session], None]) -> None:
+    def __init__(self, keeping: BackgroundStorage, quota: Quota, evict: Callable[[Session], None]) -> None:
         """``evict`` removes a session to make room for another user's."""
         self._evict = evict
         self.keeping = keeping
         self.quota = quota
         self.sessions: dict[SessionKey, Session] = {}
-        self.holdings: dict[SessionKey, Holdings] = {}
+        self.holdings: dict[SessionKey, SessionFds] = {}
         self._usage: dict[int, Usage] = {}
         self._total = Usage()
         self._last_id = 0
@@ -81,7 +81,7 @@ class Stock:
         """Give room back."""
         self._account(uid, Usage() - less)
 
-    def add(self, session: Session, holdings: Holdings) -> None:
+    def add(self, session: Session, holdings: SessionFds) -> None:
         """Enter a session that is written down; its holdings are ours from now on."""
         self.holdings[session.key] = holdings
         self.commit(session, must=False)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from mpsguard.vault import transitions
 from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.fd_storage.background import Keeping
+from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.fd_storage.storage import record_name
 from mpsguard.vault.region import Session, SessionKey
-from mpsguard.vault.session_fds import Holdings
-from mpsguard.vault.session_store import Stock
+from mpsguard.vault.session_fds import SessionFds
+from mpsguard.vault.session_store import SessionStore
 
 
 class _Spare(NamedTuple):
@@ -23,16 +23,16 @@ class _Spare(NamedTuple):
     """How many keepers had been lost when this one had it; None if it has it not."""
 
 
-class Spares:
-    """Knows which of the records that `Holdings` has are with the keeper already. All in one event loop."""
+class SpareBuffers:
+    """Knows which of the records that `SessionFds` has are with the keeper already. All in one event loop."""
 
-    def __init__(self, stock: Stock, keeping: Keeping) -> None:
+    def __init__(self, stock: SessionStore, keeping: BackgroundStorage) -> None:
         self._stock = stock
         self._keeping = keeping
         self._spares: dict[SessionKey, _Spare] = {}
 
     def adopt(self, key: SessionKey) -> None:
-        """The keeper has one from the guard before, if `Holdings` has one now."""
+        """The keeper has one from the guard before, if `SessionFds` has one now."""
         generation = self._stock.holdings[key].spare_generation
         if generation is not None:
             kept: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
@@ -72,7 +72,7 @@ class Spares:
     async def _is_kept(self, spare: _Spare) -> bool:
         return await asyncio.shield(spare.kept) == self._keeping.losses
 
-    async def _keep(self, key: SessionKey, holdings: Holdings, name: str, fd: int) -> int | None:
+    async def _keep(self, key: SessionKey, holdings: SessionFds, name: str, fd: int) -> int | None:
         if not holdings.has(fd):
             # It was closed before this began, and its number may be somebody else's.
             return None

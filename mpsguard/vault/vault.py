@@ -27,15 +27,15 @@ from mpsguard.vault.errors import (
     UnknownSessionError,
     VaultError,
 )
-from mpsguard.vault.fd_storage.background import Keeping
+from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.fd_storage.storage import record_name, session_name
 from mpsguard.vault.leases import Leases, Listener
 from mpsguard.vault.quota import Quota, of_session
 from mpsguard.vault.region import Carried, Grant, Lease, Role, Session, SessionKey
 from mpsguard.vault.regions import Regions
-from mpsguard.vault.session_fds import Holdings, copies
-from mpsguard.vault.session_store import Stock
-from mpsguard.vault.spare_buffers import Spares
+from mpsguard.vault.session_fds import SessionFds, copies
+from mpsguard.vault.session_store import SessionStore
+from mpsguard.vault.spare_buffers import SpareBuffers
 from mpsguard.vault.wire import Fenced, Granted, Released
 
 _BUSY: Final = "the session is being made or released; ask again"
@@ -51,7 +51,7 @@ class Vault:
 
     def __init__(
         self,
-        keeping: Keeping,
+        keeping: BackgroundStorage,
         quota: Quota,
         *,
         gpus: frozenset[str] | None = None,
@@ -61,11 +61,11 @@ class Vault:
         """``gpus``: UUIDs that regions may lie on; None: any. ``early_death``: see `EarlyDeaths`."""
         self.quota = quota
         self.tally = Tally()
-        self.stock = Stock(keeping, quota, self._evict)
+        self.stock = SessionStore(keeping, quota, self._evict)
         self.regions = Regions(self.stock, self.tally, gpus)
         self._now = now
         self._keeping = keeping
-        self._spares = Spares(self.stock, keeping)
+        self._spares = SpareBuffers(self.stock, keeping)
         self._leases = Leases(self._end_lease)
         self._early_deaths = EarlyDeaths(early_death)
         self._making: dict[SessionKey, int] = {}
@@ -75,7 +75,7 @@ class Vault:
 
     # --- what was there before, and what is left when this guard ends
 
-    def take_over(self, sessions: Sequence[tuple[Session, Holdings]], last_id: int, lost: int) -> None:
+    def take_over(self, sessions: Sequence[tuple[Session, SessionFds]], last_id: int, lost: int) -> None:
         """Go on with what the guard before had; holders whose process has ended since lose their leases now."""
         self.stock.ids_up_to(last_id)
         self.tally.lost += lost
@@ -286,7 +286,7 @@ class Vault:
         self.stock.reserve(key.uid, of_session(capacity))
         self._making[key] = lease.token
         try:
-            holdings = Holdings.create(session)
+            holdings = SessionFds.create(session)
             try:
                 holdings.ledger.commit(session)
                 await self._keeping.keep(name, (holdings.ledger.fd,))

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mpsguard.lanes.single_flight import Fresh
+from mpsguard.lanes.single_flight import SingleFlight
 
 
 def test_who_asks_during_a_look_gets_the_next_one_and_all_share_it() -> None:
@@ -18,7 +18,7 @@ def test_who_asks_during_a_look_gets_the_next_one_and_all_share_it() -> None:
             await gates[number].wait()
             return number
 
-        fresh = Fresh(look)
+        fresh = SingleFlight(look)
         first = asyncio.create_task(fresh())
         await first_began.wait()
         late = [asyncio.create_task(fresh()) for _ in range(100)]
@@ -43,7 +43,7 @@ def test_one_who_gives_up_takes_the_answer_from_nobody() -> None:
             await gate.wait()
             return "seen"
 
-        fresh = Fresh(look)
+        fresh = SingleFlight(look)
         impatient, patient = asyncio.create_task(fresh()), asyncio.create_task(fresh())
         await asyncio.sleep(0)
         impatient.cancel()

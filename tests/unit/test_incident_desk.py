@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpsguard.evidence import ClientCame, Evidence, ProcessEnded, ServerSays, Source, Trust, UvmFault, Xid
 from mpsguard.incident import Confidence, Incident
-from mpsguard.incidents.tracker import IncidentDesk
+from mpsguard.incidents.tracker import IncidentTracker
 from mpsguard.journal.journal import Journal
 from mpsguard.model import Client, ProcessKey
 
@@ -40,7 +40,7 @@ def test_a_verdict_that_changes_is_told_with_its_revision(tmp_path: Path) -> Non
 
     async def main() -> None:
         journal = Journal.open(tmp_path / "journal.sqlite")
-        desk = IncidentDesk(journal, list, lambda *one: told.append(one))
+        desk = IncidentTracker(journal, list, lambda *one: told.append(one))
         now = time.monotonic()
         for process in (A, B):
             desk.take(came(process, now - 50))
@@ -66,7 +66,7 @@ def test_a_culprit_that_has_gone_keeps_its_command_user_and_cgroup(tmp_path: Pat
     async def main() -> None:
         journal = Journal.open(tmp_path / "journal.sqlite")
         there = [client(A)]
-        desk = IncidentDesk(journal, lambda: there, lambda identity, *_: told.append(identity))
+        desk = IncidentTracker(journal, lambda: there, lambda identity, *_: told.append(identity))
         now = time.monotonic()
         desk.take(came(A, now - 5))
         there.clear()
@@ -89,7 +89,7 @@ def test_a_user_s_crashes_beyond_its_share_are_counted_and_another_user_s_are_ke
 
     async def main() -> None:
         journal = Journal.open(tmp_path / "journal.sqlite")
-        desk = IncidentDesk(journal, list, lambda _, incident, _new: told.append(incident))
+        desk = IncidentTracker(journal, list, lambda _, incident, _new: told.append(incident))
         now = time.monotonic()
         for number in range(400):
             process = ProcessKey(1000 + number, number)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.broker.arrivals import Arrivals
-from mpsguard.broker.connection_table import Connections
+from mpsguard.broker.connection_table import ConnectionTable
 from mpsguard.lanes.burst_limit import BurstLimit, backoff
 
 
@@ -43,8 +43,8 @@ def test_after_the_wait_it_may_happen_again() -> None:
 
 def with_connections(
     limit: int, owners: list[int], clock: Callable[[], float] = time.monotonic
-) -> tuple[Connections, list[asyncio.Task[None]]]:
-    table = Connections(limit, clock)
+) -> tuple[ConnectionTable, list[asyncio.Task[None]]]:
+    table = ConnectionTable(limit, clock)
     tasks = []
     for uid in owners:
         task = asyncio.create_task(asyncio.sleep(3600))

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from mpsguard.linux import fd_bundle
-from mpsguard.linux.fd_closer import Disposal
+from mpsguard.linux.fd_closer import FdCloser
 from mpsguard.tasks import TaskSet
 from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.fd_storage.storage import Keeper
+from mpsguard.vault.fd_storage.storage import FdStorage
 
 T = TypeVar("T")
 
@@ -17,16 +17,16 @@ Contents = Callable[[], dict[str, tuple[int, ...]]]
 """What is there to be kept at this moment: names of parcels, and the descriptors in them."""
 
 
-class Keeping:
+class BackgroundStorage:
     """Owns the keeper, the tasks that talk to it, and the thread on which descriptors are closed."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: FdStorage) -> None:
         self._keeper = keeper
         self._tasks = TaskSet()
         self._unkept: set[str] = set()
         self.losses = 0
         """Keepers that were lost with all they had."""
-        self._disposal = Disposal()
+        self._disposal = FdCloser()
 
     @property
     def unkept(self) -> int:

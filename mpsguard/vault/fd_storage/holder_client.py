@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import mpsguard
-from mpsguard.linux.fd_bundle import Parcel
+from mpsguard.linux.fd_bundle import FdBundle
 from mpsguard.linux.fd_closer import close_all
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.linux.seqpacket import Packet
@@ -25,7 +25,7 @@ _DROPPED: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID
 """Of the guard's environment: they are for the guard alone."""
 
 
-class HolderKeeper:
+class HolderClient:
     """A `Keeper`; owns the connection to the holder, which is in a directory that is only ours.
 
     A holder is started once there is something to hold.
@@ -71,7 +71,7 @@ class HolderKeeper:
                 raise
         return found
 
-    async def keep(self, name: str, parcel: Parcel) -> None:
+    async def keep(self, name: str, parcel: FdBundle) -> None:
         """See `Keeper.keep`."""
         with parcel.kept, parcel.receipt:
             answer = await self._ask(f"keep {name}".encode(), (parcel.kept.fileno(),))

@@ -38,7 +38,7 @@ _REPLY_DEADLINE: Final = 30.0
 """Seconds that a guard may take over the next word of a list; one that stops there is let go."""
 
 
-class Holder:
+class HolderProcess:
     """What is held: descriptors by name, with the label of their parcel."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ def main(path: Path) -> None:
         listener.listen(8)
         os.write(telling, b"!")
         os.close(telling)
-        Holder().run(listener)
+        HolderProcess().run(listener)
         with suppress(OSError):
             path.unlink()
 

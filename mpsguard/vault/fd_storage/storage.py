@@ -3,7 +3,7 @@
 import re
 from typing import Final, Protocol
 
-from mpsguard.linux.fd_bundle import Parcel
+from mpsguard.linux.fd_bundle import FdBundle
 
 PREFIX: Final = "mgv-"
 """Of every name, so that parcels are told from whatever else the service manager keeps for the guard."""
@@ -13,10 +13,10 @@ _NAME: Final = re.compile(
 )
 
 
-class Keeper(Protocol):
+class FdStorage(Protocol):
     """Keeps parcels through the end of the guard, however that comes."""
 
-    async def keep(self, name: str, parcel: Parcel) -> None:
+    async def keep(self, name: str, parcel: FdBundle) -> None:
         """Take a parcel over, and return when it is safe. UnavailableError if it is not kept."""
         ...
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from mpsguard.linux import fd_bundle, service_manager
-from mpsguard.linux.fd_bundle import Parcel
+from mpsguard.linux.fd_bundle import FdBundle
 from mpsguard.linux.service_barrier import barrier
 from mpsguard.vault.errors import UnavailableError
 
@@ -17,10 +17,10 @@ _DEADLINE: Final = 5.0
 """Seconds that the service manager may take."""
 
 
-class FdStore:
+class SystemdStore:
     """A `Keeper`; owns nothing."""
 
-    async def keep(self, name: str, parcel: Parcel) -> None:
+    async def keep(self, name: str, parcel: FdBundle) -> None:
         """See `Keeper.keep`."""
         await asyncio.to_thread(_keep, name, parcel)
 
@@ -36,7 +36,7 @@ class FdStore:
         """Nothing to let go of."""
 
 
-def _keep(name: str, parcel: Parcel) -> None:
+def _keep(name: str, parcel: FdBundle) -> None:
     # On a thread: a service manager that is busy lets its senders wait.
     with parcel.receipt:
         try:

@@ -19,10 +19,10 @@ from examples.llm_server import http
 from examples.llm_server import state as forward
 from examples.llm_server.server import Server
 from examples.llm_server.state import Request, State
-from mpsguard.client.kept_connections import Connections
-from mpsguard.client.supervisor_channel import Desk as ProgramsEnd
+from mpsguard.client.kept_connections import KeptConnections
+from mpsguard.client.supervisor_channel import SupervisorChannel
 from mpsguard.supervisor import wire
-from mpsguard.supervisor.channel import Desk, Kept
+from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
 
 SLOTS, VOCABULARY, LENGTH = 3, 512, 200
 DEADLINE = 30.0
@@ -70,19 +70,19 @@ def token(request: Request) -> int:
 class Supervisor:
     """What `mpsguard run --standby` does for connections, on a thread: its real desk and what it keeps."""
 
-    kept: Kept = field(default_factory=Kept)
+    kept: KeptSockets = field(default_factory=KeptSockets)
 
     @contextmanager
-    def program(self) -> Iterator[Connections]:
-        def heard(desk: Desk, request: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
+    def program(self) -> Iterator[KeptConnections]:
+        def heard(desk: ProgramChannel, request: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
             if isinstance(request, wire.Take):
                 desk.give_all(request)
-            elif isinstance(request, wire.Gate):
+            elif isinstance(request, wire.Fence):
                 desk.refuse(request.id, "deaths are exceptions here: nobody is superseded")
 
-        desk = Desk(self.kept, heard)
+        desk = ProgramChannel(self.kept, heard)
         desk.serves = True
-        ours = ProgramsEnd(socket.socket(fileno=desk.theirs.detach()))
+        ours = SupervisorChannel(socket.socket(fileno=desk.theirs.detach()))
         over = threading.Event()
 
         def listen() -> None:
@@ -93,7 +93,7 @@ class Supervisor:
         thread = threading.Thread(target=listen)
         thread.start()
         try:
-            yield Connections(ours)
+            yield KeptConnections(ours)
         finally:
             ours.close()
             over.set()
@@ -205,7 +205,7 @@ def ask(address: tuple[str, int], data: bytes) -> bytes:
 @contextmanager
 def served(listener: socket.socket) -> Iterator[PureTokens]:
     work = PureTokens(State(), 0, before=False)
-    server = Server(work, listener, Connections(None), slots=SLOTS, vocabulary=VOCABULARY, length=LENGTH)
+    server = Server(work, listener, KeptConnections(None), slots=SLOTS, vocabulary=VOCABULARY, length=LENGTH)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

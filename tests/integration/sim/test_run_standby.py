@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.guarded import Program, wait_for
 from tests.integration.running import Running
-from tests.integration.sim.test_takeover import Pair
+from tests.integration.sim.test_takeover import FailoverPair
 
 pytestmark = pytest.mark.slow(seconds=70, reason="kills programs and their standbys")
 
@@ -27,14 +27,14 @@ WORKER = [sys.executable, "-m", "tests.integration.sim.worker"]
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair() as running:
+def pair() -> Iterator[FailoverPair]:
+    with FailoverPair() as running:
         running.start()
         yield running
 
 
 @pytest.fixture
-def running(pair: Pair) -> Iterator[Running]:
+def running(pair: FailoverPair) -> Iterator[Running]:
     """Both at work: the active process has published, and its standby is ready."""
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_MPS_PIPE_DIRECTORY"}
     started = Running(pair.root, ("--config", str(pair.config), "--standby", "1"), WORKER, environment)
@@ -49,7 +49,7 @@ def running(pair: Pair) -> Iterator[Running]:
         started.close()
 
 
-def lanes(pair: Pair) -> dict[int, str]:
+def lanes(pair: FailoverPair) -> dict[int, str]:
     """The program's processes, and the lane of each."""
     return {client["process"]["pid"]: client["lane"] for client in pair.clients() if "worker" in client["command"]}
 
@@ -59,7 +59,7 @@ def goes_on(running: Running) -> dict[str, Any]:
     return running.expect("went on")
 
 
-def test_each_is_on_its_lane_and_a_fault_is_got_over_again_and_again(pair: Pair, running: Running) -> None:
+def test_each_is_on_its_lane_and_a_fault_is_got_over_again_and_again(pair: FailoverPair, running: Running) -> None:
     assert sorted(lanes(pair).values()) == ["default-0", "default-1"]
     counted = 1
     for active in ("default-1", "default-0"):
@@ -74,7 +74,9 @@ def test_each_is_on_its_lane_and_a_fault_is_got_over_again_and_again(pair: Pair,
         assert pair.active() == active
 
 
-def test_a_crash_is_got_over_and_the_next_standby_is_kept_away_from_the_work(pair: Pair, running: Running) -> None:
+def test_a_crash_is_got_over_and_the_next_standby_is_kept_away_from_the_work(
+    pair: FailoverPair, running: Running
+) -> None:
     first = next(pid for pid, lane in lanes(pair).items() if lane == "default-0")
     os.kill(first, signal.SIGKILL)
     promoted = goes_on(running)
@@ -83,7 +85,7 @@ def test_a_crash_is_got_over_and_the_next_standby_is_kept_away_from_the_work(pai
     wait_for("both on their lanes", lambda: sorted(lanes(pair).values()) == ["default-0", "default-1"])
 
 
-def test_a_planned_move_supersedes_the_old_process(pair: Pair, running: Running) -> None:
+def test_a_planned_move_supersedes_the_old_process(pair: FailoverPair, running: Running) -> None:
     before = lanes(pair)
     assert pair.ctl("move").returncode == 0
     promoted = goes_on(running)
@@ -94,7 +96,7 @@ def test_a_planned_move_supersedes_the_old_process(pair: Pair, running: Running)
 
 
 def test_the_work_of_both_ends_before_a_signal_reaches_them_and_nobody_else_is_hurt(
-    pair: Pair, running: Running
+    pair: FailoverPair, running: Running
 ) -> None:
     innocent: Program = pair.client()
     innocent.expect("started")
@@ -109,7 +111,7 @@ def test_the_work_of_both_ends_before_a_signal_reaches_them_and_nobody_else_is_h
     assert innocent.silent()
 
 
-def test_a_death_right_after_a_promotion_is_told_and_counted_by_the_guard(pair: Pair) -> None:
+def test_a_death_right_after_a_promotion_is_told_and_counted_by_the_guard(pair: FailoverPair) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_MPS_PIPE_DIRECTORY"}
     command = [sys.executable, "-c", DIES_WHEN_PROMOTED]
     running = Running(pair.root, ("--config", str(pair.config), "--standby", "1"), command, environment)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.guarded import DEADLINE, REPOSITORY, wait_for
 from tests.integration.running import Running
-from tests.integration.sim.test_takeover import Pair
+from tests.integration.sim.test_takeover import FailoverPair
 
 pytestmark = pytest.mark.slow(seconds=60, reason="kills a program and its standby")
 
@@ -21,8 +21,8 @@ STEPS = 1_000_000
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair() as running:
+def pair() -> Iterator[FailoverPair]:
+    with FailoverPair() as running:
         running.start()
         yield running
         running.ctl("vault", "release", str(os.getuid()), "survivor")
@@ -31,7 +31,7 @@ def pair() -> Iterator[Pair]:
 class Survivor:
     """`mpsguard run --standby 1 -- python -m examples.survivor`; its lines are read from a file."""
 
-    def __init__(self, pair: Pair, name: str) -> None:
+    def __init__(self, pair: FailoverPair, name: str) -> None:
         self._pair = pair
         self._out = pair.root / name
         self._pids: set[int] = set()
@@ -80,7 +80,7 @@ def assert_all_right(sums: list[tuple[int, int]]) -> None:
     assert all(0 <= after - before <= 2 for before, after in itertools.pairwise(steps)), steps
 
 
-def test_it_goes_on_after_its_death_and_after_that_of_both(pair: Pair) -> None:
+def test_it_goes_on_after_its_death_and_after_that_of_both(pair: FailoverPair) -> None:
     first = Survivor(pair, "first")
     try:
         active, standby = first.both_at_work()

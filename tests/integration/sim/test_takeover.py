@@ -21,7 +21,7 @@ from tests.integration.guarded import DEADLINE, Guarded, Program, wait_for
 pytestmark = pytest.mark.slow(seconds=80, reason="starts two lanes and programs on them")
 
 
-class Pair(Guarded):
+class FailoverPair(Guarded):
     """A guard with a standby lane."""
 
     def __init__(self, *, policy: str = "") -> None:
@@ -72,13 +72,13 @@ class Pair(Guarded):
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair() as running:
+def pair() -> Iterator[FailoverPair]:
+    with FailoverPair() as running:
         running.start()
         yield running
 
 
-def working(pair: Pair) -> tuple[Program, Program]:
+def working(pair: FailoverPair) -> tuple[Program, Program]:
     """One at work on the active lane, its standby ready on the other."""
     first = pair.worker("active")
     first.expect("went on")
@@ -88,14 +88,14 @@ def working(pair: Pair) -> tuple[Program, Program]:
     return first, second
 
 
-def test_each_directory_leads_to_a_lane_of_its_own(pair: Pair) -> None:
+def test_each_directory_leads_to_a_lane_of_its_own(pair: FailoverPair) -> None:
     first, second = working(pair)
     assert (pair.lane_of(first), pair.lane_of(second)) == ("default-0", "default-1")
     assert [lane["name"] for lane in pair.json("lanes")["lanes"]] == ["default-0", "default-1"]
     assert pair.ctl("status").returncode == 0
 
 
-def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair: Pair) -> None:
+def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair: FailoverPair) -> None:
     first, second = working(pair)
     culprit = pair.client("--fault", "trap", "--after", "0.1")
     assert culprit.expect("died")["error"] == 719
@@ -119,7 +119,7 @@ def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair
     assert pair.active() == "default-0"
 
 
-def test_whose_lane_was_struck_is_not_waited_for_although_the_server_does_not_say_so_yet(pair: Pair) -> None:
+def test_whose_lane_was_struck_is_not_waited_for_although_the_server_does_not_say_so_yet(pair: FailoverPair) -> None:
     first, second = working(pair)
     server = pair.json("lanes")["lanes"][0]["servers"][0]["process"]["pid"]
     # As the vendor's server does while a client of it is stopped: the log has begun, no answer comes.
@@ -143,7 +143,7 @@ def test_whose_lane_was_struck_is_not_waited_for_although_the_server_does_not_sa
         first.process.send_signal(signal.SIGCONT)
 
 
-def test_a_fault_of_the_standby_lane_leaves_the_work_alone(pair: Pair) -> None:
+def test_a_fault_of_the_standby_lane_leaves_the_work_alone(pair: FailoverPair) -> None:
     first, second = working(pair)
     pair.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(pair.public / "standby")
     assert pair.client("--fault", "trap").expect("died")["error"] == 719
@@ -155,7 +155,7 @@ def test_a_fault_of_the_standby_lane_leaves_the_work_alone(pair: Pair) -> None:
     assert not [told for told in pair.events("takeover") if told["data"]["outcome"] == "done"]
 
 
-def test_a_crash_hands_the_work_on_and_the_next_standby_is_kept_away_from_it(pair: Pair) -> None:
+def test_a_crash_hands_the_work_on_and_the_next_standby_is_kept_away_from_it(pair: FailoverPair) -> None:
     first = pair.worker("active", program="one")
     first.expect("went on")
     second = pair.worker("standby", program="one")
@@ -171,7 +171,7 @@ def test_a_crash_hands_the_work_on_and_the_next_standby_is_kept_away_from_it(pai
     assert (pair.lane_of(second), pair.lane_of(third), pair.active()) == ("default-1", "default-0", "default-0")
 
 
-def test_an_operator_moves_the_work(pair: Pair) -> None:
+def test_an_operator_moves_the_work(pair: FailoverPair) -> None:
     first, second = working(pair)
     done = pair.ctl("move")
     assert done.returncode == 0, done.stderr
@@ -183,7 +183,7 @@ def test_an_operator_moves_the_work(pair: Pair) -> None:
     assert pair.active() == "default-1"
 
 
-def test_the_next_guard_knows_where_the_work_is(pair: Pair) -> None:
+def test_the_next_guard_knows_where_the_work_is(pair: FailoverPair) -> None:
     first, second = working(pair)
     assert pair.ctl("move").returncode == 0
     second.expect("went on")
@@ -196,12 +196,12 @@ def test_the_next_guard_knows_where_the_work_is(pair: Pair) -> None:
     assert {pair.lane_of(late), pair.lane_of(second)} == {"default-1"}
 
 
-def forbid_saving(pair: Pair) -> None:
+def forbid_saving(pair: FailoverPair) -> None:
     """Where the draft of the file would be there is a directory: that stops root, too."""
     (pair.root / "state" / "lanes" / "default.active.new").mkdir(parents=True)
 
 
-def test_a_takeover_is_carried_out_although_it_cannot_be_saved_where_the_work_is(pair: Pair) -> None:
+def test_a_takeover_is_carried_out_although_it_cannot_be_saved_where_the_work_is(pair: FailoverPair) -> None:
     _, second = working(pair)
     forbid_saving(pair)
     pair.client("--fault", "trap", "--after", "0.1").expect("died")
@@ -213,7 +213,7 @@ def test_a_takeover_is_carried_out_although_it_cannot_be_saved_where_the_work_is
     assert trouble["data"]["lane"] == pair.active() == "default-1"
 
 
-def test_who_moves_the_work_is_told_that_it_cannot_be_saved(pair: Pair) -> None:
+def test_who_moves_the_work_is_told_that_it_cannot_be_saved(pair: FailoverPair) -> None:
     _, second = working(pair)
     forbid_saving(pair)
     done = pair.ctl("--json", "move")
@@ -228,7 +228,7 @@ def test_who_moves_the_work_is_told_that_it_cannot_be_saved(pair: Pair) -> None:
     assert pair.lane_of(late) == "default-1"
 
 
-def test_who_is_parked_when_the_lanes_change_places_goes_where_the_work_is(pair: Pair) -> None:
+def test_who_is_parked_when_the_lanes_change_places_goes_where_the_work_is(pair: FailoverPair) -> None:
     first = pair.worker("active")
     first.expect("went on")
     # Seen while nobody could go on: the lanes keep their places, and who comes waits.
@@ -244,13 +244,13 @@ def test_who_is_parked_when_the_lanes_change_places_goes_where_the_work_is(pair:
     assert (pair.lane_of(late), pair.active()) == ("default-1", "default-1")
 
 
-def test_what_a_user_sets_is_set_on_both_lanes(pair: Pair) -> None:
+def test_what_a_user_sets_is_set_on_both_lanes(pair: FailoverPair) -> None:
     assert pair.ui("set_default_active_thread_percentage 40").returncode == 0
     kept = [lane["settings"]["active_thread_percentage"] for lane in pair.json("lanes")["lanes"]]
     assert kept == [40.0, 40.0]
 
 
-def test_quit_ends_both_lanes(pair: Pair) -> None:
+def test_quit_ends_both_lanes(pair: FailoverPair) -> None:
     controls = [ProcessKey(**lane["control"]) for lane in pair.json("lanes")["lanes"]]
     pair.ui("quit")
     assert pair.guard is not None
@@ -259,7 +259,7 @@ def test_quit_ends_both_lanes(pair: Pair) -> None:
 
 
 def test_quit_ends_a_domain_whose_other_lane_waits_to_be_started() -> None:
-    with Pair(policy="restart_burst = 1\nrestart_window = 600") as pair:
+    with FailoverPair(policy="restart_burst = 1\nrestart_window = 600") as pair:
         pair.start()
         os.kill(pair.json("lanes")["lanes"][1]["control"]["pid"], signal.SIGKILL)
         wait_for("it waits", lambda: pair.json("lanes")["lanes"][1]["flapping"])

@@ -19,8 +19,8 @@ from typing import Any, Self, TypeVar
 
 from fault_injection.holders import holders
 from mpsguard.client import Chunk, Role, Session
-from mpsguard.linux.fd_bundle import Parcel
-from mpsguard.vault.fd_storage.background import Keeping
+from mpsguard.linux.fd_bundle import FdBundle
+from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore
 from mpsguard.vault.server import Server
@@ -71,9 +71,9 @@ class KeptHere:
     """A keeper that lives through the vaults of a test. It really keeps the parcels, in this process."""
 
     def __init__(self) -> None:
-        self.parcels: dict[str, Parcel] = {}
+        self.parcels: dict[str, FdBundle] = {}
 
-    async def keep(self, name: str, parcel: Parcel) -> None:
+    async def keep(self, name: str, parcel: FdBundle) -> None:
         self.drop(name)
         self.parcels[name] = parcel
 
@@ -154,7 +154,7 @@ class ThreadedVault:
         return Session(name, socket=self.socket, role=Role.STANDBY, **options)
 
     async def _open(self) -> None:
-        self.keeping = Keeping(self.keeper)
+        self.keeping = BackgroundStorage(self.keeper)
         simulated = self._options.pop("simulated", False)
         self.vault = Vault(self.keeping, self._quota, **self._options)
         restored = restore({name: parcel.kept for name, parcel in self.keeper.parcels.items()})

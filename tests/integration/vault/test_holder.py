@@ -16,10 +16,10 @@ import pytest
 
 from fault_injection.holders import holders
 from mpsguard.linux import fd_bundle, seqpacket
-from mpsguard.linux.fd_bundle import Parcel
+from mpsguard.linux.fd_bundle import FdBundle
 from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.fd_storage.holder_client import HolderKeeper
-from mpsguard.vault.fd_storage.holder_process import Holder
+from mpsguard.vault.fd_storage.holder_client import HolderClient
+from mpsguard.vault.fd_storage.holder_process import HolderProcess
 from tests.integration.vault.running import DEADLINE, descriptors
 
 IMPATIENT = 0.2
@@ -52,7 +52,7 @@ def holder_of(directory: Path) -> int:
     return pid
 
 
-def parcel() -> Parcel:
+def parcel() -> FdBundle:
     fd = os.memfd_create("chunk")
     try:
         return fd_bundle.pack(b"mgv-r1", (fd,))
@@ -60,18 +60,18 @@ def parcel() -> Parcel:
         os.close(fd)
 
 
-def no_parcel() -> Parcel:
+def no_parcel() -> FdBundle:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     other.close()
-    return Parcel(one, socket.socket())
+    return FdBundle(one, socket.socket())
 
 
 def test_a_late_answer_is_not_taken_for_that_to_the_next_question(directory: Path) -> None:
     async def body() -> None:
-        patient = await HolderKeeper.open(directory)
+        patient = await HolderClient.open(directory)
         await patient.keep("mgv-r1", parcel())
         await patient.close()
-        keeper = await HolderKeeper.open(directory, IMPATIENT)
+        keeper = await HolderClient.open(directory, IMPATIENT)
         pid = holder_of(directory)
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(UnavailableError):
@@ -82,7 +82,7 @@ def test_a_late_answer_is_not_taken_for_that_to_the_next_question(directory: Pat
             await keeper.keep("mgv-r3", no_parcel())
         await keeper.lost()
         await keeper.close()
-        again = await HolderKeeper.open(directory)
+        again = await HolderClient.open(directory)
         held = await again.list()
         for sock in held.values():
             sock.close()
@@ -95,11 +95,11 @@ def test_a_late_answer_is_not_taken_for_that_to_the_next_question(directory: Pat
 
 def test_who_asks_a_holder_that_hangs_for_what_it_has_is_told_so(directory: Path) -> None:
     async def body() -> None:
-        first = await HolderKeeper.open(directory)
+        first = await HolderClient.open(directory)
         await first.keep("mgv-r1", parcel())
         await first.close()
         os.kill(holder_of(directory), signal.SIGSTOP)
-        second = await HolderKeeper.open(directory, IMPATIENT)
+        second = await HolderClient.open(directory, IMPATIENT)
         with pytest.raises(UnavailableError):
             await second.list()
         await second.close()
@@ -141,7 +141,7 @@ def test_a_holder_that_cannot_let_a_guard_in_goes_on_holding(tmp_path: Path, lim
     with Counted() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guard:
         listener.bind(str(tmp_path / "holder"))
         listener.listen()
-        holding = threading.Thread(target=Holder().run, args=(listener,))
+        holding = threading.Thread(target=HolderProcess().run, args=(listener,))
         first = os.dup(guard.fileno())
         os.close(first)
         limit(first)
@@ -166,7 +166,7 @@ def test_a_holder_keeps_descriptors_free_for_serving(tmp_path: Path, limit: Call
     with Counted() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guard:
         listener.bind(str(tmp_path / "holder"))
         listener.listen()
-        holding = threading.Thread(target=Holder().run, args=(listener,))
+        holding = threading.Thread(target=HolderProcess().run, args=(listener,))
         holding.start()
         guard.connect(str(tmp_path / "holder"))
         made = parcel()
@@ -189,7 +189,7 @@ def test_a_holder_keeps_descriptors_free_for_serving(tmp_path: Path, limit: Call
 
 def test_a_holder_that_could_not_be_started_is_started_later(directory: Path) -> None:
     async def body() -> None:
-        keeper = await HolderKeeper.open(directory)
+        keeper = await HolderClient.open(directory)
         await keeper.keep("mgv-r1", parcel())
         os.kill(holder_of(directory), signal.SIGKILL)
         # Nobody holds anything in a directory that others may enter.

@@ -7,7 +7,7 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Role
-from mpsguard.linux.fd_bundle import Parcel
+from mpsguard.linux.fd_bundle import FdBundle
 from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError
 from tests.integration.vault.running import (
@@ -29,7 +29,7 @@ class Full(KeptHere):
         super().__init__()
         self.refused = refused
 
-    async def keep(self, name: str, parcel: Parcel) -> None:
+    async def keep(self, name: str, parcel: FdBundle) -> None:
         if name.startswith(self.refused or ("-",)):
             parcel.kept.close()
             parcel.receipt.close()
@@ -42,7 +42,7 @@ class Fencing(KeptHere):
 
     vault: ThreadedVault
 
-    async def keep(self, name: str, parcel: Parcel) -> None:
+    async def keep(self, name: str, parcel: FdBundle) -> None:
         await super().keep(name, parcel)
         if name.startswith("mgv-r"):
             for key in list(self.vault.vault.stock.sessions):
@@ -58,7 +58,7 @@ class Slow(KeptHere):
         self.waiting = 0
         self.let = asyncio.Event()
 
-    async def keep(self, name: str, parcel: Parcel) -> None:
+    async def keep(self, name: str, parcel: FdBundle) -> None:
         if name.startswith(self.held):
             self.waiting += 1
             await self.let.wait()

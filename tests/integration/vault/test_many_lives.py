@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.linux.process import ProcessHandle
-from mpsguard.vault.fd_storage.background import Keeping
+from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.region import Layout, Lease, Role, SessionKey
 from mpsguard.vault.vault import Vault
@@ -41,7 +41,7 @@ def test_no_descriptor_is_left_by_region_lives(lives: int) -> None:
 
 async def _direct(keeper: KeptHere, lives: int) -> int:
     """Without the socket between, so that so many take seconds; memory after a tenth of them."""
-    keeping = Keeping(keeper)
+    keeping = BackgroundStorage(keeper)
     vault = Vault(keeping, Quota())
     key = SessionKey(os.getuid(), "s")
     handle = ProcessHandle.open(os.getpid())

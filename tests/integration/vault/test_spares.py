@@ -9,7 +9,7 @@ import pytest
 
 from mpsguard.client import Session
 from mpsguard.linux import fd_bundle
-from mpsguard.linux.fd_bundle import Parcel
+from mpsguard.linux.fd_bundle import FdBundle
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.storage import record_name
 from tests.integration.vault.running import KeptHere, ThreadedVault, descriptors, wait_for
@@ -25,7 +25,7 @@ class Moody(KeptHere):
         self.full = False
         self.asked: list[str] = []
 
-    async def keep(self, name: str, parcel: Parcel) -> None:
+    async def keep(self, name: str, parcel: FdBundle) -> None:
         self.asked.append(name)
         while self.busy:
             await asyncio.sleep(0.001)

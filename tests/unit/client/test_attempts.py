@@ -6,46 +6,46 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.client.poison_requests import MOST_DEATHS, Book, Suspicion, Turn
+from mpsguard.client.poison_requests import MOST_DEATHS, Attempt, PoisonRequestTracker, Suspicion
 
 REQUESTS = st.dictionaries(st.integers(0, 9), st.integers(0, 5), max_size=6)
 
 
-def turn(book: Book, waiting: Iterable[int]) -> Turn:
+def turn(book: PoisonRequestTracker, waiting: Iterable[int]) -> Attempt:
     return book.turn(waiting)
 
 
 def test_without_a_death_all_are_run() -> None:
-    assert turn(Book(), [3, 1, 2, 1]) == Turn((3, 1, 2), ())
+    assert turn(PoisonRequestTracker(), [3, 1, 2, 1]) == Attempt((3, 1, 2), ())
 
 
 def test_whoever_was_in_the_step_is_alone_until_it_gets_further() -> None:
-    book = Book().died({1: 10, 2: 20})
-    assert turn(book, [3, 1, 2]) == Turn((1,), ())
+    book = PoisonRequestTracker().died({1: 10, 2: 20})
+    assert turn(book, [3, 1, 2]) == Attempt((1,), ())
     assert book.went_on(1, 10) == book
     book = book.went_on(1, 11)
-    assert turn(book, [3, 1, 2]) == Turn((2,), ())
-    assert turn(book.went_on(2, 21), [3, 1, 2]) == Turn((3, 1, 2), ())
+    assert turn(book, [3, 1, 2]) == Attempt((2,), ())
+    assert turn(book.went_on(2, 21), [3, 1, 2]) == Attempt((3, 1, 2), ())
 
 
 def test_after_three_deaths_at_one_point_a_request_is_skipped_and_the_others_are_run() -> None:
-    book = Book()
+    book = PoisonRequestTracker()
     for _ in range(MOST_DEATHS):
         assert turn(book, [1, 2]).skip == ()
         book = book.died({1: 10})
-    assert turn(book, [1, 2]) == Turn((2,), (1,))
-    assert turn(book.over(1), [2]) == Turn((2,), ())
+    assert turn(book, [1, 2]) == Attempt((2,), (1,))
+    assert turn(book.over(1), [2]) == Attempt((2,), ())
 
 
 def test_deaths_further_on_do_not_add_up() -> None:
-    book = Book()
+    book = PoisonRequestTracker()
     for progress in range(100):
         book = book.died({1: progress})
-        assert turn(book, [1]) == Turn((1,), ())
+        assert turn(book, [1]) == Attempt((1,), ())
 
 
 def test_a_death_of_an_idle_process_is_held_against_nobody() -> None:
-    book = Book().died({1: 3})
+    book = PoisonRequestTracker().died({1: 3})
     assert book.died({}) == book
 
 
@@ -53,7 +53,7 @@ def test_a_death_of_an_idle_process_is_held_against_nobody() -> None:
 def test_a_turn_is_of_those_who_wait_and_never_of_two_suspects(
     deaths: list[dict[int, int]], most: int, waiting: list[int]
 ) -> None:
-    book = Book(most_deaths=most)
+    book = PoisonRequestTracker(most_deaths=most)
     for in_step in deaths:
         book = book.died(in_step)
     now = turn(book, waiting)
@@ -67,11 +67,11 @@ def test_a_turn_is_of_those_who_wait_and_never_of_two_suspects(
 
 @given(st.lists(REQUESTS, max_size=6), st.integers(1, 4))
 def test_it_is_the_same_when_it_has_been_written_down(deaths: list[dict[int, int]], most: int) -> None:
-    book = Book(most_deaths=most)
+    book = PoisonRequestTracker(most_deaths=most)
     for in_step in deaths:
         book = book.died(in_step)
     for module in (msgspec.msgpack, msgspec.json):
-        assert module.decode(module.encode(book), type=Book) == book
+        assert module.decode(module.encode(book), type=PoisonRequestTracker) == book
 
 
 @given(
@@ -86,7 +86,7 @@ def test_all_innocent_requests_are_answered_and_all_guilty_ones_skipped(
     progress = dict.fromkeys(lengths, 0)
     answered: set[int] = set()
     skipped: set[int] = set()
-    deaths, book = 0, Book()
+    deaths, book = 0, PoisonRequestTracker()
     while len(answered) + len(skipped) < len(lengths):
         now = turn(book, [each for each in lengths if each not in answered | skipped])
         for each in now.skip:
@@ -108,5 +108,5 @@ def test_all_innocent_requests_are_answered_and_all_guilty_ones_skipped(
 
 
 def test_a_suspicion_is_small() -> None:
-    book = Book({1: Suspicion(2, 100)})
+    book = PoisonRequestTracker({1: Suspicion(2, 100)})
     assert len(msgspec.msgpack.encode(book)) < 64

@@ -24,10 +24,12 @@ def test_importing_the_client_brings_nothing_of_the_daemon() -> None:
     assert [name for name in modules if name.split(".")[0] in HEAVY] == []
     floors = {name.split(".")[1] for name in modules if name.startswith("mpsguard.")}
     assert floors == {"client", "decoding", "linux", "model", "supervisor", "vault"}
-    of_the_standby = {name for name in modules if name.startswith("mpsguard.standby.")}
-    assert of_the_standby == {f"mpsguard.standby.{name}" for name in ("role", "wire")}
+    of_the_standby = {name for name in modules if name.startswith("mpsguard.supervisor.")}
+    assert of_the_standby == {f"mpsguard.supervisor.{name}" for name in ("role", "wire")}
     of_the_vault = {name for name in modules if name.startswith("mpsguard.vault.")}
-    assert of_the_vault == {f"mpsguard.vault.{name}" for name in ("address", "errors", "record", "region", "wire")}
+    assert of_the_vault == {
+        f"mpsguard.vault.{name}" for name in ("address", "errors", "region", "state_buffer", "wire")
+    }
 
 
 def test_the_clients_default_is_the_guards() -> None:

@@ -15,7 +15,7 @@ from mpsguard.client import tcp_progress
 DEADLINE = 30.0
 HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
-Pair = tuple[socket.socket, socket.socket]
+FailoverPair = tuple[socket.socket, socket.socket]
 
 
 def wait_for(what: str, look: Callable[[], bool]) -> None:
@@ -26,7 +26,7 @@ def wait_for(what: str, look: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(params=HOSTS, ids=lambda family: family.name)
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest) -> Iterator[FailoverPair]:
     """The accepted end and the opening end of a connection."""
     family: socket.AddressFamily = request.param
     with socket.socket(family) as listener:
@@ -57,13 +57,13 @@ def read(sock: socket.socket, count: int) -> None:
         count -= len(sock.recv(min(count, 1 << 20)))
 
 
-def test_both_ends_begin_with_nothing(pair: Pair) -> None:
+def test_both_ends_begin_with_nothing(pair: FailoverPair) -> None:
     accepted, opening = pair
     assert tcp_progress.written(accepted) == 0
     assert tcp_progress.written(opening, accepted=False) == 0
 
 
-def test_every_byte_counts_at_once_and_goes_on_counting_when_it_has_arrived(pair: Pair) -> None:
+def test_every_byte_counts_at_once_and_goes_on_counting_when_it_has_arrived(pair: FailoverPair) -> None:
     accepted, opening = pair
     for count in (1, 7, 100_000):
         before = tcp_progress.written(accepted), tcp_progress.written(opening, accepted=False)
@@ -77,7 +77,7 @@ def test_every_byte_counts_at_once_and_goes_on_counting_when_it_has_arrived(pair
         assert tcp_progress.written(opening, accepted=False) == before[1] + count
 
 
-def test_a_peer_that_does_not_read_changes_nothing(pair: Pair) -> None:
+def test_a_peer_that_does_not_read_changes_nothing(pair: FailoverPair) -> None:
     accepted, opening = pair
     count = fill(accepted)
     assert tcp_progress.written(accepted) == count
@@ -86,7 +86,7 @@ def test_a_peer_that_does_not_read_changes_nothing(pair: Pair) -> None:
     assert tcp_progress.written(accepted) == count
 
 
-def test_it_is_right_at_any_moment_while_acknowledgements_come(pair: Pair) -> None:
+def test_it_is_right_at_any_moment_while_acknowledgements_come(pair: FailoverPair) -> None:
     accepted, opening = pair
     source = """
 import socket, sys
@@ -103,7 +103,7 @@ while sock.recv(1 << 16): pass
             reader.kill()
 
 
-def test_the_end_of_this_side_is_no_byte(pair: Pair) -> None:
+def test_the_end_of_this_side_is_no_byte(pair: FailoverPair) -> None:
     accepted, opening = pair
     accepted.sendall(b"x" * 1000)
     accepted.shutdown(socket.SHUT_WR)
@@ -113,7 +113,7 @@ def test_the_end_of_this_side_is_no_byte(pair: Pair) -> None:
     assert tcp_progress.written(accepted) == 1000
 
 
-def test_the_end_of_the_other_side_changes_nothing(pair: Pair) -> None:
+def test_the_end_of_the_other_side_changes_nothing(pair: FailoverPair) -> None:
     accepted, opening = pair
     opening.shutdown(socket.SHUT_WR)
     assert accepted.recv(1) == b""
@@ -121,7 +121,7 @@ def test_the_end_of_the_other_side_changes_nothing(pair: Pair) -> None:
     assert tcp_progress.written(accepted) == 1000
 
 
-def test_a_connection_that_both_sides_have_ended_is_over(pair: Pair) -> None:
+def test_a_connection_that_both_sides_have_ended_is_over(pair: FailoverPair) -> None:
     accepted, opening = pair
     accepted.shutdown(socket.SHUT_WR)
     assert opening.recv(1) == b""
@@ -130,7 +130,7 @@ def test_a_connection_that_both_sides_have_ended_is_over(pair: Pair) -> None:
         wait_for("the last acknowledgement", lambda: tcp_progress.written(opening, accepted=False) < 0)
 
 
-def test_a_connection_that_is_over_has_no_count(pair: Pair) -> None:
+def test_a_connection_that_is_over_has_no_count(pair: FailoverPair) -> None:
     accepted, opening = pair
     accepted.sendall(b"x")
     opening.close()  # with a byte unread: the peer is told by a reset
@@ -159,7 +159,7 @@ while True:
 
 
 @pytest.mark.parametrize("reads", [0, 3_000_000])
-def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: Pair, reads: int) -> None:
+def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: FailoverPair, reads: int) -> None:
     """The writer blocks in the middle of a write, since its peer reads no more than ``reads`` bytes."""
     accepted, opening = pair
     arguments = [sys.executable, "-c", WRITER, str(accepted.fileno())]

@@ -6,7 +6,7 @@ A descriptor that is closed already stands for one whose file system makes close
 import fcntl
 import os
 
-from mpsguard.linux.fd_closer import Disposal, of_strangers
+from mpsguard.linux.fd_closer import FdCloser, of_strangers
 
 DEADLINE = 20.0
 
@@ -35,7 +35,7 @@ def test_foreign_descriptors_are_all_closed() -> None:
 
 def test_those_of_memory_are_closed_one_after_the_other_whatever_becomes_of_one() -> None:
     one, other, none = pair()
-    disposal = Disposal()
+    disposal = FdCloser()
     disposal.take((one, none))
     disposal.take((other,))
     assert disposal.drain(DEADLINE)

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.io_fence import Gate, GateShutError, Passage
+from mpsguard.linux.io_fence import FencePass, GateShutError, IoFence
 from tests.integration.guarded import wait_for
 
 _WORD = struct.Struct("=Q")
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    made = Gate()
+def gate() -> Iterator[IoFence]:
+    made = IoFence()
     yield made
     made.close()
 
 
 @pytest.fixture
-def passage(gate: Gate) -> Iterator[Passage]:
-    made = Passage(gate.passage())
+def passage(gate: IoFence) -> Iterator[FencePass]:
+    made = FencePass(gate.passage())
     yield made
     made.close()
 
@@ -44,7 +44,7 @@ def child(work: Callable[[], None]) -> int:
     return pid
 
 
-def test_it_is_shut_when_nobody_is_inside(gate: Gate, passage: Passage) -> None:
+def test_it_is_shut_when_nobody_is_inside(gate: IoFence, passage: FencePass) -> None:
     with passage:
         assert not gate.shut()
         with passage:
@@ -55,14 +55,14 @@ def test_it_is_shut_when_nobody_is_inside(gate: Gate, passage: Passage) -> None:
         raise AssertionError("it got in")
 
 
-def test_a_failed_attempt_to_shut_it_changes_nothing(gate: Gate, passage: Passage) -> None:
+def test_a_failed_attempt_to_shut_it_changes_nothing(gate: IoFence, passage: FencePass) -> None:
     with passage:
         assert not gate.shut()
     with passage:
         pass
 
 
-def test_it_stays_shut_when_who_shut_it_is_gone(gate: Gate, passage: Passage) -> None:
+def test_it_stays_shut_when_who_shut_it_is_gone(gate: IoFence, passage: FencePass) -> None:
     assert gate.shut()
     assert gate.shut()
     gate.close()
@@ -71,13 +71,13 @@ def test_it_stays_shut_when_who_shut_it_is_gone(gate: Gate, passage: Passage) ->
             raise AssertionError("it got in")
 
 
-def test_it_stays_open_when_who_could_shut_it_is_gone(gate: Gate, passage: Passage) -> None:
+def test_it_stays_open_when_who_could_shut_it_is_gone(gate: IoFence, passage: FencePass) -> None:
     gate.close()
     with passage:
         pass
 
 
-def test_threads_are_inside_together(gate: Gate, passage: Passage) -> None:
+def test_threads_are_inside_together(gate: IoFence, passage: FencePass) -> None:
     first_is_in, first_may_go, second_is_in, second_may_go = (threading.Event() for _ in range(4))
 
     def stay(is_in: threading.Event, may_go: threading.Event) -> None:
@@ -99,11 +99,11 @@ def test_threads_are_inside_together(gate: Gate, passage: Passage) -> None:
     assert gate.shut()
 
 
-def test_who_dies_inside_does_not_keep_it_open(gate: Gate) -> None:
+def test_who_dies_inside_does_not_keep_it_open(gate: IoFence) -> None:
     told, tell = os.pipe()
 
     def work() -> None:
-        with Passage(gate.passage()):
+        with FencePass(gate.passage()):
             os.write(tell, b"!")
             signal.pause()
 
@@ -118,7 +118,7 @@ def test_who_dies_inside_does_not_keep_it_open(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(20))
-def test_nothing_happens_inside_once_it_is_shut(gate: Gate, attempt: int) -> None:
+def test_nothing_happens_inside_once_it_is_shut(gate: IoFence, attempt: int) -> None:
     """The other process goes in and out as fast as it can, and writes two halves of a number each time."""
     with mmap.mmap(-1, 2 * _WORD.size) as shared:
 
@@ -126,7 +126,7 @@ def test_nothing_happens_inside_once_it_is_shut(gate: Gate, attempt: int) -> Non
             return _WORD.unpack_from(shared, 0)[0], _WORD.unpack_from(shared, _WORD.size)[0]
 
         def work() -> None:
-            passage, number = Passage(gate.passage()), 0
+            passage, number = FencePass(gate.passage()), 0
             while True:
                 number += 1
                 try:
@@ -148,8 +148,8 @@ def test_nothing_happens_inside_once_it_is_shut(gate: Gate, attempt: int) -> Non
 def test_every_descriptor_is_given_back() -> None:
     before = descriptors()
     for _ in range(3):
-        made = Gate()
-        through = Passage(made.passage())
+        made = IoFence()
+        through = FencePass(made.passage())
         with through:
             pass
         made.shut()

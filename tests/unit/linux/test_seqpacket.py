@@ -12,11 +12,11 @@ from mpsguard.linux import seqpacket
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.model import Credentials
 
-Pair = tuple[socket.socket, socket.socket]
+FailoverPair = tuple[socket.socket, socket.socket]
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
+def pair() -> Iterator[FailoverPair]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     with ours, theirs:
@@ -27,7 +27,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_the_kernel_says_who_sent_a_packet(pair: Pair) -> None:
+def test_the_kernel_says_who_sent_a_packet(pair: FailoverPair) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
     packet = seqpacket.receive(ours, 64)
@@ -36,7 +36,7 @@ def test_the_kernel_says_who_sent_a_packet(pair: Pair) -> None:
     assert not packet.truncated
 
 
-def test_descriptors_come_close_on_exec_and_are_the_callers(pair: Pair) -> None:
+def test_descriptors_come_close_on_exec_and_are_the_callers(pair: FailoverPair) -> None:
     ours, theirs = pair
     read_end, write_end = os.pipe()
     seqpacket.send(theirs, b"take", fds=(read_end, write_end))
@@ -51,7 +51,7 @@ def test_descriptors_come_close_on_exec_and_are_the_callers(pair: Pair) -> None:
         os.close(fd)
 
 
-def test_too_long_is_marked_and_too_many_descriptors_do_not_leak(pair: Pair) -> None:
+def test_too_long_is_marked_and_too_many_descriptors_do_not_leak(pair: FailoverPair) -> None:
     ours, theirs = pair
     theirs.send(b"x" * 65)
     assert seqpacket.receive(ours, 64).truncated
@@ -65,7 +65,7 @@ def test_too_long_is_marked_and_too_many_descriptors_do_not_leak(pair: Pair) -> 
     assert open_descriptors() == before
 
 
-def test_an_empty_packet_is_not_the_end(pair: Pair) -> None:
+def test_an_empty_packet_is_not_the_end(pair: FailoverPair) -> None:
     ours, theirs = pair
     theirs.send(b"")
     assert not seqpacket.receive(ours, 64).end
@@ -73,7 +73,7 @@ def test_an_empty_packet_is_not_the_end(pair: Pair) -> None:
     assert seqpacket.receive(ours, 64).end
 
 
-def test_the_last_words_of_who_left_ours_unread_are_heard_and_then_the_end(pair: Pair) -> None:
+def test_the_last_words_of_who_left_ours_unread_are_heard_and_then_the_end(pair: FailoverPair) -> None:
     ours, theirs = pair
     ours.send(b"never read")
     theirs.send(b"last words")
@@ -82,28 +82,28 @@ def test_the_last_words_of_who_left_ours_unread_are_heard_and_then_the_end(pair:
     assert seqpacket.receive(ours, 64).end
 
 
-def test_who_left_ours_unread_without_a_word_has_ended(pair: Pair) -> None:
+def test_who_left_ours_unread_without_a_word_has_ended(pair: FailoverPair) -> None:
     ours, theirs = pair
     ours.send(b"never read")
     theirs.close()
     assert seqpacket.receive(ours, 64).end
 
 
-def test_nothing_there_is_not_the_end(pair: Pair) -> None:
+def test_nothing_there_is_not_the_end(pair: FailoverPair) -> None:
     with pytest.raises(BlockingIOError):
         seqpacket.receive(pair[0], 64)
 
 
 @pytest.mark.root
 @pytest.mark.skipif(not seqpacket.may_impersonate(), reason="needs CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID")
-def test_with_the_privileges_a_packet_bears_another_process_name(pair: Pair) -> None:
+def test_with_the_privileges_a_packet_bears_another_process_name(pair: FailoverPair) -> None:
     ours, theirs = pair
     somebody = Credentials(os.getppid(), 4711, 4712)
     seqpacket.send(theirs, b"hi", sender=somebody)
     assert seqpacket.receive(ours, 64).sender == somebody
 
 
-def test_a_pidfd_of_the_peer_is_owned_by_the_caller(pair: Pair) -> None:
+def test_a_pidfd_of_the_peer_is_owned_by_the_caller(pair: FailoverPair) -> None:
     before = open_descriptors()
     pidfd = seqpacket.peer_pidfd(pair[0])
     if pidfd is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.quiesce import Standstill
+from mpsguard.linux.quiesce import Quiesce
 
 DEADLINE = 30.0
 THREADS = """
@@ -54,16 +54,16 @@ def state(pid: int) -> str:
 
 def test_a_stopped_one_does_with_all_its_threads(busy: subprocess.Popen[bytes]) -> None:
     busy.send_signal(signal.SIGSTOP)
-    watched = Standstill()
+    watched = Quiesce()
     until(lambda: watched.reached(busy.pid))
     assert state(busy.pid) == "T"
 
 
 def test_one_that_has_ended_does_reaped_or_not(busy: subprocess.Popen[bytes]) -> None:
     busy.kill()
-    until(lambda: Standstill().reached(busy.pid))
+    until(lambda: Quiesce().reached(busy.pid))
     busy.wait()
-    assert Standstill().reached(busy.pid)
+    assert Quiesce().reached(busy.pid)
 
 
 def test_one_that_waits_to_write_does_not(busy: subprocess.Popen[bytes]) -> None:
@@ -72,7 +72,7 @@ def test_one_that_waits_to_write_does_not(busy: subprocess.Popen[bytes]) -> None
     code = "import os,sys; print('!', end='', flush=True); os.write(int(sys.argv[1]), bytes(1 << 26))"
     with ours, theirs, started(code, fd=theirs.fileno()) as writer:
         until(lambda: state(writer.pid) == "S")
-        watched = Standstill()
+        watched = Quiesce()
         for _ in range(20):
             assert not watched.reached(writer.pid)
         writer.kill()
@@ -83,7 +83,7 @@ def test_one_that_waits_in_a_call_that_cannot_write_does_and_that_holds() -> Non
     code = "import time; print('!', end='', flush=True); time.sleep(3600)"
     with started(code) as sleeper:
         until(lambda: state(sleeper.pid) == "S")
-        watched = Standstill()
+        watched = Quiesce()
         until(lambda: watched.reached(sleeper.pid))
         assert watched.reached(sleeper.pid)
         sleeper.kill()
@@ -93,7 +93,7 @@ def test_one_that_computes_for_longer_than_any_write_does() -> None:
     # Not stopped: from outside, its loop looks like one in the driver that never sleeps. One thread: those that wait
     # for the interpreter's lock are still, and may be all if it changes hands between two looks.
     with started("print('!', end='', flush=True)\nwhile True: pass") as spinner:
-        watched = Standstill()
+        watched = Quiesce()
         assert not watched.reached(spinner.pid)
         until(lambda: watched.reached(spinner.pid))
         spinner.kill()
@@ -102,4 +102,4 @@ def test_one_that_computes_for_longer_than_any_write_does() -> None:
 def test_what_cannot_be_looked_at_is_not_taken_for_still() -> None:
     if os.geteuid() == 0:
         pytest.skip("root may look at everybody's system calls")
-    assert not Standstill().reached(1)
+    assert not Quiesce().reached(1)

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mpsguard.config import Remedies, RemedyName, Step
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
-from mpsguard.incidents.remedy_executor import Executor, Treatment
+from mpsguard.incidents.remedy_executor import DomainRemedies, RemedyExecutor
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import Decision, Standing, Verdict
-from mpsguard.remedies.remedy import Case, Done, Failed, NotNeeded, Observed, Outcome
+from mpsguard.remedies.remedy import Done, Failed, NotNeeded, Observed, Outcome, RemedyCase
 
 PEOPLE = [ProcessKey(100 + number, number) for number in range(4)]
 STEPS = {
@@ -35,16 +35,16 @@ class Scripted:
     name: Final[RemedyName] = "terminate"
 
     def __init__(self) -> None:
-        self.runs: list[Case] = []
+        self.runs: list[RemedyCase] = []
         self.under_way: dict[str, asyncio.Future[Outcome]] = {}
 
-    def within(self, _: Case) -> float:
+    def within(self, _: RemedyCase) -> float:
         return 3600.0
 
-    def would(self, _: Case) -> str:
+    def would(self, _: RemedyCase) -> str:
         return "it would"
 
-    async def apply(self, case: Case) -> Outcome:
+    async def apply(self, case: RemedyCase) -> Outcome:
         self.runs.append(case)
         self.under_way[case.incident_id] = asyncio.get_running_loop().create_future()
         try:
@@ -56,12 +56,12 @@ class Scripted:
 class Notebook:
     def __init__(self) -> None:
         self.decisions: list[tuple[str, Decision]] = []
-        self.outcomes: list[tuple[Case, Outcome]] = []
+        self.outcomes: list[tuple[RemedyCase, Outcome]] = []
 
     def decided(self, _: str, incident_id: str, decision: Decision) -> None:
         self.decisions.append((incident_id, decision))
 
-    def came_of_it(self, _: str, case: Case, outcome: Outcome) -> None:
+    def came_of_it(self, _: str, case: RemedyCase, outcome: Outcome) -> None:
         self.outcomes.append((case, outcome))
 
 
@@ -73,8 +73,8 @@ class Bench:
         self.books = Notebook()
         self.alive = set(PEOPLE)
         self.clients = set(PEOPLE[:3])
-        treatment = Treatment("default", REMEDIES, {"terminate": self.remedy})
-        self.executor = Executor(
+        treatment = DomainRemedies("default", REMEDIES, {"terminate": self.remedy})
+        self.executor = RemedyExecutor(
             lambda incident: treatment if incident.lane == "default-0" else None, self.standing, self.books
         )
 
@@ -228,7 +228,7 @@ def outcome_of(bench: Bench, told: Incident) -> Outcome:
 
 def test_a_remedy_that_hangs_is_broken_off_at_its_deadline() -> None:
     class Impatient(Scripted):
-        def within(self, _: Case) -> float:
+        def within(self, _: RemedyCase) -> float:
             return 0.01
 
     assert isinstance(outcome_of(Bench(Impatient()), incident()), Failed)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.linux import foreign_fd
-from mpsguard.linux.fd_closer import ForeignCloser
+from mpsguard.linux.fd_closer import ForeignFdCloser
 from mpsguard.sensors import uvm_client, uvm_schedule
 from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, MAX_TRAPS
 from mpsguard.sensors.uvm_shares import Limits
@@ -182,9 +182,9 @@ def traps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
 
     monkeypatch.setattr(foreign_fd, "_copy", exchanged)
     held_up = threading.Event()
-    closing = ForeignCloser.close
+    closing = ForeignFdCloser.close
     monkeypatch.setattr(
-        ForeignCloser,
+        ForeignFdCloser,
         "close",
         lambda closer, uid, fds, closed: closing(closer, uid, fds, lambda: (held_up.wait(60.0), closed())[1]),
     )

@@ -11,11 +11,11 @@ import pytest
 
 from mpsguard.client import kept_connections as connections
 from mpsguard.client import supervisor_channel as desk
-from mpsguard.client.kept_connections import Connections, NotKeptError, SupersededError
+from mpsguard.client.kept_connections import KeptConnections, NotKeptError, SupersededError
 from mpsguard.linux import seqpacket
-from mpsguard.linux.io_fence import Gate
+from mpsguard.linux.io_fence import IoFence
 from mpsguard.supervisor import wire
-from mpsguard.supervisor.channel import Desk, Kept
+from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
 
 
 def descriptors() -> int:
@@ -26,23 +26,23 @@ class Supervised:
     """A supervisor's end on a thread of its own, and a program's end here."""
 
     def __init__(self, most: int = 8) -> None:
-        self.kept = Kept(most)
-        self.gate = Gate()
-        self.heard: list[wire.Ready | wire.Promoted | wire.Take | wire.Gate] = []
-        self.desk = Desk(self.kept, self._hear)
+        self.kept = KeptSockets(most)
+        self.gate = IoFence()
+        self.heard: list[wire.Ready | wire.Promoted | wire.Take | wire.Fence] = []
+        self.desk = ProgramChannel(self.kept, self._hear)
         self.desk.serves = True
         self.raw = self.desk.theirs.dup()
-        self.program = desk.Desk(self.desk.theirs)
-        self.connections = Connections(self.program)
+        self.program = desk.SupervisorChannel(self.desk.theirs)
+        self.connections = KeptConnections(self.program)
         self._woken, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def _hear(self, desk: Desk, message: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
+    def _hear(self, desk: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
         self.heard.append(message)
         if isinstance(message, wire.Take):
             desk.give_all(message)
-        elif isinstance(message, wire.Gate):
+        elif isinstance(message, wire.Fence):
             passage = self.gate.passage()
             desk.give_passage(message, passage)
             os.close(passage)
@@ -172,7 +172,7 @@ def test_what_is_no_socket_is_refused_and_nothing_of_it_is_left(supervised: Supe
 
 def test_who_has_ended_before_the_answer_gets_none() -> None:
     """His children may have the other end still: the answer may be due, and nobody be there to hear it."""
-    ours = Desk(Kept(8), lambda _desk, _message: None)
+    ours = ProgramChannel(KeptSockets(8), lambda _desk, _message: None)
     with ours.theirs.dup():
         ours.close()
         ours.give_all(wire.Take(1))
@@ -200,7 +200,7 @@ def test_the_supervisor_hears_what_it_is_told_in_order(supervised: Supervised) -
 
 
 def test_without_a_supervisor_nothing_happens_and_nothing_fails(listener: socket.socket) -> None:
-    alone = Connections(None)
+    alone = KeptConnections(None)
     assert not alone.kept
     opening, accepted = connected(listener)
     with opening, accepted:
@@ -230,14 +230,14 @@ def test_the_end_of_the_supervisor_is_no_error(supervised: Supervised, listener:
 
 
 def test_who_is_superseded_uses_its_connections_no_more(supervised: Supervised) -> None:
-    connections = [Connections(supervised.program, gated=True) for _ in range(2)]
+    connections = [KeptConnections(supervised.program, gated=True) for _ in range(2)]
     with connections[0].in_use(), connections[1].in_use():
         assert not supervised.gate.shut()
     assert supervised.gate.shut()
     for each in connections:
         with pytest.raises(SupersededError), each.in_use():
             raise AssertionError("it got in")
-    assert sum(isinstance(each, wire.Gate) for each in supervised.heard) == 1
+    assert sum(isinstance(each, wire.Fence) for each in supervised.heard) == 1
 
 
 def test_who_is_not_gated_has_nothing_to_be_shut_out_of(supervised: Supervised) -> None:
@@ -247,7 +247,7 @@ def test_who_is_not_gated_has_nothing_to_be_shut_out_of(supervised: Supervised) 
 
 
 def test_connections_are_used_on_when_the_supervisor_has_ended(supervised: Supervised) -> None:
-    connections = Connections(supervised.program, gated=True)
+    connections = KeptConnections(supervised.program, gated=True)
     supervised.stop()
     connections.drop(1)
     assert not connections.kept
@@ -258,7 +258,7 @@ def test_connections_are_used_on_when_the_supervisor_has_ended(supervised: Super
 def test_without_a_supervisor_connections_are_simply_used(supervised: Supervised) -> None:
     supervised.stop()
     for desk_or_none in (None, supervised.program):
-        with Connections(desk_or_none, gated=True).in_use():
+        with KeptConnections(desk_or_none, gated=True).in_use():
             pass
 
 
@@ -286,12 +286,12 @@ def test_a_child_made_by_fork_has_no_supervisor(monkeypatch: pytest.MonkeyPatch)
         number = theirs.detach()
         monkeypatch.setenv(wire.VARIABLE, str(number))
         monkeypatch.setattr(connections, "_desks", {})
-        assert connections.Connections.from_environment().kept
+        assert connections.KeptConnections.from_environment().kept
         assert not os.get_inheritable(number)
         assert wire.VARIABLE not in os.environ
         connections.tell_ready()
         assert wire.decode_request(told.recv(100)) == wire.Ready()
-        assert in_a_child(lambda: not Connections.from_environment().kept)
+        assert in_a_child(lambda: not KeptConnections.from_environment().kept)
         connections.tell_ready(promoted=True)
         assert wire.decode_request(told.recv(100)) == wire.Promoted()
         for kept in connections._desks.values():
@@ -310,7 +310,7 @@ def in_a_child(look: Callable[[], bool]) -> bool:
 @pytest.mark.parametrize("value", ["", "x", "99999", "-1", "0", "9" * 30, "9" * 5000])
 def test_a_variable_that_names_no_desk_is_no_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(wire.VARIABLE, value)
-    assert desk.Desk.from_environment() is None
+    assert desk.SupervisorChannel.from_environment() is None
 
 
 def test_a_connection_to_a_vault_is_no_desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -321,33 +321,33 @@ def test_a_connection_to_a_vault_is_no_desk(monkeypatch: pytest.MonkeyPatch, tmp
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connected:
             connected.connect(str(tmp_path / "vault.sock"))
             monkeypatch.setenv(wire.VARIABLE, str(connected.fileno()))
-            assert desk.Desk.from_environment() is None
+            assert desk.SupervisorChannel.from_environment() is None
             connected.getpeername()
 
 
 def test_a_process_that_dies_with_an_answer_unread_is_heard_to_its_last_word() -> None:
     heard: list[object] = []
 
-    def hear(of: Desk, message: wire.Ready | wire.Promoted | wire.Take | wire.Gate) -> None:
+    def hear(of: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
         heard.append(message)
-        if isinstance(message, wire.Gate):
+        if isinstance(message, wire.Fence):
             of.refuse(message.id, "none is given here")
 
-    supervisor = Desk(Kept(), hear)
+    supervisor = ProgramChannel(KeptSockets(), hear)
     try:
-        seqpacket.send(supervisor.theirs, wire.encode(wire.Gate(1)))
+        seqpacket.send(supervisor.theirs, wire.encode(wire.Fence(1)))
         assert supervisor.read()
         seqpacket.send(supervisor.theirs, wire.encode(wire.Promoted()))
         supervisor.theirs.close()
         assert not supervisor.read()
     finally:
         supervisor.close()
-    assert heard == [wire.Gate(1), wire.Promoted()]
+    assert heard == [wire.Fence(1), wire.Promoted()]
 
 
 @pytest.mark.parametrize("spoilt", [b"take", b"id"])
 def test_a_word_that_is_no_text_ends_the_desk_and_not_the_supervisor(spoilt: bytes) -> None:
-    supervisor = Desk(Kept(), lambda _, __: None)
+    supervisor = ProgramChannel(KeptSockets(), lambda _, __: None)
     try:
         seqpacket.send(supervisor.theirs, wire.encode(wire.Take(1)).replace(spoilt, b"\xff" * len(spoilt)))
         assert not supervisor.read()
@@ -357,7 +357,7 @@ def test_a_word_that_is_no_text_ends_the_desk_and_not_the_supervisor(spoilt: byt
 
 def test_an_answer_that_is_no_text_is_as_good_as_none() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    program = desk.Desk(ours)
+    program = desk.SupervisorChannel(ours)
     with theirs:
         seqpacket.send(theirs, wire.encode(wire.Refused(1, "QQ")).replace(b"QQ", b"\xff\xfe"))
         with pytest.raises(desk.DeskClosedError):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mpsguard.evidence import ClientCame, Evidence, Observation, OwnDump, ServerSays, SmError, Source, Trust, Xid
 from mpsguard.incident import FaultClass, Ground
 from mpsguard.model import ProcessKey
-from mpsguard.triage.sm_attribution import Attribution, whose_code
+from mpsguard.triage.sm_attribution import Attribution, attribute_sm_fault
 from mpsguard.triage.verdict import triage
 
 A, B, C = (ProcessKey(pid, pid * 10) for pid in (101, 102, 103))
@@ -35,58 +35,58 @@ def own(process: ProcessKey, *, raised: bool = False, grids: int = 0, trust: Tru
 
 
 def test_an_exception_in_ones_own_dump_is_proof_whichever_holds_the_place() -> None:
-    found = whose_code([own(B, raised=True, grids=1), own(A, grids=1), place(A, exact=[A])], ALL)
+    found = attribute_sm_fault([own(B, raised=True, grids=1), own(A, grids=1), place(A, exact=[A])], ALL)
     assert (found.culprits, found.ground) == ((B,), Ground.OWN_DUMP)
 
 
 def test_a_dump_whose_writer_was_not_seen_is_no_proof_and_two_of_them_name_nobody() -> None:
-    found = whose_code([own(B, raised=True, trust=Trust.HINT)], ALL)
+    found = attribute_sm_fault([own(B, raised=True, trust=Trust.HINT)], ALL)
     assert (found.culprits, found.ground) == ((B,), Ground.OWN_DUMP_UNVERIFIED)
     two = [own(B, raised=True, trust=Trust.HINT), own(A, raised=True, trust=Trust.HINT)]
-    assert whose_code(two, ALL) == Attribution(candidates=(A, B))
-    assert whose_code([*two, own(C, raised=True)], ALL).culprits == (C,)
+    assert attribute_sm_fault(two, ALL) == Attribution(candidates=(A, B))
+    assert attribute_sm_fault([*two, own(C, raised=True)], ALL).culprits == (C,)
 
 
 def test_the_client_whose_code_is_at_the_place_is_named_and_likely() -> None:
-    found = whose_code([place(B, exact=[B])], ALL)
+    found = attribute_sm_fault([place(B, exact=[B])], ALL)
     assert (found.culprits, found.ground) == ((B,), Ground.SENTINEL_PLACE)
-    assert whose_code([place(B, C, exact=[C])], ALL).culprits == (C,)
+    assert attribute_sm_fault([place(B, C, exact=[C])], ALL).culprits == (C,)
 
 
 def test_the_sentinel_s_dump_goes_before_a_client_s_which_could_name_any_address() -> None:
     theirs = place(A, exact=[A], writer=C)
-    found = whose_code([theirs], ALL)
+    found = attribute_sm_fault([theirs], ALL)
     assert (found.culprits, found.ground) == ((A,), Ground.CLIENT_PLACE)
-    assert whose_code([theirs, place(B, exact=[B])], ALL).culprits == (B,)
-    assert whose_code([place(A, exact=[A], writer=ProcessKey(9, 9))], ALL) == Attribution()
+    assert attribute_sm_fault([theirs, place(B, exact=[B])], ALL).culprits == (B,)
+    assert attribute_sm_fault([place(A, exact=[A], writer=ProcessKey(9, 9))], ALL) == Attribution()
 
 
 def test_nobody_is_named_where_it_may_have_been_another_one() -> None:
-    assert whose_code([place(A)], ALL) == Attribution(candidates=(A,))
-    assert whose_code([place(A, B)], ALL) == Attribution(candidates=(A, B))
-    assert whose_code([place(A, B, exact=[A, B])], ALL) == Attribution(candidates=(A, B))
-    assert whose_code([place(A, exact=[A], unread=[C])], ALL) == Attribution(candidates=(A, C))
-    assert whose_code([place()], ALL) == Attribution()
-    assert whose_code([], ALL) == Attribution()
+    assert attribute_sm_fault([place(A)], ALL) == Attribution(candidates=(A,))
+    assert attribute_sm_fault([place(A, B)], ALL) == Attribution(candidates=(A, B))
+    assert attribute_sm_fault([place(A, B, exact=[A, B])], ALL) == Attribution(candidates=(A, B))
+    assert attribute_sm_fault([place(A, exact=[A], unread=[C])], ALL) == Attribution(candidates=(A, C))
+    assert attribute_sm_fault([place()], ALL) == Attribution()
+    assert attribute_sm_fault([], ALL) == Attribution()
 
 
 def test_who_was_not_there_is_not_named() -> None:
-    assert whose_code([place(C, exact=[C])], (A, B)) == Attribution()
-    assert whose_code([own(C, raised=True)], (A, B)) == Attribution()
+    assert attribute_sm_fault([place(C, exact=[C])], (A, B)) == Attribution()
+    assert attribute_sm_fault([own(C, raised=True)], (A, B)) == Attribution()
 
 
 def test_places_of_two_clients_name_neither() -> None:
-    found = whose_code([place(A, exact=[A], pc=0x10), place(C, exact=[C], pc=0x20)], ALL)
+    found = attribute_sm_fault([place(A, exact=[A], pc=0x10), place(C, exact=[C], pc=0x20)], ALL)
     assert found == Attribution(candidates=(A, C))
 
 
 def test_without_a_place_the_only_kernel_on_the_gpu_counts_once_all_dumps_are_there() -> None:
     """As `trap` leaves it."""
     dumps = [own(A), own(B, grids=1), own(C)]
-    assert whose_code(dumps, ALL).culprits == (B,)
-    assert whose_code(dumps, ALL).ground is Ground.LONE_KERNEL
-    assert whose_code(dumps[:2], ALL) == Attribution()
-    assert whose_code([own(A, grids=1), own(B, grids=1), own(C)], ALL) == Attribution()
+    assert attribute_sm_fault(dumps, ALL).culprits == (B,)
+    assert attribute_sm_fault(dumps, ALL).ground is Ground.LONE_KERNEL
+    assert attribute_sm_fault(dumps[:2], ALL) == Attribution()
+    assert attribute_sm_fault([own(A, grids=1), own(B, grids=1), own(C)], ALL) == Attribution()
 
 
 FAULT = [

@@ -9,10 +9,10 @@ from mpsguard.linux import fd_bundle, memfd
 from mpsguard.model import ProcessKey
 from mpsguard.vault import state_buffer
 from mpsguard.vault.fd_storage.storage import record_name, session_name
-from mpsguard.vault.manifest import Ledger
+from mpsguard.vault.manifest import Manifest
 from mpsguard.vault.region import Carried, Lease, Role, Session, SessionKey
 from mpsguard.vault.restoration import restore
-from mpsguard.vault.session_fds import Holdings, fill_record
+from mpsguard.vault.session_fds import SessionFds, fill_record
 from mpsguard.vault.state_buffer import Publisher, State
 
 SESSION = Session(
@@ -26,9 +26,9 @@ SESSION = Session(
 """Its record is with the keeper, and that has not been written down."""
 
 
-def restored(record_fd: int) -> tuple[Session, Holdings]:
+def restored(record_fd: int) -> tuple[Session, SessionFds]:
     """As a guard finds it that was started just now; the record stays the caller's."""
-    ledger = Ledger.create()
+    ledger = Manifest.create()
     ledger.commit(SESSION)
     named = {session_name(1): ledger.fd, record_name(1, 2): record_fd}
     parcels = {name: fd_bundle.pack(name.encode(), (fd,)) for name, fd in named.items()}
