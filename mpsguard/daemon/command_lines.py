@@ -13,6 +13,7 @@ from mpsguard.config import Policy
 from mpsguard.daemon.events import EventStream
 from mpsguard.daemon.lanes import Lanes
 from mpsguard.daemon.opening import Opening, RefusedError, checked
+from mpsguard.daemon.relay import MAX_WORDS
 from mpsguard.daemon.way import Way
 from mpsguard.linux.packet_stream import PacketStream
 from mpsguard.mps import handshake, settings
@@ -52,20 +53,26 @@ class CommandLines:
             while (line := await self._next(front, opening, idles)) is not None:
                 reply = await self.run(Command(line, sender, privileged))
                 for said in reply.lines:
-                    await front.send(handshake.encode_reply(said))
+                    await self._send(front, said)
                 status = reply.exit_status
                 if _is_quit(line) and not self._way.now().control_alive():
                     break
-            await front.send(handshake.encode_reply(status))
+            await self._send(front, status)
             # Closed with words unread, the front would be reset and our last ones lost: let the user close first.
             front.end_sending()
             async with asyncio.timeout(self._policy.handshake_deadline):
-                while not (await front.receive(handshake.PACKET_LIMIT)).end:
-                    pass
+                for _ in range(MAX_WORDS):
+                    if (await front.receive(handshake.PACKET_LIMIT)).end:
+                        break
         except CommandFailedError as error:
             raise RefusedError("failed", str(error)) from None
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             return
+
+    async def _send(self, front: PacketStream, said: str | int) -> None:
+        """Send a line of a reply, or the exit status; TimeoutError if the user does not read what was sent before."""
+        async with asyncio.timeout(self._policy.handshake_deadline):
+            await front.send(handshake.encode_reply(said))
 
     async def run(self, command: Command) -> Reply:
         """Carry out one command, and keep what it changed, on every lane; raises CommandFailedError."""
