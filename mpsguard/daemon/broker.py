@@ -35,6 +35,9 @@ _ACCEPT_BATCH: Final = 256
 _WAITING_OF_A_USER: Final = 1024
 """Accepted and not served yet; each is a descriptor."""
 
+_WAITING: Final = 16384
+"""Of all users together: a quarter of the descriptors that the unit allows (LimitNOFILE=)."""
+
 _BLOCKED_PAUSE: Final = 0.02
 """Seconds until users are looked at again of which none may have one more peer served."""
 
@@ -84,7 +87,7 @@ class Broker:
         self._events = events
         self._unwatchable = unwatchable
         self._connections = Connections(policy.max_connections)
-        self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER)
+        self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER, _WAITING)
         self._turns: asyncio.Handle | None = None
         """The next turn of those that wait, if any does."""
         self._closer = ForeignCloser()
@@ -137,7 +140,7 @@ class Broker:
         dropped = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
         if dropped is not None:
             self._drop(dropped)
-            self._refuse("evicted", dropped.peer, f"{_WAITING_OF_A_USER} connections of this user wait")
+            self._refuse("evicted", dropped.peer, "too many connections of this user wait")
 
     def _turn(self) -> None:
         """Serve one more of each user that may have one."""
