@@ -38,6 +38,10 @@ _WAITING_OF_A_USER: Final = 1024
 _WAITING: Final = 16384
 """Of all users together: a quarter of the descriptors that the unit allows (LimitNOFILE=)."""
 
+MAX_CLIENTS_OF_A_USER: Final = 512
+"""Clients of a user other than root: eight GPUs have 480 MPS clients at most. Each costs some three descriptors, and
+0.02 % of a core."""
+
 _BLOCKED_PAUSE: Final = 0.02
 """Seconds until users are looked at again of which none may have one more peer served."""
 
@@ -244,6 +248,7 @@ class Broker:
     async def _serve_client(self, front: PacketStream, opening: Opening, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
         try:
+            self._check_share(handle, opening.sender.uid)
             await self._check_watched(handle)
         except BaseException:
             handle.close()
@@ -303,6 +308,13 @@ class Broker:
                         "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
                     )
                     return
+
+    def _check_share(self, handle: ProcessHandle, uid: int) -> None:
+        """A known client may always come again."""
+        if uid == 0 or self._clients.get(handle.key) is not None:
+            return
+        if self._clients.of_user(uid) >= MAX_CLIENTS_OF_A_USER:
+            raise RefusedError("share", f"uid {uid} has {MAX_CLIENTS_OF_A_USER} clients in this domain")
 
     async def _check_watched(self, handle: ProcessHandle) -> None:
         """A client's first connection tells who it is; by the next one, for a context, CUDA has its address space."""
