@@ -30,7 +30,7 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 class Feature(msgspec.Struct, frozen=True):
-    """One thing that differs between branches: the first form whose pattern is in the file is what it gets."""
+    """One thing that differs between branches; it gets the first form with a pattern that is in the file."""
 
     macro: str
     file: str

@@ -1,4 +1,4 @@
-"""`mpsguard-ctl clients`: who is on the GPU."""
+"""`mpsguard-ctl clients`: the clients on the GPU."""
 
 import click
 

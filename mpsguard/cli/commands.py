@@ -1,6 +1,6 @@
-"""A command line whose commands are loaded when they are wanted.
+"""A command line with commands that are loaded when they are wanted.
 
-A probe that asks every few seconds shall not load what draws a report; nor shall whoever supervises a program load the
+A probe that asks every few seconds shall not load what draws a report; nor shall a supervisor of a program load the
 guard, and hold it in memory for as long as that runs.
 """
 

@@ -119,7 +119,7 @@ def _held(domain: config.Domain, subject: str) -> Finding:
     systemctl = shutil.which("systemctl")
     listed = ""
     if systemctl is not None and Path("/run/systemd/system").is_dir():
-        with os.popen(f"{systemctl} list-sockets --no-legend --plain") as output:  # noqa: S605  # no input of anybody
+        with os.popen(f"{systemctl} list-sockets --no-legend --plain") as output:  # noqa: S605  # no stranger's input
             listed = output.read()
     if str(Path(domain.pipe_directory) / "control") in listed:
         return Finding(subject, Grade.OK, "systemd holds the sockets: clients wait while no guard runs")

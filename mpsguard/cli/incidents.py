@@ -13,7 +13,7 @@ from mpsguard.report.report_model import clock
 @click.option("--last", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at most.")
 @with_session
 def incidents(session: Session, last: int) -> None:
-    """List the last incidents, newest first: what it was, whose doing, and how sure that is."""
+    """List the last incidents, newest first: what it was, the culprit, and how sure that is."""
     result = session.ask("incidents", Arguments(last), IncidentList)
     if session.as_json:
         session.print_json(result)

@@ -12,10 +12,10 @@ from mpsguard.control_api.messages.move import Arguments, Switchover
 @click.option("--domain", help="Which one, if there are several.")
 @with_session
 def move(session: Session, domain: str | None) -> None:
-    """Move the work of a domain to its other lane: a planned takeover of every session whose standby is ready.
+    """Move the work of a domain to its other lane: a planned takeover of every session with a standby that is ready.
 
-    Sessions without one stay where they are, as do clients that have none; who comes from then on is brought to the
-    lane on which the work is. Exit 3 if a session was left behind, or if the next guard will not know of the move.
+    Sessions without one stay where they are, as do clients that have none; new clients are brought to the lane on which
+    the work is. Exit 3 if a session was left behind, or if the next guard will not know of the move.
     """
     result = session.ask("move", Arguments(domain), Switchover)
     if session.as_json:

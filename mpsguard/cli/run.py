@@ -1,4 +1,4 @@
-"""`mpsguard run -- CMD`: a program under the guard, whose GPU work ends before a signal reaches it."""
+"""`mpsguard run -- CMD`: a program under the guard. Its GPU work ends before a signal reaches it."""
 
 import asyncio
 import errno
@@ -48,7 +48,7 @@ class _UsageError(click.UsageError):
 
 
 class _Command(click.Command):
-    """A command whose wrong usage is a _UsageError."""
+    """A command with wrong usage as a _UsageError."""
 
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:
         """As click's own."""
@@ -122,7 +122,7 @@ def run(
     settle: float,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run CMD under the guard: on INT, TERM, HUP and QUIT its GPU work ends first, so that nobody else's does."""
+    """Run CMD under the guard: on INT, TERM, HUP and QUIT its GPU work ends first, so that no other program's does."""
     try:
         public, asked_at = _where(path, domain, pipe_directory, run_directory)
     except ConfigError as error:

@@ -74,7 +74,7 @@ class Session:
         return msgspec.convert(reply.result, type=result)
 
     def check_reachable(self, path: Path) -> None:
-        """Exit with UNREACHABLE and the reason unless somebody listens at ``path``."""
+        """Exit with UNREACHABLE and the reason unless a guard listens at ``path``."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(self.deadline)
             try:

@@ -1,4 +1,4 @@
-"""`mpsguard-ctl vault`: what the vault holds, for whom, and taking it out by command."""
+"""`mpsguard-ctl vault`: what the vault holds, for which user, and taking it out by command."""
 
 import click
 
@@ -56,7 +56,7 @@ def list_sessions(session: Session) -> None:
 @click.argument("name")
 @with_session
 def show(session: Session, uid: int, name: str) -> None:
-    """Show the session NAME of user UID: its regions, and who holds leases."""
+    """Show the session NAME of user UID: its regions, and the processes with leases."""
     result = session.ask("vault_show", ShowArguments(uid, name), SessionView)
     if session.as_json:
         session.print_json(result)

@@ -1,4 +1,4 @@
-"""One question to the guard from an event loop, for who has something else to do meanwhile."""
+"""One question to the guard from an event loop, which goes on meanwhile."""
 
 import asyncio
 from typing import Final, TypeVar

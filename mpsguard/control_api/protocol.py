@@ -1,7 +1,7 @@
 """The control API's messages: JSON, versioned, shared by the guard and everything that talks to it.
 
-Request and reply go over a ZeroMQ ROUTER socket (REQ or DEALER at the other end), events over a PUB socket whose
-topic is ``DOMAIN.KIND``. Both are ``ipc://`` sockets in the guard's run directory.
+Request and reply go over a ZeroMQ ROUTER socket (REQ or DEALER at the other end), events over a PUB socket with the
+topic ``DOMAIN.KIND``. Both are ``ipc://`` sockets in the guard's run directory.
 """
 
 from pathlib import Path

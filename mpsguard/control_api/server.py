@@ -47,7 +47,7 @@ class Api(Generic[G]):
         ):
             sock.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_MESSAGE)
             sock.setsockopt(zmq.LINGER, 0)
-            # A listener that stops reading loses events, and costs nobody else anything.
+            # A listener that stops reading loses events, and costs no other listener anything.
             sock.setsockopt(zmq.SNDHWM, 1000)
             # The name must never be there with wider rights than it ends up with.
             before = os.umask(0o177)
@@ -63,7 +63,7 @@ class Api(Generic[G]):
                 path.chmod(0o660)
 
     def publish(self, event: Event) -> None:
-        """Send an event to whoever listens; never waits."""
+        """Send an event to all listeners; never waits."""
         topic = f"{event.domain}.{event.kind}".encode()
         with suppress(zmq.Again):
             # Not a coroutine: with NOBLOCK a PUB socket sends, or drops, at once.

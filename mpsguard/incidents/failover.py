@@ -102,7 +102,7 @@ class Failover:
             task = asyncio.create_task(self._promote(domain, _Leaving(name, to, taken, left, why, sign)))
         if sign is not None:
             domain.lanes.strike(client for client, place in places.items() if place == name)
-            # Behind the promotions: nobody waits for this.
+            # Behind the promotions: nothing waits for this.
             stranded = takeover.stranded(name, sessions, places.get)
             asyncio.get_running_loop().call_soon(self._dismiss, domain.name, name, stranded)
         return task

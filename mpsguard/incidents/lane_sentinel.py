@@ -1,4 +1,4 @@
-"""A lane's sentinel: the process whose GPU core dump names the place of an SM fault, kept there while clients are.
+"""A lane's sentinel: a process with a GPU core dump that names the place of an SM fault, kept while clients are there.
 
 It is a client of the lane itself (`mpsguard.sentinel`), and so it is there only while other clients are: without -M one
 user's clients keep those of another user waiting. It runs as the user that the server runs as. It is taken off the lane
@@ -26,7 +26,7 @@ from mpsguard.sensors.state import SensorState
 PROGRAM: Final = (sys.executable, "-I", str(Path(sentinel.__file__).resolve()))
 
 _SETTLE: Final = 1.0
-"""Seconds after which clients that came have started: making a context holds up those who make theirs."""
+"""Seconds after which clients that came have started: making a context holds up others that make theirs."""
 _READY: Final = 30.0
 """Seconds for the context of the sentinel."""
 _DUMP: Final = 1.0
@@ -150,7 +150,7 @@ class LaneSentinel:
             os.close(core)
 
     async def _owner(self) -> tuple[int, int] | None:
-        """Whom the lane's server runs as: it serves no other user's clients, or everybody's. None without a server."""
+        """Return the uid of the lane's server, which serves that user's clients or, as root, all; None without one."""
         report = await self._lane.fresh()
         try:
             return procfs.uid(report.servers[0].process.pid) if report.servers else None
@@ -198,7 +198,7 @@ class LaneSentinel:
             **kept,
             **_DUMP_SWITCHES,
             "CUDA_MPS_PIPE_DIRECTORY": str(self._lane.spec.pipe_directory),
-            # A memory file of ours, by the number it has in the sentinel: no path that anybody else could write to.
+            # A memory file of ours, by the number it has in the sentinel: no path that another process could write to.
             "CUDA_COREDUMP_FILE": f"/proc/self/fd/{core}",
         }
 

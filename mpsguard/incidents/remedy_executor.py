@@ -18,7 +18,7 @@ from mpsguard.remedies.remedy import Failed, NotNeeded, Observed, Outcome, Remed
 from mpsguard.tasks import TaskSet, end_tasks
 
 _KEPT: Final = 1000
-"""Incidents whose remedies are remembered; the desk forgets an incident long before so many have followed."""
+"""Incidents with remedies that are remembered; the tracker forgets one long before so many have followed."""
 
 
 class RemedyExecutor:

@@ -22,7 +22,7 @@ from mpsguard.model import Credentials
 
 _MAX_LINES: Final = 4096
 _DROPPED_RETRY: Final = 0.01
-"""Seconds until the next try after the daemon dropped us: somebody else is connected, past the guard."""
+"""Seconds until the next try after the daemon dropped us: another command line is connected, past the guard."""
 
 
 class CommandFailedError(Exception):
@@ -41,7 +41,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One command line, and whose it is."""
+    """One command line and the user that sent it."""
 
     line: str
     sender: Credentials | None = None
@@ -148,7 +148,7 @@ class CommandWorker:
         return await answer
 
     async def close(self) -> None:
-        """End the worker; who still waits for an answer, or asks later, gets CommandFailedError."""
+        """End the worker. A caller that still waits for an answer, or asks later, gets CommandFailedError."""
         self._closed = True
         self._task.cancel()
         with suppress(asyncio.CancelledError):
@@ -170,7 +170,7 @@ class CommandWorker:
                 if not exchange.done():
                     exchange.cancel()
                     await asyncio.wait({exchange})
-                # Also when this task is cancelled just as the answer came: somebody waits for it.
+                # Also when this task is cancelled just as the answer came: a caller waits for it.
                 _settle(answer, exchange, command)
 
     async def _ask(self, command: Command, due: float | None) -> Reply:
@@ -183,7 +183,7 @@ class CommandWorker:
 
 
 def _settle(answer: asyncio.Future[Reply], exchange: asyncio.Task[Reply], command: Command) -> None:
-    """Give what came of an exchange, which is over, to who waits for it, if somebody still does."""
+    """Give the outcome of an exchange that is over to its caller, if that still waits."""
     error = _given_up(command) if exchange.cancelled() else exchange.exception()
     if answer.done():
         return

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class QueueFullError(Exception):
-    """One line says whose commands wait already."""
+    """One command line of this user waits already."""
 
 
 class CommandQueue(Generic[T]):
@@ -24,7 +24,7 @@ class CommandQueue(Generic[T]):
     def __init__(self) -> None:
         self._own: deque[T] = deque()
         self._users: dict[int, deque[T]] = {}
-        """By uid, whose turn is next first."""
+        """By uid; the first is the next to be served."""
         self._filled = asyncio.Event()
 
     def put(self, owner: int | None, entry: T) -> None:

@@ -1,7 +1,7 @@
 """The stock control daemon as a process: start one, or prove that the one that runs is ours.
 
-The proof never rests on a pid alone: the pid file is only a claim. What counts is the kernel's word on who holds the
-lock on ``control_lock`` and who listens on ``control``, that process's start time, and the environment it was
+The proof never rests on a pid alone: the pid file is only a claim. What counts is the kernel's word on which process
+holds the lock on ``control_lock`` and listens on ``control``, its start time, and the environment it was
 started with.
 """
 
@@ -119,7 +119,7 @@ async def start(binary: str, multiuser: bool, environment: Mapping[str, str], de
     Raises StartError if it fails or is not done within ``deadline`` seconds (then it is killed, by its own handle).
     """
     arguments = [binary, *(["-M"] if multiuser else []), "-d"]
-    # A file, not a pipe: the daemon left behind keeps whatever it inherited open for life.
+    # A file, not a pipe: the daemon left behind keeps all that it inherited open for life.
     said = os.memfd_create("control-daemon-output", os.MFD_CLOEXEC)
     try:
         child = await asyncio.create_subprocess_exec(

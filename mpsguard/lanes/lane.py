@@ -1,7 +1,7 @@
 """A lane: one stock control daemon in a private pipe directory, started, adopted, watched, and left alive at the end.
 
 The lane's processes outlive the guard. `run` looks after them until it is cancelled; cancelling ends the looking,
-never the lane. Who wants the lane itself to end sends the vendor's ``quit`` (see `Lane.quit`).
+never the lane. To end the lane itself, send the vendor's ``quit`` (see `Lane.quit`).
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
 
 _BUSY_POLL: Final = 0.05
-"""Seconds between two questions while clients wait for a lane in FAULT or INITIALIZING, which tells nobody its end."""
+"""Seconds between two questions while clients wait for a lane in FAULT or INITIALIZING: no event tells its end."""
 
 _FOREIGN_POLL: Final = 1.0
-"""Seconds between two looks at a lane in which somebody else's daemon runs; nothing tells when that ends."""
+"""Seconds between two looks at a lane in which another's daemon runs; no event tells when that ends."""
 
 _FIRST_BACKOFF: Final = 0.25
 """Seconds, doubled with every start that fails in a row."""
@@ -103,11 +103,11 @@ class Lane:
         self._fresh = SingleFlight(self._observe)
         self._control: ProcessHandle | None = None
         self._settled = False
-        """Whether the control daemon has the lane's settings; until then nobody is admitted."""
+        """Whether the control daemon has the lane's settings; until then no client is admitted."""
         self._limit = BurstLimit(spec.restart_burst, spec.restart_window)
         self._quitting = asyncio.Event()
         self._quits = 0
-        """How many were sent, less those that reached nobody."""
+        """How many were sent, less those that reached no daemon."""
         self._connecting = asyncio.Semaphore(_CONNECTING)
 
     # What others ask of a lane.
@@ -149,13 +149,13 @@ class Lane:
         return await self._watch.clients()
 
     async def connect(self, privileged: bool) -> PacketStream:
-        """A connection to the control daemon's own socket; OSError if nobody listens there."""
+        """Return a connection to the control daemon's own socket; OSError if no process listens there."""
         async with self._connecting:
             name = "control_privileged" if privileged else "control"
             return await PacketStream.connect(str(self.spec.pipe_directory / name))
 
     async def record(self, setting: Setting) -> None:
-        """Read a setting back that somebody may have changed, and keep it for the next start of the lane."""
+        """Read back a setting that a user may have changed, and keep it for the next start of the lane."""
         with suppress(CommandFailedError):
             reply = await self.ask(setting.query)
             desired = settings.with_read_back(self.report.settings, setting, reply.lines)
@@ -314,7 +314,7 @@ class Lane:
             self._notice("lane_down", {"control": process.pid})
 
     async def _settle(self) -> None:
-        """Learn the greeting and replay the settings; what fails is retried by nobody but shows in the state."""
+        """Learn the greeting and replay the settings; what fails is not tried again, but shows in the state."""
         try:
             self.greeting = await command.greeting(self.spec.pipe_directory, self.spec.command_deadline)
             for line in settings.replay_commands(self.report.settings):
@@ -360,7 +360,7 @@ class Lane:
             self._notice("settings_not_saved", {"detail": str(error)})
 
     def _set(self, **changes: Any) -> None:
-        """Change the report; a new state is stamped, told, and wakes who waits for it."""
+        """Change the report. A new state gets its time, is published, and wakes the tasks that wait for it."""
         before = self.report
         if "state" in changes and changes["state"] is not before.state:
             changes["since"] = time.time()

@@ -1,9 +1,9 @@
-"""The directories of a lane, and who may pass through them.
+"""The directories of a lane, and the users that may pass through them.
 
 No client needs the private pipe directory: it gets its socket to the server in the handshake, from the guard. A server
 does: it registers at ``control`` by path. Without -M it runs as its clients' user, but the control daemon changes its
 uid alone (setuid(2); no setgid or setgroups in 535 and 550), so that it keeps the daemon's group. That group may pass;
-a user's own processes may not, though /proc/net/unix tells everybody the path.
+a user's own processes may not, though /proc/net/unix tells every user the path.
 """
 
 import os
@@ -15,11 +15,11 @@ from typing import Final
 _FOR_THE_GROUP: Final = 0o710
 _FOR_US: Final = 0o700
 _LOGS: Final = 0o755
-"""The logs are not secret; the vendor's daemon writes them for everybody to read."""
+"""The logs are not secret; the vendor's daemon writes them for every user to read."""
 
 
 def make(pipe_directory: Path, log_directory: Path, *, multiuser: bool) -> None:
-    """Make what is missing, and let those pass who must; raises OSError."""
+    """Make what is missing, with the modes that the lane needs; raises OSError."""
     for directory, mode in _modes(pipe_directory, multiuser):
         directory.mkdir(mode=_FOR_US, parents=True, exist_ok=True)
         _allow(directory, mode)
@@ -28,7 +28,7 @@ def make(pipe_directory: Path, log_directory: Path, *, multiuser: bool) -> None:
 
 
 def shut(pipe_directory: Path, *, multiuser: bool) -> None:
-    """Shut out whom an earlier version let pass; what is missing stays missing. Raises OSError."""
+    """Shut out users that an earlier version let pass; what is missing stays missing. Raises OSError."""
     for directory, mode in _modes(pipe_directory, multiuser):
         with suppress(FileNotFoundError):
             _allow(directory, mode)

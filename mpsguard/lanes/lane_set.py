@@ -32,7 +32,7 @@ class LaneSet:
         self._moved = asyncio.Event()
         self._active = self.all[0]
         self._struck: dict[ProcessKey, float] = {}
-        """Who was on a lane when that was struck, and until when this counts."""
+        """The clients that were on a lane when a fault struck it, and until when this counts."""
         if self.spare is not None:
             self._active = self._remembered() or self._active
 

@@ -13,7 +13,7 @@ _GRAVEST_FIRST = (LaneState.FAULT, LaneState.UNKNOWN, LaneState.INITIALIZING)
 
 
 def decide(servers: Sequence[Server]) -> tuple[LaneState, str]:
-    """State and reason of a lane whose control daemon lives and has answered.
+    """Return state and reason of a lane with a control daemon that lives and has answered.
 
     The gravest server decides. A lane without a server is ACTIVE: the control daemon starts one for the first client.
     """

@@ -1,6 +1,6 @@
 """server.log, read as it grows: hints about the server's state, quicker than any command and older than any driver.
 
-`mpsguard.daemon_log` has the words. A line nobody knows means nothing: the log only ever prompts a question to the
+`mpsguard.daemon_log` has the words. A line that is not known means nothing: the log only ever prompts a question to the
 control daemon, or answers for drivers without ``get_server_status`` (535).
 """
 

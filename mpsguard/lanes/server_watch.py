@@ -1,4 +1,4 @@
-"""The servers of a lane under watch: asked when somebody wants to know, and overheard in their log in between."""
+"""The servers of a lane under watch: asked on demand, and followed in their log in between."""
 
 import os
 import time

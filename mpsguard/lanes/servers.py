@@ -13,7 +13,7 @@ _PID = re.compile(r"^\s*([1-9][0-9]{0,9})\s*$")
 _UNKNOWN_COMMAND = 'Unknown command "get_server_status"'
 
 _MOST_IN_FAULT = 64
-"""A lane has one server at a time; whoever can write to its log can make up others, and push out the oldest."""
+"""A lane has one server at a time; a user that can write to its log can make up others, and push out the oldest."""
 
 Ask = Callable[[str], Awaitable[Reply]]
 
@@ -26,7 +26,7 @@ class Servers:
         self._ended = ended
         self._handles: dict[int, ProcessHandle] = {}
         self._in_fault: dict[int, None] = {}
-        """Servers whose log says so; only believed where the driver has no get_server_status."""
+        """Servers in fault by their log; only believed where the driver has no get_server_status."""
         self._status_known = True
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Answers that are no older than the question, shared by all who ask at the same time."""
+"""Answers that are no older than the question, shared by all callers that ask at the same time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

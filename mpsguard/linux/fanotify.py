@@ -74,7 +74,7 @@ class DirectoryEvents:
             raise
 
     def watch_file(self, fd: int) -> None:
-        """Watch an open file itself, however it is reached, until nobody has it open; Linux 5.19."""
+        """Watch an open file itself, however it is reached, until no process has it open; Linux 5.19."""
         self._mark(_MARK_ADD | _MARK_EVICTABLE, _ALL, f"/proc/self/fd/{fd}")
 
     def leave_file(self, fd: int) -> None:

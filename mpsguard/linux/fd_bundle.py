@@ -1,10 +1,10 @@
-"""A parcel: any number of descriptors kept behind a single one.
+"""A bundle: any number of descriptors kept behind a single one.
 
-It is a socket whose peer is closed and whose queue holds messages with descriptors. Who keeps the socket keeps them
-all, and needs to know nothing of what is in it; that is what makes a parcel fit for systemd's descriptor store, which
-counts descriptors and is slow with many of them. Looking into a parcel takes nothing out.
+It is a socket with a closed peer and a queue of messages with descriptors. The owner of the socket keeps them
+all, and needs to know nothing of what is in it; that is what makes a bundle fit for systemd's descriptor store, which
+counts descriptors and is slow with many of them. Looking into a bundle takes nothing out.
 
-What lies in a queue counts as "in flight" for the user who sent it: the kernel refuses more than RLIMIT_NOFILE of them
+What lies in a queue counts as "in flight" for the user that sent it: the kernel refuses more than RLIMIT_NOFILE of them
 unless the sender has CAP_SYS_RESOURCE or CAP_SYS_ADMIN (unix(7), ETOOMANYREFS).
 """
 
@@ -29,7 +29,7 @@ class FdBundle(NamedTuple):
     kept: socket.socket
     """What is to be kept."""
     receipt: socket.socket
-    """Its peer: it hangs up when nobody keeps the parcel any more."""
+    """Its peer: it hangs up when the bundle is kept no more."""
 
 
 def pack(label: bytes, fds: Sequence[int]) -> FdBundle:
@@ -82,7 +82,7 @@ def unpack(kept: socket.socket) -> tuple[bytes, tuple[int, ...]]:
 
 
 def is_kept(receipt: socket.socket) -> bool:
-    """Whether anybody still keeps the parcel that ``receipt`` is the receipt of."""
+    """Return whether the bundle of this ``receipt`` is still kept."""
     try:
         return receipt.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
     except BlockingIOError:

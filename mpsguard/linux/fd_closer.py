@@ -90,7 +90,7 @@ class FdCloser:
 
 
 def of_strangers(fds: Sequence[int]) -> threading.Thread | None:
-    """Close descriptors of whatever it may be, on a thread of their own. Never waits.
+    """Close descriptors of any kind, on a thread of their own. Never waits.
 
     On a file system of its own making a peer can keep that thread from ending.
     Returns: the thread, or None if ``fds`` is empty.

@@ -28,7 +28,7 @@ class FileLock:
 
     @classmethod
     def take(cls, path: Path, mode: int) -> Self:
-        """Create ``path`` with ``mode`` if need be and lock it at once; LockHeldError if somebody else has it."""
+        """Create ``path`` with ``mode`` if need be and lock it at once; LockHeldError if another process has it."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             os.fchmod(fd, mode)
@@ -49,7 +49,7 @@ class FileLock:
 
 
 def holder(path: Path) -> int | None:
-    """The pid that holds a lock on ``path``, as the kernel says; None if nobody does or there is no such file."""
+    """Return the pid that holds a lock on ``path``, as the kernel says; None if none does or there is no such file."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

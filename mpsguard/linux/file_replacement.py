@@ -1,4 +1,4 @@
-"""Replace a file as a whole: whoever reads it finds what was there before or what is there now, also after a crash."""
+"""Replace a file as a whole: a reader finds what was there before or what is there now, also after a crash."""
 
 import os
 from pathlib import Path

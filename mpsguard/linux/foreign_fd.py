@@ -48,8 +48,8 @@ _LOCAL: Final = frozenset({
     "sysfs", "tmpfs", "tracefs", "vfat", "xfs", "zfs",
 })
 # fmt: on
-"""File systems that wait for nobody when a file of theirs is looked up through /proc/PID/fd. NFS, for one, asks its
-server (d_weak_revalidate, fs/namei.c), and there may be none. What has devices is here."""
+"""File systems that wait for no other process when a file of theirs is looked up through /proc/PID/fd. NFS, for
+one, asks its server (d_weak_revalidate, fs/namei.c), and there may be none. What has devices is here."""
 
 _FD_INFO: Final = 4096
 """Bytes of /proc/PID/fdinfo/N that are read; the mount is in the first 100."""
@@ -109,7 +109,7 @@ def copies_of_device(pidfd: int, pid: int, device: Path, first: int = 0) -> Copi
 
 
 def copies_of_link(pidfd: int, pid: int, text: str, most: int) -> list[int]:
-    """Copy the first descriptors of the process whose links read ``text``, ``most`` at most.
+    """Copy the first descriptors of the process with links that read ``text``, ``most`` at most.
 
     The text proves nothing, and what is copied may be a trap (see above): ask of it only what no file system is waited
     for, and close it where waiting does no harm. Errors as of `copies_of_device`.

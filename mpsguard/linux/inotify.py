@@ -15,7 +15,7 @@ _IN_CREATE: Final = 0x100
 _IN_ONLYDIR: Final = 0x1000000
 _EVENT: Final = struct.Struct("iIII")
 _MOST_OPEN: Final = 1024
-"""Files being written in a directory whose beginning is remembered."""
+"""Files being written in a directory, the beginning of which is remembered."""
 _IN_NONBLOCK: Final = os.O_NONBLOCK
 _IN_CLOEXEC: Final = os.O_CLOEXEC
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -25,7 +25,7 @@ class FileWatch:
     """Calls back, coalesced to once per loop turn, whenever the file at ``path`` was written to. Owns one fd."""
 
     def __init__(self, path: Path, changed: Callable[[], None], *, closed: bool = False) -> None:
-        """``closed``: also when somebody who could write to it has closed it."""
+        """``closed``: also when a process that could write to it has closed it."""
         self._changed = changed
         self._fd = _checked(_libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
         mask = _IN_MODIFY | (_IN_CLOSE_WRITE if closed else 0)

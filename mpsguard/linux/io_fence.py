@@ -1,12 +1,12 @@
-"""A gate in front of what one process may use until another shuts it: for good, and at once, wherever the process is.
+"""A fence around what one process may use until another shuts it: for good, and at once, wherever the process is.
 
-A process that is stopped or killed may still be inside a system call for as long as that takes, and whoever goes on in
-its place must wait for it. A process that enters a gate before it uses what is to be taken over, and leaves it
-afterwards, need not be waited for: while it is outside it uses nothing, and once the gate is shut it does not get in.
+A process that is stopped or killed may still be inside a system call for as long as that takes, and a successor in
+its place must wait for it. A process that passes the fence before it uses what is to be taken over, and leaves it
+afterwards, need not be waited for: while it is outside it uses nothing, and once the fence is shut it does not get in.
 
 Both sides have the same file open, each by an open file description of its own, to which flock(2) locks belong: being
 inside is a shared lock, and shutting takes an exclusive one. The kernel lets go of them when a process ends. That it is
-shut is written into the file, so that it stays so when the one who shut it has ended.
+shut is written into the file, so that it stays so when the process that shut it has ended.
 """
 
 import fcntl
@@ -68,7 +68,7 @@ class FencePass:
         self._inside = 0
 
     def close(self) -> None:
-        """Give the descriptor back; safe to call twice. Nobody may be inside, or come."""
+        """Give the descriptor back; safe to call twice. No thread may be inside, or come."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

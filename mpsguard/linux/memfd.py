@@ -7,8 +7,8 @@ import os
 def create(name: str, size: int, *, fixed: bool) -> int:
     """A descriptor of ``size`` zero bytes, owned by the caller; memory is taken up as it is written.
 
-    ``fixed``: nobody can change the size any more, so that whoever maps it need not fear SIGBUS. Only our own user can
-    open it again through /proc, so that a descriptor from `read_only` stays one.
+    ``fixed``: the size cannot be changed any more, so that a process that maps it need not fear SIGBUS. Only our own
+    user can open it again through /proc, so that a descriptor from `read_only` stays one.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

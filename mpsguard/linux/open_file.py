@@ -49,7 +49,7 @@ class OpenFile(NamedTuple):
 
 
 def describe(fd: int) -> OpenFile:
-    """Look at a descriptor; never waits for anybody. OSError if it is none."""
+    """Look at a descriptor; never waits for another process. OSError if it is none."""
     mode, inode, size, rdev, dev = _statx(fd)
     if stat.S_ISREG(mode) and dev == _memfd_device():
         return OpenFile(Kind.HOST, inode, size)
@@ -83,7 +83,7 @@ def distinct(fds: Sequence[int]) -> bool:
 
 @functools.cache
 def _memfd_device() -> tuple[int, int]:
-    """The kernel's own mount, on which every memfd lies and which nobody else can mount."""
+    """The kernel's own mount, on which every memfd lies and which no user can mount."""
     fd = os.memfd_create("device", os.MFD_CLOEXEC)
     try:
         return _statx(fd)[4]

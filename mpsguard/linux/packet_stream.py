@@ -53,7 +53,7 @@ class PacketStream:
         self._socket.close()
 
     def peer(self) -> Credentials:
-        """Who made the connection, or listens at the other end."""
+        """Return the process that made the connection, or listens at the other end."""
         return seqpacket.peer(self._socket)
 
     def peer_pidfd(self) -> int | None:
@@ -138,7 +138,7 @@ class StrangerStream(PacketStream):
         loop = asyncio.get_running_loop()
 
         def told() -> None:
-            # A loop that has ended has nobody to tell.
+            # A loop that has ended need not be told.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._closed)
 

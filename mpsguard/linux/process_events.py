@@ -1,4 +1,4 @@
-"""The kernel's process events connector: told when chosen processes end or exec, whoever's children they are.
+"""The kernel's process events connector: told when chosen processes end or exec, children of any process.
 
 drivers/connector/cn_proc.c and include/uapi/linux/{cn_proc,connector,netlink,filter}.h. It takes CAP_NET_ADMIN and the
 initial pid, user and network namespaces; in others the kernel does not even answer.
@@ -161,7 +161,7 @@ class ProcessEvents:
         pids = list(self._told)
         for start in range(0, len(pids), _FARTHEST):
             some = pids[start : start + _FARTHEST]
-            # Every match jumps to the one _ACCEPT behind the group; who matches nothing jumps over it.
+            # Every match jumps to the one _ACCEPT behind the group; without a match, the filter jumps over it.
             program += [(_JUMP_IF, len(some) - at, 0, socket.htonl(pid)) for at, pid in enumerate(some)]
             program += [(_JUMP, 0, 0, 1), _ACCEPT]
         program.append(_REFUSE)

@@ -1,4 +1,4 @@
-"""How a process ended that is nobody's child here: exit code or signal, without polling and without ptrace.
+"""How a process ended that is no child of this one: exit code or signal, without polling and without ptrace.
 
 A zombie says it in field 52 of ``/proc/PID/stat`` (proc_pid_stat(5), Linux 3.5; the value of wait(2)). Once its parent
 has reaped it, that is gone, and parents are quick. What is left then:
@@ -7,8 +7,8 @@ has reaped it, that is gone, and parents are quick. What is left then:
   when it reaps (fs/pidfs.c, ``pidfs_exit`` called by ``release_task``): nothing for a zombie; for the reaped as long as
   a pidfd is open that was opened before. Tried on 6.18: each process has one or the other at every moment.
 * before: the process events connector (`process_events`). It takes CAP_NET_ADMIN and the initial pid, user and network
-  namespaces, and the kernel may drop an event. A process whose main thread ended before the others is reported with the
-  main thread's own status; the other two sources have it right.
+  namespaces, and the kernel may drop an event. If the main thread ended before the
+  others, its own status is reported for the process; the other two sources have it right.
 """
 
 import fcntl
@@ -158,7 +158,7 @@ def _of_zombie(handle: ProcessHandle) -> int | None:
             return None
         status = int(fields[_EXIT_CODE])
         if status == 0:
-            # Who may not look is shown 0 (fs/proc/array.c, ``permitted``). This link takes the same permission.
+            # Without permission, 0 is shown (fs/proc/array.c, ``permitted``). This link takes the same permission.
             (directory / "ns" / "user").readlink()
     except OSError:
         return None

@@ -133,7 +133,7 @@ class ProcessReader:
     def read(self, pid: int, uid: int, files: Mapping[str, int], names: Sequence[str] = ()) -> list[bytes | None]:
         """The beginnings of some of a process' /proc files, None for what could not be read in time.
 
-        Of ``environ`` only the variables ``names``. ``uid`` is whose share it goes on.
+        Of ``environ`` only the variables ``names``. ``uid``: the user to the share of which it counts.
         """
         nothing: list[bytes | None] = [None] * len(files)
         if not self._take_turn(uid):

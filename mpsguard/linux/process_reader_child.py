@@ -28,7 +28,7 @@ def chosen(environ: bytes, names: list[str]) -> bytes:
 
 
 def serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the parent asks no more."""
     for line in questions:
         pid, files, names = json.loads(line)
         found = [read(pid, name, limit) for name, limit in files.items()]

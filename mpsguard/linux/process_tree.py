@@ -17,7 +17,7 @@ _LOOKS: Final = 5
 
 
 def descendants(root: int) -> list[ProcessKey]:
-    """All living processes below ``root``, in no order; nobody whose parent ended is missed if ``root`` adopts them.
+    """Return all living processes below ``root``, in no order; orphans are found if ``root`` adopts them.
 
     That it does is for the caller to see to: PR_SET_CHILD_SUBREAPER (prctl(2)).
     """
@@ -51,7 +51,7 @@ def descendants_at_rest(root: int) -> list[ProcessKey]:
 
 
 def adopts_orphans() -> None:
-    """Become the parent of every process below this one whose own parent ends. OSError if the kernel refuses."""
+    """Become the parent of every orphan below this process. OSError if the kernel refuses."""
     # Only here: ctypes takes a while to load.
     import ctypes  # noqa: PLC0415
 
@@ -98,7 +98,7 @@ def _look() -> tuple[dict[int, int], dict[int, ProcessKey], bool]:
 
 
 def _children(pid: int) -> list[ProcessKey]:
-    """The children of a process, whichever of its threads started them; FileNotFoundError if nobody says."""
+    """Return the children of a process, of all its threads; FileNotFoundError if the kernel does not say."""
     found = []
     try:
         threads = list((_PROC / str(pid) / "task").iterdir())

@@ -1,4 +1,4 @@
-"""What /proc says of a process. Everything read here was written by somebody else: it is cut and made printable."""
+"""What /proc says of a process. Everything read here was written by a stranger: it is cut and made printable."""
 
 import re
 from pathlib import Path

@@ -35,7 +35,7 @@ _TICK: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Quiesce:
-    """Watches processes that were sent SIGSTOP before, until none of their threads can write to anybody.
+    """Watches processes that were sent SIGSTOP before, until none of their threads can write anywhere.
 
     What it has seen of a thread holds until that gets SIGCONT: then it is to be watched by another one of these.
     """
@@ -48,7 +48,7 @@ class Quiesce:
         """Nanoseconds of each thread, when it was first looked at."""
 
     def reached(self, pid: int) -> bool:
-        """Whether no thread of a process writes to anybody any more."""
+        """Return whether no thread of a process writes any more."""
         try:
             threads = [thread.name for thread in Path(f"/proc/{pid}/task").iterdir()]
         except OSError:
@@ -98,7 +98,7 @@ def _time_of(thread: str, stat: list[bytes]) -> int:
 
 
 def _read(thread: str, name: str) -> bytes:
-    # Without a Path and a buffer: there are dozens of threads, and somebody waits for all of them.
+    # Without a Path and a buffer: there are dozens of threads, and a takeover waits for all of them.
     fd = os.open(f"/proc/{thread}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, _MOST)

@@ -87,7 +87,7 @@ def send(sock: socket.socket, data: bytes, *, sender: Credentials | None = None,
 
 
 def peer(sock: socket.socket) -> Credentials:
-    """Who was at the other end when the connection was made, or when ``listen`` was called."""
+    """Return the process at the other end when the connection was made, or when ``listen`` was called."""
     return Credentials(*_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
 
 
@@ -115,7 +115,7 @@ def let_descriptors_come(sock: socket.socket, *, allowed: bool) -> bool:
 
 
 def takes_descriptors(sock: socket.socket) -> bool:
-    """Whether the peer of an accepted socket may have sent descriptors: asked before anybody else sets the option."""
+    """Return whether the peer of an accepted socket may have sent descriptors: to be asked before the option is set."""
     try:
         return bool(sock.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS))
     except OSError:

@@ -24,7 +24,7 @@ def notify(*assignments: str, fds: tuple[int, ...] = ()) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             sock.sendmsg(["\n".join(assignments).encode()], ancillary, 0, address)
     except OSError:
-        # Nobody there (any more), or no descriptor left: what it would have been told is of no use to anybody else.
+        # There is no manager (any more), or no descriptor left: the message is of no use elsewhere.
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""A socket of one's own over a descriptor that somebody else gave, whatever it may be."""
+"""A socket of one's own over a descriptor that another process gave, of any kind."""
 
 import os
 import socket

@@ -1,6 +1,6 @@
 """Uevents of the kernel, over netlink (lib/kobject_uevent.c): a header and NAME=VALUE texts, each ended by a NUL.
 
-Anybody may listen. Group 1 is the kernel's; root can send to it too, but only messages of the kernel have port 0.
+Every process may listen. Group 1 is the kernel's; root can send to it too, but only messages of the kernel have port 0.
 """
 
 import errno

@@ -39,6 +39,6 @@ void counters_report(const char *path) {
     if (file < 0) return;
     // One write: lines of processes that end together do not mix.
     const ssize_t written = write(file, line, (size_t)length);
-    (void)written;  // the process is ending, and nobody is left to be told
+    (void)written;  // the process is ending, and there is nothing left to tell
     close(file);
 }

@@ -33,7 +33,7 @@
     X(ordered)          /* of what was placed: allocations in stream order */                                  \
     X(ordered_reused)   /* of these: from memory that had been freed in stream order */                        \
     X(ordered_released) /* memory freed in stream order and given back to the driver */                        \
-    X(ordered_unmarked) /* frees in stream order whose end only a later one, or a synchronisation, will show */ \
+    X(ordered_unmarked) /* frees in stream order; only a later one, or a synchronisation, will show their end */ \
     X(ordered_lost)     /* frees in stream order without effect: no host memory for our own records */         \
     X(ipc_exported)     /* handles given by cuIpcGetMemHandle for memory of ours */                            \
     X(ipc_imported)     /* memory of another process under the preload mapped by cuIpcOpenMemHandle */

@@ -95,7 +95,7 @@ static int bind(struct dl_phdr_info *info, size_t size, void *argument) {
     }
     const uintptr_t driver = d != NULL ? (uintptr_t)d->cuMemAlloc_v2 : 0, own = (uintptr_t)deepbind_catch_up,
                     glibc = (uintptr_t)lookup_dlsym;
-    // Not the main program, whose slots cannot be bound past us, nor the driver, glibc and ourselves.
+    // Not the main program (its slots cannot be bound past us), nor the driver, glibc and ourselves.
     if (info->dlpi_name == NULL || info->dlpi_name[0] == '\0' || dynamic == NULL) return 0;
     if ((driver >= o.low && driver < o.high) || (own >= o.low && own < o.high) || (glibc >= o.low && glibc < o.high))
         return 0;
@@ -130,7 +130,7 @@ LOOKUP_EARLY void deepbind_catch_up(void) {
 
 void *deepbind_open(const char *file, int mode) {
     atomic_store_explicit(&behind, ALL, memory_order_relaxed);
-    // A bare name is looked for along the caller's RUNPATH, so it must be the caller who asks.
+    // A bare name is looked for along the caller's RUNPATH, so the caller must ask for it itself.
     if (file == NULL || strchr(file, '/') == NULL) return NULL;
     void *const handle = lookup_dlopen(file, mode);
     if (handle != NULL) deepbind_catch_up();

@@ -45,7 +45,7 @@ static bool free_ours(const mg_driver *d, mg_address address, mg_result *result)
 
 static bool find(mg_address address, placement *out) { return !process_inside && placement_find(address, out); }
 
-// Another process's allocation, whose memory is mapped here as a whole.
+// Another process's allocation; its memory is mapped here as a whole.
 static bool find_imported(mg_address address, placement *out) {
     process *const p = !process_inside ? process_if_any() : NULL;
     return p != NULL && ipc_find(p, address, &out->start, &out->size);

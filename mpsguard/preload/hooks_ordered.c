@@ -5,7 +5,7 @@
 #include "ordered.h"
 #include "pools.h"
 
-// The default stream by the name that does not depend on who calls.
+// The default stream by the name that does not depend on the caller.
 static mg_stream named(mg_stream stream, bool per_thread) {
     if (stream != NULL) return stream;
     return per_thread ? MG_STREAM_PER_THREAD : MG_STREAM_LEGACY;

@@ -1,8 +1,8 @@
 // Legacy CUDA IPC (cuIpcGetMemHandle and its counterparts) for memory in regions.
 //
 // The driver has no such handle for memory made by cuMemCreate. So the exporting process keeps a POSIX descriptor of the
-// region's memory and hands it to whoever asks on an abstract socket with the key that is in the handle: a thread does
-// that, started with the first export and in no other process. The importer maps the memory in a reservation of its own.
+// region's memory and hands it out on an abstract socket, for the key in the handle: a thread does that, started
+// with the first export and in no other process. The importer maps the memory in a reservation of its own.
 // Only processes of the same user are served. Nothing here waits without a limit.
 #pragma once
 

@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True):
     report: Path | None = None
     """File to which a line with the counters is appended when the program ends."""
     plain_callers: tuple[str, ...] | None = None
-    """Beginnings of the file names of libraries whose own allocations stay plain."""
+    """Beginnings of the file names of libraries that keep plain allocations."""
 
 
 class NotBuiltError(Exception):

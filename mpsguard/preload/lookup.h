@@ -11,7 +11,7 @@
 // The driver's functions; NULL while no libcuda is loaded, or if it is too old. Asked again each time until it is there.
 const mg_driver *lookup_driver(void);
 
-// Whether the code at `address` is in the driver, or in one of the libraries whose file names begin with a word of
+// Whether the code at `address` is in the driver, or in a library with a file name that begins with a word of
 // `list` (colon-separated).
 bool lookup_is_in_driver(const mg_driver *d, const void *address);
 bool lookup_is_in_library(const char *list, const void *address);

@@ -88,7 +88,7 @@ static bool several_devices(process *p, const mg_driver *d) {
 
 static bool is_set(const _Atomic bool *flag) { return atomic_load_explicit(flag, memory_order_acquire); }
 
-// To ask the loader who a caller is takes longer than all the rest, and callers are few.
+// To ask the loader for a caller's library takes longer than all the rest, and callers are few.
 static bool is_plain_caller(const process *p, const void *caller) {
     static __thread const void *last __attribute__((tls_model("initial-exec")));
     static __thread bool verdict __attribute__((tls_model("initial-exec")));

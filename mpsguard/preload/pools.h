@@ -6,8 +6,8 @@
 
 #include "process.h"
 
-// The entry of a pool whose allocations on `device` may be ours, or NULL. A pool that we did not see being made is none,
-// except the device's default pool.
+// The entry of a pool, if its allocations on `device` may be ours, or NULL. A pool that we did not see being made is
+// none, except the device's default pool.
 pool *pools_find(process *p, const mg_driver *d, mg_pool handle, mg_device device);
 
 // A pool was made, destroyed, made accessible to others: what that means for allocations to come.

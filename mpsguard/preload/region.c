@@ -252,7 +252,7 @@ mg_result region_sync(const mg_driver *d, const region *r) {
 }
 
 static bool unmap(const mg_driver *d, region *r) {
-    // It was withdrawn before, so nobody finds the descriptor any more.
+    // It was withdrawn before, so the descriptor is not found any more.
     if (r->shared >= 0) close(r->shared);
     r->shared = -1;
     r->mapped = r->mapped && d->cuMemUnmap(r->start + r->at.front, r->at.memory) != MG_SUCCESS;

@@ -12,8 +12,7 @@
 counter region_make(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, slab *content,
                     mg_address *user);
 
-// A region whose memory the program has freed gets a new allocation, no greater than its memory. The caller holds the
-// lock.
+// A region with freed memory gets a new allocation, no greater than its memory. The caller holds the lock.
 void region_use_again(process *p, region *r, uint64_t size);
 
 // Enters a region (again) where it can be found; false if there is no host memory for that.

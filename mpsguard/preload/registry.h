@@ -6,7 +6,7 @@
 // False if there is no host memory for one more.
 bool registry_add(process *p, region *r);
 
-// The region whose reserved addresses hold `address`, or NULL.
+// The region with `address` among its reserved addresses, or NULL.
 region *registry_find(const process *p, mg_address address);
 
 void registry_remove(process *p, const region *r);

@@ -41,5 +41,5 @@ void slab_release_excess(process *p, const mg_driver *d, const pool *of, const u
 // Gives back slabs in which nothing is, all but one of each pool and of each context.
 void slab_tidy(process *p, const mg_driver *d);
 
-// Forgets a slab whose region was withdrawn.
+// Forgets the slab of a withdrawn region.
 void slab_forget(process *p, slab *s);

@@ -53,7 +53,7 @@ static void reach(stream *s, uint64_t number) {
     if (s->over < number) s->over = number;
 }
 
-// A mark that nobody asks for.
+// A mark that is not asked for.
 static mark *unused_mark(stream *s) {
     for (size_t i = 0; i < STREAM_MARKS; ++i) {
         mark *const m = &s->marks[i];

@@ -1,6 +1,6 @@
 // dlsym and dlopen, each in front of glibc's own.
 //
-// glibc looks at the return address to know who asks: RTLD_NEXT counts from the caller, and a file is looked for along
+// glibc knows the caller by the return address: RTLD_NEXT counts from the caller, and a file is looked for along
 // the caller's RUNPATH. So a call that is passed on must be a jump, which no C compiler promises. Each stub saves its
 // arguments, asks its C function (interpose.c), and then answers, or jumps on: 0 passes on, 1 answers NULL, else the answer.
 

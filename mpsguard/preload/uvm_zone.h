@@ -1,7 +1,7 @@
 // Arming a zone: a managed range over reserved addresses, made by mapping CUDA's own descriptor of the UVM device there.
 //
-// A GPU's access to a managed range is served by the driver with a page of its own and told to the tools queue; nobody
-// dies of it. UVM takes a mapping only at the offset that equals its address, and only of the descriptor that holds the
+// A GPU's access to a managed range is served by the driver with a page of its own and told to the tools queue; no
+// process dies of it. UVM takes a mapping only at the offset that equals its address, and only of the descriptor that holds the
 // VA space; CUDA has two, and the other one answers EBADFD (open-gpu-kernel-modules, uvm.c:uvm_mmap).
 #pragma once
 

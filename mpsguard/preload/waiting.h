@@ -1,7 +1,7 @@
 // Memory that was freed in stream order and is not given back yet: it waits for its stream, and then for its next use.
 //
-// It may be used again at once in the same stream, whose work comes after the free; anywhere once the free is over. It is
-// unmapped only when its free is over, so nothing has to be waited for then.
+// It may be used again at once in the same stream, where work comes after the free; anywhere once the free is over. It
+// is unmapped only when its free is over, so nothing has to be waited for then.
 #pragma once
 
 #include "region.h"

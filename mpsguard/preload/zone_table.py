@@ -1,6 +1,6 @@
 """The zone table of a program under the preload: which region, and how far outside, an address is.
 
-The table is a memfd that the program made (mpsguard/preload/zone_table.h has its layout). Whoever holds a copy of its
+The table is a memfd that the program made (mpsguard/preload/zone_table.h has its layout). A process with a copy of its
 descriptor reads it with `read`, while the program runs or after its end. The program can write what it likes into it:
 every number is checked, and a table that lies about itself is refused or says wrong things about that program only.
 """
@@ -28,7 +28,7 @@ COUNTERS_AT: Final = 64
 SLOT: Final = struct.Struct("<IIQQQQQQIi")
 """As `encode` writes it."""
 _MOST_SLOTS: Final = 8192
-"""As many as every table has that is made by this version; each costs whoever looks a quarter of a microsecond."""
+"""As many as every table has that is made by this version; each costs a reader a quarter of a microsecond."""
 _MOST_COUNTERS: Final = (HEADER_BYTES - COUNTERS_AT) // 8
 _ADDRESSES: Final = 1 << 57
 """No user address is higher, with five levels of page tables."""
@@ -143,7 +143,7 @@ class Table(msgspec.Struct, frozen=True):
     """Slots that were being written, or make no sense."""
 
     def locate(self, address: int) -> Place | None:
-        """The region whose memory or zones hold ``address``; None if none does."""
+        """Return the region with ``address`` in its memory or zones; None if none has it."""
         for region in self.regions:
             if region.start <= address < region.end:
                 return _place(region, address)
@@ -177,7 +177,10 @@ def read(fd: int) -> Table:
 
 
 def locate(fd: int, address: int) -> Place | None:
-    """The region whose memory or zones hold ``address``, without reading the others; `TableError` if it is no table.
+    """Return the region with ``address`` in its memory or zones, without reading the others.
+
+    Raises:
+        TableError: ``fd`` is no table.
 
     What it costs is bounded whatever the table says: one look at each slot, and some at the one that is meant.
     """

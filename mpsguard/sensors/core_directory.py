@@ -1,9 +1,9 @@
 """The directory into which clients that opted in write their GPU core dumps.
 
 A client opts in by its environment (docs/sm-faults.md): ``CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1`` and
-``CUDA_COREDUMP_FILE=DIRECTORY/core.%p``. Anybody may write there, as in /tmp. A dump speaks for the client that wrote
-it, and fanotify tells which process that was: one that no other process has opened is verified. Without fanotify a file
-counts for the client whose pid is in its name, if it is of the client's user, and is not verified. All other files are
+``CUDA_COREDUMP_FILE=DIRECTORY/core.%p``. Every user may write there, as in /tmp. A dump speaks for the client that
+wrote it, and fanotify tells which process that was: one that no other process has opened is verified. Without it a file
+counts for the client with the pid in its name, if it is of the client's user, and is not verified. All other files are
 refused. Files stay where they are: they are their owners'.
 
 All that touches a file is done by one thread of this object's own, which a file system could hold up for good.
@@ -33,7 +33,7 @@ from mpsguard.sensors.sensor import OnDump, Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 
 MODE: Final = 0o1733
-"""Everybody may make files and open those whose names they know; nobody may list them or remove another's."""
+"""Every user may make files and open those with a name it knows; none may list them or remove another's."""
 LARGEST: Final = 256 << 20
 """Bytes of a dump that is looked at; a full one of a small program has 22 MB (H200, driver 580.159.04)."""
 _NAME: Final = re.compile(r"core\.([1-9][0-9]{0,9})$", re.ASCII)
@@ -300,5 +300,5 @@ class CoreDirectory(Sensor):
             self._budget.spent(owner, time.monotonic() - began)
 
     def _hand_over(self, core: GpuCore, began: float, process: ProcessKey, *, verified: bool) -> None:
-        with suppress(RuntimeError):  # the loop has ended: nobody wants to know
+        with suppress(RuntimeError):  # the loop has ended, and wants no more
             self._loop.call_soon_threadsafe(partial(self._dumped, lambda: core, began, process, verified=verified))

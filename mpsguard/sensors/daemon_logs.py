@@ -1,9 +1,9 @@
-"""server.log and control.log as evidence: when a fault begins and ends, whom the server blames, whom it tears down.
+"""server.log and control.log as evidence: begin and end of faults, and the clients blamed or torn down.
 
 `mpsguard.daemon_log` has the words. Those of other drivers are assumed to be the same.
 
-All of it is hearsay: the daemons write control.log with the words of whoever sends a command, and other people's
-programs may write to either file.
+All of it is hearsay: the daemons write control.log with the words of every user that sends a command, and other
+users' programs may write to either file.
 """
 
 import time
@@ -38,7 +38,7 @@ T = TypeVar("T")
 _PLAUSIBLE: Final = 60.0
 """Seconds that a line may be old when it is read."""
 _MOST_SERVERS: Final = 64
-"""Servers whose lists and faults are remembered: a lane has one, and whoever writes to its log can make up others."""
+"""Servers that are remembered: a lane has one; a user that writes to its log can make up others."""
 _MOST_CLIENTS: Final = 1024
 """Clients of one fault that are told of. A GPU has 60 MPS clients at most."""
 _RESOLUTION: Final = 0.002
@@ -104,7 +104,7 @@ class DaemonLogSensor:
     """Emits what one log tells, line by line as it is written. Owns one inotify descriptor.
 
     ``tail`` stands where reading is to begin. No process is named: a log has pids, and which process had one is known
-    to whoever saw the clients come. ``lane`` is whose log it is.
+    to the part that saw the clients come. ``lane``: the lane with this log.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""GPU core dumps, taken apart without cuda-gdb: which SMs stopped at which instruction, and in whose kernel.
+"""GPU core dumps, taken apart without cuda-gdb: which SMs stopped at which instruction, and in which process' kernel.
 
 Format: `cudacoredump.h` of the CUDA toolkit (the debugger's extras), an ELF file of machine 190 with a section a table.
 What the tables say under MPS was measured on an H200 with driver 580.159.04:
@@ -75,7 +75,7 @@ class GpuCore(msgspec.Struct, frozen=True):
     """What one dump says."""
 
     sms: tuple[SmException, ...]
-    """SMs of the whole GPU with an exception, whoever's."""
+    """SMs of the whole GPU with an exception, of any process."""
     grids: int
     """Kernels of the dumping process that were on the GPU."""
     raised: bool

@@ -3,8 +3,8 @@
 Records are those of Documentation/ABI/testing/dev-kmsg: ``level and facility,sequence,microseconds,flags;text``, with
 control characters written as ``\\x1b``.
 
-Nobody but the kernel can write records of facility 0 (``devkmsg_write`` turns 0 into "user"), so a line of the driver
-cannot be forged; only the process name in it is somebody else's words, and it is left out.
+Only the kernel can write records of facility 0 (``devkmsg_write`` turns 0 into "user"), so a line of the driver
+cannot be forged; only the process name in it is a stranger's word, and it is left out.
 """
 
 import asyncio
@@ -199,7 +199,7 @@ class KernelLogSensor(Sensor):
         self._beginning = text if found is None and text.startswith("NVRM: Xid") else ""
         if found is not None:
             # No process, and no trust in the pid: the line of Xid 31 named an innocent client in 13 of 13 runs, the one
-            # of 43 names the MPS server, and 45 names whoever is torn down (H200, driver 580.159.04).
+            # of 43 names the MPS server, and 45 names each client that is torn down (H200, driver 580.159.04).
             self._say(found.xid, f"kmsg:{line.sequence}", observed, found.gpu, placed)
 
     def _reached_end(self) -> None:

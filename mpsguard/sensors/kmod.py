@@ -70,7 +70,7 @@ def mode(module: Path = MODULE) -> SensorState:
 
 
 def contains(module: Path = MODULE) -> bool:
-    """Whether the loaded module keeps the memory faults of MPS clients, who share a TSG, with their client."""
+    """Return whether the loaded module keeps the memory faults of MPS clients, which share a TSG, with their client."""
     try:
         return (module / "parameters" / _PARAMETER).read_text().strip() in _CONTAINING
     except OSError:

@@ -201,7 +201,7 @@ class NvmlSensor(Sensor):
         try:
             self._loop.call_soon_threadsafe(unless_closed)
         except RuntimeError:
-            # The loop was closed without us: nobody is left who could want it.
+            # The loop was closed without us, and wants no more.
             self._closing.set()
 
     @staticmethod

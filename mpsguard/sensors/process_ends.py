@@ -60,7 +60,7 @@ def hierarchies(mounts: Path = _PROC / "self" / "mountinfo") -> dict[bool, Hiera
 
 
 class _Since(NamedTuple):
-    """A process's cgroup, and the kills in it that nobody had accounted for when the process came."""
+    """A process's cgroup, and the kills in it that were not accounted for when the process came."""
 
     counters: tuple[Path, ...]
     unclaimed: int
@@ -69,7 +69,7 @@ class _Since(NamedTuple):
 class OomKills:
     """Tells whether a process that died of SIGKILL was killed for want of memory: the count of its cgroup has grown.
 
-    Each kill is claimed by one process. It is a count, not a name: a process that somebody else kills is taken for the
+    Each kill is claimed by one process. It is a count, not a name: a process that is killed by hand is taken for the
     victim if the real one was a non-client in the same cgroup, killed since the client came. One that has changed its
     cgroup since it came is looked for in the wrong one.
     """
@@ -79,7 +79,7 @@ class OomKills:
         self._since: dict[ProcessKey, _Since] = {}
         self._claimed: dict[tuple[Path, ...], int] = {}
         self.blind = 0
-        """How many processes there were whose kills could not be counted."""
+        """How many processes there were with kills that could not be counted."""
         self.blind_why = ""
 
     def came(self, process: ProcessKey) -> None:
@@ -94,7 +94,7 @@ class OomKills:
         self._since[process] = _Since(counters, count - claimed)
 
     def left(self, process: ProcessKey, *, killed: bool) -> bool:
-        """Whether the process was the victim of a kill; False if it was not ``killed``, or if nobody knows."""
+        """Return whether the process was the victim of a kill; False if not ``killed``, or not known."""
         since = self._since.pop(process, None)
         if since is None:
             return False

@@ -1,9 +1,9 @@
-"""SM errors: whose kernel an SM stopped in, which the driver's own log does not say.
+"""SM errors: the process in the kernel of which an SM stopped, which the driver's own log does not say.
 
 Two things are put together. A GPU core dump (`gpu_core`) has the address of the instruction at which an SM stopped;
-any process's dump will do, for the SMs are common to all. And that address is one of the process whose kernel it was:
+any process's dump will do, for the SMs are common to all. And that address is one of the process with that kernel:
 CUDA reserves what it maps for the GPU in the process too (`linux.reserved_ranges`). The clients' memory maps are read
-as soon as the kernel log tells of an SM fault, before anybody ends of it.
+as soon as the kernel log tells of an SM fault, before any client ends of it.
 
 Reading is done by one thread of its own, which is left behind if it is held up: a process can lock its memory map.
 """
@@ -180,7 +180,7 @@ class SmErrorSensor(Sensor):
         self._tell(core, tuple(found))
 
     def _tell(self, core: GpuCore | None, evidence: tuple[Evidence, ...]) -> None:
-        with suppress(RuntimeError):  # the loop has ended: nobody wants to know
+        with suppress(RuntimeError):  # the loop has ended, and wants no more
             self._loop.call_soon_threadsafe(self._told, core, evidence)
 
     # In the loop again.

@@ -1,5 +1,5 @@
-# long: one sensor, whose steps call each other
-"""The ``uvm`` sensor: whose address space a GPU fault was in, told by the driver for each client apart.
+# long: one sensor with steps that call each other
+"""The ``uvm`` sensor: in which client's address space a GPU fault was, told by the driver for each client apart.
 
 It is attached from outside, to the files that a client has open; the client notices nothing. A CUDA process opens its
 address space about when it first speaks to the MPS daemon, and nothing tells of that moment. So the sensor looks at
@@ -142,7 +142,7 @@ class UvmSensor(Sensor):
     def hold(self, key: ProcessKey) -> tuple[int, ...]:
         """In the place of `unwatch`: go on watching an ended client's address spaces, which keeps them alive.
 
-        Descriptors of their files, which stay this sensor's, for whoever else is to hold them; () if there is none.
+        Descriptors of their files, which stay this sensor's, for the service manager to hold too; () if there is none.
         """
         if (client := self._forget(key)) is None:
             return ()
@@ -353,7 +353,7 @@ class UvmSensor(Sensor):
         client.timer = self._loop.call_later(seconds, self._look, client)
 
     def _take_new(self, client: WatchedClient, order: Order, space: WatchedSpace) -> str:
-        """Watch an address space that nobody watched when the look began; "", or why it cannot be watched."""
+        """Watch an address space that was not watched when the look began; "", or why it cannot be watched."""
         watched = [one for other in self._clients.values() for one in other.spaces]
         since = [one for one in watched if one not in order.own and one not in order.others]
         twin = next((one for one in since if one.is_same(space)), None)
@@ -372,7 +372,7 @@ class UvmSensor(Sensor):
         return ""
 
     def _give_up(self, client: WatchedClient) -> None:
-        """Let go of the latest address space of a client whose user has most."""
+        """Let go of the latest address space of a client of the user that has most."""
         self._drop(client, client.spaces[-1])
         client.trouble = "its user has most of what is watched, and another user's client came"
         self._say(client)

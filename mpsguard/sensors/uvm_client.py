@@ -94,7 +94,7 @@ class WatchedClient:
         return since if since > SLOW else None
 
     def answer(self) -> None:
-        """Wake who asks about it."""
+        """Wake the callers that ask about it."""
         for asking in self.asking:
             if not asking.done():
                 asking.set_result(None)

@@ -1,7 +1,7 @@
-"""One look at a client's descriptors: which address spaces it holds, and trackers on those that nobody watches yet.
+"""One look at a client's descriptors: which address spaces it holds, and trackers on those that are not watched yet.
 
 Everything here may wait for the driver or the kernel, and so runs beside the event loop, on several threads at once.
-It changes nothing of the sensor's: what was found is handed back, and what was opened belongs to who takes it.
+It changes nothing of the sensor's: what was found is handed back, and what was opened belongs to the caller then.
 """
 
 import os
@@ -56,10 +56,10 @@ class Found(msgspec.Struct, frozen=True):
     held: tuple[WatchedSpace, ...] = ()
     """Those of the known ones that the client holds."""
     opened: tuple[WatchedSpace, ...] = ()
-    """New ones; nobody reads them yet."""
+    """New ones; they are not read yet."""
     anchors: tuple[int, ...] = ()
-    """Copies of the client's other files of the device, for who takes this to close: they keep its memory map, without
-    which the driver takes the address space apart as the process ends, whoever holds that."""
+    """Copies of the client's other files of the device, for the caller to close: they keep its memory map, without
+    which the driver takes the address space apart as the process ends, whichever process holds that."""
     next_descriptor: int | None = None
     """Where the next look goes on; None if there is nothing beyond what was looked at."""
     exchanged: bool = False

@@ -1,4 +1,4 @@
-"""Who may have how many address spaces watched: a share for each user, and who gives one up when all are taken.
+"""How many address spaces are watched for each user, and which client gives one up when all places are taken.
 
 Pure: a list of what is watched in, a decision out.
 """

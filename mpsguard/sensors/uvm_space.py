@@ -103,7 +103,7 @@ class WatchedSpace:
             found = {number: addresses.of(uuid) for number, uuid in uuids.items()}
             self._gpus = {number: address for number, address in found.items() if address is not None}
         except (UvmStatusError, OSError):
-            # An event without a GPU is as good a proof of whose it is.
+            # An event without a GPU is as good a proof of the client.
             self._gpus = {}
         finally:
             close_all([file])
@@ -114,7 +114,7 @@ class WatchedSpace:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fatal.fileno(), self._read_fatal)
         # The driver looks into the queue before it enters the waiter (uvm_tools_poll): what came in between has not
-        # woken anybody.
+        # caused a wake-up.
         self._take_fatal()
         self._watch_other()
 
@@ -149,7 +149,7 @@ class WatchedSpace:
     def _watch_other(self) -> None:
         self._pause = None
         self._loop.add_reader(self._other.fileno(), self._read_other)
-        # Here too: what came before the waiter was entered has woken nobody.
+        # Here too: what came before the waiter was entered has caused no wake-up.
         if self._take_other():
             self._rest()
 

@@ -2,7 +2,7 @@
 
 A zone is managed memory (docs/preload.md): an access there is a fault that the driver serves, and the `uvm` sensor sees
 it as one that is not fatal. Whether it was a zone, and of which region, the client's own table tells, a memory file
-that is copied out of it. The table is the client's word about itself and about nobody else.
+that is copied out of it. The table is the client's word about itself and about no other process.
 """
 
 import asyncio
@@ -138,7 +138,7 @@ class ZoneSensor(Sensor):
             else:
                 os.close(file)
         closer = fd_closer.of_strangers(doubtful)
-        with suppress(RuntimeError):  # the loop has ended: nobody wants to know
+        with suppress(RuntimeError):  # the loop has ended, and wants no more
             self._loop.call_soon_threadsafe(self._looked, key, evidence, place, found, closer)
 
     def _looked(

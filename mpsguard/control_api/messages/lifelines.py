@@ -6,7 +6,7 @@ from mpsguard.remedies.held_lifelines import Held
 
 
 class Arguments(msgspec.Struct):
-    """Whom to let go of, if anybody."""
+    """The process with the lifeline to let go of, if any."""
 
     release: int | None = None
 

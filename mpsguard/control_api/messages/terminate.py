@@ -15,7 +15,7 @@ MAX_WAIT = 300.0
 
 
 class Arguments(msgspec.Struct):
-    """Whom, and what after; times in seconds."""
+    """The process to end, and what follows; times in seconds."""
 
     pid: int
     signal: str | None = None

@@ -39,7 +39,7 @@ class SessionSummary(msgspec.Struct, frozen=True):
     chunks: int
     size: int
     keep: float | None
-    """Seconds it is kept once nobody holds a lease; None: for good."""
+    """Seconds it is kept once no process holds a lease; None: for good."""
 
 
 class VaultList(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from mpsguard.remedies.termination import Plan, Termination, Work
 
 
 async def serve(guard: Guard, arguments: Arguments) -> Outcome:
-    """The server half: `terminate_client`, its answer awaited; never a signal to a client whose work goes on."""
+    """Send `terminate_client` and await its answer; never signal a client that still has work."""
     if arguments.signal is not None and arguments.signal not in SIGNALS:
         raise RequestError("arguments", f"signal {arguments.signal!r} is none of {', '.join(SIGNALS)}")
     for name, value in (("grace", arguments.grace), ("answer_within", arguments.answer_within)):
@@ -46,7 +46,7 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
 
 
 async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> tuple[Domain, Lane]:
-    """Whose client the process is: as the guard knows, or a server says. Nobody else is ever signalled."""
+    """Return the process's domain: as the guard knows, or a server says. No other process is ever signalled."""
     for domain in domains:
         if domain.clients.get(client.key) is not None:
             return domain, domain.lane_of(client.key)
