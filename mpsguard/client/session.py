@@ -272,7 +272,7 @@ class Session:
                     return state
             with self._lock:
                 if self._forward is forward:
-                    self._welcomed(self._ask(wire.GetRecord(0)))
+                    self._welcomed(self._ask(wire.GetStateBuffer(0)))
 
     # --- who writes
 
