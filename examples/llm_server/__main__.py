@@ -93,7 +93,7 @@ def work(asked: argparse.Namespace, session: client.Session, events: Events) -> 
     shape = SHAPES[asked.model]
     settings = Settings(shape, asked.slots, asked.seed, torch.device(asked.device), Mode(asked.mode))
     vocabulary = shape.config().vocab_size
-    connections = KeptConnections.from_environment(gated=True)
+    connections = KeptConnections.from_environment(io_fence=True)
     engine = Engine(session, settings, events)
     try:
         engine.prepare()
