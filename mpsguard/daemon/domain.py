@@ -17,6 +17,7 @@ from mpsguard.broker.lane_router import ActiveLaneRouter, LaneRouter, StandbyLan
 from mpsguard.broker.unbrokered import Reconciliation, is_anothers
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import ProcessEnded
+from mpsguard.incidents.domain_view import DomainView
 from mpsguard.incidents.lane_sentinel import LaneSentinel
 from mpsguard.incidents.sensor_hub import SensorHub
 from mpsguard.lanes.command import Command, CommandFailedError
@@ -81,7 +82,7 @@ class Domain:
         self.name = settings.name
         self.settings = settings
         self.clients = ClientTable(self)
-        self._senses: SensorHub
+        self._sensors: SensorHub
         """There from `run` on, and nobody comes before."""
         self._metrics = metrics
         self._events = events
@@ -96,6 +97,7 @@ class Domain:
         state = Path(guard.state_directory) / "lanes"
         made = [self._make_lane(guard, binary, state, index) for index in range(_lanes(settings))]
         self.lanes = LaneSet(made, state / f"{self.name}.active.json")
+        self.view = DomainView(settings, self.clients, self.lanes)
         public = Path(settings.pipe_directory)
         ways: dict[Path, LaneRouter] = {public: ActiveLaneRouter(self.lanes, self.clients)}
         if settings.standby:
@@ -147,9 +149,8 @@ class Domain:
         return self.entrances[0].directory.held
 
     def lane_of(self, process: ProcessKey) -> Lane:
-        """The lane that a client is on; the active one for somebody who is no client."""
-        client = self.clients.get(process)
-        return (client is not None and self.lanes.named(client.lane)) or self.lanes.active
+        """See `DomainView.lane_of`."""
+        return self.view.lane_of(process)
 
     def open(self, given: dict[str, socket.socket]) -> None:
         """Take the public directories; sockets of ours that were handed over are taken out of ``given``.
@@ -165,13 +166,13 @@ class Domain:
         for entrance in self.entrances:
             entrance.directory.close()
 
-    async def run(self, senses: SensorHub) -> None:
+    async def run(self, sensors: SensorHub) -> None:
         """Serve until cancelled, or until a lane was told to quit; then the public directories are given back.
 
-        ``senses`` are told of what happens here.
+        ``sensors`` are told of what happens here.
         """
-        self._senses = senses
-        sentinels = [self._post_sentinel(lane, senses) for lane in self.lanes.all] if self.settings.sentinel else []
+        self._sensors = sensors
+        sentinels = [self._post_sentinel(lane, sensors) for lane in self.lanes.all] if self.settings.sentinel else []
         for entrance in self.entrances:
             entrance.broker.listen(entrance.directory.sockets)
         looking = [asyncio.create_task(each.run()) for each in self._reconciliations.values()]
@@ -203,15 +204,15 @@ class Domain:
         with suppress(CommandFailedError):
             await lane.ask_for(Command("quit"), None)
 
-    def _post_sentinel(self, lane: Lane, senses: SensorHub) -> asyncio.Task[None]:
+    def _post_sentinel(self, lane: Lane, sensors: SensorHub) -> asyncio.Task[None]:
         name = lane.spec.name
         sentinel = self._sentinels[name] = LaneSentinel(
             lane,
             lambda: sum(client.lane == name for client in self.clients.all()),
-            senses.sentinel_dumped,
+            sensors.sentinel_dumped,
             lambda kind, data: self._events.publish(kind, self.name, lane=name, **data),
         )
-        senses.sentinel_stands(name, sentinel.state)
+        sensors.sentinel_stands(name, sentinel.state)
         return asyncio.create_task(sentinel.run(), name=f"sentinel {name}")
 
     def _population_changed(self) -> None:
@@ -225,9 +226,9 @@ class Domain:
         if kind == "command_timeout":
             self._metrics.command_timeouts.labels(self.name, name).inc()
         if kind in ("lane_adopted", "lane_started"):
-            self._senses.lane_began(lane.report)
+            self._sensors.lane_began(lane.report)
         elif kind == "lane_state":
-            self._senses.lane_changed(lane.report)
+            self._sensors.lane_changed(lane.report)
         if name in self._sentinels:
             self._sentinels[name].look()
         if kind == "lane_settled" and data["adopted"]:
@@ -260,7 +261,7 @@ class Domain:
             handle = ProcessHandle.open(pid)
         except ProcessLookupError:
             return
-        if is_anothers(handle.key, (held.process for held in self._senses.lifelines.held())):
+        if is_anothers(handle.key, (held.process for held in self._sensors.lifelines.held())):
             handle.close()
             return
         try:
@@ -288,7 +289,7 @@ class Domain:
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        self._senses.client_came(client, handle)
+        self._sensors.client_came(client, handle)
         self._population_changed()
         if client.unbrokered:
             self._metrics.unbrokered.labels(self.name).inc()
@@ -307,10 +308,10 @@ class Domain:
 
     def client_came_again(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        self._senses.client_came_again(client, handle)
+        self._sensors.client_came_again(client, handle)
 
     async def _unwatchable(self, handle: ProcessHandle) -> str:
-        return await self._senses.unwatchable(handle)
+        return await self._sensors.unwatchable(handle)
 
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
@@ -318,7 +319,7 @@ class Domain:
         if client.lane in self._reconciliations:
             self._reconciliations[client.lane].client_ended(client.process.pid)
         servers = tuple(server.process.pid for server in lane.report.servers) if lane is not None else ()
-        self._senses.client_ended(client, handle, servers, self._hold_for)
+        self._sensors.client_ended(client, handle, servers, self._hold_for)
         self._population_changed()
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)
 

@@ -21,6 +21,7 @@ from mpsguard.vault.errors import BadRequestError, QuotaError, TooLargeError, Va
 from mpsguard.vault.frame import Flag, Frame
 from mpsguard.vault.inspection import check_distinct, check_memory
 from mpsguard.vault.region import Lease, Region, Role, SessionKey
+from mpsguard.vault.turns import Turns
 from mpsguard.vault.vault import Vault
 
 GREETING_DEADLINE: Final = 10.0
@@ -51,7 +52,7 @@ class Conversation:
     """Serves one connection; owns only the descriptors that it has received and not yet passed on."""
 
     def __init__(
-        self, sock: socket.socket, peer: Credentials, pidfd: int | None, vault: Vault, *, simulated: bool
+        self, sock: socket.socket, peer: Credentials, pidfd: int | None, vault: Vault, turns: Turns, *, simulated: bool
     ) -> None:
         """Prepare to serve a connection.
 
@@ -60,11 +61,13 @@ class Conversation:
             peer: the client.
             pidfd: the client's, owned by this object from now on; None if the kernel has none.
             vault: the vault to serve.
+            turns: shares the loop's time between users.
             simulated: whether host memory may stand for GPU memory.
         """
         self._socket = sock
         self._stream = PacketStream(sock)
         self._vault = vault
+        self._turns = turns
         self._simulated = simulated
         self._unread = UnreadFds(sock)
         self._peer = peer
@@ -319,9 +322,13 @@ class Conversation:
         return self._decoded(packet.frame)
 
     async def _packet(self) -> _Received | None:
-        # Yield: a client that sends requests without a pause would otherwise starve all others.
-        await asyncio.sleep(0)
         packet = await self._stream.receive(wire.MAX_PACKET + frames.HEADER_BYTES, max_fds=KERNEL_MAX_FDS)
+        try:
+            # After the packet arrived, not before: packets of all of a user's connections are served one by one.
+            await self._turns.take(self._peer.uid)
+        except asyncio.CancelledError:
+            self._vault.store.storage.dispose(packet.fds)
+            raise
         if packet.end:
             raise _PorterGoneError
         frame = frames.decode(packet.data)
