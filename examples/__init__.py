@@ -1,1 +1,1 @@
-"""Programs that use mpsguard's client library for real work."""
+"""Programs that use mpsguard's client library."""

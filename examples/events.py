@@ -1,4 +1,4 @@
-"""What a run writes down for whoever measures it: one JSON object a line, each with ``ns`` of CLOCK_MONOTONIC."""
+"""Event log of a run, for measurements: one JSON object a line, each with ``ns`` of CLOCK_MONOTONIC."""
 
 import json
 import os
@@ -10,7 +10,11 @@ class Events:
     """Owns the descriptor; a line is one write(2), so that processes can share a file."""
 
     def __init__(self, target: str | None) -> None:
-        """``target``: a descriptor's number, a file's path (appended to), or None: nothing is written. OSError."""
+        """Open the log; raise OSError.
+
+        Args:
+            target: a descriptor's number, a file's path (appended to), or None: events are discarded.
+        """
         self._fd: int | None = None
         if target is not None and target.isdecimal():
             self._fd = os.dup(int(target))
@@ -18,13 +22,13 @@ class Events:
             self._fd = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, event: str, at: int | None = None, **more: Any) -> None:
-        """One line, for now or ``at`` (ns)."""
+        """Write one line, with the current time or ``at`` (ns)."""
         if self._fd is not None:
             line = {"event": event, "ns": time.monotonic_ns() if at is None else at, "pid": os.getpid(), **more}
             os.write(self._fd, json.dumps(line).encode() + b"\n")
 
     def close(self) -> None:
-        """Give it back; safe to call twice."""
+        """Close the descriptor; safe to call twice."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

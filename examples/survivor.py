@@ -1,4 +1,4 @@
-"""A program that survives, on memory of the host: it adds up numbers, and goes on where the process before it ended.
+"""A program that outlives its process, in host memory: it adds up numbers, and continues after a failure.
 
 mpsguard run --standby 1 -- python -m examples.survivor [STEPS]
 """
@@ -12,7 +12,7 @@ from mpsguard.client import mapped
 
 
 def main(steps: int) -> None:
-    """Add up 1, 2, 3, ...; each sum is written beside the one before, so that one of the two is whole at any moment."""
+    """Add up 1, 2, 3, ...; each sum is written beside the previous one, so that one of the two is always whole."""
     with (
         client.join("survivor", keep=600) as session,
         mapped.open_or_create(session, mapped.HostBackend(), "sums", 4096) as memory,

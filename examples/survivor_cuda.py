@@ -1,4 +1,4 @@
-"""A program that survives, on memory of a GPU: `examples.survivor`, with a sum for each of 1024 lanes and PyTorch.
+"""A program that outlives its process, in GPU memory: `examples.survivor` with 1024 sums and PyTorch.
 
 mpsguard run --standby 1 -- python -m examples.survivor_cuda [STEPS]
 """
@@ -16,7 +16,7 @@ def main(steps: int) -> None:
     """Add up 1, 2, 3, ... on the GPU; see `examples.survivor`."""
     with client.join("survivor-cuda", keep=600) as session, cuda.open_or_create(session, "sums", 2 << 20) as memory:
         sums = torch.as_tensor(memory.view(0, 2 * 1024 * 8), device="cuda").view(torch.int64).view(2, 1024)
-        torch.add(torch.zeros_like(sums[0]), 1)  # what a step needs is loaded before this process says that it is ready
+        torch.add(torch.zeros_like(sums[0]), 1)  # load what a step needs before this process reports that it is ready
         torch.cuda.synchronize()
         session.ready()  # a standby waits here until it is the active process
         state = session.state()
@@ -30,7 +30,7 @@ def main(steps: int) -> None:
             session.publish(b"%d" % step)  # from here on this step survives
             print(step, sums[step % 2, 0].item(), flush=True)
             time.sleep(0.05)
-        del sums  # a region is not unmapped under a tensor
+        del sums  # a region cannot be unmapped while a tensor uses it
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The tour that `make demo` gives: what stock MPS does and what happens through mpsguard, seen side by side.
+"""The tour of `make demo`: stock MPS and mpsguard side by side.
 
-Everything it says was observed in the very run that says it; where an observation is not what the tour announced, it is
-printed as it is, marked, and the run fails.
+Everything it prints was observed in the same run. If an observation differs from what the tour announced, it is printed
+and marked, and the run fails.
 """

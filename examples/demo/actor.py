@@ -1,4 +1,4 @@
-"""A client on the stage: it is told what to do, and what it says of itself appears in its column."""
+"""A client of the tour: receives commands, and its events appear in its column."""
 
 import signal
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.events import DIED, Outcome
 
 PATIENCE: Final = 30.0
-"""Seconds a client may take to start or to end."""
+"""Seconds for a client to start or to end."""
 SHOWS: Final = 10.0
-"""Seconds in which a fault must have reached those it reaches; 0.4 s were seen."""
+"""Seconds for a fault to reach all affected clients; measured were 0.4 s."""
 LIVES: Final = "lived on"
 WITH_MPS: Final = "under MPS"
 WITHOUT_MPS: Final = "WITHOUT MPS"
@@ -32,15 +32,15 @@ class Actor:
 
     @property
     def pid(self) -> int:
-        """Its process id, good until its end was waited for."""
+        """Its process id, valid until its end was waited for."""
         return self.client.pid
 
     def say(self, text: str) -> None:
-        """A line in its name."""
+        """Print a line in its name."""
         self._say(f"{self.name}: {text}")
 
     def arrive(self) -> str:
-        """Wait until it has computed something; says and returns whether it runs under MPS, by its own account."""
+        """Wait for its first kernel; print and return whether it reports to run under MPS."""
         mode = WITH_MPS if self.client.wait_for("context", PATIENCE).number("mps") else WITHOUT_MPS
         self.client.wait_for("first_kernel", PATIENCE)
         self.say(f"runs its first kernel {mode}{self._screen.pid(self.pid)}")
@@ -51,19 +51,19 @@ class Actor:
         self.client.go()
 
     def kill(self) -> None:
-        """SIGKILL from outside."""
+        """SIGKILL it."""
         with ProcessHandle.open(self.pid) as process:
             process.signal(signal.SIGKILL)
 
     def works(self, since: float) -> bool:
-        """Whether it reports a second of work that lies wholly after `since` (monotonic)."""
+        """Return whether it reports a second of work that lies wholly after `since` (monotonic)."""
         try:
             return self.client.wait_for("second", PATIENCE, after=since + 1.0).number("iterations") > 0
         except (SuiteError, TimeoutError):
             return False
 
     def waits(self, seconds: float) -> bool:
-        """Whether its `cuInit` does not come back for that long: that it waits can be seen in no other way."""
+        """Return whether its `cuInit` does not return for ``seconds``; there is no other sign that it waits."""
         self.client.wait_for("init_begin", PATIENCE)
         try:
             self.client.wait_for("init_end", seconds)
@@ -71,16 +71,16 @@ class Actor:
             return isinstance(error, TimeoutError)
         return False
 
-    def stricken(self) -> str:
-        """What became of a client that computes while somebody else does wrong; ends it if nothing did."""
-        with suppress(SuiteError, TimeoutError):  # it ended in another way, or not at all: its fate says so
+    def fate_after_fault(self) -> str:
+        """Return the fate of a computing client after another client's fault; stop the client if it is unaffected."""
+        with suppress(SuiteError, TimeoutError):  # it ended otherwise, or not at all: its outcome says which
             self.client.wait_for(DIED, SHOWS)
         self.client.stop()
         outcome = self.finish()
         return LIVES if outcome.ok else fate(outcome)
 
     def finish(self) -> Outcome:
-        """Wait for its end, and say how it ended."""
+        """Wait for its end, print and return how it ended."""
         outcome = self.client.finish(PATIENCE)
         self.say("finished" if outcome.ok else fate(outcome))
         return outcome

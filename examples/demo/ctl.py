@@ -1,4 +1,4 @@
-"""`mpsguard-ctl` as the reader would type it, and as a program reads it."""
+"""Runs `mpsguard-ctl`, to show its output or to read its JSON."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _DEADLINE: Final = 30.0
 
 @dataclass(frozen=True)
 class Printed:
-    """What a command printed and how it exited."""
+    """A command's output and exit status."""
 
     text: str
     exit_status: int
@@ -30,7 +30,7 @@ class Ctl:
     run_directory: Path
 
     def run(self, *arguments: str) -> Printed:
-        """Run it; SuiteError if there is no end to it."""
+        """Run it; raise SuiteError after a timeout."""
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PYTHONPATH": path, "MPSGUARD_RUN_DIRECTORY": str(self.run_directory)}
         command = [sys.executable, "-m", "mpsguard.cli.ctl", *arguments]
@@ -49,7 +49,7 @@ class Ctl:
         return Printed(done.stdout, done.returncode)
 
     def domain(self) -> Mapping[str, Any]:
-        """The one domain in `mpsguard-ctl --json status`; SuiteError with what was printed if there is none."""
+        """Return the only domain of `mpsguard-ctl --json status`; raise SuiteError with the output if there is none."""
         printed = self.run("--json", "status")
         try:
             (domain,) = json.loads(printed.text)["domains"]

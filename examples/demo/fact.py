@@ -1,4 +1,4 @@
-"""What a scene observed, and what the tour had expected to observe."""
+"""Observations of a scene, with what the tour expected."""
 
 import signal
 from collections import Counter
@@ -9,18 +9,18 @@ from typing import Final
 from tests.gpu.core.events import FAILED, Outcome
 
 NO_COUNTERPART: Final = "-"
-"""A cell of the table for which there is nothing to observe."""
+"""A cell of the table without an observation."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One observation. `text` is made of what was measured, and `harm` says whether a program came to harm in it."""
+    """One observation. `text` is made from measurements; `harm` says whether a program was harmed."""
 
     text: str
     harm: bool
     as_expected: bool
     expected: str
-    """What the tour had expected, if that says more than the text, for a run in which it did not come so."""
+    """The expected text if it differs, printed with an unexpected observation."""
 
     def __str__(self) -> str:
         if self.as_expected:
@@ -29,16 +29,16 @@ class Fact:
 
 
 Cell = Sequence[Fact]
-"""What one scene observed on one side."""
+"""Observations of one scene on one side."""
 
 
 def not_observed(why: str) -> Fact:
-    """A scene that could not be played to its end."""
+    """Return the fact for a scene that could not be completed."""
     return Fact(f"not observed: {why}", harm=True, as_expected=False, expected="")
 
 
 def fate(outcome: Outcome) -> str:
-    """How a client ended, in two or three words."""
+    """Return how a client ended, in two or three words."""
     if outcome.ok:
         return "served"
     if outcome.find(FAILED):
@@ -51,5 +51,5 @@ def fate(outcome: Outcome) -> str:
 
 
 def tally(fates: Sequence[str]) -> str:
-    """How many met which fate, the most frequent first: `2 of 3 died, error 719; 1 of 3 served`."""
+    """Count equal fates, the most frequent first: `2 of 3 died, error 719; 1 of 3 served`."""
     return "; ".join(f"{count} of {len(fates)} {fate}" for fate, count in Counter(fates).most_common())

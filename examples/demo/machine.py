@@ -1,4 +1,4 @@
-"""What the tour runs on: the simulated stack, or this machine's GPU."""
+"""Where the tour runs: the simulated stack, or this machine's GPU."""
 
 import shutil
 import sys
@@ -15,44 +15,44 @@ from tests.gpu.simulated import SimulatedPrograms
 
 _LONG_KERNEL: Final = Path(__file__).resolve().parent / "simulated_long_kernel.py"
 _LONG: Final = Work(seconds=60, work=4_000_000, controlled=True)
-"""Kernels of a tenth of a second on an H200: a kill from outside meets one of them."""
+"""Kernels of a tenth of a second on an H200, so that a kill is likely to hit one."""
 
 
 class DemoPrograms(Programs, Protocol):
     """The suite's client programs and one more."""
 
     def long_kernel(self) -> list[str]:
-        """A client that, once released, always has a kernel in flight."""
+        """Return the command of a client that, once released, always has a kernel in flight."""
 
 
 @dataclass(frozen=True)
 class RealDemoPrograms(CudaPrograms):
-    """The CUDA programs of the suite."""
+    """The suite's CUDA programs."""
 
     def long_kernel(self) -> list[str]:
-        """The same worker with long kernels."""
+        """Return the command of the worker with long kernels."""
         return self.worker(_LONG)
 
 
 @dataclass(frozen=True)
 class SimulatedDemoPrograms(SimulatedPrograms):
-    """The simulated programs of the suite; its worker's kernels are short, so there is another one."""
+    """The suite's simulated programs, and one with a long kernel, which their worker lacks."""
 
     def long_kernel(self) -> list[str]:
-        """A simulated client with one long kernel."""
+        """Return the command of a simulated client with one long kernel."""
         return [sys.executable, str(_LONG_KERNEL)]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the tour takes place; `build` makes the programs in a directory."""
+    """Where the tour runs; `build` creates the programs in a directory."""
 
     banner: str
     build: Callable[[Path], DemoPrograms]
 
 
 def simulated() -> Machine:
-    """No GPU, no vendor binary."""
+    """Return the simulated machine: no GPU, no vendor binary."""
     return Machine(
         "The GPU and NVIDIA's MPS daemon are SIMULATED here; nothing below was measured on a GPU. "
         "mpsguard itself is the real one.",
@@ -61,7 +61,7 @@ def simulated() -> Machine:
 
 
 def real() -> Machine:
-    """This machine's GPU and the vendor's daemon; NotRunError with what is missing."""
+    """Return this machine with its GPU and the vendor's daemon; raise NotRunError if something is missing."""
     gpu = origin.gpu()
     if gpu.name is None:
         raise NotRunError("nvidia-smi names no NVIDIA GPU on this machine")

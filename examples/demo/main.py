@@ -18,7 +18,7 @@ from tests.gpu.core.stop import StopRunError
 FAILED, USAGE, NOT_RUN = 1, 2, 77
 """Exit statuses besides 0: something differs from what the tour expects, or it was stopped; usage; cannot run here."""
 _DEADLINE: Final = 240.0
-_NEXT: Final = (
+_NEXT_STEPS: Final = (
     "To try next:",
     "  make test               every test this machine can run",
     "  make demo REAL=1        this tour on a machine with a GPU",
@@ -27,21 +27,21 @@ _NEXT: Final = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """One clear line for every mistake."""
+    """Reports every mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"demo: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Give the tour; the exit status."""
+    """Run the tour and return the exit status."""
     options = _parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # lines and boxes are not in every terminal's alphabet
+        sys.stdout.reconfigure(errors="replace")  # not every terminal's encoding has lines and boxes
     try:
         return _give(options)
     except BrokenPipeError:
-        # The reader went away (`| head`); what Python still holds back for it must not fail at the very end.
+        # The reader has gone (`| head`); flushing Python's buffer at the end must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
@@ -66,7 +66,7 @@ def _sum_up(rows: Sequence[Row], on: Machine, screen: Screen) -> int:
     strange = sum(not fact.as_expected for _, *cells in rows for cell in cells for fact in cell)
     if strange:
         screen.lines("", f"{strange} observation(s) differ from what this tour expects; they are marked above.")
-    screen.lines("", *_NEXT, "")
+    screen.lines("", *_NEXT_STEPS, "")
     screen.banner(on.banner)
     return FAILED if strange else 0
 

@@ -1,4 +1,4 @@
-"""What differs between any two runs, masked, so that their transcripts can be compared."""
+"""Masks what differs between any two runs, so that their transcripts can be compared."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ _AGE: Final = re.compile(r"\b\d+s(?=\s|$)")
 
 
 def masked(text: str, pids: Iterable[int], directory: str) -> str:
-    """The text with pids, ages and this run's private directory replaced; columns stay where they are."""
+    """Replace pids, ages and this run's private directory in the text; columns stay aligned."""
     for pid in pids:
         text = re.sub(rf"(?<![\w.-]){pid}(?![\w.-])", "PID".ljust(len(str(pid))), text)
     text = _AGE.sub(lambda age: "Ns".ljust(len(age.group())), text.replace(directory, "DIR"))
@@ -16,7 +16,7 @@ def masked(text: str, pids: Iterable[int], directory: str) -> str:
 
 
 def _rules_cut(lines: Sequence[str]) -> Iterator[str]:
-    """A rule is as long as the longest line that it belongs to was before it was masked."""
+    """Cut horizontal rules to the masked text's longest line."""
     longest = max((len(line.rstrip()) for line in lines if not _is_rule(line)), default=0)
     for line in lines:
         yield line[:longest] if _is_rule(line) else line

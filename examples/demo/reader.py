@@ -1,4 +1,4 @@
-"""A network client of the simulated service: asks for one answer, and counts what came of it."""
+"""A network client of the simulated service: requests one answer, and checks what it receives."""
 
 import socket
 from contextlib import suppress
@@ -15,10 +15,10 @@ _PIECE: Final = 4096
 
 
 class Reader:
-    """One connection and the answer on it, read piece by piece."""
+    """One connection and its answer, read piece by piece."""
 
     def __init__(self, port: int, request: Request) -> None:
-        """Connect and ask; OSError."""
+        """Connect and send the request; raise OSError."""
         self._wanted = model.stream(request)
         self._request = request
         self._got = bytearray()
@@ -26,34 +26,34 @@ class Reader:
         self._sock.sendall(request.line())
 
     def read(self, tokens: int) -> None:
-        """Read until so many have come; SuiteError if the connection ends before, TimeoutError."""
+        """Read until ``tokens`` have arrived; raise SuiteError if the connection ends before, or TimeoutError."""
         while len(self._got) < tokens * self._request.width:
             if not self._more():
-                raise SuiteError(f"the connection ended: {self.told()}")
+                raise SuiteError(f"the connection ended: {self.summary()}")
 
     def read_all(self) -> None:
-        """Read until the connection ends, in whichever way; TimeoutError."""
+        """Read until the connection ends or breaks; raise TimeoutError."""
         with suppress(ConnectionError):
             while self._more():
                 pass
 
     @property
     def tokens(self) -> int:
-        """How many have come."""
+        """Number of tokens received."""
         return len(self._got) // self._request.width
 
     @property
     def faithful(self) -> bool:
-        """Whether all that came is the beginning of the answer: nothing lost before it, nothing changed or twice."""
+        """Whether everything received is a prefix of the answer: nothing lost, changed or repeated."""
         return self._wanted.startswith(self._got)
 
     @property
     def whole(self) -> bool:
-        """Whether the very bytes of the answer came, to the last."""
+        """Whether exactly the answer was received."""
         return self._got == self._wanted
 
-    def told(self) -> str:
-        """How many tokens came, and whether they are the right ones."""
+    def summary(self) -> str:
+        """Return how many tokens were received, and whether they are right."""
         end = "none twice" if self.whole else "cut off" if self.faithful else "not the right ones"
         return f"{self.tokens} of {self._request.tokens} tokens, {end}"
 

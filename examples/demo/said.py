@@ -1,4 +1,4 @@
-"""What a simulated program says of itself, in the form of `tests.gpu.core.events`."""
+"""Prints a simulated program's events in the format of `tests.gpu.core.events`."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 
 
 def emit(event: str, **members: object) -> None:
-    """One line, in one write: several processes may share the pipe."""
+    """Print one event in one write: several processes may share the pipe."""
     head = {"event": event, "pid": os.getpid(), "monotonic": time.monotonic(), "realtime": time.time()}
     sys.stdout.write(json.dumps(head | members) + "\n")
     sys.stdout.flush()

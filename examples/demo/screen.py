@@ -1,4 +1,4 @@
-"""What the reader sees: titles, two columns of live lines, the summary. Says nothing on its own account."""
+"""Output of the tour: titles, two columns of live lines, the summary. Adds no content of its own."""
 
 import time
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from examples.demo.masks import masked
 WIDTH: Final = 100
 """Columns of a transcript."""
 NARROWEST: Final = 72
-"""Below this two columns of text cannot be read; a narrower terminal folds the lines itself."""
+"""Minimum width: two narrower columns are unreadable, so a narrower terminal wraps the lines itself."""
 WIDEST: Final = 140
 
 _RATIOS: Final = (6, 9, 10)
-"""Of the columns of the summary: the guard's has most to tell."""
+"""Widths of the summary's columns; the guard's has the longest texts."""
 
 Side = Literal["stock", "guard"]
 NAMES: Final[dict[Side, str]] = {"stock": "stock MPS", "guard": "through mpsguard"}
 
 
 class Screen:
-    """The console, its width, and how much time the reader is given."""
+    """The console, its width, and the pauses for the reader."""
 
     def __init__(self, *, transcript: bool, fast: bool) -> None:
         self._transcript = transcript
@@ -38,11 +38,11 @@ class Screen:
         self._width = min(max(self._console.width, NARROWEST), WIDEST)
 
     def banner(self, text: str) -> None:
-        """What the reader must know before and after everything else."""
+        """Print a boxed line, at the beginning and at the end."""
         self._print(Panel(Text(text, style="bold"), box=box.HEAVY, border_style="yellow"))
 
     def scene(self, title: str, announcement: str) -> None:
-        """A scene begins: what is about to happen."""
+        """Print a scene's title and what is about to happen."""
         self._print("")
         self._print(Text(title, style="bold cyan"))
         self._print(Text(announcement))
@@ -50,21 +50,21 @@ class Screen:
         self._columns(*(Text(name, style="bold underline") for name in NAMES.values()))
 
     def left_out(self, title: str, why: str) -> None:
-        """A scene that is not played on this machine."""
+        """Print the title of a scene that is not played on this machine, and why."""
         self._print("")
         self._print(Text(title, style="bold cyan"))
         self._print(Text(why))
 
     def say(self, side: Side, text: str) -> None:
-        """A live line in the column of that side."""
+        """Print a live line in the column of that side."""
         self._columns(*(Text(text if side == each else "") for each in NAMES))
 
     def pid(self, value: int) -> str:
-        """A pid, left out of a transcript."""
+        """Return a pid in parentheses; empty in a transcript."""
         return "" if self._transcript else f" (pid {value})"
 
     def command(self, line: str, output: str, pids: Sequence[int], directory: str) -> None:
-        """A command and what it printed, cut where the screen ends."""
+        """Print a command and its output, cut at the width of the screen."""
         self._print("")
         self._print(Text(f"$ {line}", style="bold"))
         if self._transcript:
@@ -74,12 +74,12 @@ class Screen:
         self._print("")
 
     def outcome(self, stock: Cell, guard: Cell) -> None:
-        """How the scene ended, on both sides."""
+        """Print how the scene ended on both sides."""
         self._columns(_cell(stock, "=> "), _cell(guard, "=> "))
         self._pace(1.5)
 
     def summary(self, rows: Sequence[tuple[str, Cell, Cell]]) -> None:
-        """The table of all scenes."""
+        """Print the table of all scenes."""
         table = Table("scene", *NAMES.values(), box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, width=self._width)
         for column, ratio in zip(table.columns, _RATIOS, strict=True):
             column.ratio = ratio
@@ -89,7 +89,7 @@ class Screen:
         self._print(table)
 
     def lines(self, *texts: str) -> None:
-        """Plain lines."""
+        """Print plain lines."""
         for text in texts:
             self._print(Text(text))
 
@@ -105,12 +105,12 @@ class Screen:
     def _print(self, what: RenderableType, *, cut: bool = False) -> None:
         with self._console.capture() as printed:
             self._console.print(what, width=self._width, no_wrap=cut or None, overflow="ellipsis" if cut else None)
-        # Columns are filled up with blanks, which nobody needs at the end of a line.
+        # rich pads columns with blanks; remove them at the ends of lines.
         self._console.file.write("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()))
         self._console.file.flush()
 
     def _pace(self, seconds: float) -> None:
-        # For the reader alone: nothing is waited for here.
+        # A pause for the reader; it synchronizes nothing.
         time.sleep(seconds * self._pause)
 
 

@@ -1,6 +1,6 @@
-"""A simulated client whose kernel takes long: killed at any moment after `begin`, it dies with work in flight.
+"""A simulated client with a long kernel: if it is killed after `begin`, it dies with work in flight.
 
-Speaks the events of `tests.gpu.simulated_client`.
+It prints the events of `tests.gpu.simulated_client`.
 """
 
 import os
@@ -19,7 +19,7 @@ _KERNEL_S: Final = 60.0
 
 
 def main() -> int:
-    """Run the client; the exit status."""
+    """Run the client and return the exit status."""
     cuda = CudaProcess()
     started = False
     try:

@@ -1,10 +1,10 @@
 """A service on the simulated GPU: the token server of `fault_injection.takeover`, with a kernel for each token.
 
-With MPSGUARD_ROLE it is a process of `mpsguard run --standby 1 --listen ...`. Without, it is what a service is without
-mpsguard: it listens on a port of its own, and nobody knows what it was doing when it ends.
+With MPSGUARD_ROLE it is a process of `mpsguard run --standby 1 --listen ...`. Otherwise it is a service without
+mpsguard: it listens on its own port, and its progress is lost with the process.
 
-The kernel of token HELD takes long in a process that begins at the first token, so that a fault meets this one and no
-other. Speaks the events of `tests.gpu.simulated_client`, and `serves` with its port.
+In a process that begins at the first token, the kernel of token HELD takes long, so that a fault hits this kernel. It
+prints the events of `tests.gpu.simulated_client`, and `serves` with its port.
 """
 
 import os
@@ -27,7 +27,7 @@ from mpsguard.supervisor.role import ROLE_VARIABLE
 
 SESSION: Final = "demo"
 HELD: Final = 20
-"""Tokens that are served before."""
+"""Tokens that are served before the long kernel."""
 DIED, FAILED, FENCED = 3, 4, 5
 _KERNEL_S: Final = 0.001
 _LONG_S: Final = 60.0
@@ -41,12 +41,12 @@ class Gpu:
         self._left: int | None = HELD
         """Kernels until the long one; None: there is none."""
 
-    def went_on(self) -> None:
-        """This process goes on where another one was: all its kernels are short."""
+    def resumed(self) -> None:
+        """Make all kernels short, because this process continues another one's work."""
         self._left = None
 
     def kernel(self) -> None:
-        """One token's; CudaFailureError."""
+        """Run the kernel of one token; raise CudaFailureError."""
         self._cuda.launch(_LONG_S if self._left == 0 else _KERNEL_S)
         self._cuda.synchronize()
         if self._left is not None:
@@ -54,7 +54,7 @@ class Gpu:
 
 
 def main() -> int:
-    """Run one process of the service; the exit status."""
+    """Run one process of the service and return the exit status."""
     cuda = CudaProcess()
     started = False
     try:
@@ -65,7 +65,7 @@ def main() -> int:
         cuda.synchronize()
         emit("first_kernel")
         started = True
-        # Forever: it ends by a signal, or by an exception.
+        # Never returns: ended by a signal or an exception.
         _serve(Gpu(cuda))
     except CudaFailureError as failure:
         emit("died" if started else "failed", code=failure.code)
@@ -86,7 +86,7 @@ def _serve(gpu: Gpu) -> None:
     def reach(point: Point) -> None:
         if point is Point.PROMOTED:
             if session.state() is not None:
-                gpu.went_on()
+                gpu.resumed()
             emit("serves", port=listener.getsockname()[1])
 
     Server(listener, session, reach, gpu.kernel).run()

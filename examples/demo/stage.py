@@ -1,4 +1,4 @@
-"""Where a scene is played: a pipe directory, stock or the guard's, the clients on it, a column of the screen."""
+"""Where a scene is played: a pipe directory, stock or the guard's, its clients, and a column of the screen."""
 
 import signal
 import time
@@ -45,17 +45,17 @@ class Place:
         return self._stage.programs
 
     def say(self, text: str) -> None:
-        """A live line."""
+        """Print a live line."""
         self._stage.screen.say(self._side, text)
 
     def start(self, name: str, argv: Sequence[str] | None = None, variables: Mapping[str, str] | None = None) -> Actor:
-        """Start a client; without a command line, a worker that computes until it is told to end."""
+        """Start a client; without a command line, a worker that computes until it is asked to end."""
         argv = self.programs.worker(UNTIL_TOLD) if argv is None else argv
         client = self._clients.start(argv, self.target.pipe_directory, name, variables)
         return Actor(name, client, self._stage.screen, self.say)
 
     def crowd(self, *names: str) -> list[Actor]:
-        """Start clients one after the other, each with its context and its first kernel done, none computing yet."""
+        """Start clients one after the other, each with a context and its first kernel done, none computing yet."""
         actors = []
         for name in names:
             actor = self.start(name)
@@ -64,13 +64,13 @@ class Place:
         return actors
 
     def under_mps(self, actors: Sequence[Actor]) -> list[Actor]:
-        """Those of them that `get_client_list` names."""
+        """Return those that `get_client_list` names."""
         listed = self.target.ui.all_clients()
         return [actor for actor in actors if actor.pid in listed]
 
     @contextmanager
     def terminated(self, actor: Actor) -> Iterator[Actor]:
-        """For a program that does not heed its input: SIGTERM at the end of the block, and its end waited for."""
+        """At the end of the block, SIGTERM a program that does not read its input, and wait for its end."""
         try:
             yield actor
         finally:
@@ -80,8 +80,8 @@ class Place:
             actor.client.finish(PATIENCE)
 
     def kill_control_daemon(self) -> None:
-        """SIGKILL the MPS control daemon that serves this place, and wait until it is gone."""
-        # Who holds the lock of its pipe directory, as the kernel says: drivers of 535 write no pid file.
+        """SIGKILL the MPS control daemon that serves this place, and wait for its end."""
+        # The holder of the lock in its pipe directory: drivers of branch 535 write no pid file.
         pid = file_lock.holder(self.daemon_directory() / "control_lock")
         if pid is None:
             raise SuiteError("there is no MPS control daemon to kill")
@@ -91,7 +91,7 @@ class Place:
         self.say(f"the MPS control daemon is killed{self._stage.screen.pid(pid)}")
 
     def daemon_directory(self) -> Path:
-        """The pipe directory of the MPS control daemon itself."""
+        """Return the pipe directory of the MPS control daemon itself."""
         return self.target.pipe_directory
 
 
@@ -100,28 +100,28 @@ class StockPlace(Place):
 
 
 class GuardedPlace(Place):
-    """The guard in the place of the MPS control daemon."""
+    """The guard in place of the MPS control daemon."""
 
     def __init__(self, guard: Guard, clients: Clients, stage: "Stage") -> None:
         super().__init__("guard", guard, clients, stage)
         self.guard = guard
-        # The configuration that the suite writes puts both side by side.
+        # The suite's configuration puts the run directory next to the pipe directory.
         self._root = guard.pipe_directory.parent
         self.ctl = Ctl(self._root / "run")
 
     def daemon_directory(self) -> Path:
-        """The lane's private pipe directory."""
+        """Return the lane's private pipe directory."""
         return Path(self.guard.lane()[0].pipe_directory)
 
     def parked(self, wanted: int) -> int:
-        """Wait until the guard says that it holds back that many clients; how many it does, at last."""
+        """Wait until the guard reports ``wanted`` parked clients; return the last reported number."""
         due = time.monotonic() + _PARKS
         while (parked := int(self.ctl.domain()["parked"])) < wanted and time.monotonic() < due:
-            time.sleep(_POLL)  # only the guard's answer tells, and it must be asked
+            time.sleep(_POLL)  # no event reports this, so the guard is polled
         return parked
 
     def standby_ready(self, session: str) -> None:
-        """Wait until a standby of that session says that it is ready; TimeoutError."""
+        """Wait until a standby of that session is ready; raise TimeoutError."""
         due = time.monotonic() + PATIENCE
         while not self.guard.ready_standbys(session):
             if time.monotonic() > due:
@@ -129,14 +129,14 @@ class GuardedPlace(Place):
             time.sleep(_POLL)
 
     def takeovers(self) -> list[str]:
-        """Wait until the guard tells of one; what came of all that it tells of, and from which lane to which."""
+        """Wait until the guard reports a failover; return outcome and lanes of each one reported."""
         due = time.monotonic() + PATIENCE
-        while not (told := self.guard.takeovers()) and time.monotonic() < due:
+        while not (found := self.guard.takeovers()) and time.monotonic() < due:
             time.sleep(_POLL)
-        return [f"{each['outcome']}, {each.get('lane')} to {each.get('to')}" for each in told]
+        return [f"{each['outcome']}, {each.get('lane')} to {each.get('to')}" for each in found]
 
     def show(self, *arguments: str) -> None:
-        """Run `mpsguard-ctl` and show what the user sees."""
+        """Run `mpsguard-ctl` and show its output."""
         printed = self.ctl.run(*arguments)
         lane, _ = self.guard.lane()
         pids = [client.process.pid for client in self.guard.clients()]
@@ -154,27 +154,27 @@ class Stage:
 
     @contextmanager
     def stock(self) -> Iterator[StockPlace]:
-        """A fresh stock daemon."""
+        """Start a fresh stock daemon."""
         with self.bench.stock() as daemon, Clients() as clients:
             yield StockPlace("stock", daemon, clients, self)
 
     @contextmanager
     def guarded(self, options: Options | None = None) -> Iterator[GuardedPlace]:
-        """A fresh guard with fresh lanes; its public sockets are held by us, as systemd holds them."""
+        """Start a fresh guard with fresh lanes; the tour holds its public sockets, as systemd does."""
         with self.bench.guard(held_sockets=True, options=options) as guard, Clients() as clients:
             yield GuardedPlace(guard, clients, self)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One scene: what it is called, what is about to happen, and how it is played on each side."""
+    """One scene: its name, its announcement, and how it is played on each side."""
 
     name: str
     announcement: str
     stock: Callable[[StockPlace], Cell] | None
-    """None where stock MPS has nothing that could be looked at."""
+    """None if there is nothing to observe on stock MPS."""
     guarded: Callable[[GuardedPlace], Cell]
     options: Options | None = None
-    """What it wants of the guard beyond its defaults."""
+    """Options of the guard, if the scene needs other than the defaults."""
     only_simulated: str | None = None
-    """Why it is left out on a GPU, and what shows it there."""
+    """Why it is left out on a GPU, and what shows the same there."""

@@ -1,4 +1,4 @@
-"""Plays the scenes one after the other in a private directory, and leaves nothing of them behind."""
+"""Plays the scenes in a private directory, and cleans up after them."""
 
 import shutil
 import signal
@@ -22,12 +22,16 @@ from tests.gpu.core.stop import stoppable
 P = TypeVar("P")
 
 Row = tuple[str, Cell, Cell]
-"""A scene's name and what was observed of stock MPS and through mpsguard."""
+"""A scene's name, and the observations of stock MPS and of mpsguard."""
 
 
 def play(scenes: Sequence[Scene], machine: Machine, screen: Screen, deadline: float) -> list[Row]:
-    """The rows of the summary. StopRunError after `deadline` seconds, on Ctrl-C, on SIGTERM, on a terminal's end."""
-    # Short: a socket's path has at most 107 bytes.
+    """Play all scenes and return the rows of the summary.
+
+    Raises:
+        StopRunError: after `deadline` seconds, on Ctrl-C, on SIGTERM, or when the terminal hangs up.
+    """
+    # A short path: a socket's path has at most 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="mpsguard-demo-"))
     try:
         with stoppable(deadline), _hangup_is_sigterm():
@@ -42,7 +46,7 @@ def play(scenes: Sequence[Scene], machine: Machine, screen: Screen, deadline: fl
 
 
 def _play(scene: Scene, stage: Stage) -> Row | None:
-    """The row of the scene; None if it is left out here."""
+    """Play a scene and return its row; None if it is left out here."""
     if scene.only_simulated and not stage.programs.simulated:
         stage.screen.left_out(scene.name, scene.only_simulated)
         return None
@@ -63,12 +67,12 @@ def _side(play_on: Callable[[P], Cell], place: Callable[[], AbstractContextManag
 
 @contextmanager
 def _hangup_is_sigterm() -> Iterator[None]:
-    """A terminal that goes away ends the tour as SIGTERM does."""
+    """Treat SIGHUP like SIGTERM."""
 
-    def pass_on(_number: int, _frame: FrameType | None) -> None:
+    def forward(_number: int, _frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    before = signal.signal(signal.SIGHUP, pass_on)
+    before = signal.signal(signal.SIGHUP, forward)
     try:
         yield
     finally:
@@ -77,7 +81,7 @@ def _hangup_is_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No second Ctrl-C stops the clean-up; it has deadlines of its own."""
+    """Ignore further signals during the clean-up, which has its own deadlines."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {each: signal.signal(each, signal.SIG_IGN) for each in signals}
     try:

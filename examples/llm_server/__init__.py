@@ -1,1 +1,1 @@
-"""A language model's token server whose weights, KV cache and requests outlive its process. See `__main__`."""
+"""A token server that keeps weights, KV cache and requests beyond its process. See `__main__`."""

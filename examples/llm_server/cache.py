@@ -1,4 +1,4 @@
-"""The KV cache: one sequence a slot, each as far as it has come, in memory that is given."""
+"""The KV cache in given memory: one sequence in each slot."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from mpsguard.client.torch_regions import Spec
 
 
 def specs(shape: Shape, slots: int) -> dict[str, Spec]:
-    """The tensors that a cache needs: keys and values of each layer, of shape (slot, head, place, dimension)."""
+    """Return the tensors of a cache: keys and values of each layer, of shape (slot, head, place, dimension)."""
     config = shape.config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dimension = config.hidden_size // config.num_attention_heads
@@ -20,10 +20,10 @@ def specs(shape: Shape, slots: int) -> dict[str, Spec]:
 
 
 class SlotCache(Cache):
-    """What a model of Hugging Face's takes as ``past_key_values``. Does not own the memory.
+    """The ``past_key_values`` of a Hugging Face model. Does not own the memory.
 
-    What lies before a sequence's place is never written again while the sequence is worked on: it is sealed by the
-    forward state that says how far the sequence has come.
+    Entries before a sequence's place are not written again while the sequence is computed; the published forward state
+    says where that place is.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -36,14 +36,14 @@ class SlotCache(Cache):
         self._where: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     def aim(self, slots: slice, places: torch.Tensor) -> None:
-        """Where the next pass writes: these slots, and for each of them ``places`` (slots, tokens), int64."""
+        """Set where the next pass writes: these slots, and for each of them ``places`` (slots, tokens), int64."""
         rows = torch.arange(slots.start, slots.stop, device=places.device)[:, None, None]
         self._slots, self._where = slots, (rows, self._head, places[:, None, :])
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new ones, of shape (slots, head, tokens, dimension), and give all of these slots'."""
+        """Write new entries of shape (slots, head, tokens, dimension), and return all entries of these slots."""
         self.keys[layer_idx].index_put_(self._where, key_states)
         self.values[layer_idx].index_put_(self._where, value_states)
         return self.keys[layer_idx][self._slots], self.values[layer_idx][self._slots]

@@ -1,7 +1,7 @@
-"""The steps: a prompt into the cache, and one token more for all sequences. Shapes never change, nor do results.
+"""Prefills a prompt into the cache, and computes one more token for all sequences, with constant shapes and results.
 
-A step takes a token and a place for every slot; slots that are not worked on are computed, too, at a place that nobody
-reads. So a token is the same whatever the other slots do, and whichever process computes it.
+A step takes a token and a place for every slot; unused slots are computed too, at a place that is never read. So a
+token does not depend on the other slots, nor on the process that computes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from examples.llm_server.cache import SlotCache
 from examples.llm_server.shapes import Shape
 
 _SLOW_WARMING = 3
-"""Passes before a graph is recorded: libraries choose and load their kernels in them."""
+"""Passes before a graph is recorded, in which libraries choose and load their kernels."""
 
 _SAME_EVERY_TIME: Final = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Attention whose sums are the same in every run. What PyTorch 2.11 chooses on an H200 for itself is not."""
+"""Attention kernels with the same sums in every run, unlike PyTorch 2.11's default on an H200."""
 
 
 class Next(NamedTuple):
-    """What a slot is given: the last token of its sequence, that token's place, and the request's seed."""
+    """The input of a slot: the last token of its sequence, that token's place, and the request's seed."""
 
     token: int
     place: int
@@ -30,7 +30,7 @@ class Next(NamedTuple):
 
 
 class Decoder:
-    """A model and a cache, at work. For one thread."""
+    """Runs a model with a cache. For one thread."""
 
     def __init__(self, model: Any, cache: SlotCache, shape: Shape, slots: int, device: torch.device) -> None:
         self._model = model
@@ -39,16 +39,17 @@ class Decoder:
         self._slots = slots
         self._device = device
         self._all_places = torch.arange(shape.places, device=device)
-        self._nobody = Next(0, shape.length, 0)
-        # The graph reads it where it lies. Nobody's place from the start: what is written elsewhere is somebody's.
-        self._input = torch.tensor([self._nobody] * slots, dtype=torch.int64, device=device)
+        self._idle = Next(0, shape.length, 0)
+        # The graph reads this tensor. Initially every slot is idle: writes to other places would damage sequences.
+        self._input = torch.tensor([self._idle] * slots, dtype=torch.int64, device=device)
         self._output = torch.zeros(slots, dtype=torch.int64, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def warm(self, *, record: bool) -> None:
         """Run everything once, and ``record`` the step as a CUDA graph if there is a GPU.
 
-        Writes to the cache where nobody reads, so that another process may be at work on the same memory.
+        Writes only to places of the cache that are never read, so that another process may be working in the same
+        memory.
         """
         for _ in range(_SLOW_WARMING):
             self._prefill_chunk(0, [0], self._shape.length, 0, scratch=True)
@@ -59,27 +60,27 @@ class Decoder:
             with torch.no_grad(), torch.cuda.graph(graph):
                 self._output.copy_(self._pass())
             self._graph = graph
-            # Once more: recording a graph empties PyTorch's stocks of memory, the GPU's and the host's. To fill them is
-            # a call of the driver, which can take 0.15 s while that tears down what a fault has hit.
+            # Once more: recording a graph empties PyTorch's memory caches, on the GPU and the host. Refilling them
+            # calls the driver, which can take 0.15 s while the driver cleans up after a fault.
             self._prefill_chunk(0, [0], self._shape.length, 0, scratch=True)
             self.step({})
         self.touch()
 
     def touch(self) -> float:
-        """The smallest operation on weights and cache, to its end."""
+        """Run the smallest operation on weights and cache, and wait for its end."""
         weight = next(iter(self._model.parameters()))
         return float((weight.view(-1)[:1].float() + self._cache.keys[-1].view(-1)[:1].float()).item())
 
     def prefill(self, slot: int, tokens: Sequence[int], seed: int) -> int:
-        """Compute a sequence from its start into a slot; the token that follows."""
+        """Compute a sequence from its start into a slot, and return the token that follows."""
         chosen = 0
         for start in range(0, len(tokens), self._shape.chunk):
             chosen = self._prefill_chunk(slot, tokens[start : start + self._shape.chunk], start, seed)
         return chosen
 
     def step(self, given: Mapping[int, Next]) -> dict[int, int]:
-        """One token more for each slot that is given."""
-        rows = [given.get(slot, self._nobody) for slot in range(self._slots)]
+        """Compute one more token for each given slot."""
+        rows = [given.get(slot, self._idle) for slot in range(self._slots)]
         self._input.copy_(torch.tensor(rows, dtype=torch.int64))
         if self._graph is None:
             self._step_eagerly()
@@ -100,8 +101,8 @@ class Decoder:
     def _prefill_chunk(self, slot: int, tokens: Sequence[int], start: int, seed: int, *, scratch: bool = False) -> int:
         padding = self._shape.chunk - len(tokens)
         ids = torch.tensor([[*tokens, *([0] * padding)]], device=self._device)
-        real = [self._nobody.place] * len(tokens) if scratch else list(range(start, start + len(tokens)))
-        places = torch.tensor([[*real, *([self._nobody.place] * padding)]], device=self._device)
+        real = [self._idle.place] * len(tokens) if scratch else list(range(start, start + len(tokens)))
+        places = torch.tensor([[*real, *([self._idle.place] * padding)]], device=self._device)
         with torch.no_grad():
             logits = self._forward(ids, places, slice(slot, slot + 1))[:, len(tokens) - 1]
         behind = torch.tensor([start + len(tokens)], device=self._device)
@@ -109,7 +110,7 @@ class Decoder:
 
     def _forward(self, ids: torch.Tensor, places: torch.Tensor, slots: slice) -> torch.Tensor:
         self._cache.aim(slots, places)
-        # Before the spare place, a token sees all that is not behind it; at it, it sees everything, and is not read.
+        # A token attends to all places up to its own: at the spare place to everything, but that result is unused.
         mask = self._all_places[None, None, None, :] <= places[:, None, :, None]
         with sdpa_kernel(_SAME_EVERY_TIME):
             result = self._model(

@@ -1,4 +1,4 @@
-"""The work of one process, from its start to the end of its turn: memory, takeover, and a token at a time."""
+"""The work of one process: prepare the memory, resume the published state, and compute one token at a time."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,19 +16,19 @@ from mpsguard.client import Role, Session
 
 
 class Settings(NamedTuple):
-    """The same for every process of a program."""
+    """Settings that every process of a program shares."""
 
     shape: Shape
     slots: int
-    """Requests that are worked on at a time."""
+    """Requests that are computed at a time."""
     seed: int
-    """Of the weights."""
+    """Seed of the weights."""
     device: torch.device
     mode: Mode
 
 
 class Engine:
-    """Owns the model's memory. `prepare` it, then `take_over`; from then on it is the writer's."""
+    """Owns the model's memory. Call `prepare`, then `resume`; from then on it is for the writer."""
 
     def __init__(self, session: Session, settings: Settings, events: Events) -> None:
         self._session = session
@@ -42,7 +42,7 @@ class Engine:
         """As published."""
 
     def prepare(self) -> None:
-        """Everything that can be done before this process is the one that works: from here on it is ready."""
+        """Do everything that is possible before this process is the writer; afterwards it is ready."""
         shape, slots, seed, device, mode = self._settings
         if mode is Mode.VAULT:
             make = self._session.role is Role.WRITER
@@ -51,7 +51,7 @@ class Engine:
             self._loaded = memory.cold(shape, slots, seed, device)
         else:
             loaded = memory.cold(shape, slots, seed, device)
-            # Libraries load and choose their kernels; a graph would keep the memory.
+            # Makes libraries load and choose their kernels. No graph is recorded, because it would keep the memory.
             self._decoder_on(loaded).warm(record=False)
             self._reloader = Reloader(loaded, shape, slots, device)
         if self._loaded is not None:
@@ -59,8 +59,8 @@ class Engine:
             self._decoder.warm(record=True)
         self._events.write("prepared", role=str(self._session.role), mode=str(mode))
 
-    def take_over(self) -> None:
-        """What is left to do once this process is the one that works: read where the work stands."""
+    def resume(self) -> None:
+        """Do what remains once this process is the writer: read the published state."""
         if self._reloader is not None:
             self._loaded = self._reloader.load()
             self._decoder = self._decoder_on(self._loaded)
@@ -68,24 +68,24 @@ class Engine:
         self._events.write("first_operation")
         found = self._session.state()
         if found is not None:
-            self.state = forward.inherited(forward.decode(found))
+            self.state = forward.after_failover(forward.decode(found))
             self._publish(self.state)
         cached = self._loaded is not None and self._loaded.cached
         self._uncached = {request.id for request in self.state.requests if not (cached and request.tokens)}
 
     def admit(self, request: Request) -> None:
-        """Begin a request; when this returns it survives this process."""
+        """Begin a request; on return it survives this process."""
         self._publish(forward.admitted(self.state, request))
         self._uncached.add(request.id)
 
     def forget(self, ids: Sequence[int]) -> None:
-        """When requests have been answered, or nobody waits for them."""
+        """Remove requests that have been answered, or of which the client has gone."""
         if ids:
             self._publish(forward.without(self.state, ids))
             self._uncached -= set(ids)
 
     def step(self) -> dict[int, int]:
-        """Compute and publish a token more for some requests; by their ids. Empty if there is nothing to do."""
+        """Compute and publish one more token for some requests, by their ids; empty if there is nothing to do."""
         chosen = forward.to_compute(self.state)
         decoder = self._working()
         first = next((request for request in chosen if request.id in self._uncached), None)
@@ -101,7 +101,7 @@ class Engine:
         return tokens
 
     def close(self) -> None:
-        """Let go of the memory. Safe to call twice."""
+        """Release the memory. Safe to call twice."""
         self._decoder = self._reloader = None
         if self._loaded is not None:
             self._loaded.close()

@@ -1,4 +1,4 @@
-"""The server's work without a network: a fixed list of requests, for measuring and for comparing token by token."""
+"""The server's work without a network: a fixed list of requests, for measurements and comparison of tokens."""
 
 import random
 
@@ -9,7 +9,7 @@ from examples.llm_server.state import Request
 
 
 def request(number: int, slot: int, *, prompt: int, tokens: int, vocabulary: int) -> Request:
-    """The request of that number: always the same one, ``prompt`` tokens long. Pure."""
+    """Return the request with that number: always the same, with ``prompt`` tokens. Pure."""
     chance = random.Random(number)  # noqa: S311 - no secret
     words = tuple(chance.randrange(vocabulary) for _ in range(prompt))
     return Request(number, slot, words, tokens, seed=number)
@@ -18,10 +18,10 @@ def request(number: int, slot: int, *, prompt: int, tokens: int, vocabulary: int
 def run(
     engine: Engine, events: Events, *, requests: int, slots: int, prompt: int, tokens: int, vocabulary: int
 ) -> None:
-    """Answer all requests; the ids go up from 0, and the state says how far others have come.
+    """Answer all requests; ids count from 0, and the state says how far previous processes have come.
 
-    Writes an event ``token`` for each step after it was published, with the tokens by request, and how many the request
-    has by then; and ``answer`` for each request that is over, with all its tokens.
+    Writes an event ``token`` after each published step, with the tokens by request and the number that each request
+    has; and ``answer`` for each finished request, with all its tokens.
     """
     while True:
         over = [r for r in engine.state.requests if r.over]

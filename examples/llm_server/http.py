@@ -1,7 +1,7 @@
-"""HTTP as bytes: a request from what has come so far, an answer from the tokens. Pure.
+"""HTTP as bytes: parses a request from the bytes received so far, formats an answer from its tokens. Pure.
 
-The answer is a function of the request's state alone, so that whoever goes on with it knows its bytes, and needs to be
-told only how many of them have been written.
+The answer depends only on the request's state, so a successor knows its bytes, and only needs the number of bytes that
+have been written.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from msgspec import Meta
 from examples.llm_server.state import Request
 
 MOST_BYTES: Final = 65536
-"""Of a request, head and body."""
+"""Maximum bytes of a request, head and body."""
 PATH: Final = b"/generate"
 
 _HEAD: Final = (
@@ -23,25 +23,25 @@ _HEAD: Final = (
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a peer asks for: POST /generate with this as JSON."""
+    """The JSON body of POST /generate."""
 
     prompt: str | tuple[Annotated[int, Meta(ge=0)], ...]
-    """Tokens, or a text whose UTF-8 bytes are taken for tokens: these models know no language."""
+    """Tokens, or a text; its UTF-8 bytes are used as tokens, since these models have no vocabulary of words."""
     max_tokens: Annotated[int, Meta(ge=1)] = 64
     seed: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The prompt's."""
+        """The tokens of the prompt."""
         return tuple(self.prompt.encode()) if isinstance(self.prompt, str) else self.prompt
 
 
-class Come(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True):
     """A whole request."""
 
     wanted: Wanted
     size: int
-    """Bytes that it took."""
+    """Its size in bytes."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -50,13 +50,13 @@ class Refused(msgspec.Struct, frozen=True):
     answer: bytes
 
 
-def parse(data: bytes, *, vocabulary: int, length: int) -> Come | Refused | None:
-    """The request at the start of ``data``; None if more must come.
+def parse(data: bytes, *, vocabulary: int, length: int) -> Received | Refused | None:
+    """Return the request at the start of ``data``; None if it is incomplete.
 
-    ``length``: tokens of prompt and answer together; a request for more is refused.
+    A request with more than ``length`` tokens, prompt and answer together, is refused.
     """
     if not data:
-        # For h11 it would be the end of the connection.
+        # h11 would take it for the end of the connection.
         return None
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_BYTES)
     body = b""
@@ -80,21 +80,21 @@ def parse(data: bytes, *, vocabulary: int, length: int) -> Come | Refused | None
         return _refuse(400, f"prompt: at least one token, each below {vocabulary}")
     if len(tokens) + wanted.max_tokens > length:
         return _refuse(400, f"prompt and max_tokens: {length} tokens together at most")
-    return Come(wanted, len(data) - len(connection.trailing_data[0]))
+    return Received(wanted, len(data) - len(connection.trailing_data[0]))
 
 
 def answer(request: Request) -> bytes:
-    """All of the answer as far as the request has come."""
+    """Return all of the answer that the request's tokens allow so far."""
     return _HEAD + b"".join(piece(index, token) for index, token in enumerate(request.tokens)) + end(request)
 
 
 def piece(index: int, token: int) -> bytes:
-    """The part of the answer that brings one token."""
+    """Return the part of the answer with one token."""
     return _chunk({"index": index, "token": token})
 
 
 def end(request: Request) -> bytes:
-    """What follows the last token; nothing as long as there is one to come."""
+    """Return what follows the last token; empty while more tokens are to come."""
     if not request.over:
         return b""
     given_up = {"error": f"given up: {request.deaths} processes died of it"}

@@ -1,4 +1,4 @@
-"""Where weights and cache lie: in the vault, or, to compare with, in the process alone."""
+"""Places weights and cache in the vault or, for comparison, in private memory."""
 
 from contextlib import ExitStack
 from enum import StrEnum
@@ -16,38 +16,38 @@ WEIGHTS, CACHE = "weights", "cache"
 
 
 class Mode(StrEnum):
-    """What a process has of the work before it goes on with it."""
+    """What a process has prepared before it takes over."""
 
     VAULT = "vault"
     """Everything: weights and cache are mapped."""
     COLD = "cold"
-    """Nothing: the model is made anew."""
+    """Nothing: the model is created anew."""
     RELOAD = "reload"
-    """A context, warm kernels, and the weights in pinned memory of the host, from which they are copied."""
+    """A context, warm kernels, and the weights in pinned host memory, from which they are copied."""
 
 
 class Loaded:
-    """A model with weights and a cache; owns what they lie in."""
+    """A model with weights and a cache; owns their memory."""
 
     def __init__(self, network: Any, slots: cache.SlotCache, owned: ExitStack, *, cached: bool) -> None:
         self.network = network
         self.slots = slots
         self.cached = cached
-        """Whether the cache holds what the process before has computed."""
+        """Whether the cache holds the sequences of the previous process."""
         self._owned = owned
 
     def close(self) -> None:
-        """Let go of the tensors, and unmap what was mapped."""
+        """Release the tensors, and unmap mapped memory."""
         self.network = self.slots = None  # type: ignore[assignment]
         self._owned.close()
 
 
 class OtherModelError(Exception):
-    """The session is another model's, or another server's."""
+    """The session belongs to another model, or another server."""
 
 
 def from_vault(session: Session, shape: Shape, slots: int, seed: int, device: torch.device, *, make: bool) -> Loaded:
-    """Map weights (read-only) and cache; ``make``: make and fill first what is not there. OtherModelError."""
+    """Map weights (read-only) and cache; with ``make``, create and fill missing ones. Raise OtherModelError."""
     with ExitStack() as owned:
         network = model.skeleton(shape)
         marks = f"{shape.name} seed {seed}".encode(), f"{shape.name} slots {slots}".encode()
@@ -59,7 +59,7 @@ def from_vault(session: Session, shape: Shape, slots: int, seed: int, device: to
 
 
 def cold(shape: Shape, slots: int, seed: int, device: torch.device) -> Loaded:
-    """Make all of it in memory of this process."""
+    """Create weights and cache in private memory."""
     network = model.skeleton(shape)
     model.put(network, model.private(model.specs(network), device))
     model.fill(network, seed)
@@ -69,10 +69,10 @@ def cold(shape: Shape, slots: int, seed: int, device: torch.device) -> Loaded:
 
 
 class Reloader:
-    """The weights in pinned memory of the host, of which a model is made again on the GPU."""
+    """The weights in pinned host memory, from which a model on the GPU is created."""
 
     def __init__(self, loaded: Loaded, shape: Shape, slots: int, device: torch.device) -> None:
-        """Takes the weights of what was `cold`, which is closed."""
+        """Copy the weights of a `cold` model to the host, and close the model."""
         self._shape, self._slots, self._device = shape, slots, device
         named = [*loaded.network.named_parameters(), *loaded.network.named_buffers()]
         wanted = model.specs(loaded.network)
@@ -86,7 +86,7 @@ class Reloader:
         self._network = model.skeleton(shape)
 
     def load(self) -> Loaded:
-        """Copy them to the GPU."""
+        """Copy the weights to the GPU."""
         tensors = {name: tensor.to(self._device, non_blocking=True, copy=True) for name, tensor in self._host.items()}
         model.put(self._network, tensors)
         places = model.private(cache.specs(self._shape, self._slots), self._device)
@@ -118,7 +118,7 @@ def _cache(session: Session, wanted: dict[str, Spec], device: torch.device, mark
 
 
 def _is_whole(session: Session, name: str, mark: bytes) -> bool:
-    """Whether the region is there and finished; one that its maker did not finish is released. OtherModelError."""
+    """Return whether the region exists and is finished; a writer releases an unfinished one. Raise OtherModelError."""
     try:
         found = session.describe(name)
     except UnknownRegionError:
@@ -134,7 +134,7 @@ def _is_whole(session: Session, name: str, mark: bytes) -> bool:
 
 
 def _clear(tensors: dict[str, torch.Tensor]) -> None:
-    # What is masked is multiplied by zero, and must be a number for that.
+    # Masked values are multiplied by zero, so they must not be NaN.
     for tensor in tensors.values():
         tensor.zero_()
 
@@ -145,7 +145,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _unmap(state: StateDict) -> None:
-    # Something of PyTorch's may hold a tensor still (a recorded graph); then the end of the process unmaps it.
+    # PyTorch may still hold a tensor (a recorded graph); then the end of the process unmaps it.
     try:
         state.close()
     except BufferError:

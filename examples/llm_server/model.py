@@ -1,4 +1,4 @@
-"""The model: its structure from a configuration, its weights from memory that is given."""
+"""The model: its structure from a configuration, its weights in given memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from mpsguard.client.torch_regions import Spec
 
 
 def skeleton(shape: Shape) -> Any:
-    """The model without memory (PyTorch's meta device)."""
+    """Return the model without memory (PyTorch's meta device)."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
             shape.config(), dtype=getattr(torch, shape.dtype), attn_implementation="sdpa"
@@ -20,13 +20,13 @@ def skeleton(shape: Shape) -> Any:
 
 
 def specs(model: Any) -> dict[str, Spec]:
-    """The tensors that a model needs: parameters (tied ones once) and buffers, saved or not."""
+    """Return the tensors that a model needs: parameters (tied ones once) and buffers, saved or not."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: Spec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in named}
 
 
 def private(wanted: Mapping[str, Spec], device: torch.device, *, pinned: bool = False) -> dict[str, torch.Tensor]:
-    """Memory of this process' own for such tensors."""
+    """Allocate such tensors in private memory."""
     return {
         name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device, pin_memory=pinned)
         for name, spec in wanted.items()
@@ -34,7 +34,7 @@ def private(wanted: Mapping[str, Spec], device: torch.device, *, pinned: bool = 
 
 
 def put(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Have the model use these tensors, which stay where they are."""
+    """Make the model use these tensors without copying them."""
     parameters = {name for name, _ in model.named_parameters()}
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
@@ -47,6 +47,6 @@ def put(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def fill(model: Any, seed: int) -> None:
-    """Random weights, the same for the same seed on the same kind of device, by the model's own rules."""
+    """Set random weights by the model's own rules, equal for the same seed on the same kind of device."""
     torch.manual_seed(seed)
     model.init_weights()

@@ -1,7 +1,7 @@
-"""Connections, one request each: which bytes have come, and which are still to be written.
+"""Connections with one request each: reads the request, and writes the answer as far as the kernel accepts it.
 
-Nothing is taken out of a connection before the request is published, and nothing is written that was not: what the
-kernel has of it and what the state says are enough for the next process.
+A request stays in the socket until it is published, and only published tokens are written. So the kernel's queue and
+the published state are all that the successor needs.
 """
 
 import select
@@ -15,25 +15,25 @@ from examples.llm_server import http
 from mpsguard.client import tcp_progress
 
 REQUEST_DEADLINE: Final = 30.0
-"""Seconds in which a request must have come."""
+"""Seconds for a request to arrive."""
 LINGER: Final = 5.0
-"""Seconds in which the peer of an answer that is written must have closed; then we do."""
+"""Seconds for the peer to close after the answer was written; then the server closes."""
 
 
 class Peer:
-    """One connection; owns the socket. ``tag`` is its name with the supervisor, and its request's id."""
+    """One connection; owns the socket. ``tag`` names it for the supervisor, and is its request's id."""
 
     def __init__(self, sock: socket.socket, tag: int) -> None:
         self.sock = sock
         self.tag = tag
-        self.come: http.Come | None = None
-        """Its request, when it is whole."""
+        self.received: http.Received | None = None
+        """Its request, once it is whole."""
         self.finished = False
-        """Whether all of the answer has been given to `write`."""
+        """Whether the whole answer was passed to `write`."""
         self.gone = False
         """Whether the connection is broken, or ended too early."""
         self.dropped = False
-        """Whether the supervisor was told to let go of it."""
+        """Whether the supervisor was told to drop it."""
         self._pending = b""
         self._left = 0
         self._due = time.monotonic() + REQUEST_DEADLINE
@@ -43,15 +43,15 @@ class Peer:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the descriptor, for selectors."""
         return self.sock.fileno()
 
     @property
     def events(self) -> int:
-        """What is waited for."""
+        """The events to wait for."""
         if self._pending:
             return selectors.EVENT_WRITE
-        reading = self._shut or (self.come is None and not self.finished)
+        reading = self._shut or (self.received is None and not self.finished)
         return selectors.EVENT_READ if reading else 0
 
     @property
@@ -61,17 +61,17 @@ class Peer:
 
     @property
     def written_out(self) -> bool:
-        """Whether the kernel has all of the answer."""
+        """Whether the kernel has accepted the whole answer."""
         return self.finished and not self._pending
 
     def resume(self, answer: bytes) -> None:
-        """Go on with an answer of which the process before has written the beginning."""
+        """Continue an answer of which the previous process has written the beginning."""
         done = self.written()
         if not self.gone:
             self.write(answer[done:])
 
     def written(self) -> int:
-        """Bytes that were written to the connection, by whatever process."""
+        """Return the number of bytes written to the connection by all processes."""
         try:
             return tcp_progress.written(self.sock)
         except OSError:
@@ -79,7 +79,7 @@ class Peer:
             return 0
 
     def look(self, *, vocabulary: int, length: int) -> None:
-        """Look for a whole request; leaves it where it is. A wrong one is answered."""
+        """Look for a whole request without reading it from the socket. An invalid one is answered."""
         try:
             data = self.sock.recv(http.MOST_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
@@ -87,21 +87,21 @@ class Peer:
         except OSError:
             data = b""
         found = http.parse(data, vocabulary=vocabulary, length=length) if data else None
-        if isinstance(found, http.Come):
-            self.come = found
+        if isinstance(found, http.Received):
+            self.received = found
             self._left = found.size
         elif isinstance(found, http.Refused):
             self.finished = True
-            # A process before may have answered it already.
+            # The previous process may have answered it already.
             self.resume(found.answer)
         elif not data or self._ended():
             self.gone = True
         else:
-            # Readable again when more has come, not because of what lies there.
+            # Readable again only when more bytes have come.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(data) + 1)
 
     def take_request(self) -> None:
-        """Take what was looked at out of the socket: it is published."""
+        """Read the request from the socket, after it was published."""
         while self._left > 0:
             try:
                 data = self.sock.recv(self._left)
@@ -112,12 +112,12 @@ class Peer:
             self._left -= len(data)
 
     def write(self, data: bytes) -> None:
-        """Add to the answer, and give the kernel what it takes."""
+        """Append to the answer, and write what the kernel accepts."""
         self._pending += data
-        self.go_on()
+        self.flush()
 
-    def go_on(self) -> None:
-        """Write what is pending; after the end, wait for the peer's."""
+    def flush(self) -> None:
+        """Write pending bytes; after the end, wait for the peer to close."""
         try:
             while self._pending:
                 self._pending = self._pending[self.sock.send(self._pending) :]
@@ -132,7 +132,10 @@ class Peer:
             self.sock.close()
 
     def finish(self) -> None:
-        """All is written: say so to the peer, and wait for it to close; a reset could take the answer's end away."""
+        """Shut down the sending side and wait for the peer to close.
+
+        Closing at once could cause a reset, which can destroy the end of the answer.
+        """
         self._shut = True
         self._due = time.monotonic() + LINGER
         try:
@@ -141,10 +144,10 @@ class Peer:
         except OSError:
             self.gone = True
             return
-        self.go_on()
+        self.flush()
 
     def expire(self, now: float) -> None:
-        """Give up on a peer that keeps us waiting."""
+        """Give up on a peer after its deadline."""
         if self.events == selectors.EVENT_READ and now > self._due:
             self.gone = True
 

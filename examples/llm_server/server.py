@@ -1,10 +1,10 @@
-"""The HTTP side: connections in, tokens out as they come, one thread.
+"""The HTTP side: accepts connections and streams tokens as they are computed, on one thread.
 
-Connections are used inside the supervisor's gate alone, and the GPU outside: a process that is inside the driver when
-its turn is over holds nobody up.
+Connections are used only inside the supervisor's I/O fence, and the GPU only outside: a superseded process that is
+inside the driver delays no other process.
 
-Order is what makes a takeover whole. A request is published, then taken out of its socket. A token is published, then
-written. An answer's end is written, then the supervisor drops the connection, then the state forgets the request.
+The order of steps makes a failover lossless. A request is published, then read from its socket. A token is published,
+then written. An answer's end is written, then the supervisor drops the connection, then the state forgets the request.
 """
 
 import selectors
@@ -20,9 +20,9 @@ from examples.llm_server.state import Request, State
 from mpsguard.client.kept_connections import KeptConnections, NotKeptError
 
 _PAUSE: Final = 0.2
-"""Seconds to leave a connection in the backlog that nobody can keep, and between looks at deadlines."""
+"""Seconds to leave a connection that cannot be kept in the backlog, and between checks of deadlines."""
 MOST_PEERS: Final = 256
-"""Connections at a time; others wait in the backlog."""
+"""Maximum number of connections; others wait in the backlog."""
 
 
 class Work(Protocol):
@@ -34,10 +34,10 @@ class Work(Protocol):
         """Begin and publish a request."""
 
     def step(self) -> Mapping[int, int]:
-        """Compute and publish a token more for some requests."""
+        """Compute and publish one more token for some requests."""
 
     def forget(self, ids: Sequence[int]) -> None:
-        """Publish that requests are no more."""
+        """Publish the removal of requests."""
 
 
 class Server:
@@ -65,28 +65,30 @@ class Server:
         self._accept_again = 0.0
         self._stopped = False
         listener.setblocking(False)
-        taken = connections.take()
+        kept = connections.take()
         with connections.in_use():
-            self._take_over(taken)
+            self._resume(kept)
 
     def stop(self) -> None:
-        """Have `run` return soon; for a signal handler."""
+        """Make `run` return soon; for a signal handler."""
         self._stopped = True
 
     def run(self) -> None:
-        """Serve. Raises what publishing and computing raise.
+        """Serve until `stop`.
 
-        StaleGenerationError or SupersededError once another process goes on.
+        Raises:
+            StaleGenerationError, SupersededError: another process has taken over.
+            Exception: publishing or computing failed.
         """
         while not self._stopped:
             self._register(time.monotonic())
             busy = bool(forward.to_compute(self._work.state))
-            heard = self._selector.select(0 if busy else _PAUSE)
-            if any(key.data is None for key, _ in heard):
-                # Asked only when somebody waits: the supervisor may be starting a standby.
+            ready = self._selector.select(0 if busy else _PAUSE)
+            if any(key.data is None for key, _ in ready):
+                # Only when a connection waits: the supervisor may be busy starting a standby.
                 self._accept()
             with self._connections.in_use():
-                for key, events in heard:
+                for key, events in ready:
                     if isinstance(key.data, Peer):
                         self._serve(key.data, events)
                 self._admit()
@@ -103,20 +105,20 @@ class Server:
         self._peers.clear()
         self._selector.close()
 
-    def _take_over(self, taken: Mapping[int, socket.socket]) -> None:
-        """Go on with the connections of the process before."""
-        for tag, sock in taken.items():
+    def _resume(self, kept: Mapping[int, socket.socket]) -> None:
+        """Continue the connections of the previous process."""
+        for tag, sock in kept.items():
             peer = self._peers[tag] = Peer(sock, tag)
             request = self._work.state.request(tag)
             self._next_tag = max(self._next_tag, tag + 1)
             if request is not None:
-                peer.come = http.Come(http.Wanted(request.prompt, request.limit, request.seed), 0)
+                peer.received = http.Received(http.Wanted(request.prompt, request.limit, request.seed), 0)
                 peer.finished = request.over
                 peer.resume(http.answer(request))
             else:
-                # Not published, so not answered, unless it was forgotten since, or refused.
+                # Not in the state: it was not answered, or it was refused, or answered and forgotten.
                 peer.look(vocabulary=self._vocabulary, length=self._length)
-                peer.finished = peer.finished or (peer.come is None and peer.written() > 0)
+                peer.finished = peer.finished or (peer.received is None and peer.written() > 0)
         self._work.forget([r.id for r in self._work.state.requests if r.id not in self._peers])
 
     def _accept(self) -> None:
@@ -145,19 +147,19 @@ class Server:
                 self._selector.register(fd, events, peer)
 
     def _serve(self, peer: Peer, events: int) -> None:
-        if events & selectors.EVENT_READ and peer.come is None and not peer.finished:
+        if events & selectors.EVENT_READ and peer.received is None and not peer.finished:
             peer.look(vocabulary=self._vocabulary, length=self._length)
         else:
-            peer.go_on()
+            peer.flush()
 
     def _admit(self) -> None:
         for peer in self._peers.values():
             slot = forward.free_slot(self._work.state, self._slots)
             if slot is None:
                 return
-            new = peer.come is not None and not (peer.finished or peer.gone or peer.dropped)
-            if peer.come is not None and new and self._work.state.request(peer.tag) is None:
-                wanted = peer.come.wanted
+            new = peer.received is not None and not (peer.finished or peer.gone or peer.dropped)
+            if peer.received is not None and new and self._work.state.request(peer.tag) is None:
+                wanted = peer.received.wanted
                 request = Request(peer.tag, slot, wanted.tokens, wanted.max_tokens, wanted.seed)
                 self._work.admit(request)
                 peer.take_request()

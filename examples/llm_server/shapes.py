@@ -1,7 +1,7 @@
 """The models: shapes of well-known ones, and small ones for machines without a GPU.
 
-Weights are random and seeded, so that nothing is downloaded; what a model says means nothing, but depends on all it was
-given before, as a trained one's words do.
+Weights are random and seeded, so nothing is downloaded. The output has no meaning, but depends on the whole input, as
+that of a trained model does.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 from transformers import GPT2Config, LlamaConfig
 
 SPARE: Final = 8
-"""Places behind the ones that a sequence may use. Padding and warming write there, and nobody reads it."""
+"""Places behind those that a sequence may use. Padding and warming write there, and they are never read."""
 
 _TINY_SPREAD: Final = 0.3
-"""Standard deviation of a tiny model's weights: with the usual 0.02 so narrow a model would hardly look back."""
+"""Standard deviation of a tiny model's weights: with the usual 0.02, so narrow a model would hardly use its context."""
 
 
 class Shape(NamedTuple):
@@ -22,15 +22,15 @@ class Shape(NamedTuple):
     name: str
     config: Callable[[], Any]
     dtype: str
-    """PyTorch's name of the weights' and the cache's type."""
+    """PyTorch's name of the type of weights and cache."""
     length: int
-    """Tokens that a sequence may have, prompt and all; with `SPARE`, a multiple of 8."""
+    """Maximum tokens of a sequence, prompt included; with `SPARE`, a multiple of 8."""
     chunk: int
     """Tokens of a prompt that are computed at once."""
 
     @property
     def places(self) -> int:
-        """Of the cache, for each sequence."""
+        """Places of the cache for each sequence."""
         return self.length + SPARE
 
 

@@ -1,7 +1,7 @@
-"""The forward state: all that the next process must know, beside weights and KV cache. Pure.
+"""The forward state: everything that the successor must know besides weights and KV cache. Pure.
 
-Tokens are computed from what came before them and from the request's seed alone. What is written here counts: a token
-is shown to nobody before the state that has it is published, and one that was not published is computed again.
+Each token depends only on the tokens before it and on the request's seed. Published tokens count: a token is sent to
+the client only after the state that contains it was published, and one that was not published is computed again.
 """
 
 import array
@@ -17,15 +17,15 @@ VERSION: Final = 1
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request that is being worked on."""
+    """A request that is being computed."""
 
     id: int
-    """Of its connection."""
+    """Tag of its connection."""
     slot: int
-    """Which sequence of the KV cache is its."""
+    """Its sequence in the KV cache."""
     prompt: tuple[int, ...]
     limit: int
-    """Tokens that are wanted."""
+    """Number of tokens wanted."""
     seed: int
     tokens: tuple[int, ...] = ()
     deaths: int = 0
@@ -43,14 +43,14 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """All requests, and how far the work has come."""
+    """All requests with their progress."""
 
     requests: tuple[Request, ...] = ()
     next_id: int = 0
-    """The id of the next request; none is used twice."""
+    """The id of the next request; ids are never reused."""
 
     def request(self, id: int) -> Request | None:  # noqa: A002 - its name everywhere
-        """The one of that id."""
+        """Return the request with that id, or None."""
         return next((request for request in self.requests if request.id == id), None)
 
 
@@ -75,7 +75,7 @@ class _Whole(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 def encode(state: State) -> bytes:
-    """As bytes, 4 for each token."""
+    """Return the encoded state, with 4 bytes for each token."""
     packed = tuple(
         _Packed(r.id, r.slot, _pack(r.prompt), r.limit, r.seed, _pack(r.tokens), r.deaths) for r in state.requests
     )
@@ -83,7 +83,7 @@ def encode(state: State) -> bytes:
 
 
 def decode(data: bytes) -> State:
-    """What `encode` made; StateError."""
+    """Decode a state; raise StateError."""
     try:
         whole = msgspec.msgpack.decode(data, type=_Whole)
         if whole.version != VERSION:
@@ -98,25 +98,25 @@ def decode(data: bytes) -> State:
 
 
 def capacity(slots: int, length: int) -> int:
-    """Bytes that a state has at most."""
+    """Return the maximum size of a state in bytes."""
     return 64 + slots * (4 * length + 64)
 
 
 def free_slot(state: State, slots: int) -> int | None:
-    """The lowest that no request has."""
-    taken = {request.slot for request in state.requests}
-    return next((slot for slot in range(slots) if slot not in taken), None)
+    """Return the lowest unused slot, or None."""
+    used = {request.slot for request in state.requests}
+    return next((slot for slot in range(slots) if slot not in used), None)
 
 
 def admitted(state: State, request: Request) -> State:
-    """With one request more; ValueError if its slot or id is another's."""
+    """Return the state with one more request; raise ValueError if its slot or id is in use."""
     if any(other.slot == request.slot or other.id == request.id for other in state.requests):
         raise ValueError(f"request {request.id} in slot {request.slot}: another one is there")
     return State((*state.requests, request), max(state.next_id, request.id + 1))
 
 
 def advanced(state: State, tokens: Mapping[int, int]) -> State:
-    """With one token more for each request named (by id)."""
+    """Return the state with one more token for each request named (by id)."""
     return msgspec.structs.replace(
         state,
         requests=tuple(
@@ -127,12 +127,12 @@ def advanced(state: State, tokens: Mapping[int, int]) -> State:
 
 
 def without(state: State, ids: Sequence[int]) -> State:
-    """When requests have been answered, or nobody waits for them any more."""
+    """Return the state without some requests."""
     return msgspec.structs.replace(state, requests=tuple(r for r in state.requests if r.id not in ids))
 
 
-def inherited(state: State) -> State:
-    """As a process finds it whose predecessor has died: a death more for each request that was being computed."""
+def after_failover(state: State) -> State:
+    """Return the state for a successor: one more death for each request that was being computed."""
     computed = {request.id for request in to_compute(state)}
     return msgspec.structs.replace(
         state,
@@ -143,7 +143,7 @@ def inherited(state: State) -> State:
 
 
 def to_compute(state: State) -> tuple[Request, ...]:
-    """Which requests get a token next: all, but one alone as long as some may be what processes die of."""
+    """Return the requests that get a token next: the first suspect alone, or all if none is suspect."""
     open_ = tuple(request for request in state.requests if not request.over)
     suspects = [request for request in open_ if request.deaths > 1]
     return (min(suspects, key=lambda request: request.id),) if suspects else open_

@@ -1,1 +1,1 @@
-"""A training loop whose weights and optimiser outlive its process. See `__main__`."""
+"""A training loop that keeps weights and optimiser state beyond its process. See `__main__`."""

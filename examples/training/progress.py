@@ -1,8 +1,8 @@
-"""Which step is whole, and where: the forward state. Pure.
+"""The forward state: which step is whole, and in which copy. Pure.
 
-There are three copies of all that a step changes. A step reads the one that is whole and writes another one, so a
-process that dies in the middle leaves the last step as it was. The third is for who goes on: a process that was fenced
-off may still be writing to the second for a moment.
+There are three copies of everything that a step changes. A step reads the whole copy and writes another one, so a
+process that dies in the middle leaves the last step intact. The third copy is for the successor: a process that was
+fenced off may still be writing to the second one for a moment.
 """
 
 from typing import Annotated, Final
@@ -18,38 +18,38 @@ class ProgressError(Exception):
 
 
 class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is published after each step."""
+    """The state that is published after each step."""
 
     step: Annotated[int, Meta(ge=0)]
-    """Steps that are done."""
+    """Number of finished steps."""
     copy: Annotated[int, Meta(ge=0, lt=COPIES)]
-    """Which copy has them."""
+    """The copy that holds them."""
     target: Annotated[int, Meta(ge=0, lt=COPIES)]
-    """Which copy the next step writes."""
+    """The copy that the next step writes."""
     loss: float | None = None
-    """Of the last step."""
+    """Loss of the last step."""
 
 
 def encode(progress: Progress) -> bytes:
-    """As bytes."""
+    """Return the encoded state."""
     return msgspec.json.encode(progress)
 
 
 def decode(data: bytes) -> Progress:
-    """What `encode` made; ProgressError."""
+    """Decode a state; raise ProgressError."""
     try:
         return msgspec.json.decode(data, type=Progress)
     except msgspec.DecodeError as error:
         raise ProgressError(f"not a state: {error}") from None
 
 
-def inherited(progress: Progress) -> Progress:
-    """As a process publishes it, before it does anything, whose predecessor has ended, or may be about to."""
+def after_failover(progress: Progress) -> Progress:
+    """Return the state that a successor publishes before it does anything else: with a target of its own."""
     return msgspec.structs.replace(progress, target=_other(progress.copy, progress.target))
 
 
 def advanced(progress: Progress, loss: float) -> Progress:
-    """When the next step is whole."""
+    """Return the state after the next step."""
     return Progress(progress.step + 1, progress.target, _other(progress.copy, progress.target), loss)
 
 

@@ -1,4 +1,4 @@
-"""All that a training step changes, on memory that is given: the parameters and the optimiser's state."""
+"""Everything that a training step changes, in given memory: the parameters and the optimiser's state."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ INPUTS, OUTPUTS, WIDTH, BATCH = 32, 8, 128, 64
 
 
 def network() -> Any:
-    """The model: small, of what models are made of."""
+    """Return the model: small, with typical layers."""
     return torch.nn.Sequential(
         torch.nn.Linear(INPUTS, WIDTH),
         torch.nn.GELU(),
@@ -23,7 +23,7 @@ def network() -> Any:
 
 
 def batch(step: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of a step: a function of its number."""
+    """Return inputs and targets of a step, which depend on its number only."""
     generator = torch.Generator().manual_seed(step)
     inputs = torch.randn(BATCH, INPUTS, generator=generator)
     targets = torch.sin(3 * inputs[:, :OUTPUTS]) + inputs[:, OUTPUTS : 2 * OUTPUTS]
@@ -31,7 +31,7 @@ def batch(step: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def specs() -> dict[str, Spec]:
-    """The tensors of one replica."""
+    """Return the tensors of one replica."""
     with torch.device("meta"):
         parameters = dict(network().named_parameters())
     wanted: dict[str, Spec] = {}
@@ -60,7 +60,7 @@ class Replica:
             self._optimizer.state[parameter] = {part: self._tensors[f"{name}/{part}"] for part in parts}
 
     def fill(self, seed: int) -> None:
-        """Begin: random parameters, and an optimiser that has seen nothing."""
+        """Initialise: random parameters, and an empty optimiser state."""
         torch.manual_seed(seed)
         first = dict(network().named_parameters())
         with torch.no_grad():
@@ -69,7 +69,7 @@ class Replica:
                 tensor.copy_(first[parameter]) if part == "value" else tensor.zero_()
 
     def step(self, before: "Replica", number: int, device: torch.device) -> float:
-        """Become what ``before`` is after one step more; the step's loss. Done when it returns."""
+        """Compute the step that follows ``before`` and return its loss; finished on return."""
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 tensor.copy_(before._tensors[name])

@@ -106,7 +106,7 @@ class Channel(Surface[tuple[Said, ...]]):
             elif isinstance(message, wire.Fence):
                 passage = gate.passage()
                 try:
-                    desk.give_passage(message, passage)
+                    desk.give_fence_pass(message, passage)
                 finally:
                     os.close(passage)
 

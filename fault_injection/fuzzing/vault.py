@@ -32,7 +32,7 @@ MESSAGES: Final = (
     wire.Names(9, "a"),
     wire.Acquire(10),
     wire.Leave(11),
-    wire.GetRecord(12),
+    wire.GetStateBuffer(12),
     wire.Ready(13),
 )
 _PLAIN: Final[tuple[dict[str, Any], ...]] = tuple(

@@ -53,7 +53,7 @@ class Server:
         self._listener = listener
         self._reached = reach
         self._operate = operate
-        self._connections = KeptConnections.from_environment(gated=GATED_VARIABLE in os.environ)
+        self._connections = KeptConnections.from_environment(io_fence=GATED_VARIABLE in os.environ)
         self._sockets: dict[int, socket.socket] = {}
         self._sent: dict[int, int] = {}
         """Bytes written to each connection."""
@@ -162,11 +162,11 @@ class Server:
 
     def _step(self) -> None:
         """One token for each whose turn it is."""
-        turn = self._state.book.turn(tag for tag, known in self._state.known.items() if not known.complete)
+        turn = self._state.book.next_step(tag for tag, known in self._state.known.items() if not known.complete)
         known, book = dict(self._state.known), self._state.book
         for tag in turn.skip:
             known[tag] = replace(known[tag], skipped=True)
-            book = book.over(tag)
+            book = book.finished(tag)
         if not turn.run and not turn.skip:
             return
         self._state = State(known, turn.run, book)
@@ -174,7 +174,7 @@ class Server:
         for tag in turn.run:
             self._compute(known[tag])
             known[tag] = replace(known[tag], tokens=known[tag].tokens + 1)
-            book = book.went_on(tag, known[tag].tokens)
+            book = book.progressed(tag, known[tag].tokens)
         self._operate()
         self._reach(Point.COMPUTED)
         self._state = State(known, (), book)
@@ -217,7 +217,7 @@ class Server:
             known = {tag: known for tag, known in self._state.known.items() if tag not in over}
             book = self._state.book
             for tag in over:
-                book = book.over(tag)
+                book = book.finished(tag)
             self._state = State(known, (), book)
             self._publish()
 

@@ -1,4 +1,4 @@
-"""What an application imports: sessions and regions whose memory outlives the process, and its forward state.
+"""The application's interface: sessions and regions that outlive the process, and the forward state.
 
     from mpsguard import client
 
@@ -9,10 +9,10 @@
             state = session.state()  # None: nothing was published yet
             session.publish(b"step 7")
 
-`mpsguard.client.mapped` (host memory) and `mpsguard.client.cuda` make, map and place such memory.
+`mpsguard.client.mapped` (host memory) and `mpsguard.client.cuda` allocate, place and map such memory.
 
-Importing this takes the standard library and msgspec, nothing of the guard. Every refusal is a `VaultError`, with a
-code.
+Importing this package needs only the standard library and msgspec, and no part of the guard's daemon. Every refusal is
+a `VaultError` with a code.
 """
 
 from mpsguard.client.membership import join

@@ -1,4 +1,4 @@
-"""The record of the forward state, mapped: published by the writer, read by anybody."""
+"""The mapped state buffer: the writer publishes in it, every process of the session reads it."""
 
 import mmap
 import os
@@ -9,14 +9,14 @@ from mpsguard.vault.state_buffer import Publisher, State
 
 
 class UnmappedError(StaleGenerationError):
-    """Another thread has closed it meanwhile: the session has another record by now, or is closed."""
+    """Another thread has closed the buffer: the session has a new one, or is closed."""
 
 
 class ForwardState:
-    """Owns the mapping of one generation's record."""
+    """Owns the mapping of one generation's state buffer."""
 
     def __init__(self, fd: int, capacity: int, generation: int, *, writable: bool) -> None:
-        """Map ``fd``, which is closed in any case."""
+        """Map ``fd`` and close it, also on failure."""
         self.generation = generation
         self._closed = False
         self._capacity = capacity
@@ -28,28 +28,28 @@ class ForwardState:
         self.publisher = Publisher(memoryview(self._memory), capacity, generation) if writable else None
 
     def latest(self) -> State | None:
-        """The newest whole state, None if there is none; UnmappedError."""
+        """Return the newest whole state or None; raise UnmappedError."""
         return state_buffer.latest(self._read, self._capacity)
 
     def is_of(self, generation: int, *, writable: bool) -> bool:
-        """Whether it is the record of that generation, mapped in that way."""
+        """Return whether this is the buffer of that generation, mapped with that access."""
         return self.generation == generation and (self.publisher is not None) == writable
 
     def is_over(self) -> bool:
-        """Whether another generation has begun, in another record; UnmappedError."""
+        """Return whether a new generation has begun in another buffer; raise UnmappedError."""
         return state_buffer.is_over(self._read)
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the buffer."""
         self._closed = True
         if self.publisher is not None:
             self.publisher.close()
         self._memory.close()
 
     def check_mapped(self) -> None:
-        """UnmappedError if it is closed."""
+        """Raise UnmappedError if the buffer was closed."""
         if self._closed:
-            raise UnmappedError("this session was closed, or has another record, meanwhile")
+            raise UnmappedError("this session was closed, or has another state buffer now")
 
     def _read(self, at: int, length: int) -> bytes:
         try:

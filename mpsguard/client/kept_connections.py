@@ -1,21 +1,21 @@
-"""Network connections that outlive the process that serves them: kept by the supervisor, `mpsguard run --standby`.
+"""Network connections that outlive their process, because the supervisor (`mpsguard run --standby`) keeps copies.
 
-    connections = Connections.from_environment(gated=True)
+    connections = KeptConnections.from_environment(io_fence=True)
     while (sock := connections.accept(listener, tag=next_tag)) is not None: ...
     ...
     with connections.in_use():
         sock.send(answer)
     ...
-    connections.drop(tag)   # when it is over
+    connections.drop(tag)   # when the connection is no longer needed
     sock.close()
 
 and in the process that was promoted:
 
     for tag, sock in connections.take().items():
-        sent = stream.written(sock)   # what lies behind it is still to be written
+        sent = tcp_progress.written(sock)   # continue behind these bytes
 
-What is read from a connection and not yet published is lost with the process: look at a request with MSG_PEEK, publish
-what is to be done about it, and only then take it out of the socket.
+Bytes that were read from a connection and not yet published are lost with the process: look at a request with MSG_PEEK,
+publish what is to be done about it, and only then read it from the socket.
 """
 
 import os
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from mpsguard.client.supervisor_channel import DeskClosedError, NotKeptError, SupervisorChannel
+from mpsguard.client.supervisor_channel import NotKeptError, SupervisorChannel, SupervisorGoneError
 from mpsguard.linux.fd_closer import close_all
 from mpsguard.linux.io_fence import GateShutError
 from mpsguard.supervisor import wire
@@ -34,59 +34,72 @@ __all__ = ["KeptConnections", "NotKeptError", "SupersededError", "tell_ready"]
 
 
 class SupersededError(Exception):
-    """Another process goes on with the connections: this one has no more to do."""
+    """Another process has taken over the connections; this one must not use them any more."""
 
 
 class KeptConnections:
-    """What a program's supervisor keeps for it. Safe for use by several threads, not by a child made by fork.
+    """A program's connections that its supervisor keeps. Safe for use by several threads, not by a forked child.
 
-    Without a supervisor (the program was started by itself, or the supervisor has ended) it does nothing: `kept` is
-    False, `keep` and `drop` have no effect, `accept` accepts, and there is nothing to `take`. No method raises for that
-    reason.
+    Without a supervisor (the program was started without one, or the supervisor has ended) `kept` is False, `keep` and
+    `drop` have no effect, `accept` only accepts, and `take` returns nothing. No method raises for that reason.
     """
 
-    def __init__(self, desk: SupervisorChannel | None, *, gated: bool = False) -> None:
-        self._desk = desk
-        if desk is not None and gated:
-            desk.open_passage()
+    def __init__(self, channel: SupervisorChannel | None, *, io_fence: bool = False) -> None:
+        self._channel = channel
+        if channel is not None and io_fence:
+            channel.open_fence_pass()
 
     @classmethod
-    def from_environment(cls, *, gated: bool = False) -> Self:
-        """By the desk that MPSGUARD_DESK names; all that one process makes use the same one.
+    def from_environment(cls, *, io_fence: bool = False) -> Self:
+        """Use the channel that MPSGUARD_SUPERVISOR names; all objects of one process share it.
 
-        ``gated``: this process uses kept connections in blocks of `in_use` alone, all of it. To ask for that costs a
-        round trip to the supervisor: a standby should do it before it is ready.
+        Args:
+            io_fence: this process uses kept connections only inside `in_use`. Requesting a fence costs a round trip to
+                the supervisor, so a standby should do it before it is ready.
         """
-        return cls(_desk(), gated=gated)
+        return cls(_channel(), io_fence=io_fence)
 
     @property
     def kept(self) -> bool:
-        """Whether there is somebody who keeps connections."""
-        return self._desk is not None and self._desk.open
+        """Whether a supervisor keeps connections."""
+        return self._channel is not None and self._channel.open
 
     def keep(self, sock: socket.socket, tag: int) -> None:
-        """Have the end of this process not close a connection. ``tag`` (0 to 2**63-1) is its name for `take`.
+        """Have the supervisor keep a connection open beyond the end of this process.
 
-        Costs a round trip to the supervisor. A process that dies between accept(2) and this takes the connection with
-        it; `accept` has no such gap. NotKeptError; ValueError for a tag that is none.
+        Costs a round trip to the supervisor. If the process dies between accept(2) and this call, the connection is
+        lost; `accept` has no such gap.
+
+        Args:
+            sock: the connection.
+            tag: 0 to 2**63-1; names the connection in `take`.
+
+        Raises:
+            NotKeptError: the supervisor refuses.
+            ValueError: the tag is out of range.
         """
         _check(tag)
-        if self._desk is None:
+        if self._channel is None:
             return
-        with suppress(DeskClosedError):
-            close_all(self._desk.ask(wire.Keep(0, tag), (sock.fileno(),)))
+        with suppress(SupervisorGoneError):
+            close_all(self._channel.ask(wire.Keep(0, tag), (sock.fileno(),)))
 
     def accept(self, listener: socket.socket, tag: int) -> socket.socket | None:
-        """Accept a connection that is kept from the first moment, close-on-exec and blocking; None if none waits.
+        """Accept a connection through the supervisor, which keeps it from the first moment; None if none waits.
 
-        The supervisor accepts it. ``listener`` becomes non-blocking, in all processes that have it: wait until it is
-        readable. NotKeptError (the connection goes on waiting in the backlog), ValueError, and OSError of accept(2).
+        The new socket is close-on-exec and blocking. ``listener`` becomes non-blocking in all processes that share it:
+        wait until it is readable.
+
+        Raises:
+            NotKeptError: the supervisor refuses; the connection stays in the backlog.
+            ValueError: the tag is out of range.
+            OSError: accept(2) failed.
         """
         _check(tag)
         listener.setblocking(False)
-        if self._desk is not None:
-            with suppress(DeskClosedError):
-                fds = self._desk.ask(wire.Accept(0, tag), (listener.fileno(),))
+        if self._channel is not None:
+            with suppress(SupervisorGoneError):
+                fds = self._channel.ask(wire.Accept(0, tag), (listener.fileno(),))
                 return _blocking(fds[0]) if fds else None
         try:
             sock, _ = listener.accept()
@@ -97,63 +110,70 @@ class KeptConnections:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """A block in which kept connections are read, written and shut down. SupersededError, on entering.
+        """Enter a block in which kept connections may be read, written and shut down.
 
-        Whose turn is over may be inside a system call of the driver for long, and can neither be stopped nor be seen to
-        be harmless. A program that is ``gated`` need not be waited for outside of such blocks: its successor is given
-        the connections in the moment in which it is known. So keep blocks short, and CUDA out of them. They may lie in
-        one another, and several threads may be in one; a child made by fork must leave the connections alone. A block
-        costs three system calls; it does nothing in a program that is not ``gated``.
+        A superseded process may be inside a system call of the driver for a long time, and cannot be proved harmless
+        from outside. With ``io_fence`` its successor need not wait for it outside of such blocks: it gets the
+        connections as soon as it is promoted. So keep blocks short, and CUDA calls out of them. Blocks may be nested,
+        and several threads may be in one; a forked child must not use the connections. A block costs three system
+        calls, and none without ``io_fence``.
+
+        Raises:
+            SupersededError: on entering, if another process has taken over.
         """
-        passage = self._desk.passage if self._desk is not None else None
-        if passage is None:
+        fence_pass = self._channel.fence_pass if self._channel is not None else None
+        if fence_pass is None:
             yield
             return
         try:
-            passage.__enter__()
+            fence_pass.__enter__()
         except GateShutError as error:
             raise SupersededError(str(error)) from None
         try:
             yield
         finally:
-            passage.__exit__()
+            fence_pass.__exit__()
 
     def drop(self, tag: int) -> None:
-        """Have a connection not kept any longer: before it is closed, or it would stay open. ValueError.
+        """Stop keeping a connection; call this before closing it, otherwise it stays open. Unknown tags are ignored.
 
-        Nothing happens if no connection has that tag.
+        Raises:
+            ValueError: the tag is out of range.
         """
         _check(tag)
-        _tell(self._desk, wire.Drop(tag))
+        _send_if_supervised(self._channel, wire.Drop(tag))
 
     def take(self) -> dict[int, socket.socket]:
-        """Copies of all connections that are kept, by tag: for a process that was promoted. They stay kept.
+        """Return copies of all kept connections by tag, for a process that was promoted. They stay kept.
 
-        A predecessor that still lives is kept out (`in_use`), or stopped, before the answer comes, so that nobody else
-        writes, and ended a little later. NotKeptError in a standby that was not promoted.
+        Before the answer, a predecessor that still lives is fenced (`in_use`) or stopped, so that it cannot write; it
+        is ended a little later.
+
+        Raises:
+            NotKeptError: this process is a standby that was not promoted.
         """
-        if self._desk is None:
+        if self._channel is None:
             return {}
         try:
-            return {tag: _blocking(fd) for tag, fd in self._desk.take().items()}
-        except DeskClosedError:
+            return {tag: _blocking(fd) for tag, fd in self._channel.take().items()}
+        except SupervisorGoneError:
             return {}
 
     def ready(self) -> None:
-        """Tell the supervisor that this process serves, or is a standby that may be promoted; `Session.ready` does."""
-        _tell(self._desk, wire.Ready())
+        """Tell the supervisor that this process serves, or is a standby to promote; `Session.ready` does so too."""
+        _send_if_supervised(self._channel, wire.Ready())
 
 
 def tell_ready(*, promoted: bool = False) -> None:
-    """Tell the supervisor, if there is one, that this process is ready, or (``promoted``) was promoted. For Session."""
-    _tell(_desk(), wire.Promoted() if promoted else wire.Ready())
+    """Tell the supervisor, if any, that this process is ready or (``promoted``) was promoted. For `Session`."""
+    _send_if_supervised(_channel(), wire.Promoted() if promoted else wire.Ready())
 
 
-def _tell(desk: SupervisorChannel | None, message: wire.Request) -> None:
-    if desk is None:
+def _send_if_supervised(channel: SupervisorChannel | None, message: wire.Request) -> None:
+    if channel is None:
         return
-    with suppress(DeskClosedError):
-        desk.tell(message)
+    with suppress(SupervisorGoneError):
+        channel.send(message)
 
 
 def _check(tag: int) -> None:
@@ -168,13 +188,13 @@ def _blocking(fd: int) -> socket.socket:
 
 
 _lock = threading.Lock()
-_desks: dict[int, SupervisorChannel | None] = {}
-"""The one desk of this process, by its pid: a child made by fork must not take its parent's answers."""
+_channels: dict[int, SupervisorChannel | None] = {}
+"""The channel of this process, by its pid: a forked child must not read its parent's answers."""
 
 
-def _desk() -> SupervisorChannel | None:
+def _channel() -> SupervisorChannel | None:
     with _lock:
         pid = os.getpid()
-        if pid not in _desks:
-            _desks[pid] = None if _desks else SupervisorChannel.from_environment()
-        return _desks[pid]
+        if pid not in _channels:
+            _channels[pid] = None if _channels else SupervisorChannel.from_environment()
+        return _channels[pid]

@@ -1,4 +1,4 @@
-"""How a program takes its place in a session: as its writer, or as the standby of `mpsguard run --standby`."""
+"""How a program joins a session: as its writer, or as the standby of `mpsguard run --standby`."""
 
 import os
 from collections.abc import Sequence
@@ -21,9 +21,12 @@ def join(
     grants: Sequence[Grant] = (),
     deadline: float = 10.0,
 ) -> Session:
-    """Attach to the session ``name`` in the role that the environment gives this process; the rest as for `Session`.
+    """Attach to the session ``name`` in the role that the environment gives; other arguments as for `Session`.
 
-    Make or map the regions then, and call `Session.ready`. BadRequestError if the environment names another role.
+    Afterwards create or map the regions, and call `Session.ready`.
+
+    Raises:
+        BadRequestError: the environment names an unknown role.
     """
     word = os.environ.get(role.ROLE_VARIABLE, role.Role.ACTIVE)
     if word not in _LEASES:

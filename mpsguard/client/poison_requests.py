@@ -1,16 +1,17 @@
-"""Requests that end whoever works on them: after a few deaths at the same point one is skipped, and told about.
+"""Tracks requests that crash the process computing them; after a few deaths at one point a request is skipped.
 
-A program keeps a book in its forward state. Before each step it publishes who is in it; after a takeover it says so:
+A program keeps a tracker in its forward state. Before each step it publishes the requests in it; after a failover it
+reports them:
 
-    book = book.died({request.id: request.progress for request in state.in_step})
-    turn = book.turn(waiting)  # turn.skip: give up and tell; turn.run: work on these, and on no other
+    tracker = tracker.died({request.id: request.progress for request in state.in_step})
+    attempt = tracker.next_step(waiting)  # attempt.skip: refuse these; attempt.run: work on these, and on no others
     ...
-    book = book.went_on(request.id, request.progress)  # after a step
-    book = book.over(request.id)  # when it is finished, or was skipped
+    tracker = tracker.progressed(request.id, request.progress)  # after a step
+    tracker = tracker.finished(request.id)  # when it is complete, or was skipped
 
-Whoever was in a step that a process died in is suspect, and is run alone until it has come further than it had then:
-one step for each, after which all go on together. So an innocent request loses a step, and a guilty one is alone when
-it does it again. Progress is what the program counts, tokens, say; it must not fall.
+Every request of a step in which a process died is suspect, and runs alone until it has come further than it had then:
+one step for each, after which all run together again. So an innocent request is delayed by one step, and a poisonous
+one is alone when it kills a process again. The program defines progress (tokens, for instance); it must not decrease.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,35 +20,39 @@ from typing import Final
 import msgspec
 
 MOST_DEATHS: Final = 3
-"""Deaths at the same point after which a request is skipped, unless the program wants another number."""
+"""Deaths at the same point after which a request is skipped; the default of `PoisonRequestTracker.most_deaths`."""
 
 
 class Suspicion(msgspec.Struct, frozen=True):
-    """What is held against a request."""
+    """The deaths counted against a request."""
 
     deaths: int
-    """Processes that have died in steps that it was in, one after the other, without its getting any further."""
+    """Consecutive deaths of processes in steps with this request, without progress in between."""
     progress: int
-    """How far it had come."""
+    """Its progress at that time."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """What is to be done next; both in the order in which they were named."""
+    """The next step; requests in the order in which they were given."""
 
     run: tuple[int, ...]
-    """Requests to work on in one step."""
+    """Requests to compute in one step."""
     skip: tuple[int, ...]
-    """Requests not to be worked on any more."""
+    """Requests to refuse."""
 
 
 class PoisonRequestTracker(msgspec.Struct, frozen=True):
-    """Suspicions by request. Small, frozen, and encoded by msgspec as it is."""
+    """Suspicions by request: a small frozen value that msgspec encodes."""
 
     suspicions: dict[int, Suspicion] = {}
     most_deaths: int = MOST_DEATHS
 
     def died(self, in_step: Mapping[int, int]) -> "PoisonRequestTracker":
-        """A process died while these requests (by id, with their progress) were in its step; nobody, if it was idle."""
+        """Record that a process died in a step with these requests.
+
+        Args:
+            in_step: progress by request id; empty if the process was idle.
+        """
         after = dict(self.suspicions)
         for request, progress in in_step.items():
             before = after.get(request)
@@ -55,21 +60,21 @@ class PoisonRequestTracker(msgspec.Struct, frozen=True):
             after[request] = Suspicion(before.deaths + 1 if before is not None and again else 1, progress)
         return PoisonRequestTracker(after, self.most_deaths)
 
-    def went_on(self, request: int, progress: int) -> "PoisonRequestTracker":
-        """A request has come so far; if that is further than when it was suspected, it is not any more."""
+    def progressed(self, request: int, progress: int) -> "PoisonRequestTracker":
+        """Record a request's progress; it is no longer suspect if this is further than before."""
         suspicion = self.suspicions.get(request)
-        return self if suspicion is None or progress <= suspicion.progress else self.over(request)
+        return self if suspicion is None or progress <= suspicion.progress else self.finished(request)
 
-    def over(self, request: int) -> "PoisonRequestTracker":
-        """A request is finished, or was given up: nothing is known of it any more."""
+    def finished(self, request: int) -> "PoisonRequestTracker":
+        """Forget a request that is complete or was skipped."""
         if request not in self.suspicions:
             return self
         return PoisonRequestTracker(
             {each: held for each, held in self.suspicions.items() if each != request}, self.most_deaths
         )
 
-    def turn(self, waiting: Iterable[int]) -> Attempt:
-        """Who is next of those who wait: one suspect alone, the first of them, or all if there is none."""
+    def next_step(self, waiting: Iterable[int]) -> Attempt:
+        """Return the next step of the ``waiting`` requests: the first suspect alone, or all if none is suspect."""
         named = tuple(dict.fromkeys(waiting))
         skip = tuple(each for each in named if self.deaths(each) >= self.most_deaths)
         left = tuple(each for each in named if each not in skip)
@@ -77,6 +82,6 @@ class PoisonRequestTracker(msgspec.Struct, frozen=True):
         return Attempt(left if alone is None else (alone,), skip)
 
     def deaths(self, request: int) -> int:
-        """Held against a request."""
+        """Return the number of deaths counted against a request."""
         suspicion = self.suspicions.get(request)
         return 0 if suspicion is None else suspicion.deaths

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Chunk(NamedTuple):
-    """A piece of memory to give to the vault: an exported handle (or memfd), and its size in bytes."""
+    """A piece of memory to give to the vault: an exported handle or memfd, and its size in bytes."""
 
     fd: int
     size: int
 
 
 class Region:
-    """A region of a session; one that was opened owns its descriptors until `close`."""
+    """A region of a session; an opened region owns its descriptors until `close`."""
 
     def __init__(self, session: "Session", description: Description, fds: tuple[int, ...], *, owned: bool) -> None:
         self._session = session
@@ -29,57 +29,62 @@ class Region:
 
     @property
     def name(self) -> str:
-        """Its name in the session."""
+        """Name in the session."""
         return self._description.name
 
     @property
     def layout(self) -> Layout:
-        """Sizes (bytes), address and GPU, the same for everybody who maps it."""
+        """Sizes (bytes), address and GPU; the same for every process that maps it."""
         return self._description.layout
 
     @property
     def generation(self) -> int:
-        """Of the session, when the region was made."""
+        """Generation of the session when the region was created."""
         return self._description.generation
 
     @property
     def metadata(self) -> bytes:
-        """As it was when the region was opened, or set last here."""
+        """The metadata when the region was opened, or as last set here."""
         return self._description.metadata
 
     @property
     def metadata_version(self) -> int:
-        """Raised whenever the metadata are replaced."""
+        """Incremented whenever the metadata are replaced."""
         return self._description.metadata_version
 
     @property
     def sealed(self) -> tuple[int, ...]:
-        """Indices of the chunks that were sealed when the region was opened, or sealed here since."""
+        """Indices of the chunks that were sealed when the region was opened, or have been sealed here."""
         return self._description.sealed
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """One descriptor a chunk, in order. Of a region that was made here: the ones that were given, the caller's."""
+        """One descriptor for each chunk, in order. For a region created here: the caller's own descriptors."""
         return self._fds
 
     def seal(self, chunks: tuple[int, ...] | None = None) -> None:
-        """Declare chunks (by index; None: all) final. It is a promise to readers; the vault maps nothing.
+        """Declare chunks (by index; None: all) final: a promise to readers, which the vault does not enforce.
 
-        StaleGenerationError if this writer was fenced off, NotPermittedError for a reader.
+        Raises:
+            StaleGenerationError: this writer was fenced off.
+            NotPermittedError: this session is a reader's.
         """
         self._description = self._session.seal(self.name, chunks)
 
     def set_metadata(self, metadata: bytes, expected_version: int | None = None) -> None:
-        """Replace the metadata; with ``expected_version`` only if they are at that version (StaleGenerationError).
+        """Replace the metadata; with ``expected_version`` only if they are at that version.
 
-        SealedError if the whole region is sealed, TooLargeError beyond 16 KiB (or the vault's own limit).
+        Raises:
+            StaleGenerationError: the metadata are at another version.
+            SealedError: the whole region is sealed.
+            TooLargeError: more than 16 KiB (or the vault's own limit).
         """
         self._description = self._session.set_metadata(self.name, metadata, expected_version)
 
     def close(self) -> None:
-        """Tell the vault that this process does not map the region any more, and close what was opened.
+        """Tell the vault that this process no longer maps the region, and close the descriptors of an opened region.
 
-        Safe to call twice, and when the vault is gone: then it learns it by the end of this process.
+        Safe to call twice. If the vault is gone, it learns of this when the process ends.
         """
         if self._owned:
             for fd in self._fds:

@@ -35,15 +35,15 @@ from mpsguard.vault.region import Region as Description
 from mpsguard.vault.state_buffer import State
 
 _CLOSING_DEADLINE: Final = 1.0
-"""Seconds to wait for a guard that is being restarted, only to give the lease back."""
+"""Seconds to wait for a restarting guard when only the lease is to be given back."""
 
 
 class Session:
-    """A lease on a named session, for as long as this object, or else this process, lives.
+    """A lease on a named session, valid while this object is open or, if the guard restarts, while the process lives.
 
-    Safe for use by several threads; a child made by fork must open a session of its own. The guard may be restarted at
-    any time: the lease stands, requests wait up to ``deadline`` seconds for the next one, and `publish` and `state` go
-    on meanwhile.
+    Safe for use by several threads; a forked child must open its own session. The guard may be restarted at any time:
+    the lease remains valid, requests wait up to ``deadline`` seconds for the next guard, and `publish` and `state` keep
+    working meanwhile.
     """
 
     def __init__(
@@ -58,14 +58,24 @@ class Session:
         grants: Sequence[Grant] = (),
         deadline: float = 10.0,
     ) -> None:
-        """Attach to the session ``name`` of the user ``owner`` (uid; None: our own).
+        """Attach to a session.
 
-        A writer makes it if it is not there: then its forward state may have ``capacity`` bytes, it is kept ``keep``
-        seconds after the last lease has ended (None: until it is released), and other users may use it by ``grants``.
-        ``deadline`` (seconds) is for each request.
+        Args:
+            name: name of the session.
+            role: what this process wants to be; a writer creates a missing session.
+            socket: path of the vault's socket; None: from the environment, or the default.
+            owner: uid of the session's owner; None: this process' own.
+            capacity: of a new session: maximum size of the forward state in bytes.
+            keep: of a new session: seconds that it is kept after its last lease has ended; None: until it is released.
+            grants: of a new session: other users that may use it.
+            deadline: seconds for each request.
 
-        Raises LeaseHeldError if there is a writer, UnknownSessionError if there is no session to read,
-        NotPermittedError if it is another user's, QuotaError, and UnavailableError if there is no vault.
+        Raises:
+            LeaseHeldError: there is a writer already.
+            UnknownSessionError: there is no such session to read.
+            NotPermittedError: the session is another user's.
+            QuotaError: no room for a new session.
+            UnavailableError: there is no vault.
         """
         self.name = name
         self._path = socket or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
@@ -91,17 +101,17 @@ class Session:
         )
         self._connect()
 
-    # --- what it is
+    # --- properties
 
     @property
     def role(self) -> Role:
-        """What this process may do, as far as it has been told: a writer may be fenced off, a standby promoted."""
+        """The last known role of this process: a writer may be fenced off, a standby promoted."""
         return self._role
 
     @property
     def generation(self) -> int:
-        """Of the record that this process publishes in, or reads."""
-        return self._record().generation
+        """Generation of the state buffer that this process publishes in or reads."""
+        return self._forward_state().generation
 
     # --- regions
 
@@ -114,13 +124,23 @@ class Session:
         gpu: str | None = None,
         metadata: bytes = b"",
     ) -> Region:
-        """Give memory to the vault as a region; it is there as a whole, or not at all.
+        """Give memory to the vault as a region, atomically.
 
-        ``chunks`` in the order in which they are mapped; their descriptors stay the caller's. ``va``: the address at
-        which everybody maps the first one; ``gpu``: the UUID of the GPU they lie on, None for memfds.
+        Args:
+            name: name of the region in the session.
+            chunks: in the order in which they are mapped; their descriptors stay owned by the caller.
+            va: address at which every process maps the first chunk; None: any address.
+            gpu: UUID of the GPU that holds the memory; None for memfds.
+            metadata: opaque to the vault.
 
-        Raises ExistsError, QuotaError, TooLargeError, LayoutMismatchError (the addresses overlap another region's),
-        WrongGpuError, BadRequestError (the descriptors are not such memory), StaleGenerationError.
+        Raises:
+            ExistsError: a region of that name exists.
+            QuotaError: a quota is exhausted.
+            TooLargeError: the metadata, or the number of chunks, exceed a limit.
+            LayoutMismatchError: the addresses overlap another region's.
+            WrongGpuError: the guard has no such GPU.
+            BadRequestError: the descriptors are not such memory.
+            StaleGenerationError: this writer was fenced off.
         """
         layout = Layout(tuple(chunk.size for chunk in chunks), va, gpu)
         fds = tuple(chunk.fd for chunk in chunks)
@@ -129,28 +149,37 @@ class Session:
             description = self._described(request, fds)
         except ExistsError as error:
             description = self.describe(name)
-            # If the connection broke, it may be the region that we have made ourselves.
+            # After a retry, the existing region may be the one that the first attempt created.
             if not error.retried or (description.layout, description.metadata) != (layout, metadata):
                 raise
         return Region(self, description, fds, owned=False)
 
     def open(self, name: str, *, sizes: Sequence[int] = (), va: int | None = None, gpu: str | None = None) -> Region:
-        """Get a region's descriptors; until it is closed it cannot be released.
+        """Return a region with its descriptors; it cannot be released until it is closed.
 
-        What is given of ``sizes`` (bytes of each chunk), ``va`` and ``gpu`` must be the region's: LayoutMismatchError,
-        WrongGpuError. Also raises UnknownRegionError, StaleGenerationError.
+        Args:
+            name: name of the region.
+            sizes: expected bytes of each chunk; empty: any.
+            va: expected address; None: any.
+            gpu: expected GPU; None: any.
+
+        Raises:
+            LayoutMismatchError: sizes or address differ.
+            WrongGpuError: the GPU differs.
+            UnknownRegionError: there is no such region.
+            StaleGenerationError: this process was fenced off.
         """
         expected = Layout(tuple(sizes), va, gpu)
         due = time.monotonic() + self._deadline
         with self._lock:
             while True:
-                answer, fds = self._ask(wire.Open(0, name, expected))
+                answer, fds = self._request(wire.Open(0, name, expected))
                 if not isinstance(answer, wire.Opened):
                     raise unexpected(answer, fds)
                 try:
                     fds += self._alive().more_fds(answer.id, len(answer.region.layout.sizes) - len(fds))
                 except LostError:
-                    # The vault ended in the middle: the next one is asked for all of them.
+                    # The vault ended during the transfer: ask the next one for all descriptors.
                     close_all(fds)
                     if time.monotonic() > due:
                         raise UnavailableError("the vault ended again and again while it was asked") from None
@@ -169,17 +198,21 @@ class Session:
         gpu: str | None = None,
         metadata: bytes = b"",
     ) -> Region:
-        """Open a region; in a writer, make it first if it is not there.
+        """Open a region; a writer creates it first if it does not exist.
 
-        The same call serves the first start, a standby, a restart while the session is kept, and the end of both.
+        The same call serves the first start, a standby, a restart while the session is kept, and one after it has
+        expired.
 
         Args:
-            name: The region's name in the session.
-            make: Returns new chunks; called only if the region has to be made. Their descriptors are closed here.
-            va, gpu: As for `create`; a region that is there must have the same.
-            metadata: Of a new region; one that is there keeps its own.
+            name: name of the region in the session.
+            make: returns new chunks; called only if the region has to be created. Their descriptors are closed here.
+            va: as for `create`; an existing region must have the same.
+            gpu: as for `create`; an existing region must have the same.
+            metadata: of a new region; an existing one keeps its own.
 
-        Raises: UnknownRegionError in a standby or reader if there is no such region; else as `open` and `create`.
+        Raises:
+            UnknownRegionError: this process is a standby or reader, and there is no such region.
+            VaultError: as `open` and `create`.
         """
         try:
             return self.open(name, va=va, gpu=gpu)
@@ -194,14 +227,14 @@ class Session:
         return self.open(name, va=va, gpu=gpu)
 
     def describe(self, name: str) -> Description:
-        """A region as it is now, without its descriptors; UnknownRegionError."""
+        """Return a region without its descriptors; raise UnknownRegionError."""
         return self._described(wire.Describe(0, name))
 
     def names(self) -> Iterator[str]:
-        """The names of all regions, in alphabetical order."""
+        """Iterate over the names of all regions, in alphabetical order."""
         after, more = "", True
         while more:
-            answer, fds = self._ask(wire.Names(0, after))
+            answer, fds = self._request(wire.Names(0, after))
             if not isinstance(answer, wire.NameList):
                 raise unexpected(answer, fds)
             yield from answer.names
@@ -223,13 +256,16 @@ class Session:
             raise
 
     def release(self, name: str | None = None) -> None:
-        """Take a region out of the vault; None: the whole session.
+        """Remove a region from the vault; None: the whole session.
 
-        LeaseHeldError while another process maps it (holds a lease on the session). StaleGenerationError,
-        NotPermittedError, UnknownRegionError.
+        Raises:
+            LeaseHeldError: another process maps it (None: holds a lease on the session).
+            UnknownRegionError: there is no such region.
+            StaleGenerationError: this writer was fenced off.
+            NotPermittedError: this process is not the writer.
         """
         try:
-            self._ask(wire.Release(0, name))
+            self._request(wire.Release(0, name))
         except UnknownRegionError as error:
             if not error.retried:
                 raise
@@ -237,19 +273,24 @@ class Session:
     def forget(self, name: str) -> None:
         """See `Region.close`."""
         with suppress(VaultError):
-            self._ask(wire.Close(0, name))
+            self._request(wire.Close(0, name))
 
     # --- the forward state
 
     def publish(self, state: bytes) -> int:
-        """Make ``state`` the session's newest and return its sequence number: from then on it survives this process.
+        """Publish ``state`` as the session's newest and return its sequence number.
 
-        Costs one to two microseconds, needs no guard. StaleGenerationError once this writer is fenced off: then the
-        state does not count, and nothing may be done as if it did. TooLargeError beyond the session's capacity.
+        From then on the state survives this process. Costs one to two microseconds and needs no guard.
+
+        Raises:
+            StaleGenerationError: this writer was fenced off: the state does not count, and the caller must not act as
+                if it did.
+            TooLargeError: the state exceeds the session's capacity.
+            NotPermittedError: this process is not the writer.
         """
-        forward = self._record()
+        forward = self._forward_state()
         if forward.publisher is None:
-            raise NotPermittedError(f"a {self._role} publishes nothing")
+            raise NotPermittedError(f"a {self._role} cannot publish")
         try:
             return forward.publisher.publish(state)
         except ValueError:
@@ -257,35 +298,43 @@ class Session:
             raise
 
     def state(self) -> bytes | None:
-        """The newest state as it was published, by whatever process; None if there is none. See `latest`."""
+        """Return the newest published state, of any process; None if there is none. See `latest`."""
         found = self.latest()
         return None if found is None else found.state
 
     def latest(self) -> State | None:
-        """The newest state with its sequence number and generation. Needs a guard only after a change of writers."""
+        """Return the newest state with sequence number and generation. Needs a guard only after a change of writers."""
         while True:
-            forward = self._record()
+            forward = self._forward_state()
             with suppress(UnmappedError):
                 state = forward.latest()
-                # Looked at afterwards: a state read before the end of its generation is what is carried over.
+                # Check after reading: only a state read before the end of its generation is the one carried over.
                 if not forward.is_over():
                     return state
             with self._lock:
                 if self._forward is forward:
-                    self._welcomed(self._ask(wire.GetRecord(0)))
+                    self._on_welcome(self._request(wire.GetStateBuffer(0)))
 
-    # --- who writes
+    # --- the writer's role
 
     def acquire(self) -> None:
-        """Become the writer; LeaseHeldError if there is one, StaleGenerationError if we were fenced off."""
-        self._welcomed(self._ask(wire.Acquire(0)))
+        """Become the writer.
+
+        Raises:
+            LeaseHeldError: there is a writer already.
+            StaleGenerationError: this process was fenced off.
+        """
+        self._on_welcome(self._request(wire.Acquire(0)))
 
     def wait_for_promotion(self, timeout: float | None) -> bool:
-        """Wait until the guard makes this standby the writer; False after ``timeout`` seconds (None: no limit).
+        """Wait until the guard makes this standby the writer; return False after ``timeout`` seconds (None: no limit).
 
-        If the guard goes away meanwhile, waits for the next one. Requests of other threads wait, too.
-        StaleGenerationError if it can go on no more: its lane has faulted, so that its CUDA context is dead.
-        UnknownSessionError if the session was released, or its time has run out.
+        If the guard ends meanwhile, this waits for the next one. Requests of other threads wait too.
+
+        Raises:
+            StaleGenerationError: this standby cannot be promoted any more: its lane has faulted, so its CUDA context is
+                dead.
+            UnknownSessionError: the session was released, or has expired.
         """
         due = None if timeout is None else time.monotonic() + timeout
         with self._lock:
@@ -305,37 +354,46 @@ class Session:
             return True
 
     def ready(self, timeout: float | None = None) -> bool:
-        """Say that all is made or mapped, and return once this process is the one that is to work.
+        """Report that everything is created or mapped, and return once this process is the writer.
 
-        At once in a writer. In a standby when it has been promoted: from then on it publishes, and what the writer
-        before still does counts no more. False if that did not happen within ``timeout`` seconds (None: no limit) of
-        the vault's having heard it; it may be asked again. `mpsguard run --standby` hears of both. NotPermittedError
-        for a reader; StaleGenerationError if we were fenced off, or our lane has faulted, UnknownSessionError if the
-        session is no more: then end this process.
+        Returns at once in a writer; in a standby, once it has been promoted: from then on it publishes, and what the
+        former writer still does no longer counts. `mpsguard run --standby` is told of both. If an exception is raised,
+        end the process.
+
+        Args:
+            timeout: seconds to wait after the vault has received the report; None: no limit.
+
+        Returns:
+            False after the timeout; the call may be repeated.
+
+        Raises:
+            NotPermittedError: this process is a reader.
+            StaleGenerationError: this process was fenced off, or its lane has faulted.
+            UnknownSessionError: the session was released, or has expired.
         """
-        # The supervisor first: it must not learn of a promotion before it knows that there was somebody to promote.
+        # The supervisor first: it must know of the ready standby before it learns of the promotion.
         tell_ready()
         if self._role is Role.WRITER:
             return True
-        self._ask(wire.Ready(0))
+        self._request(wire.Ready(0))
         if promoted := self.wait_for_promotion(timeout):
             tell_ready(promoted=True)
         return promoted
 
-    # --- its end
+    # --- close
 
     def close(self, *, in_order: bool = True) -> None:
-        """Give the lease back. What is mapped from regions' descriptors stays mapped until the process unmaps it.
+        """Give the lease back. What this process has mapped stays mapped until it unmaps it.
 
-        If there is no guard at this moment, the lease stands until this process ends. With ``in_order`` false the
-        session is left as by a process that died: a standby that is ready goes on with it.
+        If there is no guard at this moment, the lease remains until the process ends. With ``in_order`` False the
+        session is left as if the process had died: a ready standby is promoted.
         """
         with self._lock:
             if self._connection is not None:
                 self._deadline = min(self._deadline, _CLOSING_DEADLINE)
                 if in_order and os.getpid() == self._pid:
                     with suppress(VaultError):
-                        self._ask(wire.Leave(0))
+                        self._request(wire.Leave(0))
                 self._connection.close()
                 self._connection = None
             forward, self._forward = self._forward, None
@@ -351,16 +409,16 @@ class Session:
         failed = error.code not in (None, 0) if isinstance(error, SystemExit) else isinstance(error, Exception)
         self.close(in_order=not failed)
 
-    # --- asking
+    # --- requests
 
     def _described(self, request: wire.Request, fds: Sequence[int] = ()) -> Description:
-        answer, came = self._ask(request, fds)
+        answer, came = self._request(request, fds)
         if not isinstance(answer, wire.Done) or answer.region is None:
             raise unexpected(answer, came)
         return answer.region
 
-    def _ask(self, request: wire.Request, fds: Sequence[int] = ()) -> Answered:
-        """The answer to a request, which is asked again if the connection breaks (then `VaultError.retried`)."""
+    def _request(self, request: wire.Request, fds: Sequence[int] = ()) -> Answered:
+        """Send a request and return its answer; repeat it if the connection breaks (`VaultError.retried`)."""
         with self._lock:
             due = time.monotonic() + self._deadline
             retried = False
@@ -385,15 +443,15 @@ class Session:
         return self._connection
 
     def _connect(self, at_most: float | None = None) -> None:
-        """Attach, or come back to our lease, as often as the vault ends meanwhile: to the deadline or ``at_most``."""
+        """Attach, or reconnect to the lease, until ``at_most`` or the deadline; retry if the vault ends meanwhile."""
         due = min(time.monotonic() + self._deadline, inf if at_most is None else at_most)
         while True:
             if self._connection is not None:
                 self._connection.close()
-            self._connection = Connection(self._path, max(due - time.monotonic(), 0.0), self._deadline, self._noticed)
+            self._connection = Connection(self._path, max(due - time.monotonic(), 0.0), self._deadline, self._on_notice)
             hello = replace(self._hello, id=self._connection.next_id(), again=self._again)
             try:
-                self._welcomed(self._connection.ask(hello, due=at_most))
+                self._on_welcome(self._connection.ask(hello, due=at_most))
             except LostError:
                 if time.monotonic() > due:
                     raise UnavailableError("the vault ended again and again while it was asked") from None
@@ -403,18 +461,18 @@ class Session:
             else:
                 return
 
-    def _welcomed(self, answered: Answered) -> None:
+    def _on_welcome(self, answered: Answered) -> None:
         answer, fds = answered
         if not isinstance(answer, wire.Welcome) or len(fds) != 1:
             raise unexpected(answer, fds)
         with self._lock:
             self._again = True
-            self._enter(answer.role, fds[0], answer.capacity, answer.generation)
+            self._set_role(answer.role, fds[0], answer.capacity, answer.generation)
 
-    def _enter(self, role: Role, fd: int, capacity: int, generation: int) -> None:
+    def _set_role(self, role: Role, fd: int, capacity: int, generation: int) -> None:
         before = self._forward
         if before is not None and before.is_of(generation, writable=role is Role.WRITER):
-            # The same record: nobody shall publish in two mappings of it.
+            # The same state buffer: one process must not publish through two mappings of it.
             os.close(fd)
         else:
             self._forward = ForwardState(fd, capacity, generation, writable=role is Role.WRITER)
@@ -423,17 +481,17 @@ class Session:
         self._role = role
         self._capacity = capacity
 
-    def _noticed(self, notice: wire.Notice, fds: tuple[int, ...]) -> None:
-        if isinstance(notice, wire.Granted) and len(fds) == 1:
-            self._enter(Role.WRITER, fds[0], self._capacity, notice.generation)
+    def _on_notice(self, on_notice: wire.Notice, fds: tuple[int, ...]) -> None:
+        if isinstance(on_notice, wire.Granted) and len(fds) == 1:
+            self._set_role(Role.WRITER, fds[0], self._capacity, on_notice.generation)
             return
         close_all(fds)
-        if isinstance(notice, wire.Fenced):
+        if isinstance(on_notice, wire.Fenced):
             self._role = Role.FENCED
-        elif isinstance(notice, wire.Released) and notice.name is None:
+        elif isinstance(on_notice, wire.Released) and on_notice.name is None:
             self._released = True
 
-    def _record(self) -> ForwardState:
+    def _forward_state(self) -> ForwardState:
         forward = self._forward
         if forward is None:
             raise StaleGenerationError("this session is closed")

@@ -1,4 +1,4 @@
-"""This process' end of the desk between it and its supervisor: one question at a time, each with a deadline."""
+"""A process' channel to its supervisor: one request at a time, each with a deadline."""
 
 import os
 import socket
@@ -18,46 +18,46 @@ from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
 from mpsguard.supervisor import wire
 
 DEADLINE: Final = 10.0
-"""Seconds for an answer. Before it gives connections away, the supervisor stops a predecessor that still lives."""
+"""Seconds for an answer. Before it hands connections over, the supervisor stops a predecessor that still lives."""
 
 _MOST_DIGITS: Final = 9
 _TIMEVAL: Final = struct.Struct("ll")
 
 
-class DeskClosedError(Exception):
-    """The supervisor has ended, or does not answer: nobody keeps anything any more."""
+class SupervisorGoneError(Exception):
+    """The supervisor has ended, or does not answer: connections are no longer kept."""
 
 
 class NotKeptError(Exception):
-    """The supervisor does not keep a connection: too many, or a tag is in use, or this is not the active process."""
+    """The supervisor refuses: too many connections, a tag is in use, or this is not the active process."""
 
 
 class SupervisorChannel:
-    """Owns the descriptors. Safe for use by several threads, not by a child made by fork."""
+    """Owns the socket and the fence pass. Safe for use by several threads, not by a forked child."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._last_id = 0
-        self._passage: FencePass | None = None
+        self._fence_pass: FencePass | None = None
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """The desk that MPSGUARD_DESK names, close-on-exec from now on; None if there is none, or it is no desk.
+        """Return the channel that MPSGUARD_SUPERVISOR names, now close-on-exec; None without a valid one.
 
-        The variable is taken out of the environment: no child shall mistake it for its own.
+        The variable is removed from the environment, so that a child does not use its parent's channel.
         """
         number = os.environ.pop(wire.VARIABLE, "")
-        # Longer than any descriptor's number: int() and the kernel have errors of their own for that.
+        # Reject numbers longer than any descriptor's, for which int() and the kernel raise other errors.
         if not number.isdecimal() or len(number) > _MOST_DIGITS:
             return None
         try:
             sock = socket.socket(fileno=int(number))
         except OSError:
             return None
-        if not _is_one(sock):
-            # Inherited by name alone: the number is another descriptor's here, and not ours.
+        if not _may_be_channel(sock):
+            # Only the variable was inherited: the number belongs to an unrelated descriptor.
             sock.detach()
             return None
         sock.set_inheritable(False)
@@ -65,43 +65,48 @@ class SupervisorChannel:
 
     @property
     def open(self) -> bool:
-        """Whether there is a supervisor, as far as is known: it is this process' desk, and has not failed."""
+        """Whether this process owns the channel and no request on it has failed."""
         return self._socket.fileno() >= 0 and os.getpid() == self._pid
 
     def close(self) -> None:
-        """Give everything back; safe to call twice. Nobody may be in a passage, or come."""
+        """Close everything; safe to call twice. No thread may use the fence pass then or later."""
         self._socket.close()
-        if self._passage is not None:
-            self._passage.close()
+        if self._fence_pass is not None:
+            self._fence_pass.close()
 
-    def tell(self, message: wire.Request, fds: Sequence[int] = ()) -> None:
-        """Say something that is not answered; DeskClosedError."""
+    def send(self, message: wire.Request, fds: Sequence[int] = ()) -> None:
+        """Send a message that has no answer; raise SupervisorGoneError."""
         with self._lock:
             self._send(message, fds, time.monotonic() + DEADLINE)
 
     @property
-    def passage(self) -> FencePass | None:
-        """This process' way through the gate in front of its connections; None if nobody could shut it.
+    def fence_pass(self) -> FencePass | None:
+        """The pass through the I/O fence of this process' connections; None without a fence.
 
-        It stays when the supervisor has ended: what was shut by then is shut.
+        It stays valid after the supervisor's end; a fence that was closed by then stays closed.
         """
-        return self._passage if os.getpid() == self._pid else None
+        return self._fence_pass if os.getpid() == self._pid else None
 
-    def open_passage(self) -> None:
-        """Ask for a gate, unless there is one, or nobody who would shut it."""
-        with suppress(NotKeptError, DeskClosedError):
-            if self._passage is None:
-                self._take_passage(self.ask(wire.Fence(0), ()))
+    def open_fence_pass(self) -> None:
+        """Request an I/O fence, unless there is one already; without a supervisor nothing happens."""
+        with suppress(NotKeptError, SupervisorGoneError):
+            if self._fence_pass is None:
+                self._adopt_fence_pass(self.ask(wire.Fence(0), ()))
 
-    def _take_passage(self, fds: Sequence[int]) -> None:
+    def _adopt_fence_pass(self, fds: Sequence[int]) -> None:
         with self._lock:
-            if self._passage is None and len(fds) == 1:
-                self._passage = FencePass(fds[0])
+            if self._fence_pass is None and len(fds) == 1:
+                self._fence_pass = FencePass(fds[0])
             else:
                 close_all(fds)
 
     def ask(self, request: wire.Keep | wire.Accept | wire.Fence, fds: Sequence[int]) -> tuple[int, ...]:
-        """Ask something; the descriptors that came with the answer are the caller's. NotKeptError, DeskClosedError."""
+        """Send a request and return the descriptors of its answer, which the caller owns.
+
+        Raises:
+            NotKeptError: the supervisor refuses.
+            SupervisorGoneError: it has ended, or did not answer in time.
+        """
         with self._lock:
             due = time.monotonic() + DEADLINE
             self._last_id += 1
@@ -109,8 +114,13 @@ class SupervisorChannel:
             return self._receive(due)[1]
 
     def take(self) -> dict[int, int]:
-        """Copies of all that is kept, descriptors by tag, the caller's; NotKeptError, DeskClosedError."""
-        taken: dict[int, int] = {}
+        """Return copies of all kept connections, descriptors by tag, owned by the caller.
+
+        Raises:
+            NotKeptError: this process is not the active one.
+            SupervisorGoneError: the supervisor has ended, or did not answer in time.
+        """
+        received: dict[int, int] = {}
         with self._lock:
             due = time.monotonic() + DEADLINE
             self._last_id += 1
@@ -121,20 +131,20 @@ class SupervisorChannel:
                     answer, fds = self._receive(due)
                     if not isinstance(answer, wire.Given) or len(fds) != len(answer.tags):
                         close_all(fds)
-                        raise self._broken(f"it said {type(answer).__name__} with {len(fds)} descriptors")
-                    taken.update(zip(answer.tags, fds, strict=True))
+                        raise self._broken(f"unexpected {type(answer).__name__} with {len(fds)} descriptors")
+                    received.update(zip(answer.tags, fds, strict=True))
                     more = answer.more
             except BaseException:
-                close_all(taken.values())
+                close_all(received.values())
                 raise
-        return taken
+        return received
 
     def _send(self, message: wire.Request, fds: Sequence[int], due: float) -> None:
         self._limit(socket.SO_SNDTIMEO, due)
         try:
             seqpacket.send(self._socket, wire.encode(message), fds=tuple(fds))
         except (BlockingIOError, ConnectionError):
-            raise self._broken("it does not listen") from None
+            raise self._broken("it does not read") from None
 
     def _receive(self, due: float) -> tuple[wire.Answer, tuple[int, ...]]:
         while True:
@@ -151,8 +161,8 @@ class SupervisorChannel:
                 answer = wire.decode_answer(packet.data)
             except msgspec.DecodeError as error:
                 close_all(packet.fds)
-                raise self._broken(f"it speaks another language: {error}") from None
-            except DeskClosedError:
+                raise self._broken(f"unknown message: {error}") from None
+            except SupervisorGoneError:
                 close_all(packet.fds)
                 raise
             if answer.id == self._last_id and not isinstance(answer, wire.Refused):
@@ -163,18 +173,18 @@ class SupervisorChannel:
 
     def _limit(self, option: int, due: float) -> None:
         if not self.open:
-            raise DeskClosedError("there is no supervisor")
+            raise SupervisorGoneError("there is no supervisor")
         left = max(due - time.monotonic(), 1e-6)
         self._socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(left), max(int(left % 1 * 1e6), 1)))
 
-    def _broken(self, why: str) -> DeskClosedError:
-        # A late answer would be taken for another's.
+    def _broken(self, why: str) -> SupervisorGoneError:
+        # A late answer would be mistaken for the answer to the next request.
         self._socket.close()
-        return DeskClosedError(f"the supervisor: {why}")
+        return SupervisorGoneError(f"the supervisor: {why}")
 
 
-def _is_one(sock: socket.socket) -> bool:
-    """Whether it could be a desk, which is one of a pair: a connection to a vault has a peer with a name."""
+def _may_be_channel(sock: socket.socket) -> bool:
+    """Return whether this could be a channel, which is one of a socket pair: a vault connection has a named peer."""
     if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
         return False
     try:

@@ -1,14 +1,14 @@
-"""How far a TCP connection has come, as the kernel counts it, whoever wrote to it.
+"""Counts the bytes written to a TCP connection, over all processes that wrote to it, as the kernel does.
 
 The facts, from Linux' net/ipv4 (tcp_input.c, tcp.c, tcp_minisocks.c) and tests/unit/client/test_stream.py:
 
 * ``tcpi_bytes_acked`` (Linux 4.1) is the sum of all steps of the oldest unacknowledged sequence number, in 64 bits.
-* SIOCOUTQ is what was written and is not yet acknowledged, whether it was sent or not: the next sequence number to be
-  written less the oldest unacknowledged one. It is less than the send buffer, so that 32 bits are enough.
-* A SYN and a FIN have a sequence number each. The SYN of a connection that was accepted is not counted, since its
-  socket is made when it has been acknowledged already; that of a connection that was opened from here is. The FIN is
-  counted as soon as this side has shut its half down.
-* What a write(2) put into the queue before its process was killed is in the queue, and counts; nothing else does.
+* SIOCOUTQ is the number of bytes written and not yet acknowledged, sent or not: the next sequence number to be written
+  minus the oldest unacknowledged one. It is less than the send buffer, so 32 bits are enough.
+* A SYN and a FIN have a sequence number each. The SYN of an accepted connection is not counted, because its socket is
+  created after the SYN was acknowledged; that of a connection opened from this side is counted. The FIN is counted as
+  soon as this side has shut its half down.
+* If a process is killed during write(2), the bytes that were queued are counted, and no others.
 """
 
 import array
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 _SIZE: Final = 128
 _BYTES_ACKED: Final = struct.Struct("=Q")
 _BYTES_ACKED_AT: Final = 120
-"""linux/tcp.h, struct tcp_info: eight bytes, of which the first is the state; 24 words; two rates of 64 bits."""
+"""Offset in struct tcp_info (linux/tcp.h): 8 bytes, of which the first is the state; 24 words; two 64-bit rates."""
 
 _ESTABLISHED, _SYN_SENT, _SYN_RECEIVED, _FIN_WAIT_1, _FIN_WAIT_2, _TIME_WAIT, _CLOSED = range(1, 8)
 _CLOSE_WAIT, _LAST_ACK, _LISTEN, _CLOSING = range(8, 12)
@@ -33,33 +33,37 @@ _WRITABLE: Final = frozenset({_ESTABLISHED, _CLOSE_WAIT})
 _SHUT: Final = frozenset({_FIN_WAIT_1, _FIN_WAIT_2, _LAST_ACK, _CLOSING})
 
 
-class _Look(NamedTuple):
+class _Info(NamedTuple):
     state: int
     bytes_acked: int
 
 
 def written(sock: socket.socket, *, accepted: bool = True) -> int:
-    """Bytes written to a TCP connection since it was established, by whatever processes, with or without an answer.
+    """Return the number of bytes written to a TCP connection since it was established, by all processes.
 
-    They are on their way, or have arrived; those of a write that was broken off are counted as far as it came. With TLS
-    of the kernel (kTLS) they are the encrypted ones. ``accepted``: False for a connection that was opened from this
-    side, whose count the kernel begins with 1.
+    The bytes may still be in transit. An interrupted write is counted as far as it was queued. With kernel TLS (kTLS)
+    these are encrypted bytes. While another process writes, the result is outdated as soon as it is returned.
 
-    While another process writes, the count is old when it is returned. ConnectionResetError if the connection is
-    over: ended by both sides, reset or timed out. OSError if it is not a TCP connection (ENOTCONN, EOPNOTSUPP).
+    Args:
+        sock: the connection.
+        accepted: False for a connection opened from this side, for which the kernel starts counting with 1.
+
+    Raises:
+        ConnectionResetError: the connection is over: ended by both sides, reset or timed out.
+        OSError: it is not a TCP connection (ENOTCONN, EOPNOTSUPP).
     """
-    look = _look(sock)
+    info = _read_info(sock)
     while True:
         unacknowledged = _unacknowledged(sock)
-        again = _look(sock)
-        # The count only rises. If it did not, no acknowledgement came in between, and the two belong together.
-        if again == look:
+        again = _read_info(sock)
+        # The count never decreases. If it is unchanged, no acknowledgement came in between: the two values match.
+        if again == info:
             break
-        look = again
-    return look.bytes_acked + unacknowledged - (look.state in _SHUT) - (not accepted)
+        info = again
+    return info.bytes_acked + unacknowledged - (info.state in _SHUT) - (not accepted)
 
 
-def _look(sock: socket.socket) -> _Look:
+def _read_info(sock: socket.socket) -> _Info:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
     if len(info) < _SIZE:
         raise OSError(errno.EOPNOTSUPP, "this kernel does not count the bytes of a connection (before Linux 4.1)")
@@ -68,7 +72,7 @@ def _look(sock: socket.socket) -> _Look:
         raise ConnectionResetError(errno.ECONNRESET, "the connection is over")
     if state not in _WRITABLE and state not in _SHUT:
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-    return _Look(state, _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)[0])
+    return _Info(state, _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)[0])
 
 
 def _unacknowledged(sock: socket.socket) -> int:

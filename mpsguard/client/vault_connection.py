@@ -1,4 +1,4 @@
-"""A connection to the vault: one question at a time, each with a deadline, and notices as they come."""
+"""A connection to the vault: one request at a time, each with a deadline, and a callback for notices."""
 
 import errno
 import socket
@@ -17,11 +17,11 @@ from mpsguard.vault.errors import UnavailableError, from_code
 
 _TIMEVAL: Final = struct.Struct("ll")
 _RETRY: Final = 0.01
-"""Seconds between two tries while nobody listens, or while too many descriptors are in flight."""
+"""Seconds between two attempts while no vault listens, or while too many descriptors are in flight."""
 
 
 class LostError(Exception):
-    """The connection broke; whether the last request was carried out is not known."""
+    """The connection broke; the last request may have been carried out or not."""
 
 
 Answered = tuple[wire.Answer, tuple[int, ...]]
@@ -35,34 +35,43 @@ class Connection:
         path: str,
         patience: float,
         deadline: float,
-        notice: Callable[[wire.Notice, tuple[int, ...]], None],
+        on_notice: Callable[[wire.Notice, tuple[int, ...]], None],
     ) -> None:
-        """Connect, waiting for somebody to listen there; UnavailableError after ``patience`` seconds.
+        """Connect to the vault, waiting until it listens.
 
-        ``deadline``: seconds for the answer to each request. ``notice`` is called with what the vault says
-        unasked; the descriptors are its to close.
+        Args:
+            path: the vault's socket.
+            patience: seconds to wait for it.
+            deadline: seconds for the answer to each request.
+            on_notice: called with each notice and its descriptors, which it must close.
+
+        Raises:
+            UnavailableError: no vault accepted the connection in time.
         """
         self._deadline = deadline
-        self._notice = notice
+        self._on_notice = on_notice
         self._last_id = 0
         self._socket = _connect(path, time.monotonic() + patience)
 
     def close(self) -> None:
-        """Give the socket back; safe to call twice."""
+        """Close the socket; safe to call twice."""
         self._socket.close()
 
     def next_id(self) -> int:
-        """For the next request."""
+        """Return the id for the next request."""
         self._last_id += 1
         return self._last_id
 
     def ask(self, request: wire.Request, fds: Sequence[int] = (), *, due: float | None = None) -> Answered:
-        """Send a request, and its descriptors once the vault says to; the answer with the descriptors that came.
+        """Send a request, and its descriptors when the vault is ready for them; return the answer with its descriptors.
 
-        ``due`` (time.monotonic) may be sooner than the connection's own deadline.
+        ``due`` (time.monotonic) may be earlier than the connection's own deadline.
 
-        Raises a VaultError if the vault refuses, LostError if the connection breaks, UnavailableError if there is no
-        answer in time (and then closes, since a late answer would be taken for another's).
+        Raises:
+            VaultError: the vault refused.
+            LostError: the connection broke.
+            UnavailableError: no answer in time. The connection is closed, since a late answer would be mistaken for
+                another's.
         """
         if self._socket.fileno() < 0:
             raise LostError("closed before")
@@ -87,7 +96,7 @@ class Connection:
         return answer, came
 
     def more_fds(self, id: int, count: int) -> tuple[int, ...]:  # noqa: A002 - the wire's own word
-        """The next ``count`` descriptors of the region that is being opened."""
+        """Return the next ``count`` descriptors of the region that is being opened."""
         due = time.monotonic() + self._deadline
         got: list[int] = []
         try:
@@ -95,7 +104,7 @@ class Connection:
                 answer, fds = self._answer(id, due)
                 got += fds
                 if not isinstance(answer, wire.MoreChunks) or not fds:
-                    raise LostError(f"the vault said {type(answer).__name__} where descriptors were due")
+                    raise LostError(f"the vault sent {type(answer).__name__} instead of descriptors")
         except BaseException as error:
             close_all(got)
             self.close()
@@ -105,7 +114,7 @@ class Connection:
         return tuple(got)
 
     def listen(self, timeout: float | None) -> bool:
-        """Wait for one notice and deal with it; False if none came in time. LostError."""
+        """Wait for one notice and handle it; return False if none came in time. Raise LostError."""
         if self._socket.fileno() < 0:
             raise LostError("closed before")
         due = None if timeout is None else time.monotonic() + timeout
@@ -117,7 +126,7 @@ class Connection:
             self.close()
             raise LostError("the vault closed the connection") from None
         if isinstance(answer, wire.Notice):
-            self._notice(answer, fds)
+            self._on_notice(answer, fds)
         else:
             close_all(fds)
         return True
@@ -126,7 +135,7 @@ class Connection:
         while True:
             message, fds = self._receive(due)
             if isinstance(message, wire.Notice):
-                self._notice(message, fds)
+                self._on_notice(message, fds)
             elif message.id == id or isinstance(message, wire.Failure):
                 return message, fds
             else:
@@ -147,7 +156,7 @@ class Connection:
         except msgspec.DecodeError as error:
             close_all(packet.fds)
             self.close()
-            raise UnavailableError(f"not the language of version {wire.VERSION}: {error}") from None
+            raise UnavailableError(f"not a message of version {wire.VERSION}: {error}") from None
         except BaseException:
             close_all(packet.fds)
             self.close()
@@ -161,12 +170,12 @@ class Connection:
             except BlockingIOError:
                 raise TimeoutError from None
             except BrokenPipeError:
-                # What the vault said before it closed is still to be read, and then the end.
+                # The vault's last messages can still be read, and then the end of the connection.
                 return
             except OSError as error:
                 if error.errno != errno.ETOOMANYREFS:
                     raise
-                # The user's descriptors in flight are counted over all processes; they come down as they are read.
+                # The kernel counts a user's descriptors in flight over all processes; reading them lowers the count.
                 if time.monotonic() + _RETRY > due:
                     raise TimeoutError from None
                 time.sleep(_RETRY)
@@ -174,7 +183,7 @@ class Connection:
                 return
 
     def _limit(self, option: int, due: float | None) -> None:
-        # Not settimeout: it makes the socket non-blocking, and then connect(2) would not wait either.
+        # Not settimeout(): it makes the socket non-blocking, and connect(2) would not wait.
         left = 0.0 if due is None else due - time.monotonic()
         if due is not None and left <= 0:
             raise TimeoutError
@@ -209,11 +218,11 @@ def _connect(path: str, due: float) -> socket.socket:
 
 
 def _timeval(seconds: float) -> bytes:
-    # At least a microsecond: nothing at all would mean no limit.
+    # At least a microsecond: zero would mean no limit.
     return _TIMEVAL.pack(int(seconds), max(int(seconds % 1 * 1e6), 1))
 
 
 def unexpected(answer: wire.Answer, fds: Sequence[int]) -> UnavailableError:
-    """The error for an answer that belongs to another request; its descriptors are closed."""
+    """Close ``fds`` and return the error for an answer of the wrong type."""
     close_all(fds)
     return UnavailableError(f"the vault answered with {type(answer).__name__}")

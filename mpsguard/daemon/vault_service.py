@@ -105,7 +105,7 @@ class VaultService:
             self._lock = FileLock.take(self._run_directory / "vault.lock", 0o600)
             keeper = self._keeper = await self._choose_keeper()
             self._keeping = BackgroundStorage(keeper)
-            self._vault = Vault(self._keeping, self._quota, gpus=self._gpus, early_death=self._early_death)
+            self._vault = Vault(self._keeping, self._quota, gpus=self._gpus, on_early_death=self._early_death)
             await self._take_over(parcels, keeper)
             self._server = Server(self._vault, simulated=self._simulated)
             self._server.open(socket_path(self._run_directory), listener)
@@ -118,7 +118,7 @@ class VaultService:
         finally:
             for sock in parcels.values():
                 sock.close()
-        self._watch = asyncio.create_task(self._keeping.watch(self._vault.stock.contents))
+        self._watch = asyncio.create_task(self._keeping.watch(self._vault.store.contents))
 
     async def close(self) -> None:
         """End in order; everything waits for the next guard, also if the service manager empties its store."""
@@ -161,10 +161,10 @@ class VaultService:
             for sock in held.values():
                 sock.close()
         self.unreadable, self.lost = restored.unreadable, restored.lost
-        self._vault.take_over(restored.sessions, restored.last_id, len(restored.lost))
+        self._vault.adopt(restored.sessions, restored.last_id, len(restored.lost))
         assert self._keeping is not None
         await self._keeping.keep_all(
-            lambda: {name: fds for name, fds in self.vault.stock.contents().items() if name not in kept}
+            lambda: {name: fds for name, fds in self.vault.store.contents().items() if name not in kept}
         )
         for name in restored.unused:
             # Only those: what is not there may be made, under the same name, in this moment.
@@ -176,12 +176,12 @@ class VaultService:
 
     async def _leave_to_holder(self) -> None:
         """`systemctl stop` empties the store; a holder is left alone (KillMode=process)."""
-        if not isinstance(self._keeper, SystemdStore) or self._vault is None or not self._vault.stock.sessions:
+        if not isinstance(self._keeper, SystemdStore) or self._vault is None or not self._vault.store.sessions:
             return
         try:
             holder = await HolderClient.open(self._holder_directory)
             beside = BackgroundStorage(holder)
-            await beside.keep_all(self._vault.stock.contents)
+            await beside.keep_all(self._vault.store.contents)
             await beside.close()
         except (UnavailableError, OSError) as error:
             # The store still has everything, which is enough for a restart.

@@ -64,7 +64,7 @@ class Failover:
         nameless = isinstance(what, Xid) and what.pid is None
         if nameless and evidence.observed_at - self._last < _AFTERSHOCKS:
             return None
-        waiting = takeover.waiting(self._vault.stock.sessions.values())
+        waiting = takeover.waiting(self._vault.store.sessions.values())
         contained = isinstance(what, UvmFault) and kmod.contains()
         name = takeover.struck(evidence, self._views(), waiting, contained=contained)
         domain = next((domain for domain in self._domains if name and domain.lanes.named(name)), None)
@@ -90,7 +90,7 @@ class Failover:
     ) -> "asyncio.Task[Switchover] | None":
         assert self._vault is not None
         places = {client.process: client.lane for client in domain.clients.all()}
-        sessions = list(self._vault.stock.sessions.values())
+        sessions = list(self._vault.store.sessions.values())
         taken, left = takeover.takeovers(name, sessions, places.get)
         task = None
         if taken or left:

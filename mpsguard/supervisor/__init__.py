@@ -1,1 +1,1 @@
-"""`mpsguard run`: a program, its standby, and the connections that outlive both."""
+"""`mpsguard run`: supervises a program, its standby, and the connections that outlive both."""

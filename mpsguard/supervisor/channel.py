@@ -1,4 +1,4 @@
-"""The supervisor's end of the desk: what its processes say, and the connections that it keeps for them."""
+"""The supervisor's end of its channels to the processes, and the connections that it keeps for them."""
 
 import os
 import resource
@@ -15,28 +15,28 @@ from mpsguard.linux.socket_copy import socket_copy
 from mpsguard.supervisor import wire
 
 _AT_ONCE: Final = 64
-"""Messages read before others get their turn."""
+"""Messages read from one process before others get their turn."""
 _AT_THE_END: Final = 65536
-"""Messages read of a process that has ended: more than a socket's queue takes."""
+"""Messages read from a process that has ended: more than a socket's queue holds."""
 _MOST: Final = 4096
 _OUR_OWN: Final = 64
-"""Descriptors that the supervisor needs for itself."""
+"""Descriptors reserved for the supervisor itself."""
 
-Heard = Callable[["ProgramChannel", wire.Ready | wire.Promoted | wire.Take | wire.Fence], None]
+MessageHandler = Callable[["ProgramChannel", wire.Ready | wire.Promoted | wire.Take | wire.Fence], None]
 
 
 class KeptSockets:
     """Owns copies of the connections that the program wants to be kept, by their tags."""
 
     def __init__(self, most: int | None = None) -> None:
-        """At most ``most``; None: 4096, or as many as RLIMIT_NOFILE leaves."""
+        """Keep at most ``most`` connections; None: 4096, or as many as RLIMIT_NOFILE leaves."""
         self._most = (
             max(min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OUR_OWN), 0) if most is None else most
         )
         self._fds: dict[int, int] = {}
 
     def refusal(self, tag: int) -> str | None:
-        """Why a connection of that tag cannot be kept, if so."""
+        """Return the reason why a connection with that tag cannot be kept, or None."""
         if tag in self._fds:
             return f"tag {tag} is in use"
         if len(self._fds) >= self._most:
@@ -44,55 +44,55 @@ class KeptSockets:
         return None
 
     def add(self, tag: int, fd: int) -> None:
-        """Take over a descriptor; there must be no `refusal`."""
+        """Take ownership of a descriptor; there must be no `refusal`."""
         assert self.refusal(tag) is None
         self._fds[tag] = fd
 
     def drop(self, tag: int) -> None:
-        """Close the connection of that tag, if there is one."""
+        """Close the connection with that tag, if there is one."""
         fd = self._fds.pop(tag, None)
         if fd is not None:
             os.close(fd)
 
     def all(self) -> list[tuple[int, int]]:
-        """Tags and descriptors, which stay ours."""
+        """Return tags and descriptors, which stay owned by this object."""
         return list(self._fds.items())
 
     def close(self) -> None:
-        """Close all; safe to call twice."""
+        """Close all connections; safe to call twice."""
         for tag in list(self._fds):
             self.drop(tag)
 
 
 class ProgramChannel:
-    """Owns the supervisor's end for one process. Whatever that process says harms nobody but its own program."""
+    """Owns the supervisor's end for one process. Invalid input can affect only the process' own program."""
 
-    def __init__(self, kept: KeptSockets, heard: Heard) -> None:
-        """``heard`` is told what is not about one connection alone."""
+    def __init__(self, kept: KeptSockets, on_message: MessageHandler) -> None:
+        """Create a socket pair; ``on_message`` is called for messages that are not about a single connection."""
         self._kept = kept
-        self._heard = heard
+        self._on_message = on_message
         self.serves = False
-        """Whether this is the active process: only its connections are kept, and only it gets them."""
+        """Whether this is the active process: only its connections are kept, and only it may take them."""
         self._over = False
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
 
     def fileno(self) -> int:
-        """For pollers; -1 when it is closed."""
+        """Return the descriptor to poll; -1 after `close`."""
         return self._ours.fileno()
 
     def close(self) -> None:
-        """Give both ends back; safe to call twice. Nobody is answered from then on."""
+        """Close both ends; safe to call twice. No further answers are sent."""
         self._over = True
         self._ours.close()
         self.theirs.close()
 
     def read(self) -> bool:
-        """Hear what was said, a part of it if it is much; False when nothing more can come: then close it."""
+        """Handle waiting messages, up to a limit; return False at the end of the channel, which must then be closed."""
         return self._read(_AT_ONCE)
 
     def read_rest(self) -> None:
-        """Hear all that a process has said which has ended."""
+        """Handle all messages of a process that has ended."""
         self._read(_AT_THE_END)
 
     def give_all(self, request: wire.Take) -> None:
@@ -105,9 +105,9 @@ class ProgramChannel:
             if not kept:
                 return
 
-    def give_passage(self, request: wire.Fence, passage: int) -> None:
-        """Answer a `Gate`; the descriptor stays the caller's."""
-        self._answer(wire.Done(request.id), (passage,))
+    def give_fence_pass(self, request: wire.Fence, fence_pass: int) -> None:
+        """Answer a `Fence`; the descriptor stays owned by the caller."""
+        self._answer(wire.Done(request.id), (fence_pass,))
 
     def refuse(self, id: int, reason: str) -> None:  # noqa: A002 - the wire's own word
         """Answer a request with a refusal."""
@@ -124,23 +124,23 @@ class ProgramChannel:
             except OSError:
                 packet = seqpacket.Packet(b"", None, (), False)
             try:
-                if packet.end or not self._hear(packet):
+                if packet.end or not self._handle(packet):
                     self._over = True
             finally:
-                # Whatever is kept is a copy.
+                # Kept connections are copies.
                 for fd in packet.fds:
                     os.close(fd)
         return not self._over
 
-    def _hear(self, packet: seqpacket.Packet) -> bool:
-        """Deal with a message; False if it is none."""
+    def _handle(self, packet: seqpacket.Packet) -> bool:
+        """Handle a message; return False if it is invalid."""
         try:
             request = wire.decode_request(packet.data)
         except msgspec.DecodeError:
             return False
         match request:
             case wire.Ready() | wire.Promoted() | wire.Take() | wire.Fence():
-                self._heard(self, request)
+                self._on_message(self, request)
             case wire.Drop(tag):
                 if self.serves:
                     self._kept.drop(tag)
@@ -173,13 +173,13 @@ class ProgramChannel:
         try:
             seqpacket.send(self._ours, wire.encode(answer), fds=fds)
         except OSError:
-            # It does not read its answers, or has ended: what it kept is kept all the same.
+            # The process does not read its answers, or has ended. Its kept connections stay kept.
             self._over = True
             self._ours.shutdown(socket.SHUT_RDWR)
 
 
 def _connection(fd: int) -> int:
-    """A copy of a stream socket's descriptor; OSError if it is something else."""
+    """Return a copy of a stream socket's descriptor; raise OSError for any other descriptor."""
     sock = socket_copy(fd)
     try:
         if sock.type != socket.SOCK_STREAM or sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -190,7 +190,7 @@ def _connection(fd: int) -> int:
 
 
 def _accepted(fd: int) -> int | None:
-    """Accept from a listening socket; None if nobody waits. OSError."""
+    """Accept from a listening socket; return None if no connection waits. Raise OSError."""
     if os.get_blocking(fd):
         raise OSError("the listening socket would block")
     with socket_copy(fd) as listener, suppress(BlockingIOError, ConnectionAbortedError):

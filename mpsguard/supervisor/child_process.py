@@ -1,4 +1,4 @@
-"""The program that `mpsguard run` starts: its group, its signals, its end, and the orphans it leaves to us."""
+"""The program that `mpsguard run` starts: its process group, its signals, its end, and its orphans."""
 
 import os
 import signal
@@ -10,30 +10,30 @@ from mpsguard.linux import process_tree
 from mpsguard.linux.process import ProcessHandle
 
 _PYTHON_IGNORES: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python's own choice, which is none of the program's."""
+"""Signals that Python ignores on its own; the program must not inherit that."""
 
 _TERMINAL: Final = (signal.SIGTTIN, signal.SIGTTOU)
 
 _KILL_ROUNDS: Final = 5
 _KILLED_WITHIN: Final = 1.0
-"""Seconds for a round of SIGKILLs: what was forked meanwhile gets the next one."""
+"""Seconds for a round of SIGKILLs; processes forked meanwhile get the next round."""
 
 
 class ChildProcess:
-    """Owns one child and reaps it, and every orphan below it. Its group's number is its own until it is reaped."""
+    """Owns one child and reaps it, and every orphan below it. Its process group's id is valid until it is reaped."""
 
     def __init__(self, pid: int, own_group: bool) -> None:
         self.pid = pid
         self._own_group = own_group
         self.exit_code: int | None = None
-        """As a shell has it: 128 and the signal's number for one that a signal ended. None while it lives."""
+        """As in a shell: 128 plus the signal's number if a signal ended it. None while it lives."""
 
     @classmethod
     def start(cls, arguments: Sequence[str], environment: Mapping[str, str], *, own_group: bool) -> Self:
-        """Start a program, found as a shell finds it; OSError if it cannot be.
+        """Start a program, searched in PATH; raise OSError if it cannot be started.
 
-        Descriptors that were given to us without close-on-exec are its too. With ``own_group`` it leads a process
-        group, so that a terminal's signals reach us and not it.
+        It inherits descriptors without close-on-exec. With ``own_group`` it leads a process group, so that a terminal's
+        signals go to the supervisor only.
         """
         process_tree.adopts_orphans()
         how: dict[str, Any] = {"setsigdef": _PYTHON_IGNORES}
@@ -43,22 +43,22 @@ class ChildProcess:
         return cls(pid, own_group)
 
     def reap(self, stopped_for_terminal: Callable[[], None]) -> None:
-        """Take in every child that has ended; for SIGCHLD."""
+        """Reap every child that has ended; for SIGCHLD."""
         reap_children({self.pid: self}, stopped_for_terminal)
 
     def ended(self, status: int) -> None:
-        """It was reaped."""
+        """Record the exit status after the child was reaped."""
         code = os.waitstatus_to_exitcode(status)
         self.exit_code = 128 - code if code < 0 else code
 
     def stopping(self, number: signal.Signals) -> None:
-        """The user wants it to end, and it will hear of it. Nothing would start it again."""
+        """Do nothing: the user wants it to end, and no new process would be started anyway."""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the program's group, or to it alone if it has none; to nobody once it was reaped."""
+        """Send a signal to the program's group, or only to the program if it has none; ignored once it was reaped."""
         if self.exit_code is not None:
             return
-        # Of another user by now (set-user-ID): as with any other wrapper, there is nothing to be done.
+        # It may run as another user by now (set-user-ID) and cannot be signalled then, as with any other wrapper.
         with suppress(PermissionError, ProcessLookupError):
             if self._own_group:
                 os.killpg(self.pid, number)
@@ -66,19 +66,19 @@ class ChildProcess:
                 os.kill(self.pid, number)
 
     def in_group(self, pid: int) -> bool:
-        """Whether `signal` reaches a process."""
+        """Return whether `signal` reaches a process."""
         try:
             return self.exit_code is None and self._own_group and os.getpgid(pid) == self.pid
         except ProcessLookupError:
             return False
 
     async def kill_all(self) -> None:
-        """SIGKILL the program and all that came of it, again until nobody is left."""
+        """SIGKILL the program and all its descendants, repeatedly until none is left."""
         await kill_descendants(os.getpid())
 
 
 def reap_children(programs: Mapping[int, ChildProcess], stopped_for_terminal: Callable[[], None]) -> None:
-    """Take in every child that has ended, and tell those of ``programs`` (by pid)."""
+    """Reap every child that has ended, and inform those of ``programs`` (by pid)."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -96,7 +96,7 @@ def reap_children(programs: Mapping[int, ChildProcess], stopped_for_terminal: Ca
 
 
 async def kill_descendants(root: int) -> None:
-    """SIGKILL all below a process that adopts orphans, again until nobody is left."""
+    """SIGKILL all descendants of a process that adopts orphans, repeatedly until none is left."""
     for _ in range(_KILL_ROUNDS):
         handles = []
         for key in process_tree.descendants(root):

@@ -1,16 +1,16 @@
-"""What the supervisor of a program does next: a pure function of the processes there are, and of what happened.
+"""Decides the supervisor's next actions: a pure function of the program's processes and an event.
 
-The supervisor is not in the path of a takeover: the vault promotes whoever was ready first. It follows, and sees to it
-that there is always one process that serves, or is about to, and one that stands by.
+The supervisor is not on the critical path of a failover: the vault promotes the standby that was ready first. The
+supervisor follows, and ensures that one process serves or is about to, and that one stands by.
 
-active ends with 0              the program is done: the others are ended
-active ends otherwise           the standby, ready or on its way to it, is the active one; without one, a new one is
-standby ends                    another one, once there is an active one that is ready
-another process is promoted     the old active one is superseded: it writes nothing any more, and is ended
-nobody is promoted in time      the one that should have been is ended (the session had been left in order, or is gone)
-active ends, again and again    after `give_up` deaths in a row, none of a process that had settled, the program is over
+active ends with 0                the program is done: the others are ended active ends otherwise             the
+standby, ready or not yet, becomes the active one; without one, a new one is started standby ends
+another one is started, once there is a ready active one another process is promoted       the old active one is
+superseded: it must not write any more, and is ended the promotion does not come       the standby is ended (the session
+had been left in order, or is gone) the active one ends repeatedly    after `give_up` consecutive deaths without a
+settled process, the program is over
 
-Processes are told apart by numbers, which are given in the order in which they are started.
+Processes are identified by numbers, assigned in the order in which they are started.
 """
 
 from typing import Final
@@ -30,21 +30,21 @@ class Member(msgspec.Struct, frozen=True):
     settled: bool = False
     """Whether it has been ready, or promoted, for the settling time."""
     superseded: bool = False
-    """It was the active one, and another one has been promoted."""
+    """Whether it was the active one, and another one has been promoted."""
 
 
 class State(msgspec.Struct, frozen=True):
-    """All there is to know. At most one standby, and at most one start to come."""
+    """The complete state. There is at most one standby, and at most one pending start."""
 
     give_up: int
-    """After so many deaths of the active process in a row, none of which had settled, the program is given up."""
+    """Consecutive deaths of the active process without a settled one after which the program is given up."""
     members: tuple[Member, ...] = ()
     active: int | None = None
-    """Who is the active one, or is to be promoted next."""
+    """Number of the active process, or of the one that is to be promoted next."""
     promotion_due: bool = False
-    """Whether the active one was a standby, is ready, and has not said yet that it was promoted."""
-    coming: Role | None = None
-    """The role of the process whose start is due, at once or later."""
+    """Whether the active one was a standby, is ready, and has not reported its promotion yet."""
+    pending_start: Role | None = None
+    """Role of the process that is to be started, at once or later."""
     next_number: int = 0
     deaths: int = 0
     """Deaths of the active process since one settled."""
@@ -53,17 +53,17 @@ class State(msgspec.Struct, frozen=True):
     code: int = 0
     """Exit code of the active process that ended last."""
     given_up: bool = False
-    """Whether it is over because of too many deaths."""
+    """Whether the program was given up because of too many deaths."""
     over: bool = False
-    """Nothing is started any more: the program is done, was given up, or is being stopped."""
+    """Whether nothing is started any more: the program is done, was given up, or is being stopped."""
 
     def member(self, number: int) -> Member | None:
-        """The process of that number; None if it has ended."""
+        """Return the process with that number; None if it has ended."""
         return next((member for member in self.members if member.number == number), None)
 
     @property
     def serving(self) -> int | None:
-        """Who may have connections kept, and taken: the active one, once it was promoted if it was a standby."""
+        """The process that may have connections kept and take them: the active one, promoted if it was a standby."""
         member = None if self.active is None else self.member(self.active)
         if member is None or (member.role is Role.STANDBY and (self.promotion_due or not member.ready)):
             return None
@@ -71,37 +71,37 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def standby(self) -> Member | None:
-        """The one that stands by, or will."""
+        """The process that stands by, or will."""
         return next((m for m in self.members if m.number != self.active and not m.superseded), None)
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The process whose start was due has been started; it has the number `State.next_number`."""
+    """The pending process has been started; it has the number `State.next_number`."""
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A process says so."""
+    """A process has reported that it is ready."""
 
     number: int
 
 
 class Promoted(msgspec.Struct, frozen=True):
-    """A process says so."""
+    """A process has reported that it was promoted."""
 
     number: int
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """A process has lived for the settling time since it became ready, or since its promotion if that came later.
+    """A process has lived for the settling time since it became ready or, if later, since its promotion.
 
-    That it was ready is not enough: a program that dies right afterwards would be started without end.
+    Being ready is not enough: a program that dies right afterwards would be restarted without end.
     """
 
     number: int
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A process has ended, and all it has said before is known."""
+    """A process has ended, and all its messages have been handled."""
 
     number: int
     code: int
@@ -114,7 +114,7 @@ class NotPromoted(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """The user wants the program to end, and has told all its processes. Without any, ``code`` is its exit code."""
+    """The user wants the program to end, and all processes were signalled. Without any, ``code`` is the exit code."""
 
     code: int
 
@@ -123,20 +123,20 @@ Event = Started | Ready | Promoted | Settled | Ended | NotPromoted | Stop
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Start a process ``after`` so many seconds; instead of one that was to be started later."""
+    """Start a process after ``after`` seconds; replaces a pending start."""
 
     role: Role
     after: float
 
 
 class AwaitPromotion(msgspec.Struct, frozen=True):
-    """From now on a process has a limited time to be promoted."""
+    """Start the limited time for a process to be promoted."""
 
     number: int
 
 
 class Supersede(msgspec.Struct, frozen=True):
-    """See to it that a process, whose place another one has, writes to nobody any more, and ends."""
+    """Prevent a superseded process from writing, and end it."""
 
     number: int
 
@@ -156,24 +156,24 @@ class Finish(msgspec.Struct, frozen=True):
 Action = Start | AwaitPromotion | Supersede | End | Finish
 
 _ENDED_BY_US: Final = frozenset({0, 128 + 9, 128 + 15})
-"""Exit codes of a process that was superseded: in order, by SIGKILL, by SIGTERM."""
+"""Exit codes of a superseded process that the supervisor ended: in order, by SIGKILL, by SIGTERM."""
 
 LONGEST_DELAY: Final = 30.0
 _FIRST_DELAY: Final = 0.25
 
 
 def delay(deaths: int) -> float:
-    """Seconds to wait after so many deaths in a row: the first time none, then twice as long each time."""
+    """Return the seconds to wait after so many consecutive deaths: none after the first, then doubling."""
     return 0.0 if deaths <= 1 else min(_FIRST_DELAY * 2.0 ** min(deaths - 2, 30), LONGEST_DELAY)
 
 
 def begin(give_up: int) -> tuple[State, list[Action]]:
-    """Nobody is there yet."""
-    return State(give_up, coming=Role.ACTIVE), [Start(Role.ACTIVE, 0.0)]
+    """Return the state before the first process is started, and the action that starts it."""
+    return State(give_up, pending_start=Role.ACTIVE), [Start(Role.ACTIVE, 0.0)]
 
 
 def decide(state: State, event: Event) -> tuple[State, list[Action]]:
-    """What is so after ``event``, and what is to be done about it, in this order."""
+    """Return the state after ``event``, and the actions to take, in order."""
     match event:
         case Started():
             return _started(state), []
@@ -188,18 +188,18 @@ def decide(state: State, event: Event) -> tuple[State, list[Action]]:
         case NotPromoted(number):
             return _not_promoted(state, number)
         case Stop(code):
-            state = replace(state, over=True, coming=None, code=code if state.active is None else state.code)
+            state = replace(state, over=True, pending_start=None, code=code if state.active is None else state.code)
             return state, [] if state.members else [Finish(state.code)]
 
 
 def _started(state: State) -> State:
-    assert state.coming is not None
+    assert state.pending_start is not None
     number = state.next_number
     return replace(
         state,
-        members=(*state.members, Member(number, state.coming)),
-        active=number if state.coming is Role.ACTIVE else state.active,
-        coming=None,
+        members=(*state.members, Member(number, state.pending_start)),
+        active=number if state.pending_start is Role.ACTIVE else state.active,
+        pending_start=None,
         next_number=number + 1,
     )
 
@@ -263,7 +263,8 @@ def _ended(state: State, number: int, code: int) -> tuple[State, list[Action]]:
     if state.over:
         return state, [] if state.members else [Finish(state.code)]
     if member.superseded:
-        # Its successor may be promoted before its death is known here. An end that may be our doing is no death.
+        # Its successor may be promoted before its death is known here. An end that the supervisor may have caused does
+        # not count as a death.
         by_itself = code not in _ENDED_BY_US
         return replace(state, deaths=state.deaths + 1) if by_itself and not member.settled else state, []
     return _with_standby(replace(state, standby_deaths=state.standby_deaths + 1))
@@ -280,22 +281,24 @@ def _active_ended(state: State, code: int) -> tuple[State, list[Action]]:
 
 
 def _finish(state: State) -> tuple[State, list[Action]]:
-    """Start nothing any more, end those that live."""
+    """Start nothing any more, and end the living processes."""
     ends = [] if state.over else [End(member.number) for member in state.members if not member.superseded]
-    state = replace(state, over=True, coming=None)
+    state = replace(state, over=True, pending_start=None)
     return state, [*ends] if state.members else [Finish(state.code)]
 
 
 def _next_active(state: State) -> tuple[State, list[Action]]:
-    heir = state.standby
-    if heir is not None:
-        state = replace(state, active=heir.number, promotion_due=heir.ready)
-        return state, [AwaitPromotion(heir.number)] if heir.ready else []
-    return replace(state, coming=Role.ACTIVE), [Start(Role.ACTIVE, delay(state.deaths))]
+    candidate = state.standby
+    if candidate is not None:
+        state = replace(state, active=candidate.number, promotion_due=candidate.ready)
+        return state, [AwaitPromotion(candidate.number)] if candidate.ready else []
+    return replace(state, pending_start=Role.ACTIVE), [Start(Role.ACTIVE, delay(state.deaths))]
 
 
 def _with_standby(state: State) -> tuple[State, list[Action]]:
     active = None if state.serving is None else state.member(state.serving)
-    if state.over or active is None or not active.ready or state.standby is not None or state.coming is not None:
+    if state.over or active is None or not active.ready or state.standby is not None or state.pending_start is not None:
         return state, []
-    return replace(state, coming=Role.STANDBY), [Start(Role.STANDBY, delay(max(state.deaths, state.standby_deaths)))]
+    return replace(state, pending_start=Role.STANDBY), [
+        Start(Role.STANDBY, delay(max(state.deaths, state.standby_deaths)))
+    ]

@@ -1,4 +1,4 @@
-"""The active process and the standby of a program, as one: what `mpsguard.supervisor.decision` decides is done here."""
+"""The active process and the standby of a program: executes what `mpsguard.supervisor.decision` decides."""
 
 import asyncio
 import os
@@ -20,18 +20,18 @@ from mpsguard.supervisor.supervisor import EndWork
 from mpsguard.tasks import TaskSet
 
 GRACE: Final = 10.0
-"""Seconds from SIGTERM to SIGKILL for a process that is ended without the user's word, unless he says otherwise."""
+"""Default seconds from SIGTERM to SIGKILL for a process that is ended without a signal from the user."""
 PROMOTION_WITHIN: Final = 60.0
 """Seconds for the vault to promote a standby; a guard may be restarted meanwhile."""
 SETTLE: Final = 10.0
-"""Seconds after which a process that became ready, or was promoted, counts as one that works."""
+"""Seconds after which a process that became ready, or was promoted, counts as working."""
 
 _CANNOT_RUN: Final = 126
 _LATER: Final = 0.01
-"""Seconds until it is looked at again whether a new standby may be started: a takeover comes first."""
+"""Seconds before checking again whether a new standby may be started: a failover has priority."""
 _FIRST_STEPS: Final = 0.25
-"""Seconds that a successor has for itself. It asks for the connections then, if it wants them; and who was superseded
-is ended only afterwards, since the driver is busy with the end of a process that used a GPU."""
+"""Seconds that a successor has for itself. In this time it takes the connections, if it wants them. The superseded
+process is ended only afterwards, because the driver is busy with the end of a process that used a GPU."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Plan(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...]
     environment: Mapping[Role, Mapping[str, str]]
     listeners: Mapping[int, str]
-    """Listening sockets and their names; the descriptors stay the caller's."""
+    """Listening sockets and their names; the descriptors stay owned by the caller."""
     own_group: bool
     give_up: int
     grace: float = GRACE
@@ -50,24 +50,31 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class _Process:
-    """One of them, its desk, and the gate in front of its connections once it has asked for one."""
+    """One process, its channel, and the I/O fence of its connections once it has requested one."""
 
-    def __init__(self, program: ChildProcess, desk: ProgramChannel) -> None:
+    def __init__(self, program: ChildProcess, channel: ProgramChannel) -> None:
         self.program = program
-        self.desk = desk
-        self.gate: IoFence | None = None
+        self.channel = channel
+        self.fence: IoFence | None = None
 
-    def close_gate(self) -> None:
-        """Give it back, if there is one; not before the process has ended or cannot be superseded any more."""
-        if self.gate is not None:
-            self.gate.close()
+    def close_fence(self) -> None:
+        """Close the fence's descriptor, if any; only after the process has ended or can no longer be superseded."""
+        if self.fence is not None:
+            self.fence.close()
 
 
 class FailoverPair:
-    """Owns the processes, their desks, and the connections that are kept for them. A `supervise.Program`."""
+    """Owns the processes, their channels, and the connections that are kept for them. A `supervisor.Program`."""
 
     def __init__(self, plan: Plan, end_work: EndWork, say: Callable[[str], None], ended: Callable[[], None]) -> None:
-        """``ended`` is called when there is an exit code; ``end_work`` as for `Supervisor`."""
+        """Prepare to run a program.
+
+        Args:
+            plan: how its processes are started and ended.
+            end_work: as for `Supervisor`.
+            say: prints a line to the user.
+            ended: called when there is an exit code.
+        """
         self.exit_code: int | None = None
         self._plan = plan
         self._end_work = end_work
@@ -78,96 +85,96 @@ class FailoverPair:
         self._tasks = TaskSet()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._stopping: asyncio.Task[None] | None = None
-        """Holds a superseded process still; nothing is given to its successor before."""
-        self._handing_over = False
-        """Whether a successor may be about to ask for the connections: nobody is started meanwhile."""
+        """Stops a superseded process; its successor gets no connections before this has finished."""
+        self._switching = False
+        """Whether a successor may be about to take the connections: no process is started meanwhile."""
         self._to_kill: list[ChildProcess] = []
-        """Superseded, and still."""
+        """Superseded processes that have been stopped."""
         self._state, _ = decision.begin(plan.give_up)
 
     def start(self) -> None:
-        """Start the first process; OSError if it cannot be."""
+        """Start the first process; raise OSError if it cannot be started."""
         process_tree.adopts_orphans()
         self._start(Role.ACTIVE)
 
     def close(self) -> None:
-        """Give everything back but the processes; safe to call twice."""
+        """Release everything except the processes; safe to call twice."""
         for timer in self._timers.values():
             timer.cancel()
         for task in self._tasks:
             task.cancel()
         for process in self._processes.values():
-            self._close_desk(process.desk)
-            process.close_gate()
+            self._close_channel(process.channel)
+            process.close_fence()
         self._kept.close()
 
-    # --- a supervise.Program
+    # --- Program
 
     def reap(self, stopped_for_terminal: Callable[[], None]) -> None:
-        """Take in every child that has ended; for SIGCHLD."""
+        """Reap every child that has ended; for SIGCHLD."""
         reap_children({one.program.pid: one.program for one in self._processes.values()}, stopped_for_terminal)
         ended = [number for number, one in self._processes.items() if one.program.exit_code is not None]
         if not ended:
             return
-        # What was said before counts before, by whomever: a promotion comes before the end of who was superseded.
+        # Handle all earlier messages first, so that a promotion is seen before the end of the superseded process.
         for number, process in list(self._processes.items()):
             if number in ended:
-                process.desk.read_rest()
+                process.channel.read_rest()
             else:
-                self._read(process.desk)
+                self._read(process.channel)
         for number in ended:
             process = self._processes.pop(number)
-            self._close_desk(process.desk)
-            process.close_gate()
+            self._close_channel(process.channel)
+            process.close_fence()
             self._disarm(f"settled {number}")
             code = process.program.exit_code
             assert code is not None
             before = self._state
-            self._happen(decision.Ended(number, code))
+            self._apply(decision.Ended(number, code))
             if not before.over:
-                self._tell_end(before, number, process.program.pid, code)
+                self._report_end(before, number, process.program.pid, code)
 
     def stopping(self, number: signal.Signals) -> None:
-        """The user wants it to end: nobody is started any more."""
-        self._happen(decision.Stop(128 + number))
+        """Start no more processes, because the user wants the program to end."""
+        self._apply(decision.Stop(128 + number))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all, to the standby first: it shall not go on where the active one leaves off.
+        """Send a signal to all processes, to the standby first, so that it does not continue when the active one ends.
 
-        Not to who was superseded: it is being ended, and must not run on.
+        A superseded process gets none: it is being ended, and must not resume.
         """
         told = [member.number for member in self._state.members if not member.superseded]
         for each in sorted(told, key=lambda each: each == self._state.active):
             self._processes[each].program.signal(number)
 
     def in_group(self, pid: int) -> bool:
-        """Whether `signal` reaches a process."""
+        """Return whether `signal` reaches a process."""
         return any(process.program.in_group(pid) for process in self._processes.values())
 
     async def kill_all(self) -> None:
-        """SIGKILL all and what came of them."""
+        """SIGKILL all processes and their descendants."""
         await kill_descendants(os.getpid())
 
-    # --- what happens, and what is done
+    # --- events and actions
 
-    def _happen(self, event: decision.Event) -> None:
+    def _apply(self, event: decision.Event) -> None:
         self._state, actions = decision.decide(self._state, event)
         for number, process in self._processes.items():
-            process.desk.serves = number == self._state.serving
-        if self._state.coming is None:
+            process.channel.serves = number == self._state.serving
+        if self._state.pending_start is None:
             self._disarm("start")
         if not self._state.promotion_due:
             self._disarm("promotion")
         for action in actions:
-            self._do(action)
+            self._execute(action)
 
-    def _do(self, action: decision.Action) -> None:
+    def _execute(self, action: decision.Action) -> None:
         match action:
             case decision.Start(role, after):
-                self._arm("start", after, lambda: self._start_or_tell(role))
+                self._arm("start", after, lambda: self._try_start(role))
             case decision.AwaitPromotion(number):
                 late = decision.NotPromoted(number)
-                self._arm("promotion", self._plan.promotion_within, lambda: self._happen(late))
+                self._arm("promotion", self._plan.promotion_within, lambda: self._apply(late))
             case decision.Supersede(number):
                 self._supersede(self._processes[number])
             case decision.End(number):
@@ -176,131 +183,133 @@ class FailoverPair:
                 self.exit_code = code
                 self._ended()
 
-    def _start_or_tell(self, role: Role) -> None:
-        if self._handing_over:
-            # To start a process takes longer than all else that a takeover needs of us.
-            self._arm("start", _LATER, lambda: self._start_or_tell(role))
+    def _try_start(self, role: Role) -> None:
+        if self._switching:
+            # Starting a process takes longer than everything else that the supervisor does during a failover.
+            self._arm("start", _LATER, lambda: self._try_start(role))
             return
         try:
             self._start(role)
         except OSError as error:
             self._say(f"{self._plan.arguments[0]}: {error.strerror}")
             number = self._state.next_number
-            self._happen(decision.Started())
-            self._happen(decision.Ended(number, _CANNOT_RUN))
+            self._apply(decision.Started())
+            self._apply(decision.Ended(number, _CANNOT_RUN))
 
     def _start(self, role: Role) -> None:
-        desk = ProgramChannel(self._kept, self._heard)
+        channel = ProgramChannel(self._kept, self._on_message)
         try:
             pid = handover.start(
                 self._plan.arguments,
                 {**self._plan.environment[role], ROLE_VARIABLE: role.value},
-                Handover(self._plan.listeners, {wire.VARIABLE: desk.theirs.fileno()}),
+                Handover(self._plan.listeners, {wire.VARIABLE: channel.theirs.fileno()}),
                 own_group=self._plan.own_group,
             )
         except BaseException:
-            desk.close()
+            channel.close()
             raise
-        desk.theirs.close()
-        self._processes[self._state.next_number] = _Process(ChildProcess(pid, self._plan.own_group), desk)
-        asyncio.get_running_loop().add_reader(desk.fileno(), self._read, desk)
-        self._happen(decision.Started())
+        channel.theirs.close()
+        self._processes[self._state.next_number] = _Process(ChildProcess(pid, self._plan.own_group), channel)
+        asyncio.get_running_loop().add_reader(channel.fileno(), self._read, channel)
+        self._apply(decision.Started())
 
-    def _read(self, desk: ProgramChannel) -> None:
-        if not desk.read():
-            self._close_desk(desk)
+    def _read(self, channel: ProgramChannel) -> None:
+        if not channel.read():
+            self._close_channel(channel)
 
-    def _heard(self, desk: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
-        number = next((number for number, one in self._processes.items() if one.desk is desk), None)
+    def _on_message(
+        self, channel: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence
+    ) -> None:
+        number = next((number for number, one in self._processes.items() if one.channel is channel), None)
         if number is None:
             return
         match message:
             case wire.Ready():
-                self._happen(decision.Ready(number))
+                self._apply(decision.Ready(number))
                 self._arm_settled(number)
             case wire.Promoted():
                 if self._kept.all():
-                    self._await_question()
-                self._happen(decision.Promoted(number))
+                    self._await_take()
+                self._apply(decision.Promoted(number))
                 self._arm_settled(number)
             case wire.Take(id):
-                if desk.serves:
-                    self._tasks.spawn(self._give(desk, message))
+                if channel.serves:
+                    self._tasks.spawn(self._give(channel, message))
                 else:
-                    desk.refuse(id, "another process is the active one")
+                    channel.refuse(id, "another process is the active one")
             case wire.Fence(id):
                 try:
-                    self._give_passage(self._processes[number], message)
+                    self._give_fence_pass(self._processes[number], message)
                 except OSError as error:
-                    desk.refuse(id, f"no gate can be made: {error.strerror}")
+                    channel.refuse(id, f"no I/O fence can be created: {error.strerror}")
 
-    def _give_passage(self, process: _Process, request: wire.Fence) -> None:
-        if process.gate is None:
-            process.gate = IoFence()
-        passage = process.gate.passage()
+    def _give_fence_pass(self, process: _Process, request: wire.Fence) -> None:
+        if process.fence is None:
+            process.fence = IoFence()
+        fence_pass = process.fence.passage()
         try:
-            process.desk.give_passage(request, passage)
+            process.channel.give_fence_pass(request, fence_pass)
         finally:
-            os.close(passage)
+            os.close(fence_pass)
 
-    async def _give(self, desk: ProgramChannel, request: wire.Take) -> None:
+    async def _give(self, channel: ProgramChannel, request: wire.Take) -> None:
         while self._stopping is not None and not self._stopping.done():
             await asyncio.wait({self._stopping})
-        if desk.serves:
-            desk.give_all(request)
-            self._handing_over = False
+        if channel.serves:
+            channel.give_all(request)
+            self._switching = False
 
     def _supersede(self, process: _Process) -> None:
-        """Nobody else may write to what is kept; where nothing is, it has time to end, and to say why, by itself."""
-        program, gate = process.program, process.gate
+        """Fence the old process. Without kept connections, give it the grace period to end and to report why."""
+        program, fence = process.program, process.fence
         if not self._kept.all():
-            self._tasks.spawn(process_stop.outlive(program, self._end_work, self._plan.grace))
+            self._tasks.spawn(process_stop.kill_after_grace(program, self._end_work, self._plan.grace))
             return
-        self._handing_over = True
+        self._switching = True
         self._disarm("quiet")
         before = self._stopping if self._stopping is not None and not self._stopping.done() else None
-        if before is None and gate is not None and gate.shut():
-            # Wherever it is, it does not get at them any more. Stopped all the same, and not waited for: its successor
-            # shall have the GPU and the driver for itself.
+        if before is None and fence is not None and fence.shut():
+            # The fence keeps it from the connections. Stop it nevertheless, without waiting: the successor is to have
+            # the GPU and the driver for itself.
             program.signal(signal.SIGSTOP)
-            self._is_still(program)
+            self._on_quiesced(program)
             return
 
-        async def hold_still() -> None:
+        async def quiesce() -> None:
             if before is not None:
                 await asyncio.wait({before})
-            await process_stop.hold_still(program, gate, self._say)
+            await process_stop.quiesce(program, fence, self._say)
 
-        self._stopping = self._tasks.spawn(hold_still())
-        self._stopping.add_done_callback(lambda task: None if task.cancelled() else self._is_still(program))
+        self._stopping = self._tasks.spawn(quiesce())
+        self._stopping.add_done_callback(lambda task: None if task.cancelled() else self._on_quiesced(program))
 
-    def _is_still(self, program: ChildProcess) -> None:
+    def _on_quiesced(self, program: ChildProcess) -> None:
         self._to_kill.append(program)
-        self._await_question()
+        self._await_take()
 
-    def _await_question(self) -> None:
-        self._handing_over = True
-        self._arm("quiet", _FIRST_STEPS, self._quiet_is_over)
+    def _await_take(self) -> None:
+        self._switching = True
+        self._arm("quiet", _FIRST_STEPS, self._on_quiet_over)
 
-    def _quiet_is_over(self) -> None:
+    def _on_quiet_over(self) -> None:
         if self._stopping is not None and not self._stopping.done():
             return
-        self._handing_over = False
+        self._switching = False
         to_kill, self._to_kill = self._to_kill, []
         for program in to_kill:
             self._tasks.spawn(process_stop.kill(program, self._end_work))
 
-    # --- its own
+    # --- timers and output
 
     def _arm_settled(self, number: int) -> None:
         if not self._plan.settle:
-            # At once, and not in the next turn of the loop: its end may be known in this one.
-            self._happen(decision.Settled(number))
+            # At once, not in the next turn of the loop: this turn may handle its end.
+            self._apply(decision.Settled(number))
             return
-        self._arm(f"settled {number}", self._plan.settle, lambda: self._happen(decision.Settled(number)))
+        self._arm(f"settled {number}", self._plan.settle, lambda: self._apply(decision.Settled(number)))
 
-    def _tell_end(self, before: decision.State, number: int, pid: int, code: int) -> None:
-        """One line for each death: which process, how, and what follows."""
+    def _report_end(self, before: decision.State, number: int, pid: int, code: int) -> None:
+        """Print one line for each death: which process, how it ended, and what follows."""
         member = before.member(number)
         if member is None or member.superseded or (code == 0 and number == before.active):
             return
@@ -312,7 +321,7 @@ class FailoverPair:
         elif role == "standby" or after.active is None:
             self._say(f"the {role} process {pid} ended ({how}); another one is started")
         else:
-            self._say(f"the {role} process {pid} ended ({how}); its standby goes on")
+            self._say(f"the {role} process {pid} ended ({how}); its standby takes over")
 
     def _arm(self, name: str, after: float, then: Callable[[], None]) -> None:
         self._disarm(name)
@@ -328,8 +337,8 @@ class FailoverPair:
         if timer is not None:
             timer.cancel()
 
-    def _close_desk(self, desk: ProgramChannel) -> None:
-        if desk.fileno() >= 0:
+    def _close_channel(self, channel: ProgramChannel) -> None:
+        if channel.fileno() >= 0:
             with suppress(RuntimeError):
-                asyncio.get_running_loop().remove_reader(desk.fileno())
-        desk.close()
+                asyncio.get_running_loop().remove_reader(channel.fileno())
+        channel.close()

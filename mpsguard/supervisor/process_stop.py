@@ -1,4 +1,4 @@
-"""How one process of several is ended while the others go on: its GPU work first, as with everything that is ended."""
+"""Stops one process of a program while the others continue: always its GPU work first."""
 
 import asyncio
 import signal
@@ -16,39 +16,40 @@ from mpsguard.supervisor.child_process import ChildProcess
 from mpsguard.supervisor.supervisor import EndWork
 
 _LOOK_AGAIN: Final = 0.001
-STILL_WITHIN: Final = 5.0
-"""Seconds after which a process that cannot be stopped is not waited for any more."""
+QUIESCE_DEADLINE: Final = 5.0
+"""Seconds after which a process that cannot be stopped is no longer waited for."""
 
 
-async def hold_still(program: ChildProcess, gate: IoFence | None, say: Callable[[str], None]) -> None:
-    """Stop a process and all below it where they are; when this returns none of them writes to a kept connection.
+async def quiesce(program: ChildProcess, fence: IoFence | None, say: Callable[[str], None]) -> None:
+    """Stop a process and its descendants; on return, none of them can write to a kept connection.
 
-    Either they have come to a standstill, or the process has left its gate.
+    Either all of them have come to a standstill, or the process is outside its I/O fence, which is now closed, or
+    `QUIESCE_DEADLINE` is over and a line says so.
     """
     loop = asyncio.get_running_loop()
     begun = loop.time()
     stopped = Quiesce()
     known: set[ProcessKey] = set()
     while program.exit_code is None:
-        # Who was forked before its parent stood still is found when we look again.
-        new = [key for key in _tree_at_rest(program) if key not in known]
+        # A process that was forked before its parent stopped is found in the next round.
+        new = [key for key in _stopped_tree(program) if key not in known]
         if known and not new:
             return
         for key in new:
             _signal(key, signal.SIGSTOP)
         known.update(new)
-        # All are looked at each time, since time counts from the first look.
+        # Check all of them each time, because the time of each one counts from its first check.
         while not all([stopped.reached(key.pid) for key in known]):  # noqa: C419
-            if gate is not None and gate.shut():
+            if fence is not None and fence.shut():
                 return
-            if loop.time() - begun > STILL_WITHIN:
+            if loop.time() - begun > QUIESCE_DEADLINE:
                 say(f"process {program.pid} was superseded, and cannot be stopped")
                 return
             await asyncio.sleep(_LOOK_AGAIN)
 
 
 async def kill(program: ChildProcess, end_work: EndWork) -> None:
-    """End a process and all below it: its GPU work, then itself by SIGKILL."""
+    """End a process and its descendants: first their GPU work, then the processes by SIGKILL."""
     tree = _tree(program)
     with suppress(NoAnswerError):
         await end_work(tree)
@@ -56,28 +57,28 @@ async def kill(program: ChildProcess, end_work: EndWork) -> None:
         _signal(key, signal.SIGKILL)
 
 
-async def outlive(program: ChildProcess, end_work: EndWork, grace: float) -> None:
-    """Let a process end by itself; after ``grace`` seconds as `kill` does."""
+async def kill_after_grace(program: ChildProcess, end_work: EndWork, grace: float) -> None:
+    """Let a process end on its own; after ``grace`` seconds, `kill` it."""
     await asyncio.sleep(grace)
     if program.exit_code is None:
         await kill(program, end_work)
 
 
 async def end(program: ChildProcess, end_work: EndWork, grace: float) -> None:
-    """End a process: its GPU work, then itself by SIGTERM, and after ``grace`` seconds as `kill` does."""
+    """End a process: first its GPU work, then SIGTERM, and after ``grace`` seconds `kill`."""
     with suppress(NoAnswerError):
         await end_work(_tree(program))
     program.signal(signal.SIGTERM)
     program.signal(signal.SIGCONT)
-    await outlive(program, end_work, grace)
+    await kill_after_grace(program, end_work, grace)
 
 
 def _tree(program: ChildProcess) -> Sequence[ProcessKey]:
     return _with_all_below(program, process_tree.descendants)
 
 
-def _tree_at_rest(program: ChildProcess) -> Sequence[ProcessKey]:
-    """The same of a process that is being stopped, and quicker: its successor waits for this."""
+def _stopped_tree(program: ChildProcess) -> Sequence[ProcessKey]:
+    """Return the tree of a process that is being stopped. Faster than `_tree`, because its successor waits for this."""
     return _with_all_below(program, process_tree.descendants_at_rest)
 
 

@@ -1,8 +1,8 @@
-"""What a program and its supervisor say to each other over the desk: msgpack, one message in a SEQPACKET packet.
+"""Messages between a program and its supervisor: msgpack, one message in each SEQPACKET packet.
 
-Each process has a desk of its own, so nobody says who he is. `Ready`, `Promoted` and `Drop` have no answer; the other
-requests have an ``id`` and get one answer with the same. `Take` is answered by any number of `Given`, of at most 253
-descriptors each, and the last one says so.
+Each process has its own channel, which identifies it. `Ready`, `Promoted` and `Drop` have no answer; the other requests
+have an ``id`` and get one answer with the same ``id``. `Take` is answered by one or more `Given` messages of at most
+253 descriptors each, the last with ``more`` False.
 """
 
 from typing import Annotated, Final
@@ -12,14 +12,14 @@ from msgspec import Meta
 
 from mpsguard.decoding import decoded
 
-VARIABLE: Final = "MPSGUARD_DESK"
-"""Environment variable with the number of the descriptor that is the desk."""
+VARIABLE: Final = "MPSGUARD_SUPERVISOR"
+"""Environment variable with the number of the channel's descriptor."""
 
 MAX_PACKET: Final = 8192
-"""Bytes of one message."""
+"""Maximum size of one message in bytes."""
 
 Tag = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-"""The program's own name for a connection."""
+"""Number that the program chose for a connection."""
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="t"):
@@ -27,41 +27,41 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 class Ready(_Message, frozen=True, tag="ready"):
-    """This process serves, or is a standby that may be promoted from now on."""
+    """Report that this process serves, or is a standby that may be promoted from now on."""
 
 
 class Promoted(_Message, frozen=True, tag="promoted"):
-    """This process was a standby, and writes the session now."""
+    """Report that this process was a standby, and writes the session now."""
 
 
 class Keep(_Message, frozen=True, tag="keep"):
-    """Keep a connection, its descriptor is with this, so that the end of this process does not close it."""
+    """Keep a copy of the attached connection, so that the end of this process does not close it."""
 
     id: int
     tag: Tag
 
 
 class Accept(_Message, frozen=True, tag="accept"):
-    """Accept a connection from the listening socket whose descriptor is with this, and keep it."""
+    """Accept a connection from the attached listening socket, and keep it."""
 
     id: int
     tag: Tag
 
 
 class Drop(_Message, frozen=True, tag="drop"):
-    """Do not keep a connection any longer."""
+    """Stop keeping a connection."""
 
     tag: Tag
 
 
 class Take(_Message, frozen=True, tag="take"):
-    """Give copies of all connections that are kept, once no other process of the program can write to them."""
+    """Request copies of all kept connections, once no other process of the program can write to them."""
 
     id: int
 
 
 class Fence(_Message, frozen=True, tag="gate"):
-    """Give a gate: from now on this process uses kept connections only while it is inside."""
+    """Request an I/O fence: from now on this process uses kept connections only inside it."""
 
     id: int
 
@@ -70,16 +70,13 @@ Request = Ready | Promoted | Keep | Accept | Drop | Take | Fence
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """It is kept; after `Accept` with one descriptor, that of the connection, or none if nobody waited to connect.
-
-    After `Fence` with that of its passage (`mpsguard.linux.io_fence`).
-    """
+    """Report success, with the descriptor of the accepted connection (none if none waits) or of the fence pass."""
 
     id: int
 
 
 class Given(_Message, frozen=True, tag="given"):
-    """Connections by their tags, with as many descriptors, in this order; ``more`` if others follow."""
+    """Kept connections: tags and as many descriptors, in the same order; ``more`` if others follow."""
 
     id: int
     tags: Annotated[tuple[Tag, ...], Meta(max_length=253)]
@@ -87,7 +84,7 @@ class Given(_Message, frozen=True, tag="given"):
 
 
 class Refused(_Message, frozen=True, tag="refused"):
-    """Nothing was done."""
+    """Report that the request was refused without effect."""
 
     id: int
     reason: str
@@ -101,15 +98,15 @@ _answers: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answe
 
 
 def encode(message: Request | Answer) -> bytes:
-    """The bytes of a message."""
+    """Return the encoded message."""
     return _encoder.encode(message)
 
 
 def decode_request(data: bytes) -> Request:
-    """What a process said; msgspec.DecodeError if it is nothing known."""
+    """Decode a process' request; raise msgspec.DecodeError if it is unknown or invalid."""
     return decoded(_requests.decode, data)
 
 
 def decode_answer(data: bytes) -> Answer:
-    """What the supervisor said; msgspec.DecodeError if it is nothing known."""
+    """Decode the supervisor's answer; raise msgspec.DecodeError if it is unknown or invalid."""
     return decoded(_answers.decode, data)

@@ -1,1 +1,1 @@
-"""GPU memory that outlives its process: named regions held as file descriptors, and who may write to them."""
+"""GPU memory that outlives its process: named regions held as file descriptors, and leases on them."""

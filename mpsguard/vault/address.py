@@ -1,16 +1,16 @@
-"""Where the vault is reached, for those that serve it and those that use it."""
+"""Address of the vault's socket, for the server and its clients."""
 
 from pathlib import Path
 from typing import Final
 
 SOCKET_VARIABLE: Final = "MPSGUARD_VAULT"
-"""Environment variable with the path of the vault's socket, where it is not the default one."""
+"""Environment variable with the path of the vault's socket, if it is not the default path."""
 
 
 def socket_path(run_directory: str | Path) -> Path:
-    """The vault's socket of the guard that has this run directory."""
+    """Return the path of the vault's socket for a guard with this run directory."""
     return Path(run_directory) / "vault.sock"
 
 
 DEFAULT_SOCKET: Final = str(socket_path("/run/mpsguard"))
-"""That of a guard whose configuration says nothing else (`config.DEFAULT_RUN_DIRECTORY`; a test compares them)."""
+"""The vault's socket for the default run directory (`config.DEFAULT_RUN_DIRECTORY`; a test compares them)."""

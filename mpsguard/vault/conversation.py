@@ -1,4 +1,4 @@
-"""One client's connection, from `Hello` to its end. Trusts nothing that comes in, and closes every descriptor of it."""
+"""One client's connection, from `Hello` to its end. All input is untrusted, and every received descriptor is closed."""
 
 import asyncio
 import os
@@ -27,34 +27,43 @@ from mpsguard.vault.vault import Vault
 GREETING_DEADLINE: Final = 10.0
 """Seconds for the first message of a connection."""
 TRANSFER_DEADLINE: Final = 30.0
-"""Seconds for the descriptors of one region, and for a client to take what is sent to it."""
+"""Seconds for the descriptors of one region, and for a client to read what is sent to it."""
 
 _ROOM_RETRY: Final = 0.005
-"""Seconds between two looks whether descriptors that were sent have been read: nothing can be polled for it."""
+"""Seconds between two checks whether sent descriptors have been read: the kernel reports no event for it."""
 
 
 class _Received(NamedTuple):
-    """A client's packet as its porter saw it; the descriptors are memory, and the receiver's."""
+    """A client's packet as its porter saw it; its descriptors are memory, and owned by the receiver."""
 
     frame: Frame
     fds: tuple[int, ...]
 
 
 class _EndError(Exception):
-    """The connection ends here; its peer has been told why, if it can be."""
+    """The connection ends here; its peer has been told the reason if possible."""
 
 
 class _PorterGoneError(Exception):
-    """The porter has ended; the client may live, and comes back on another connection."""
+    """The porter has ended; the client may be alive and can reconnect."""
 
 
 class Conversation:
-    """Serves one connection; owns nothing but what it has received and not yet passed on."""
+    """Serves one connection; owns only the descriptors that it has received and not yet passed on."""
 
     def __init__(
         self, sock: socket.socket, peer: Credentials, pidfd: int | None, vault: Vault, turns: Turns, *, simulated: bool
     ) -> None:
-        """``sock``: to the porter, non-blocking, stays the caller's. ``pidfd``: the peer's, ours from now on."""
+        """Prepare to serve a connection.
+
+        Args:
+            sock: non-blocking socket to the porter; stays owned by the caller.
+            peer: the client.
+            pidfd: the client's, owned by this object from now on; None if the kernel has none.
+            vault: the vault to serve.
+            turns: shares the loop's time between users.
+            simulated: whether host memory may stand for GPU memory.
+        """
         self._socket = sock
         self._stream = PacketStream(sock)
         self._vault = vault
@@ -66,21 +75,24 @@ class Conversation:
         self._sending = asyncio.Lock()
         self._key = SessionKey(self._peer.uid, "")
         self._token = 0
-        # One and the same object for as long as the connection lives.
+        # Stored once, because `Leases` compares it by identity and each access creates a new bound method.
         self._listener = self._notice
 
     async def run(self) -> None:
-        """Serve until the peer leaves, or breaks the rules. Its lease ends with it, but not with our own end."""
+        """Serve until the peer leaves or violates the protocol.
+
+        The lease ends with the connection, unless the guard or the porter ended it.
+        """
         try:
             async with asyncio.timeout(GREETING_DEADLINE):
                 await self._greet()
             while await self._request():
                 pass
         except asyncio.CancelledError:
-            # This guard ends, not the client: the lease stands for the next one.
+            # The guard ends, not the client: the lease remains valid for the next guard.
             raise
         except _PorterGoneError:
-            # Nor has the client: the lease stands for as long as its process does.
+            # The porter ended, not the client: the lease remains valid while its process lives.
             return
         except (_EndError, OSError):
             # TimeoutError is one of these.
@@ -92,7 +104,7 @@ class Conversation:
             self._detach()
 
     def close(self) -> None:
-        """Give back what is ours; safe to call twice."""
+        """Close the pidfd; safe to call twice."""
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             os.close(pidfd)
@@ -102,11 +114,14 @@ class Conversation:
             self._vault.detach(self._key, self._token, self._listener, in_order=in_order)
 
     def _notice(self, notice: wire.Notice) -> bool:
-        """Tell the client at once, or not at all: one that leaves that much unread learns it by its next request."""
+        """Send a notice without waiting; return False if it could not be sent.
+
+        A client that leaves too much unread learns of the change by its next request.
+        """
         fds: tuple[int, ...] = ()
         try:
             if isinstance(notice, wire.Granted):
-                fds = (self._vault.record_copy(self._key, self._token)[2],)
+                fds = (self._vault.buffer_copy(self._key, self._token)[2],)
             if not self._unread.has_room(len(fds)):
                 return False
             seqpacket.send(self._socket, frames.encode(Frame(Flag(0), 0, wire.encode(notice))), fds=fds)
@@ -131,12 +146,12 @@ class Conversation:
             if request.v != wire.VERSION:
                 raise BadRequestError(f"version {request.v} is not spoken here; {wire.VERSION} is")
             if request.role is Role.FENCED:
-                raise BadRequestError("nobody asks to be fenced off")
+                raise BadRequestError("the role `fenced` cannot be requested")
             await self._attach(request)
         except VaultError as error:
             await self._fail(number, error)
             raise _EndError from None
-        await self._send_record(number)
+        await self._send_buffer(number)
 
     async def _attach(self, request: wire.Hello) -> None:
         key = SessionKey(self._peer.uid if request.owner is None else request.owner, request.session)
@@ -164,7 +179,7 @@ class Conversation:
         except ProcessLookupError:
             raise _EndError from None
 
-    # --- what follows
+    # --- further requests
 
     async def _request(self) -> bool:
         number = 0
@@ -200,12 +215,12 @@ class Conversation:
                 vault.release(key, token, request.name)
                 await self._done(request.id)
             case wire.Names():
-                names = sorted(name for name in vault.stock.session(key).regions if name > request.after)
+                names = sorted(name for name in vault.store.session(key).regions if name > request.after)
                 some = tuple(names[: wire.NAMES_AT_ONCE])
                 await self._send(wire.NameList(request.id, some, more=len(names) > len(some)))
             case wire.Acquire():
                 await vault.acquire(key, token)
-                await self._send_record(request.id)
+                await self._send_buffer(request.id)
             case wire.Ready():
                 await vault.ready(key, token)
                 await self._done(request.id)
@@ -213,8 +228,8 @@ class Conversation:
                 self._detach(in_order=True)
                 await self._done(request.id)
                 raise _EndError
-            case wire.GetRecord():
-                await self._send_record(request.id)
+            case wire.GetStateBuffer():
+                await self._send_buffer(request.id)
             case wire.Hello():
                 raise BadRequestError("attached already: one connection, one session")
             case wire.Chunks():
@@ -229,9 +244,9 @@ class Conversation:
         try:
             await self._send(wire.Proceed(request.id), expected=len(request.layout.sizes))
             async with asyncio.timeout(TRANSFER_DEADLINE):
-                files, trouble = await self._collect(len(request.layout.sizes), fds)
-            if trouble is not None:
-                raise trouble
+                files, error_found = await self._collect(len(request.layout.sizes), fds)
+            if error_found is not None:
+                raise error_found
             check_memory(request.layout, files, simulated=self._simulated)
             check_distinct(files, fds)
             ours = False
@@ -241,14 +256,14 @@ class Conversation:
             raise _EndError from None
         finally:
             if ours:
-                self._vault.regions.give_up(reservation)
-                self._vault.stock.keeping.dispose(fds)
+                self._vault.regions.unreserve(reservation)
+                self._vault.store.storage.dispose(fds)
         await self._done(request.id, region)
 
     async def _collect(self, count: int, fds: list[int]) -> tuple[list[OpenFile], VaultError | None]:
-        """Take the announced number of descriptors, even if some are no good: the peer sends them all the same."""
+        """Receive the announced number of descriptors, also after an error: the peer sends them in any case."""
         files: list[OpenFile] = []
-        trouble: VaultError | None = None
+        error_found: VaultError | None = None
         announced = 0
         while announced < count:
             packet = await self._packet()
@@ -258,61 +273,61 @@ class Conversation:
             fds += packet.fds
             files += [open_file.describe(fd) for fd in packet.fds]
             if flags & Flag.FOREIGN:
-                trouble = trouble or BadRequestError("a descriptor that is no memory")
+                error_found = error_found or BadRequestError("a descriptor that is no memory")
             if flags & Flag.GROWS:
-                trouble = trouble or BadRequestError("memory that can grow: make it with MFD_ALLOW_SEALING")
+                error_found = error_found or BadRequestError("memory that can grow: make it with MFD_ALLOW_SEALING")
             if flags & Flag.UNASKED:
-                trouble = trouble or BadRequestError(f"more descriptors than {count} chunks")
+                error_found = error_found or BadRequestError(f"more descriptors than {count} chunks")
             if flags & Flag.TRUNCATED:
-                trouble = trouble or QuotaError("this guard has no room for so many descriptors")
+                error_found = error_found or QuotaError("this guard has no room for so many descriptors")
             try:
                 request = self._decoded(packet.frame)
             except VaultError:
                 request = None
             if not isinstance(request, wire.Chunks):
-                # How many descriptors are still on their way cannot be told any more.
+                # The number of descriptors still to come is no longer known.
                 await self._fail(0, BadRequestError("the descriptors of a region were due"))
                 raise _EndError
             announced += request.count
             if packet.frame.rights != request.count:
-                trouble = trouble or BadRequestError(
+                error_found = error_found or BadRequestError(
                     f"{request.count} descriptors announced, {packet.frame.rights} came"
                 )
         if announced > count:
-            trouble = trouble or BadRequestError(f"{announced} descriptors for {count} chunks")
-        return files, trouble
+            error_found = error_found or BadRequestError(f"{announced} descriptors for {count} chunks")
+        return files, error_found
 
     async def _open(self, request: wire.Open) -> None:
         region, fds = self._vault.regions.open(self._key, self._token, request.name, request.expected)
         try:
-            generation = self._vault.stock.session(self._key).generation
+            generation = self._vault.store.session(self._key).generation
             async with self._sending, asyncio.timeout(TRANSFER_DEADLINE):
                 await self._put(wire.Opened(request.id, region, generation), fds[:KERNEL_MAX_FDS])
                 for start in range(KERNEL_MAX_FDS, len(fds), KERNEL_MAX_FDS):
                     await self._put(wire.MoreChunks(request.id), fds[start : start + KERNEL_MAX_FDS])
         finally:
-            self._vault.stock.keeping.dispose(fds)
+            self._vault.store.storage.dispose(fds)
 
     # --- packets
 
     async def _receive(self) -> wire.Request | None:
-        """The next message, which must come without descriptors; None at the end."""
+        """Return the next message, which must have no descriptors; None at the end."""
         packet = await self._packet()
         if packet is None:
             return None
         if packet.frame.rights:
-            self._vault.stock.keeping.dispose(packet.fds)
-            await self._fail(0, BadRequestError(f"{packet.frame.rights} descriptors that nobody asked for"))
+            self._vault.store.storage.dispose(packet.fds)
+            await self._fail(0, BadRequestError(f"{packet.frame.rights} unexpected descriptors"))
             raise _EndError
         return self._decoded(packet.frame)
 
     async def _packet(self) -> _Received | None:
         packet = await self._stream.receive(wire.MAX_PACKET + frames.HEADER_BYTES, max_fds=KERNEL_MAX_FDS)
         try:
-            # With the packet, not before it: what came on all of a user's connections is to be served one by one.
+            # After the packet arrived, not before: packets of all of a user's connections are served one by one.
             await self._turns.take(self._peer.uid)
         except asyncio.CancelledError:
-            self._vault.stock.keeping.dispose(packet.fds)
+            self._vault.store.storage.dispose(packet.fds)
             raise
         if packet.end:
             raise _PorterGoneError
@@ -325,18 +340,18 @@ class Conversation:
         return _Received(frame, packet.fds)
 
     def _decoded(self, frame: Frame) -> wire.Request:
-        """What a packet says; TooLargeError or BadRequestError. Packets stay apart: the next one may be sound."""
+        """Decode a request; raise TooLargeError or BadRequestError. The next packet may be valid again."""
         try:
             return wire.decode_request(frame.data)
         except msgspec.DecodeError as error:
             whole = len(frame.data) < wire.MAX_PACKET or not frame.flags & Flag.TRUNCATED
-            trouble: VaultError = BadRequestError(str(error)[:200])
+            error_found: VaultError = BadRequestError(str(error)[:200])
             if not whole:
-                trouble = TooLargeError(f"a message of more than {wire.MAX_PACKET} bytes")
-            raise trouble from None
+                error_found = TooLargeError(f"a message of more than {wire.MAX_PACKET} bytes")
+            raise error_found from None
 
-    async def _send_record(self, id: int) -> None:  # noqa: A002 - the wire's own word
-        session, lease, fd = self._vault.record_copy(self._key, self._token)
+    async def _send_buffer(self, id: int) -> None:  # noqa: A002 - the wire's own word
+        session, lease, fd = self._vault.buffer_copy(self._key, self._token)
         try:
             welcome = wire.Welcome(id, lease.token, lease.role, session.generation, session.capacity)
             await self._send(welcome, (fd,))
@@ -355,8 +370,8 @@ class Conversation:
             await self._put(message, fds, expected)
 
     async def _put(self, message: wire.Answer | wire.Notice, fds: tuple[int, ...], expected: int = 0) -> None:
-        """Send one packet once there is room for it. ``expected``: descriptors that may come from now on."""
-        while not self._unread.has_room(len(fds)):  # noqa: ASYNC110 - the kernel tells nobody when there is
+        """Send one packet once there is room for it. ``expected``: descriptors that the client may send from now on."""
+        while not self._unread.has_room(len(fds)):  # noqa: ASYNC110 - the kernel reports no event for it
             await asyncio.sleep(_ROOM_RETRY)
         flags = Flag.EXPECT if expected else Flag(0)
         await self._stream.send(frames.encode(Frame(flags, expected, wire.encode(message))), fds=fds)

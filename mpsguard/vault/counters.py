@@ -1,4 +1,4 @@
-"""What the vault has done, as numbers for whoever exports them."""
+"""The vault's counters, for the metrics exporter and the control API."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ class Counters(msgspec.Struct, frozen=True):
     regions_released: int
     regions_expired: int
     regions_lost: int
-    """Not found again after a restart of the guard, though they were written down."""
+    """Regions in a manifest of which the memory was missing after a restart of the guard."""
     fences: int
     promotions: int
     early_deaths: int
-    """Promoted writers that ended, not in order, shortly after their promotion."""
+    """Promoted writers that ended without giving their lease back, shortly after their promotion."""
     refusals: dict[str, int]
     """By `mpsguard.vault.errors.Code`."""
     connections_made: int
@@ -30,7 +30,7 @@ class Counters(msgspec.Struct, frozen=True):
     chunks: int
     bytes: int
     unkept: int
-    """Parcels that are with no keeper at this moment: they would not outlive the guard."""
+    """Bundles that are in no descriptor storage at this moment and would be lost with the guard."""
 
 
 class Tally:
@@ -48,7 +48,7 @@ class Tally:
 
 
 def snapshot(tally: Tally, sessions: Sequence[Session], unkept: int) -> Counters:
-    """What was counted, and what is there."""
+    """Return the totals together with what is held now."""
     held = quotas.of_sessions(sessions)
     return Counters(
         regions_made=tally.made,

@@ -1,6 +1,7 @@
-"""Writers that end shortly after their promotion, not in order: told by the vault's own observation, not by a program.
+"""Detects writers that end shortly after their promotion.
 
-Pure but for what it remembers: the promotion of each session's writer, and how many ended early in a row.
+It relies on the vault's own observation, not on a program's report. Its only state is the promotion of each session's
+writer, and the number of consecutive early deaths.
 """
 
 from collections.abc import Callable
@@ -12,27 +13,27 @@ from mpsguard.model import ProcessKey
 from mpsguard.vault.region import SessionKey
 
 EARLY: Final = 10.0
-"""Seconds after its promotion within which a writer's end is early: what `mpsguard run` takes for settled."""
+"""Seconds after its promotion within which a writer's end is early; `mpsguard run` uses the same limit."""
 
-TOLD_PER_USER: Final = 10
-"""Early deaths of one user that are told in `WINDOW`: a program that gives up after five (the default) is told whole,
-and a user that makes them on purpose fills nobody's event stream. All are counted."""
+REPORTED_PER_USER: Final = 10
+"""Early deaths of one user that are reported within `WINDOW`. A program that gives up after five (the default) is
+reported completely; a user that causes them on purpose cannot flood the event stream. All are counted."""
 
 WINDOW: Final = 60.0
-"""Seconds; see `TOLD_PER_USER`."""
+"""Seconds; see `REPORTED_PER_USER`."""
 
 
 class EarlyDeath(msgspec.Struct, frozen=True):
-    """A writer that was promoted, and ended before `EARLY` seconds were over."""
+    """A promoted writer that ended within `EARLY` seconds."""
 
     session: SessionKey
     process: ProcessKey
     generation: int
-    """Of the session when it wrote."""
+    """Generation of the session in which it wrote."""
     seconds: float
-    """From its promotion to its end."""
+    """Seconds from its promotion to its end."""
     in_a_row: int
-    """Promoted writers of this session that have ended early, with this one, since one did not."""
+    """Consecutive early deaths of promoted writers of this session, including this one."""
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -42,25 +43,29 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class EarlyDeaths:
-    """Follows promotions and ends. Sessions are bounded by the vault's quota, users by the sessions."""
+    """Tracks promotions and ends of writers. Sessions are bounded by the vault's quota, users by the sessions."""
 
-    def __init__(self, tell: Callable[[EarlyDeath], None]) -> None:
-        """``tell`` is called at most `TOLD_PER_USER` times a user and `WINDOW`."""
+    def __init__(self, on_early_death: Callable[[EarlyDeath], None]) -> None:
+        """Start without history.
+
+        Args:
+            on_early_death: called at most `REPORTED_PER_USER` times for each user and `WINDOW`.
+        """
         self.total = 0
-        self._tell = tell
+        self._on_early_death = on_early_death
         self._rows: dict[SessionKey, _Row] = {}
-        self._told: dict[int, tuple[float, int]] = {}
-        """By uid: when the present window began, and how many were told in it."""
+        self._reported: dict[int, tuple[float, int]] = {}
+        """By uid: start of the current window, and number of reports in it."""
 
     def promoted(self, key: SessionKey, token: int, now: float) -> None:
-        """The holder of ``token`` is the writer from ``now`` on."""
+        """Record that the holder of ``token`` was promoted at time ``now``."""
         before = self._rows.get(key)
         self._rows[key] = _Row(token, now, 0 if before is None else before.deaths)
 
     def ended(
         self, key: SessionKey, token: int, process: ProcessKey, generation: int, now: float, *, in_order: bool
     ) -> None:
-        """The writer's lease has ended; ``in_order``: it gave it back."""
+        """Record the end of a writer's lease; ``in_order``: the writer gave it back."""
         row = self._rows.get(key)
         if row is None or row.token != token:
             return
@@ -70,17 +75,17 @@ class EarlyDeaths:
             return
         self.total += 1
         self._rows[key] = _Row(token, row.promoted_at, row.deaths + 1)
-        if self._may_tell(key.uid, now):
-            self._tell(EarlyDeath(key, process, generation, round(seconds, 3), row.deaths + 1))
+        if self._may_report(key.uid, now):
+            self._on_early_death(EarlyDeath(key, process, generation, round(seconds, 3), row.deaths + 1))
 
     def forget(self, key: SessionKey) -> None:
-        """The session is no more."""
+        """Discard the history of a removed session."""
         self._rows.pop(key, None)
 
-    def _may_tell(self, uid: int, now: float) -> bool:
-        self._told = {each: told for each, told in self._told.items() if now - told[0] < WINDOW}
-        begun, count = self._told.get(uid, (now, 0))
-        if count >= TOLD_PER_USER:
+    def _may_report(self, uid: int, now: float) -> bool:
+        self._reported = {each: reported for each, reported in self._reported.items() if now - reported[0] < WINDOW}
+        begun, count = self._reported.get(uid, (now, 0))
+        if count >= REPORTED_PER_USER:
             return False
-        self._told[uid] = (begun, count + 1)
+        self._reported[uid] = (begun, count + 1)
         return True

@@ -1,4 +1,4 @@
-"""What the vault refuses, and why: one code on the wire for each exception, the same at both ends."""
+"""The vault's errors: one code on the wire for each exception, the same on both sides."""
 
 from enum import StrEnum
 from typing import ClassVar, Final
@@ -8,36 +8,36 @@ class Code(StrEnum):
     """Why a request was refused."""
 
     BAD_REQUEST = "bad_request"
-    """Not understood, out of order, or with descriptors that are no memory of the size that was declared."""
+    """Malformed, out of order, or with descriptors that are not memory of the announced size."""
     TOO_LARGE = "too_large"
-    """A name, metadata, state or number of chunks beyond its limit."""
+    """A name, metadata, state or number of chunks exceeds its limit."""
     NOT_PERMITTED = "not_permitted"
-    """Another user's session, or a reader that would write."""
+    """Another user's session, or a reader that tries to write."""
     UNKNOWN_SESSION = "unknown_session"
     UNKNOWN_REGION = "unknown_region"
     EXISTS = "exists"
-    """There is a region of that name already."""
+    """A region of that name exists already."""
     WRONG_GPU = "wrong_gpu"
-    """The region lies on another GPU than the one expected, or on none of this guard's."""
+    """The region lies on another GPU than expected, or on a GPU that this guard does not have."""
     STALE_GENERATION = "stale_generation"
-    """The writer was fenced off: somebody else writes now, or may."""
+    """The writer was fenced off: another process writes now, or may."""
     LAYOUT_MISMATCH = "layout_mismatch"
-    """Sizes or addresses are not those expected, or overlap another region's."""
+    """Sizes or addresses differ from those expected, or overlap another region."""
     LEASE_HELD = "lease_held"
-    """Somebody else holds the lease that is asked for, or maps what is to be released."""
+    """Another process holds the requested lease, or maps the memory that is to be released."""
     SEALED = "sealed"
     QUOTA = "quota"
     UNAVAILABLE = "unavailable"
-    """The vault cannot be reached, or cannot keep safe what it is given. Nothing was done; later it may be."""
+    """The vault cannot be reached, or cannot store what it is given. Nothing was done; a retry may succeed."""
 
 
 class VaultError(Exception):
-    """A request that was refused as a whole; nothing of it was done."""
+    """A request that was refused as a whole, without effect."""
 
     code: ClassVar[Code]
 
     retried = False
-    """At a client: the connection broke and the request was sent twice; the first may have been carried out."""
+    """In a client: the connection broke and the request was sent twice; the first one may have taken effect."""
 
 
 class BadRequestError(VaultError):
@@ -101,13 +101,13 @@ class LeaseHeldError(VaultError):
 
 
 class SealedError(VaultError):
-    """The region is sealed: it is not changed any more."""
+    """The region is sealed and cannot be changed."""
 
     code = Code.SEALED
 
 
 class QuotaError(VaultError):
-    """The user, or the vault as a whole, holds as much as it may."""
+    """The user's quota, or that of the whole vault, is exhausted."""
 
     code = Code.QUOTA
 
@@ -139,6 +139,6 @@ _BY_CODE: Final[dict[str, type[VaultError]]] = {
 
 
 def from_code(code: str, message: str) -> VaultError:
-    """The exception for a code that came over the wire; a code of a later version becomes an UnavailableError."""
+    """Return the exception for a code from the wire; UnavailableError for an unknown code (a later version)."""
     kind = _BY_CODE.get(code)
     return UnavailableError(f"{code}: {message}") if kind is None else kind(message)

@@ -1,4 +1,4 @@
-"""What travels between the vault and the porter of a user: a client's packet behind a header of a few bytes."""
+"""The frames between the vault and a user's porter: a client's packet behind a short header."""
 
 import struct
 from enum import IntFlag
@@ -9,22 +9,22 @@ HEADER_BYTES: Final = _HEADER.size
 
 
 class Flag(IntFlag):
-    """What the porter saw of a client's packet, or what the vault asks of the porter."""
+    """What the porter found in a client's packet, or what the vault asks of the porter."""
 
     TRUNCATED = 1
-    """The packet, or its descriptors, did not fit."""
+    """The packet or its descriptors did not fit."""
     STRANGER = 2
-    """Another process than the one that connected has sent it."""
+    """Sent by another process than the one that connected."""
     FOREIGN = 4
-    """A descriptor was no memory; all descriptors of the packet were thrown away."""
+    """A descriptor was not memory; all descriptors of the packet were discarded."""
     UNASKED = 8
-    """Descriptors came that were not agreed upon; all of them were thrown away."""
+    """The packet had unexpected descriptors; all of them were discarded."""
     END = 16
-    """The client has closed its connection. Without that, the porter has ended."""
+    """The client has closed its connection. If a connection ends without this flag, the porter has ended."""
     GROWS = 64
-    """A descriptor of memory whose size cannot be fixed; all descriptors of the packet were thrown away."""
+    """The size of a memory descriptor cannot be fixed; all descriptors of the packet were discarded."""
     EXPECT = 32
-    """From the vault: take ``rights`` descriptors more from this client."""
+    """From the vault: accept ``rights`` more descriptors from this client."""
 
 
 class Frame(NamedTuple):
@@ -32,16 +32,16 @@ class Frame(NamedTuple):
 
     flags: Flag
     rights: int
-    """Descriptors that came with the packet, or that may come."""
+    """Number of descriptors that came with the packet, or that may come."""
     data: bytes
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of a frame."""
+    """Return the bytes of a frame."""
     return _HEADER.pack(frame.flags, frame.rights) + frame.data
 
 
 def decode(data: bytes) -> Frame:
-    """The frame in ``data``; struct.error if there is none."""
+    """Decode a frame; raise struct.error if ``data`` is too short."""
     flags, rights = _HEADER.unpack_from(data)
     return Frame(Flag(flags), rights, data[HEADER_BYTES:])

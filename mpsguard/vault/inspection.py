@@ -1,4 +1,4 @@
-"""Whether the descriptors that came are the memory that was announced. Pure, but for the looking."""
+"""Checks that received descriptors are the memory that was announced. Pure, except that it inspects the descriptors."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,15 @@ from mpsguard.vault.region import Layout
 
 
 def check_memory(layout: Layout, files: Sequence[OpenFile], *, simulated: bool) -> None:
-    """BadRequestError unless there is one descriptor for each chunk, of the right kind and size, and none twice.
+    """Raise BadRequestError unless there is one distinct descriptor of the right kind and size for each chunk.
 
-    The size of GPU memory cannot be seen from its descriptor: a wrong one shows when it is mapped, to the owner alone.
-    ``simulated``: memory of the host may stand for a GPU's.
+    The size of GPU memory cannot be read from its descriptor; a wrong size shows when it is mapped and affects only its
+    owner.
+
+    Args:
+        layout: the announced layout.
+        files: the received descriptors.
+        simulated: whether host memory may stand for GPU memory.
     """
     if len(files) != len(layout.sizes):
         raise BadRequestError(f"{len(files)} descriptors for {len(layout.sizes)} chunks")
@@ -29,6 +34,9 @@ def check_memory(layout: Layout, files: Sequence[OpenFile], *, simulated: bool) 
 
 
 def check_distinct(files: Sequence[OpenFile], fds: Sequence[int]) -> None:
-    """BadRequestError if a GPU memory handle came twice; all of them have one inode, so it takes the descriptors."""
+    """Raise BadRequestError if a GPU memory handle was sent twice.
+
+    All GPU memory handles have the same inode, so this compares the open files behind the descriptors.
+    """
     if not open_file.distinct([fd for fd, file in zip(fds, files, strict=True) if file.kind is Kind.GPU]):
         raise BadRequestError("the same memory came twice")

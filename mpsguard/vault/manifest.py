@@ -1,4 +1,4 @@
-"""A session written down in memory that outlives the guard: the last state that was committed is always whole."""
+"""A session saved in memory that outlives the guard: the last committed state can always be read as a whole."""
 
 import os
 import struct
@@ -13,14 +13,14 @@ from mpsguard.vault.region import Session
 from mpsguard.vault.state_buffer import State
 
 CAPACITY: Final = 64 << 20
-"""Bytes that a session may take; what is not used takes up no memory."""
+"""Maximum size of a saved session in bytes; unused bytes take up no memory."""
 
 _VERSION: Final = 1
 _WORD: Final = struct.Struct("=Q")
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What is written: the session, or None once it was released."""
+    """The saved content: the session, or None after its release."""
 
     v: int
     session: Session | None
@@ -30,12 +30,12 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Entry)
 
 
-class LedgerError(Exception):
-    """There is no session in it that this version can read."""
+class ManifestError(Exception):
+    """The manifest contains no session that this version can read."""
 
 
 class Manifest:
-    """Owns the descriptor of one session's ledger. It has the form of a record; see `mpsguard.vault.state_buffer`."""
+    """Owns the descriptor of one session's manifest. Its format is that of `mpsguard.vault.state_buffer`."""
 
     def __init__(self, fd: int, sequence: int) -> None:
         self.fd = fd
@@ -43,31 +43,36 @@ class Manifest:
 
     @classmethod
     def create(cls) -> Self:
-        """An empty ledger."""
+        """Create an empty manifest."""
         return cls(memfd.create("mpsguard-ledger", state_buffer.size(CAPACITY), fixed=True), 0)
 
     @classmethod
     def open(cls, fd: int) -> tuple[Self, Session | None]:
-        """Take over ``fd``; the session as it was last committed, None if it was released. LedgerError."""
+        """Take ownership of ``fd`` and return the manifest with the session as last committed (None: released).
+
+        Raises:
+            ManifestError: there is no readable session; ``fd`` has been closed.
+        """
         try:
             newest = state_buffer.latest(lambda at, length: os.pread(fd, length, at), CAPACITY)
             if newest is None:
-                raise LedgerError("nothing was ever committed")
+                raise ManifestError("nothing was ever committed")
             entry = _decoder.decode(newest.state)
             if entry.v != _VERSION:
-                raise LedgerError(f"written by another version ({entry.v})")
+                raise ManifestError(f"written by another version ({entry.v})")
         except (msgspec.DecodeError, struct.error) as error:
             os.close(fd)
-            raise LedgerError(f"cannot be read: {error}") from None
+            raise ManifestError(f"cannot be read: {error}") from None
         except BaseException:
             os.close(fd)
             raise
         return cls(fd, newest.sequence), entry.session
 
     def commit(self, session: Session | None) -> None:
-        """Write the session down; when this returns it counts, and if it does not return the last one does.
+        """Save the session atomically; None marks it as released.
 
-        QuotaError if there is no room for it, in the ledger or in the machine's memory.
+        Raises:
+            QuotaError: no room in the manifest or in the machine's memory; the previous state remains valid.
         """
         state = _encoder.encode(Entry(_VERSION, session))
         if len(state) > CAPACITY:
@@ -86,5 +91,5 @@ class Manifest:
         self._sequence = sequence
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.fd)

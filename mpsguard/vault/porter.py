@@ -1,10 +1,10 @@
-"""The porter of one user: the process that owns its connections, and receives what it sends.
+"""The porter of one user: a process that owns the user's connections and receives what its clients send.
 
-A stranger's descriptor can make close(2) last as long as the stranger likes: a TCP socket that lingers, a file of its
-own file system. So the vault never has one. This process takes packets in, looks at their descriptors, passes those of
-memory on, and leaves all others to a child that ends with them: an ending process does not linger, and one that a file
-system holds up all the same holds up nobody else. There are few of these children; with too many, this user's
-connections are no longer read, and nobody else notices.
+A foreign descriptor can make close(2) block for as long as its owner likes: a lingering TCP socket, a file of a FUSE
+file system. So the vault never receives one. The porter receives packets, inspects their descriptors, passes those of
+memory on, and leaves all others to a child that exits with them: an exiting process does not linger, and one that a
+file system blocks affects no other process. The number of these children is limited; at the limit, only this user's
+connections are no longer read.
 
 python -m mpsguard.vault.porter CHANNEL_DESCRIPTOR
 """
@@ -32,21 +32,21 @@ from mpsguard.vault.frame import Flag, Frame
 from mpsguard.vault.wire import MAX_PACKET
 
 CLOSERS_MOST: Final = 8
-"""Children that throw descriptors away at one time. One takes a millisecond; so many at once are of a user whose
+"""Maximum number of children that discard descriptors. One takes a millisecond; this many at once means that the user's
 descriptors do not close."""
 
 _STEP_DEADLINE: Final = 5.0
-"""Seconds for one turn of the loop, which waits for nobody. Where the kernel itself drops a stranger's descriptor in
-this process (a packet with more than there is room for), it may wait all the same: then this process ends (SIGALRM)."""
+"""Seconds for one turn of the loop, which does not block on its own. The kernel may block this process while it drops a
+foreign descriptor (a packet with more than fit): the process is then ended by SIGALRM."""
 
 _LAST_WORDS_DEADLINE: Final = 2.0
-"""Seconds for a client to make room for what the vault said before it ended the connection."""
+"""Seconds for a client to make room for the vault's last message after the vault has ended the connection."""
 
 _TICK: Final = 0.005
-"""Seconds between two looks at what cannot be waited for by poll(2): room for descriptors, and ended children."""
+"""Seconds between two checks for what poll(2) cannot report: room for descriptors, and ended children."""
 
 _ABOVE_ALL: Final = 1 << 30
-"""More than any descriptor's number (fs.nr_open)."""
+"""Larger than any descriptor number (fs.nr_open)."""
 
 _DENIED: Final = (
     *("execve", "execveat", "socket", "socketpair", "connect", "bind", "listen", "accept", "accept4"),
@@ -55,14 +55,14 @@ _DENIED: Final = (
     *("symlink", "symlinkat", "mkdir", "mkdirat", "mknod", "mknodat", "chmod", "fchmod", "fchmodat", "chown", "fchown"),
     *("lchown", "fchownat", "truncate", "ftruncate", "setuid", "setgid", "setresuid", "setresgid", "setgroups"),
 )
-"""Beside what the guard has denied itself: this process needs its connections alone. openat(2) is left to Python, which
-opens its own modules."""
+"""System calls denied in addition to those that the guard has denied: the porter only uses its connections. openat(2)
+stays allowed because Python opens its modules with it."""
 
 _ADMISSION: Final = struct.Struct("=Ii")
 
 
 def admission(peer: Credentials) -> bytes:
-    """What the vault sends with a connection: whose it is."""
+    """Return the message that accompanies a connection: its peer."""
     return _ADMISSION.pack(peer.uid, peer.pid)
 
 
@@ -80,7 +80,7 @@ class _Pending:
 
 
 class _Link:
-    """One connection: the client's socket, and the vault's end of it."""
+    """One connection: the client's socket, and the porter's socket to the vault."""
 
     def __init__(self, client: socket.socket, vault: socket.socket, uid: int, pid: int) -> None:
         self.client = client
@@ -101,22 +101,22 @@ class _Link:
         self.tainted = True
         seqpacket.let_descriptors_come(self.client, allowed=True)
 
-    def took(self, count: int) -> None:
+    def received(self, count: int) -> None:
         self.expected -= count
         if not self.expected:
             seqpacket.let_descriptors_come(self.client, allowed=False)
 
 
 class Porter:
-    """Owns the connections of one user until the vault closes the channel; then the process ends."""
+    """Owns the connections of one user until the vault closes the channel."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._links: dict[int, _Link] = {}
-        """By both descriptors; a link whose client is gone by the vault's alone."""
+        """By both descriptors; after the client's socket was closed, by the vault's only."""
 
     def run(self) -> None:
-        """Serve until the vault is gone."""
+        """Serve until the vault has closed the channel."""
         while True:
             signal.setitimer(signal.ITIMER_REAL, 0)
             ready = self._wait()
@@ -145,7 +145,7 @@ class Porter:
                 to_client |= select.POLLOUT
             else:
                 ticking = True
-            # An end is reported over and over, whatever is asked for: nothing is asked where nothing can be done.
+            # poll(2) reports a hangup on every call, so a socket is registered only if it can be served.
             if to_client:
                 poller.register(link.client, to_client)
             if to_vault or link.cut_at is None:
@@ -176,12 +176,12 @@ class Porter:
         if not link.ended and (link.client.fileno() in ready or link.to_vault is not None):
             self._towards_vault(link)
         if link.ended and not link.closers:
-            # Now, with nothing left of it, its place is free: the vault sees the end of its own socket.
+            # The client's descriptors are closed, so the place is free: the vault sees the end of its own socket.
             del self._links[link.vault.fileno()]
             link.vault.close()
 
     def _end(self, link: _Link) -> None:
-        """Let go of the client; what it has queued may not be ours to close."""
+        """Release the client; its queue may hold foreign descriptors, which only a child may close."""
         link.ended = True
         for pending in (link.to_vault, link.to_client):
             if pending is not None:
@@ -189,7 +189,7 @@ class Porter:
         link.to_vault = link.to_client = None
         del self._links[link.client.fileno()]
         if link.tainted:
-            self._throw_away(link, (link.client.detach(),))
+            self._close_in_child(link, (link.client.detach(),))
         else:
             link.client.close()
 
@@ -197,7 +197,7 @@ class Porter:
 
     def _towards_vault(self, link: _Link) -> None:
         if link.to_vault is None and self._may_read():
-            self._take(link)
+            self._receive_from_client(link)
         if link.to_vault is None:
             return
         try:
@@ -216,7 +216,7 @@ class Porter:
     def _may_read(self) -> bool:
         return sum(len(link.closers) for link in set(self._links.values())) < CLOSERS_MOST
 
-    def _take(self, link: _Link) -> None:
+    def _receive_from_client(self, link: _Link) -> None:
         try:
             packet = seqpacket.receive(link.client, MAX_PACKET, max_fds=KERNEL_MAX_FDS)
         except BlockingIOError:
@@ -231,29 +231,29 @@ class Porter:
         if packet.truncated:
             flags |= Flag.TRUNCATED
         sender = packet.sender
-        # Pid 0: sent before the kernel was asked for the sender. The connection itself has been vouched for; this is
-        # for a child that uses its parent's.
+        # Pid 0: sent before SO_PASSCRED was set. The connection itself has been authenticated; this check is for a
+        # child that uses its parent's connection.
         if sender is not None and sender.pid and (sender.pid, sender.uid) != link.peer:
             flags |= Flag.STRANGER
         if len(fds) > link.expected:
             flags |= Flag.UNASKED
         elif fds:
-            link.took(len(fds))
+            link.received(len(fds))
         kinds = [open_file.describe(fd).kind for fd in fds]
         if Kind.OTHER in kinds:
             flags |= Flag.FOREIGN
         elif link.peer[1] and not all(_is_fixed(fd) for fd, kind in zip(fds, kinds, strict=True) if kind is Kind.HOST):
-            # What a user has is counted when it comes.
+            # The quota counts the size on arrival, so it must not change afterwards. Root has no such limit.
             flags |= Flag.GROWS
         if fds and flags & (Flag.STRANGER | Flag.UNASKED | Flag.FOREIGN | Flag.GROWS):
-            self._throw_away(link, fds)
+            self._close_in_child(link, fds)
             fds = ()
         link.to_vault = _Pending(frames.encode(Frame(flags, len(packet.fds), packet.data)), fds)
 
     # --- from the vault
 
     def _towards_client(self, link: _Link) -> None:
-        if link.to_client is None and not self._hear(link):
+        if link.to_client is None and not self._receive_from_vault(link):
             self._end(link)
             return
         if link.to_client is None:
@@ -270,14 +270,14 @@ class Porter:
             self._end_if_due(link)
             return
         except OSError:
-            # Its last words are still to be had.
+            # What the client sent before it closed can still be read.
             pass
         link.unread.sent(len(fds))
         link.to_client.close()
         link.to_client = None
 
-    def _hear(self, link: _Link) -> bool:
-        """Take the vault's next word; False if it has ended the connection."""
+    def _receive_from_vault(self, link: _Link) -> bool:
+        """Read the vault's next frame; return False if the vault has ended the connection."""
         try:
             packet = seqpacket.receive(link.vault, MAX_PACKET + frames.HEADER_BYTES, max_fds=KERNEL_MAX_FDS)
         except BlockingIOError:
@@ -296,20 +296,20 @@ class Porter:
         if link.cut_at is not None and time.monotonic() >= link.cut_at:
             self._end(link)
 
-    # --- what is thrown away
+    # --- discarded descriptors
 
-    def _throw_away(self, link: _Link, fds: Sequence[int]) -> None:
-        """Have a child end with ``fds`` and nothing else of ours. Closing our copies of them takes no time then."""
-        told, tell = os.pipe()
+    def _close_in_child(self, link: _Link, fds: Sequence[int]) -> None:
+        """Fork a child that holds only ``fds`` and exits. Closing the porter's own copies then takes no time."""
+        read_end, write_end = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _keep_only((*fds, told))
-            os.read(told, 1)
+            _keep_only((*fds, read_end))
+            os.read(read_end, 1)
             os._exit(0)
-        os.close(told)
+        os.close(read_end)
         for fd in fds:
             os.close(fd)
-        os.close(tell)
+        os.close(write_end)
         link.closers.add(pid)
 
     def _reap(self, link: _Link) -> None:
@@ -320,7 +320,10 @@ class Porter:
 
 
 def _is_fixed(fd: int) -> bool:
-    """Seal a memfd against growing. It may wait for a write to it by somebody else: see `_STEP_DEADLINE`."""
+    """Seal a memfd against growing; return False if that fails.
+
+    It may block on another process' write to the file: see `_STEP_DEADLINE`.
+    """
     try:
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
@@ -336,7 +339,7 @@ def _has_ended(sock: socket.socket) -> bool:
 
 
 def _keep_only(fds: Sequence[int]) -> None:
-    """Close all other descriptors; the parent has them still, so none of these closes takes long."""
+    """Close all other descriptors; the parent still has them open, so these closes do not block."""
     start = 0
     for fd in sorted(fds):
         os.closerange(start, fd)
@@ -345,25 +348,26 @@ def _keep_only(fds: Sequence[int]) -> None:
 
 
 def main(channel: int) -> None:
-    """Be the porter at the other end of ``channel``."""
-    # The vault ends when it is told to, and this process with it: a client may have to hear of it first.
+    """Run the porter at the other end of ``channel``."""
+    # The vault closes the channel when it ends, and the porter ends then. A signal must not end it earlier: clients may
+    # have to receive the vault's last messages.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    _give_up()
+    _drop_privileges()
     sock = socket.socket(fileno=channel)
     sock.setblocking(False)
     with suppress(KeyboardInterrupt):
         Porter(sock).run()
-    # Past all finalizers: whatever is still queued goes with the process.
+    # Skip all finalizers: what is still queued is dropped with the process.
     os._exit(0)
 
 
-def _give_up() -> None:
-    # Of root's descriptors in flight there may be more than one process' limit: all porters' together.
+def _drop_privileges() -> None:
+    # The descriptors in flight of all porters count together for root and may exceed one process' limit.
     privileges.keep({Capability.SYS_RESOURCE})
     with suppress(PrivilegesError):
-        # Without libseccomp, which the guard has told of.
+        # libseccomp is missing, which the guard has reported.
         privileges.deny(_DENIED)
 
 

@@ -1,4 +1,4 @@
-"""The vault's end of its porters: one process for each user that is connected, which owns that user's connections."""
+"""The vault's side of its porters: one process for each connected user, which owns that user's connections."""
 
 import asyncio
 import os
@@ -15,18 +15,19 @@ from mpsguard.model import Credentials
 from mpsguard.vault import porter
 
 PORTERS_MOST: Final = 64
-"""Users with a porter at one time; each takes some 10 MB. One that nobody is connected to makes room for another, and
-root always finds room."""
+"""Maximum number of users with a porter; each takes about 10 MB. A porter without connections makes room for another
+user, and root always gets one."""
 
 _IDLE: Final = 3.0
 """Seconds that a porter stays without a connection: starting one takes a tenth of a second."""
 
 _END_DEADLINE: Final = 5.0
-"""Seconds for all porters to end. One that a stranger's file system holds up is left behind, with nothing of ours."""
+"""Seconds for all porters to end. A porter that a foreign file system blocks is abandoned; it holds nothing of the
+vault."""
 
 
 class NoPorterError(Exception):
-    """There is no porter for a connection, and there can be none now."""
+    """No porter can take the connection now."""
 
 
 class _Porter:
@@ -38,7 +39,7 @@ class _Porter:
 
 
 class Admitted(NamedTuple):
-    """A connection that a porter has."""
+    """A connection that was passed to a porter."""
 
     socket: socket.socket
     """The vault's end: frames (`mpsguard.vault.frame`), non-blocking."""
@@ -47,22 +48,22 @@ class Admitted(NamedTuple):
 
 
 class Porters:
-    """Owns the processes and their channels. All in one event loop."""
+    """Owns the porter processes and their channels. Used on one event loop only."""
 
     def __init__(self) -> None:
         self._porters: dict[int, _Porter] = {}
         self._ending: list[subprocess.Popen[bytes]] = []
 
     def admit(self, client: socket.socket, peer: Credentials) -> "Admitted":
-        """Give a client's connection to its user's porter.
+        """Pass a client's connection to its user's porter.
 
         Args:
-            client: the connection; a copy of it is the porter's afterwards, and the caller closes its own.
-            peer: of that connection.
+            client: the connection; the porter gets a copy, and the caller must close its own.
+            peer: the peer of that connection.
 
         Returns:
-            The vault's end of it, the caller's. When the porter has let go of the client, it closes the other end; then
-            `release` is to be called.
+            The vault's end, owned by the caller. The porter closes the other end once it has released the client; the
+            caller must then call `release`.
 
         Raises:
             NoPorterError: nothing was done.
@@ -81,7 +82,7 @@ class Porters:
         return Admitted(ours, peer, found)
 
     def release(self, admitted: "Admitted") -> None:
-        """A connection is over."""
+        """Record that a connection has ended."""
         uid, found = admitted.peer.uid, admitted.porter
         found.connections -= 1
         if not found.connections and self._porters.get(uid) is found:
@@ -97,7 +98,7 @@ class Porters:
             await asyncio.sleep(0.01)
         for process in self._ending:
             process.kill()
-            # A process that cannot die yet is the kernel's to bury.
+            # A blocked process cannot be reaped yet. Mark it as ended; init reaps it later.
             process.returncode = -9
         self._ending.clear()
 
@@ -110,7 +111,7 @@ class Porters:
             except BlockingIOError:
                 raise NoPorterError(f"the porter of uid {peer.uid} is busy") from None
             except OSError:
-                # It has ended: its connections have too.
+                # The porter has ended, and its connections with it.
                 self._end(peer.uid)
             else:
                 return found
@@ -147,7 +148,7 @@ class Porters:
         found = self._porters.pop(uid)
         if found.idle is not None:
             found.idle.cancel()
-        # It ends when it sees that.
+        # The porter ends when its channel is closed.
         found.channel.close()
         self._ending.append(found.process)
 
@@ -157,7 +158,7 @@ class Porters:
 
 
 def _environment() -> dict[str, str]:
-    """Our own code, wherever that was found, and nothing that is the service's alone."""
+    """Return an environment with the path of this package, and without the service's own variables."""
     path = [str(Path(mpsguard.__file__).absolute().parents[1]), os.environ.get("PYTHONPATH", "")]
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "HOME") if name in os.environ}
     with suppress(KeyError):

@@ -1,4 +1,4 @@
-"""How much the vault holds, for each user and in all. Pure."""
+"""Limits and accounting of what the vault holds, for each user and in total. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -12,35 +12,35 @@ from mpsguard.vault.region import Layout, Session
 ROOT: Final = 0
 
 SHARE: Final = 4
-"""No user but root has more than one in so many of the keeper's places: one that fills its share leaves room for three
-more of its kind."""
+"""A user other than root gets at most this fraction (1/4) of the storage's places, so that one user that fills its
+share leaves room for three others."""
 
 RESERVE: Final = 8
-"""One in so many of every kind of place is root's alone, so that the machine's own services find one."""
+"""This fraction (1/8) of every kind of place is reserved for root, so that the machine's own services find one."""
 
 _RECORDS: Final = 2
-"""Of a session: the record of its forward state, and the one that is to take its place."""
+"""State buffers of a session: the current one, and the spare for the next generation."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits. ``*_per_uid`` count what a user owns, whoever made it; sizes in bytes."""
+    """Limits, sizes in bytes. ``*_per_uid`` count what a user owns, also if another user created it."""
 
     bytes_per_uid: int = 1 << 40
     host_bytes_per_uid: int = 1 << 30
-    """Of the machine's own memory: regions that lie on no GPU, and the records of forward states. It outlives the
-    process that filled it, and the limits of that process."""
+    """Host memory: regions that lie on no GPU, and state buffers. It outlives the process that filled it, and the
+    limits of that process."""
     regions_per_uid: int = 1024
     sessions_per_uid: int = 64
     chunks_per_uid: int = 8192
-    """Each costs the guard one descriptor, and its keeper as much."""
+    """Each costs one descriptor in the guard and one in the descriptor storage."""
     chunks: int = 32768
-    """Of all users."""
+    """Of all users together."""
     parcels: int = 1024
-    """Descriptors that the keeper can hold: one for each region, three for each session."""
+    """Descriptors that the storage can hold: one for each region, three for each session."""
     chunks_per_region: int = 2048
     metadata_bytes: int = 16384
     metadata_per_uid: int = 1 << 20
-    """Bytes, of all regions of a user: a session is written down as a whole whenever it changes."""
+    """Bytes over all regions of a user: every change of a session writes all of its metadata to the manifest."""
     state_bytes: int = 16 << 20
     leases_per_session: int = 64
     connections_per_uid: int = 128
@@ -48,20 +48,20 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 PARCELS_PER_SESSION = 3
-"""The ledger, the record of the forward state, and the one that is to take its place."""
+"""The manifest, the state buffer, and the spare state buffer for the next generation."""
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What is held, or is about to be."""
+    """Resources that are held, or are about to be."""
 
     bytes: int = 0
     regions: int = 0
     chunks: int = 0
     sessions: int = 0
     host: int = 0
-    """Bytes of the machine's own memory."""
+    """Bytes of host memory."""
     metadata: int = 0
-    """Bytes of the regions' metadata."""
+    """Bytes of metadata of the regions."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -85,23 +85,23 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def parcels(self) -> int:
-        """Descriptors that the keeper needs for it."""
+        """Number of descriptors that the storage needs for it."""
         return self.regions + PARCELS_PER_SESSION * self.sessions
 
 
 def of_region(layout: Layout, metadata: bytes) -> Usage:
-    """What one region adds."""
+    """Return the usage of one region."""
     host = layout.size if layout.gpu is None else 0
     return Usage(layout.size, 1, len(layout.sizes), 0, host, len(metadata))
 
 
 def of_session(capacity: int) -> Usage:
-    """What a session without regions adds, with that many bytes of forward state."""
+    """Return the usage of a session without regions and with ``capacity`` bytes of forward state."""
     return Usage(sessions=1, host=_RECORDS * state_buffer.size(capacity))
 
 
 def of_sessions(sessions: Iterable[Session]) -> Usage:
-    """What sessions hold together."""
+    """Return the total usage of ``sessions``."""
     used = Usage()
     for session in sessions:
         used += of_session(session.capacity)
@@ -111,29 +111,29 @@ def of_sessions(sessions: Iterable[Session]) -> Usage:
 
 
 def check_region(quota: Quota, layout: Layout, metadata: bytes) -> None:
-    """TooLargeError if a region could never be taken, whatever else is held."""
+    """Raise TooLargeError if a region exceeds a limit that does not depend on other regions."""
     if not layout.sizes or len(layout.sizes) > quota.chunks_per_region:
         raise TooLargeError(f"{len(layout.sizes)} chunks; a region has 1 to {quota.chunks_per_region}")
     check_metadata(quota, metadata)
 
 
 def check_metadata(quota: Quota, metadata: bytes) -> None:
-    """TooLargeError if there are too many bytes of it."""
+    """Raise TooLargeError if the metadata exceed their limit."""
     if len(metadata) > quota.metadata_bytes:
         raise TooLargeError(f"{len(metadata)} bytes of metadata; at most {quota.metadata_bytes}")
 
 
 class FullError(QuotaError):
-    """There is no room for anybody, whatever the user's own share."""
+    """The vault is full for all users, independent of the user's own share."""
 
 
 def room_of(uid: int, total: int) -> int:
-    """How many of ``total`` places there are for all users like this one together."""
+    """Return how many of ``total`` places are available to users other than root together (to root: all of them)."""
     return total if uid == ROOT else total - total // RESERVE
 
 
 def heavier(usage: Mapping[int, Usage], uid: int, more: Usage) -> list[int]:
-    """The users that have more of the keeper's places than ``uid`` will have with ``more``; the heaviest first."""
+    """Return the users that hold more storage places than ``uid`` will with ``more``, the heaviest first."""
     own = (usage.get(uid, Usage()) + more).parcels
     return sorted(
         (other for other, used in usage.items() if other not in (ROOT, uid) and used.parcels > own),
@@ -142,7 +142,7 @@ def heavier(usage: Mapping[int, Usage], uid: int, more: Usage) -> list[int]:
 
 
 def check_room(quota: Quota, uid: int, users: Usage, all_users: Usage, more: Usage) -> None:
-    """QuotaError if ``more`` does not fit on top of what its owner has; FullError if not on top of what all have."""
+    """Raise QuotaError if ``more`` exceeds the owner's limits, FullError if it exceeds those of all users."""
     wanted, total = users + more, all_users + more
     share = quota.parcels if uid == ROOT else quota.parcels // SHARE
     for what, value, limit in (
@@ -152,13 +152,13 @@ def check_room(quota: Quota, uid: int, users: Usage, all_users: Usage, more: Usa
         ("regions of this user", wanted.regions, quota.regions_per_uid),
         ("sessions of this user", wanted.sessions, quota.sessions_per_uid),
         ("chunks of this user", wanted.chunks, quota.chunks_per_uid),
-        ("descriptors of this user with the keeper", wanted.parcels, share),
+        ("descriptors of this user in the storage", wanted.parcels, share),
     ):
         if value > limit:
             raise QuotaError(f"{what} would be {value}; at most {limit}")
     for what, value, limit in (
         ("chunks of all users", total.chunks, room_of(uid, quota.chunks)),
-        ("descriptors with the keeper", total.parcels, room_of(uid, quota.parcels)),
+        ("descriptors in the storage", total.parcels, room_of(uid, quota.parcels)),
     ):
         if value > limit:
             raise FullError(f"{what} would be {value}; at most {limit}")

@@ -1,8 +1,8 @@
-"""The nouns of the vault as frozen types: session, region, layout, lease, grant.
+"""The vault's types: session, region, layout, lease, grant.
 
-A *session* is a name space of its owner and the unit of fencing: it has one generation, one writer at most, any number
+A *session* is a name space of its owner and the unit of fencing: it has one generation, at most one writer, any number
 of readers, one forward state, and regions. A *region* is memory held as descriptors, one for each chunk. Sizes and
-addresses are bytes; times are seconds of CLOCK_BOOTTIME, which goes on while the guard does not run.
+addresses are in bytes; times are in seconds of CLOCK_BOOTTIME, which advances while the guard does not run.
 """
 
 from enum import StrEnum
@@ -14,12 +14,12 @@ from msgspec import Meta
 from mpsguard.model import ProcessKey
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}\Z")]
-"""Of a session or region."""
+"""Name of a session or region."""
 
 ChunkSize = Annotated[int, Meta(ge=1, le=1 << 48)]
 Address = Annotated[int, Meta(ge=0, lt=1 << 57, multiple_of=4096)]
 Gpu = Annotated[str, Meta(pattern=r"^(GPU|MIG)-[0-9A-Za-z/-]{1,80}\Z")]
-"""A GPU's or MIG device's UUID as the driver prints it."""
+"""UUID of a GPU or MIG device as the driver prints it."""
 
 Uid = Annotated[int, Meta(ge=0, lt=1 << 32)]
 
@@ -32,11 +32,11 @@ class Role(StrEnum):
     STANDBY = "standby"
     """A reader that the guard may promote to writer."""
     FENCED = "fenced"
-    """Was the writer; may still map what it mapped, and do nothing more."""
+    """A former writer; it keeps its mappings and has no other rights."""
 
 
 class SessionKey(msgspec.Struct, frozen=True, order=True):
-    """A session by its owner and its name."""
+    """Identifies a session by its owner and its name."""
 
     uid: int
     name: str
@@ -46,62 +46,62 @@ class SessionKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a region looks like in memory: the same for everybody who maps it."""
+    """The memory layout of a region: the same for every process that maps it."""
 
     sizes: tuple[ChunkSize, ...]
-    """Bytes of each chunk, in the order in which they are mapped one behind the other."""
+    """Size of each chunk in bytes, in the order in which they are mapped back to back."""
     va: Address | None = None
-    """Where the first chunk is mapped, in every process; None if that does not matter."""
+    """Address of the first chunk in every process; None if the address does not matter."""
     gpu: Gpu | None = None
-    """On which GPU the memory lies; None for memory of the host."""
+    """GPU that holds the memory; None for host memory."""
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total size in bytes."""
         return sum(self.sizes)
 
 
 class Region(msgspec.Struct, frozen=True):
-    """Memory in the vault."""
+    """A region of memory in the vault."""
 
     name: str
     id: int
-    """Unique for this vault, never used again."""
+    """Unique in this vault, never reused."""
     layout: Layout
     generation: int
-    """Of the session, when the region was made."""
+    """Generation of the session when the region was created."""
     metadata: bytes = b""
-    """The application's own words; the vault does not read them."""
+    """Opaque to the vault; the application defines it."""
     metadata_version: int = 0
-    """Raised whenever `metadata` is replaced."""
+    """Incremented whenever `metadata` is replaced."""
     sealed: tuple[int, ...] = ()
-    """Indices of the chunks that are sealed, in order."""
+    """Indices of the sealed chunks, in ascending order."""
 
     @property
     def is_sealed(self) -> bool:
-        """Whether all of it is."""
+        """Whether all chunks are sealed."""
         return len(self.sealed) == len(self.layout.sizes)
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right of one process to a session, for as long as its connection, or else the process itself, lives."""
+    """The right of one process to a session; ends with its connection or, after a guard restart, with the process."""
 
     token: int
     process: ProcessKey
     uid: int
     role: Role
     regions: tuple[str, ...] = ()
-    """Regions whose descriptors it has, and has not said that it gave back."""
+    """Regions of which the process has received the descriptors and has not reported them closed."""
     ready: bool = False
-    """Of a standby: whether it has said that it could go on at once."""
+    """For a standby: whether it has reported that it could take over at once."""
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another user that may see a session."""
+    """Access for another user to a session."""
 
     uid: Uid
     write: bool = False
-    """Whether that user may become its writer too."""
+    """Whether that user may also become the writer."""
 
 
 class Carried(msgspec.Struct, frozen=True):
@@ -110,7 +110,7 @@ class Carried(msgspec.Struct, frozen=True):
     sequence: int
     generation: int
     state: bytes | None
-    """None if nothing was ever published."""
+    """None if no state was ever published."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -118,29 +118,29 @@ class Session(msgspec.Struct, frozen=True):
 
     key: SessionKey
     id: int
-    """Unique for this vault, never used again."""
+    """Unique in this vault, never reused."""
     capacity: int
-    """Bytes that the forward state may have."""
+    """Maximum size of the forward state in bytes."""
     keep: float | None = None
-    """Seconds that the session is kept once nobody holds a lease on it; None: until it is released by command."""
+    """Seconds that the session is kept while no process holds a lease on it; None: until it is released by command."""
     grants: tuple[Grant, ...] = ()
     generation: int = 1
     writer: Lease | None = None
     readers: tuple[Lease, ...] = ()
     regions: dict[str, Region] = msgspec.field(default_factory=dict)
-    """By name; never changed in place."""
+    """By name; never modified in place."""
     carried: Carried | None = None
-    """The forward state as long as the record of this generation is not yet with the keeper."""
+    """The forward state until the state buffer of this generation is in the descriptor storage; None afterwards."""
     idle_since: float | None = None
-    """Since when nobody holds a lease."""
+    """Time since when no process has held a lease."""
     orphaned: bool = False
-    """Whether the last writer did not leave in order: then a standby that is ready is to go on."""
+    """Whether the last writer ended without giving its lease back: a ready standby is then to be promoted."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """The writer's, if there is one, and the others'."""
+        """All leases, the writer's first if there is one."""
         return self.readers if self.writer is None else (self.writer, *self.readers)
 
     def lease(self, token: int) -> Lease | None:
-        """The lease with that token."""
+        """Return the lease with that token, or None."""
         return next((lease for lease in self.leases if lease.token == token), None)

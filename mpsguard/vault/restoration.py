@@ -1,4 +1,4 @@
-"""What a keeper has kept, sorted: which parcels are whole sessions, and which nobody needs any more."""
+"""Sorts stored bundles after a restart of the guard: which belong to whole sessions, and which are obsolete."""
 
 import os
 import socket
@@ -9,39 +9,42 @@ from msgspec.structs import replace
 from mpsguard.linux import fd_bundle
 from mpsguard.linux.fd_closer import close_all
 from mpsguard.vault import state_buffer
-from mpsguard.vault.fd_storage.storage import ParcelName, record_name, region_name, session_name
-from mpsguard.vault.manifest import LedgerError, Manifest
+from mpsguard.vault.fd_storage.storage import BundleName, buffer_name, region_name, session_name
+from mpsguard.vault.manifest import Manifest, ManifestError
 from mpsguard.vault.region import Carried, Session
-from mpsguard.vault.session_fds import SessionFds, fill_record
+from mpsguard.vault.session_fds import SessionFds, fill_buffer
 from mpsguard.vault.transitions import fence, without_region
 
 
 class Restored:
-    """The outcome. Whoever takes it owns the descriptors of its sessions."""
+    """The result of `restore`. The caller owns the descriptors of its sessions."""
 
     def __init__(self) -> None:
         self.sessions: list[tuple[Session, SessionFds]] = []
         self.unused: list[str] = []
-        """Names of parcels to be forgotten: left over from what was under way when the guard ended."""
+        """Names of obsolete bundles, left over from operations that were under way when the guard ended; to be
+        forgotten."""
         self.unreadable: list[str] = []
-        """Names of parcels to be left alone: a later version may know what they are."""
+        """Names of bundles to be left alone: a later version may be able to read them."""
         self.lost: list[str] = []
-        """Regions written down whose chunks nobody has kept, by session and name."""
+        """Regions in a manifest without stored chunks, by session and name."""
         self.last_id = 0
 
 
-def restore(parcels: Mapping[str, socket.socket], kept: Container[str] | None = None) -> Restored:
-    """Take stock of ``parcels``, which stay the caller's and stay as they are.
+def restore(bundles: Mapping[str, socket.socket], kept: Container[str] | None = None) -> Restored:
+    """Restore sessions from ``bundles``, which stay unchanged and owned by the caller.
 
-    ``kept``: those of them that the keeper of the time to come has; None: all.
+    Args:
+        bundles: the stored bundles by name.
+        kept: names of the bundles that the storage used from now on has; None: all.
     """
     done = Restored()
     contents: dict[str, tuple[int, ...]] = {}
     try:
-        for name, parcel in parcels.items():
+        for name, bundle in bundles.items():
             try:
-                number = ParcelName(name)
-                label, fds = fd_bundle.unpack(parcel)
+                number = BundleName(name)
+                label, fds = fd_bundle.unpack(bundle)
             except (ValueError, OSError):
                 done.unreadable.append(name)
                 continue
@@ -50,9 +53,9 @@ def restore(parcels: Mapping[str, socket.socket], kept: Container[str] | None = 
                 done.unreadable.append(name)
                 continue
             contents[name] = fds
-            done.last_id = max(done.last_id, number.session or 0, number.region or 0, (number.record or (0,))[0])
+            done.last_id = max(done.last_id, number.session or 0, number.region or 0, (number.buffer or (0,))[0])
         for name in sorted(contents):
-            if ParcelName(name).session is not None:
+            if BundleName(name).session is not None:
                 _restore_session(name, contents, kept, done)
         done.unused += contents
     finally:
@@ -68,13 +71,13 @@ def _restore_session(
     close_all(fds[1:])
     try:
         if not fds:
-            raise LedgerError("empty")
-        ledger, session = Manifest.open(fds[0])
-    except LedgerError:
+            raise ManifestError("empty")
+        manifest, session = Manifest.open(fds[0])
+    except ManifestError:
         done.unreadable.append(name)
         return
     if session is None or session_name(session.id) != name:
-        ledger.close()
+        manifest.close()
         done.unused.append(name)
         return
     chunks: dict[int, tuple[int, ...]] = {}
@@ -88,23 +91,23 @@ def _restore_session(
             done.lost.append(f"{session.key}: {region.name}")
         done.last_id = max(done.last_id, region.id)
     done.last_id = max(done.last_id, session.id)
-    done.sessions.append(_with_record(session, ledger, chunks, _Records(contents, kept)))
+    done.sessions.append(_with_buffer(session, manifest, chunks, _Buffers(contents, kept)))
 
 
-class _Records:
-    """The records that there are, of which each is taken once."""
+class _Buffers:
+    """The state buffers that were found; each can be taken once."""
 
     def __init__(self, contents: dict[str, tuple[int, ...]], kept: Container[str] | None) -> None:
         self._contents = contents
         self._kept = kept
 
     def take(self, session: Session) -> int | None:
-        """The one of the session's generation."""
-        return self._take(record_name(session.id, session.generation))
+        """Take the state buffer of the session's generation, or None."""
+        return self._take(buffer_name(session.id, session.generation))
 
     def take_spare(self, session: Session, generation: int) -> tuple[int, int] | None:
-        """One that was made beforehand, if the keeper has it: otherwise it is as good as none."""
-        name = record_name(session.id, generation)
+        """Take the spare for ``generation``, or None if the current storage does not have it."""
+        name = buffer_name(session.id, generation)
         fd = self._take(name) if self._kept is None or name in self._kept else None
         return None if fd is None else (generation, fd)
 
@@ -116,32 +119,32 @@ class _Records:
         return None
 
 
-def _with_record(
-    session: Session, ledger: Manifest, chunks: dict[int, tuple[int, ...]], records: _Records
+def _with_buffer(
+    session: Session, manifest: Manifest, chunks: dict[int, tuple[int, ...]], buffers: _Buffers
 ) -> tuple[Session, SessionFds]:
-    fd = records.take(session)
+    fd = buffers.take(session)
     if fd is not None and session.carried is not None and not _published(fd, session):
-        # Made beforehand, perhaps, and not filled; or filled, and nobody was told of it.
+        # A spare that is not filled yet, or that is filled and was not announced to a writer.
         try:
-            fill_record(fd, session)
+            fill_buffer(fd, session)
         except OSError:
             os.close(fd)
             fd = None
     if fd is not None:
-        spare = records.take_spare(session, session.generation + 1)
-        return replace(session, carried=None), SessionFds(ledger, fd, chunks, spare)
+        spare = buffers.take_spare(session, session.generation + 1)
+        return replace(session, carried=None), SessionFds(manifest, fd, chunks, spare)
     if session.writer is not None:
-        # Nobody was told of this generation's record before it was kept, so its writer cannot have published there.
+        # A state buffer is stored before it is announced to its writer, so this writer cannot have published in it.
         session = fence(session, session.carried or Carried(0, session.generation, None))
     elif session.carried is None:
         session = replace(session, carried=Carried(0, session.generation, None))
-    return session, SessionFds(ledger, None, chunks, records.take_spare(session, session.generation))
+    return session, SessionFds(manifest, None, chunks, buffers.take_spare(session, session.generation))
 
 
 def _published(fd: int, session: Session) -> bool:
-    """Whether the writer of this generation has published in the record already.
+    """Return whether the writer of this generation has published in this buffer.
 
-    It may have been told of it by a guard that could not write that down afterwards.
+    It may have received the buffer from a guard that ended before it could save that.
     """
     newest = state_buffer.latest(lambda at, length: os.pread(fd, length, at), session.capacity)
     return newest is not None and newest.generation == session.generation

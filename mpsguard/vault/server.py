@@ -1,4 +1,4 @@
-"""The vault's socket: accepts clients, bounds how many there are, and keeps one's trouble from all others."""
+"""The vault's socket: accepts clients, limits their number, and isolates their failures from each other."""
 
 import asyncio
 import os
@@ -23,41 +23,49 @@ from mpsguard.vault.vault import Vault
 _BACKLOG: Final = 1024
 _ACCEPT_BATCH: Final = 64
 _OUT_OF_DESCRIPTORS_PAUSE: Final = 0.2
-"""Seconds without accepting when there is no descriptor left."""
+"""Seconds without accepting after the process has run out of descriptors."""
 
 
 class Server:
     """Owns the listening socket and the connections."""
 
     def __init__(self, vault: Vault, *, simulated: bool = False) -> None:
-        """``simulated``: memory of the host may stand for a GPU's."""
+        """Create a server that does not listen yet.
+
+        Args:
+            vault: the vault to serve.
+            simulated: whether host memory may stand for GPU memory.
+        """
         self._vault = vault
         self._simulated = simulated
         self._guarded = False
-        """Whether connections come without descriptors in them."""
+        """Whether new connections refuse descriptors until they are expected."""
         self._listener: socket.socket | None = None
         self._porters = Porters()
         self._turns = Turns()
         self._tasks: dict[asyncio.Task[None], int] = {}
         """Connections with their users, the oldest first."""
         self._held: Counter[int] = Counter()
-        """Connections of each user."""
+        """Number of connections of each user."""
 
     def open(self, path: Path, given: socket.socket | None = None) -> None:
-        """Listen at ``path``, for every user, or take over the socket ``given`` that does. OSError.
+        """Listen at ``path`` for every user, or adopt the listening socket ``given``; raise OSError.
 
-        Whoever calls this holds the lock that says that no other guard is there.
+        The caller must hold the lock that excludes other guards.
         """
         self._listener = given or _listen(path)
         self._listener.setblocking(False)
-        # Connections inherit it, as of Linux 6.16 from the moment they are made.
+        # Connections inherit this option; since Linux 6.16 it applies as soon as they are created.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        # Inherited likewise: nothing can be queued that is not ours to close. Porters ask for what was agreed upon.
+        # Inherited too: a client cannot queue descriptors here. Porters allow them when they are expected.
         self._guarded = seqpacket.let_descriptors_come(self._listener, allowed=False)
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     async def close(self) -> None:
-        """Stop listening and end all connections; leases stand. The socket's name stays, as nobody may take it."""
+        """Stop listening and end all connections; leases remain valid.
+
+        The socket's name stays, so that no other process can bind it.
+        """
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             self._listener.close()
@@ -76,7 +84,7 @@ class Server:
             except BlockingIOError:
                 return
             except OSError:
-                # No descriptor left: they wait in the backlog.
+                # No descriptor left: further clients wait in the backlog.
                 loop.remove_reader(listener.fileno())
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again)
                 return
@@ -102,7 +110,7 @@ class Server:
             self._refuse(sock, str(error))
             return
         pidfd = seqpacket.peer_pidfd(sock)
-        # The porter has the connection: this is not its end.
+        # The porter has a copy, so this does not end the connection.
         sock.close()
         self._held[peer.uid] += 1
         tally.connections += 1
@@ -120,13 +128,16 @@ class Server:
             if not self._held[peer.uid]:
                 del self._held[peer.uid]
             if not task.cancelled() and task.exception() is not None:
-                # One peer's trouble must not become the guard's; it is counted, so that it is seen.
+                # A failure with one peer must not affect the guard; it is counted to make it visible.
                 tally.refused("failed")
 
         task.add_done_callback(over)
 
     def _has_place(self, uid: int) -> bool:
-        """Whether there is a place, if need be the newest of the heaviest user's, whose lease stands."""
+        """Return whether there is a place for ``uid``, if necessary by ending the heaviest user's newest connection.
+
+        The lease of an ended connection remains valid.
+        """
         if len(self._tasks) < room_of(uid, self._vault.quota.connections):
             return True
         heaviest, count = max(self._held.items(), key=lambda item: item[1])
@@ -138,19 +149,19 @@ class Server:
         return newest is not None
 
     async def _converse(self, conversation: Conversation, sock: socket.socket, uid: int) -> None:
-        """Serve a connection; its place is taken until nothing of it is left, in its porter either."""
+        """Serve a connection; it occupies its place until its porter has released it too."""
         try:
             await self._turns.metered(uid, conversation.run())
         finally:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_WR)
-        await self._let_go(PacketStream(sock))
+        await self._drain(PacketStream(sock))
 
-    async def _let_go(self, stream: PacketStream) -> None:
-        """Return when the porter has let go of the client; what it had read by then is thrown away."""
+    async def _drain(self, stream: PacketStream) -> None:
+        """Return when the porter has released the client; discard what it had read by then."""
         with suppress(OSError):
             while not (packet := await stream.receive(wire.MAX_PACKET, max_fds=seqpacket.KERNEL_MAX_FDS)).end:
-                self._vault.stock.keeping.dispose(packet.fds)
+                self._vault.store.storage.dispose(packet.fds)
 
     def _refuse(self, sock: socket.socket, why: str) -> None:
         self._vault.tally.refused(Code.QUOTA)
@@ -167,7 +178,7 @@ def _listen(path: Path) -> socket.socket:
         path.unlink()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        # The rights are there before the name: nobody is turned away in between.
+        # Set the mode before the name exists, so that no client is rejected in between.
         os.fchmod(sock.fileno(), 0o666)
         before = os.umask(0)
         try:

@@ -1,4 +1,4 @@
-"""The descriptors of one session: its ledger, the record of its forward state, and the chunks of its regions."""
+"""The descriptors of one session: its manifest, its state buffers, and the chunks of its regions."""
 
 import errno
 import os
@@ -7,106 +7,125 @@ from contextlib import suppress
 from typing import Self
 
 from mpsguard.linux import memfd
-from mpsguard.vault import state_buffer as record
+from mpsguard.vault import state_buffer
 from mpsguard.vault.manifest import Manifest
 from mpsguard.vault.region import Carried, Session
 from mpsguard.vault.state_buffer import State
 
 
 class SessionFds:
-    """Owns them all."""
+    """Owns all descriptors of one session."""
 
     def __init__(
         self,
-        ledger: Manifest,
-        record_fd: int | None,
+        manifest: Manifest,
+        buffer_fd: int | None,
         chunks: dict[int, tuple[int, ...]],
         spare: tuple[int, int] | None = None,
     ) -> None:
-        """``spare``: see `make_spare`; a generation, and the descriptor of its record."""
-        self.ledger = ledger
-        self._record = record_fd
-        """None while it could not be made: the session knows what is to be in it."""
+        """Take ownership of the descriptors.
+
+        Args:
+            manifest: the session's manifest.
+            buffer_fd: the state buffer; None if it could not be created.
+            chunks: the chunks' descriptors by region id.
+            spare: a later generation and the descriptor of its state buffer; see `make_spare`.
+        """
+        self.manifest = manifest
+        self._buffer = buffer_fd
+        """None while it could not be created; the session then holds its content (`Session.carried`)."""
         self.chunks = chunks
-        """By the region's id."""
+        """By region id."""
         self._spare = spare
 
     @classmethod
     def create(cls, session: Session) -> Self:
-        """For a new session; OSError."""
-        ledger = Manifest.create()
+        """Create the descriptors of a new session; raise OSError."""
+        manifest = Manifest.create()
         try:
-            return cls(ledger, new_record(session), {})
+            return cls(manifest, new_buffer(session), {})
         except BaseException:
-            ledger.close()
+            manifest.close()
             raise
 
-    def record(self, session: Session) -> int:
-        """The record of the session's generation, which stays ours; OSError if there is none and none can be made."""
-        if self._record is None:
-            self._record = self._next_record(session)
-        return self._record
+    def buffer(self, session: Session) -> int:
+        """Return the state buffer of the session's generation, creating it if necessary.
+
+        The descriptor stays owned by this object.
+
+        Raises:
+            OSError: there is none and none can be created.
+        """
+        if self._buffer is None:
+            self._buffer = self._next_buffer(session)
+        return self._buffer
 
     @property
     def spare_generation(self) -> int | None:
-        """Of the record that there is for a generation to come."""
+        """Generation of the spare state buffer, or None."""
         return None if self._spare is None else self._spare[0]
 
     def make_spare(self, session: Session) -> int:
-        """Make the record of the generation that comes next, in the place of any other: empty, and ours. OSError."""
+        """Create an empty state buffer for the next generation, replacing any other spare; raise OSError.
+
+        The returned descriptor stays owned by this object.
+        """
         self._close_spare()
-        fd = memfd.create("mpsguard-record", record.size(session.capacity), fixed=True)
+        fd = memfd.create("mpsguard-record", state_buffer.size(session.capacity), fixed=True)
         self._spare = (session.generation + 1, fd)
         return fd
 
     def has(self, fd: int) -> bool:
-        """Whether that is the record, or the one to come."""
-        return fd in (self._record, self._spare and self._spare[1])
+        """Return whether ``fd`` is the current or the spare state buffer."""
+        return fd in (self._buffer, self._spare and self._spare[1])
 
-    def cut(self, session: Session) -> Carried:
-        """End the record that is: its writer hears of it, and what it has published until now is what counts."""
-        if self._record is not None:
-            word_at, over = record.OVER
+    def end_generation(self, session: Session) -> Carried:
+        """Mark the current state buffer as over and return the last state that counts.
+
+        The fenced writer sees the mark at its next publication.
+        """
+        if self._buffer is not None:
+            word_at, over = state_buffer.OVER
             # In this order: see Publisher.publish.
-            os.pwrite(self._record, over, word_at)
-            newest = record.latest(self._read, session.capacity)
+            os.pwrite(self._buffer, over, word_at)
+            newest = state_buffer.latest(self._read, session.capacity)
             if newest is not None and newest.generation <= session.generation:
                 return Carried(newest.sequence, newest.generation, newest.state)
         return session.carried or Carried(0, session.generation, None)
 
     def newest(self, session: Session) -> Carried:
-        """The forward state at this moment."""
-        newest = None if self._record is None else record.latest(self._read, session.capacity)
+        """Return the current forward state."""
+        newest = None if self._buffer is None else state_buffer.latest(self._read, session.capacity)
         if newest is not None:
             return Carried(newest.sequence, newest.generation, newest.state)
         return session.carried or Carried(0, session.generation, None)
 
-    def renew_record(self, session: Session) -> None:
-        """Put a new record in the place of the old one, for the session's generation and with what was carried over.
+    def renew_buffer(self, session: Session) -> None:
+        """Replace the state buffer by one for the session's generation, filled with the carried state.
 
-        If there is no memory for it now, it is made when it is asked for.
+        If there is no memory for it now, it is created on first use.
         """
-        # The old one first: then it works even when there is no descriptor left to be had.
-        self._close_record()
+        # Close the old one first: this works even if no descriptor is left.
+        self._close_buffer()
         if self.spare_generation != session.generation:
             self._close_spare()
         with suppress(OSError):
-            self._record = self._next_record(session)
+            self._buffer = self._next_buffer(session)
 
     def close(self) -> tuple[int, ...]:
-        """Give the ledger and the record back; the chunks' descriptors are the caller's to close now."""
-        self.ledger.close()
-        self._close_record()
+        """Close the manifest and the state buffers; return the chunks' descriptors, which the caller must close."""
+        self.manifest.close()
+        self._close_buffer()
         self._close_spare()
         chunks = tuple(fd for fds in self.chunks.values() for fd in fds)
         self.chunks = {}
         return chunks
 
-    def _next_record(self, session: Session) -> int:
+    def _next_buffer(self, session: Session) -> int:
         if self._spare is None or self._spare[0] != session.generation:
-            return new_record(session)
+            return new_buffer(session)
         fd = self._spare[1]
-        fill_record(fd, session)
+        fill_buffer(fd, session)
         self._spare = None
         return fd
 
@@ -115,40 +134,44 @@ class SessionFds:
         if spare is not None:
             os.close(spare[1])
 
-    def _close_record(self) -> None:
-        fd, self._record = self._record, None
+    def _close_buffer(self) -> None:
+        fd, self._buffer = self._buffer, None
         if fd is not None:
             os.close(fd)
 
     def _read(self, at: int, length: int) -> bytes:
-        assert self._record is not None
-        return os.pread(self._record, length, at)
+        assert self._buffer is not None
+        return os.pread(self._buffer, length, at)
 
 
-def new_record(session: Session) -> int:
-    """A record for the session's generation, owned by the caller; OSError."""
-    fd = memfd.create("mpsguard-record", record.size(session.capacity), fixed=True)
+def new_buffer(session: Session) -> int:
+    """Create a state buffer for the session's generation; the caller owns it. Raise OSError."""
+    fd = memfd.create("mpsguard-record", state_buffer.size(session.capacity), fixed=True)
     try:
-        fill_record(fd, session)
+        fill_buffer(fd, session)
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def fill_record(fd: int, session: Session) -> None:
-    """Write what has to stand in the record of the session's generation before anybody hears of it; OSError."""
+def fill_buffer(fd: int, session: Session) -> None:
+    """Write the header and the carried state into a state buffer before it is published; raise OSError."""
     carried = session.carried
     first = None
     if carried is not None and carried.state is not None:
         first = State(carried.sequence, carried.generation, carried.state)
-    for at, piece in record.blank(session.capacity, session.generation, first):
+    for at, piece in state_buffer.blank(session.capacity, session.generation, first):
         if os.pwrite(fd, piece, at) != len(piece):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def copies(fds: Sequence[int]) -> tuple[int, ...]:
-    """Duplicates, close-on-exec, owned by the caller; OSError (EMFILE) and none of them if there is no room."""
+    """Return close-on-exec duplicates, owned by the caller.
+
+    Raises:
+        OSError: (EMFILE) there is no room for all of them; none was created.
+    """
     made: list[int] = []
     try:
         made.extend(os.dup(fd) for fd in fds)

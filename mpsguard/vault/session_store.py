@@ -1,4 +1,4 @@
-"""All sessions with their descriptors: written down when they change, counted, and given back when they go."""
+"""All sessions with their descriptors: saved when they change, counted, and closed when they are removed."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -6,7 +6,7 @@ from contextlib import suppress
 from mpsguard.vault import quota as quotas
 from mpsguard.vault.errors import QuotaError, UnknownSessionError
 from mpsguard.vault.fd_storage.background import BackgroundStorage
-from mpsguard.vault.fd_storage.storage import record_name, region_name, session_name
+from mpsguard.vault.fd_storage.storage import buffer_name, region_name, session_name
 from mpsguard.vault.quota import Quota, Usage
 from mpsguard.vault.region import Session, SessionKey
 from mpsguard.vault.session_fds import SessionFds
@@ -15,53 +15,59 @@ from mpsguard.vault.session_fds import SessionFds
 class SessionStore:
     """Owns the descriptors of every session."""
 
-    def __init__(self, keeping: BackgroundStorage, quota: Quota, evict: Callable[[Session], None]) -> None:
-        """``evict`` removes a session to make room for another user's."""
+    def __init__(self, storage: BackgroundStorage, quota: Quota, evict: Callable[[Session], None]) -> None:
+        """Create an empty store.
+
+        Args:
+            storage: keeps copies of the descriptors beyond the guard's end.
+            quota: the limits.
+            evict: removes a session to make room for another user's.
+        """
         self._evict = evict
-        self.keeping = keeping
+        self.storage = storage
         self.quota = quota
         self.sessions: dict[SessionKey, Session] = {}
-        self.holdings: dict[SessionKey, SessionFds] = {}
+        self.session_fds: dict[SessionKey, SessionFds] = {}
         self._usage: dict[int, Usage] = {}
         self._total = Usage()
         self._last_id = 0
 
     def new_id(self) -> int:
-        """A number that was never given to a session or region of this vault."""
+        """Return a number that was never given to a session or region of this vault."""
         self._last_id += 1
         return self._last_id
 
     def ids_up_to(self, last: int) -> None:
-        """The guard before gave those away."""
+        """Skip the ids that the previous guard assigned."""
         self._last_id = max(self._last_id, last)
 
     def session(self, key: SessionKey) -> Session:
-        """The session as it is; UnknownSessionError if it is not."""
+        """Return the session; raise UnknownSessionError if it does not exist."""
         session = self.sessions.get(key)
         if session is None:
             raise UnknownSessionError(f"there is no session {key.name!r}")
         return session
 
     def contents(self) -> dict[str, tuple[int, ...]]:
-        """Everything a keeper is to have: names of parcels, and what is in them."""
+        """Return the bundles that the storage should hold: their descriptors by name."""
         found: dict[str, tuple[int, ...]] = {}
         for key, session in self.sessions.items():
-            holdings = self.holdings[key]
+            session_fds = self.session_fds[key]
             if session.carried is None:
-                found[record_name(session.id, session.generation)] = (holdings.record(session),)
+                found[buffer_name(session.id, session.generation)] = (session_fds.buffer(session),)
             for region in session.regions.values():
-                found[region_name(region.id)] = holdings.chunks[region.id]
-            # Last: what a ledger speaks of is there before it.
-            found[session_name(session.id)] = (holdings.ledger.fd,)
+                found[region_name(region.id)] = session_fds.chunks[region.id]
+            # The manifest comes last: everything it refers to must be stored before it.
+            found[session_name(session.id)] = (session_fds.manifest.fd,)
         return found
 
     def reserve(self, uid: int, more: Usage) -> None:
-        """Keep room for what is under way, until `give_up`; QuotaError if there is none."""
+        """Reserve room for a pending operation until `unreserve`; raise QuotaError if there is none."""
         while True:
             try:
                 quotas.check_room(self.quota, uid, self._usage.get(uid, Usage()), self._total, more)
             except quotas.FullError:
-                victim = self._least_missed(uid, more)
+                victim = self._eviction_candidate(uid, more)
                 if victim is None:
                     raise
                 self._evict(victim)
@@ -69,32 +75,32 @@ class SessionStore:
                 self._account(uid, more)
                 return
 
-    def _least_missed(self, uid: int, more: Usage) -> Session | None:
-        """Of the heaviest user that has one: the session on which nobody has held a lease for the longest time."""
+    def _eviction_candidate(self, uid: int, more: Usage) -> Session | None:
+        """Return the longest idle session of the heaviest user that has an idle one, or None."""
         for heavy in quotas.heavier(self._usage, uid, more):
             idle = [each for key, each in self.sessions.items() if key.uid == heavy and each.idle_since is not None]
             if idle:
                 return min(idle, key=lambda each: each.idle_since or 0.0)
         return None
 
-    def give_up(self, uid: int, less: Usage) -> None:
-        """Give room back."""
+    def unreserve(self, uid: int, less: Usage) -> None:
+        """Release reserved room."""
         self._account(uid, Usage() - less)
 
-    def add(self, session: Session, holdings: SessionFds) -> None:
-        """Enter a session that is written down; its holdings are ours from now on."""
-        self.holdings[session.key] = holdings
+    def add(self, session: Session, session_fds: SessionFds) -> None:
+        """Add a session that is already in its manifest, and take ownership of its descriptors."""
+        self.session_fds[session.key] = session_fds
         self.commit(session, must=False)
 
     def commit(self, session: Session, *, must: bool = True) -> None:
-        """Write a session down, then let it be seen, and close what it no longer has.
+        """Save a session, then publish it, then close the descriptors of removed regions.
 
-        If it cannot be written down nothing changes, or, without ``must``, it is seen all the same.
+        If it cannot be saved: raise QuotaError and change nothing or, without ``must``, publish it nevertheless.
         """
         key = session.key
-        holdings = self.holdings[key]
+        session_fds = self.session_fds[key]
         try:
-            holdings.ledger.commit(session)
+            session_fds.manifest.commit(session)
         except QuotaError:
             if must:
                 raise
@@ -106,30 +112,30 @@ class SessionStore:
         if before is not None:
             for name in before.regions.keys() - session.regions.keys():
                 region = before.regions[name]
-                self.keeping.forget(region_name(region.id))
-                self.keeping.dispose(holdings.chunks.pop(region.id))
+                self.storage.forget(region_name(region.id))
+                self.storage.dispose(session_fds.chunks.pop(region.id))
 
     def remove(self, session: Session) -> None:
-        """Take a session out with everything it has."""
-        holdings = self.holdings.pop(session.key)
+        """Remove a session with all its descriptors."""
+        session_fds = self.session_fds.pop(session.key)
         with suppress(QuotaError):
-            holdings.ledger.commit(None)
-        # The ledger first: without it, what is left of the session is nobody's at the next start.
-        self.keeping.forget(session_name(session.id))
-        for generation in {session.generation, holdings.spare_generation or session.generation}:
-            self.keeping.forget(record_name(session.id, generation))
+            session_fds.manifest.commit(None)
+        # The manifest first: without it, the next start discards the remaining bundles of the session.
+        self.storage.forget(session_name(session.id))
+        for generation in {session.generation, session_fds.spare_generation or session.generation}:
+            self.storage.forget(buffer_name(session.id, generation))
         for region in session.regions.values():
-            self.keeping.forget(region_name(region.id))
-        holdings.cut(session)
-        self.keeping.dispose(holdings.close())
+            self.storage.forget(region_name(region.id))
+        session_fds.end_generation(session)
+        self.storage.dispose(session_fds.close())
         del self.sessions[session.key]
         self._account(session.key.uid, Usage() - quotas.of_sessions((session,)))
 
     def close(self) -> None:
-        """Give every descriptor back; what the keeper has stays there."""
-        for holdings in self.holdings.values():
-            self.keeping.dispose(holdings.close())
-        self.holdings.clear()
+        """Close all descriptors; the storage keeps its copies."""
+        for session_fds in self.session_fds.values():
+            self.storage.dispose(session_fds.close())
+        self.session_fds.clear()
         self.sessions.clear()
 
     def _account(self, uid: int, more: Usage) -> None:
@@ -142,7 +148,7 @@ class SessionStore:
 
 
 def _change(before: Session | None, after: Session) -> Usage:
-    """How much more a session holds than before. Looks into those regions only that are others now."""
+    """Return the change in usage between two states of a session. Only regions that differ are inspected."""
     if before is None:
         return quotas.of_sessions((after,))
     more = Usage()

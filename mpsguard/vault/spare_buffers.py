@@ -1,8 +1,8 @@
-"""Records made and kept before they are needed, so that a takeover waits for nobody.
+"""State buffers created and stored in advance, so that a failover does not wait for the storage.
 
-Under systemd a parcel is safe only after the service manager has said so, which may be busy just then. So as soon as a
-standby is ready, the record of the generation that would come next is made, empty, and given to the keeper; when that
-generation comes, what was carried over is written into it.
+Under systemd, a bundle is safe only after the service manager has confirmed it, and the service manager may be busy at
+that moment. So as soon as a standby is ready, an empty state buffer for the next generation is created and stored; when
+that generation begins, the carried state is written into it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mpsguard.vault import transitions
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.background import BackgroundStorage
-from mpsguard.vault.fd_storage.storage import record_name
+from mpsguard.vault.fd_storage.storage import buffer_name
 from mpsguard.vault.region import Session, SessionKey
 from mpsguard.vault.session_fds import SessionFds
 from mpsguard.vault.session_store import SessionStore
@@ -20,67 +20,68 @@ from mpsguard.vault.session_store import SessionStore
 class _Spare(NamedTuple):
     generation: int
     kept: "asyncio.Future[int | None]"
-    """How many keepers had been lost when this one had it; None if it has it not."""
+    """Value of `BackgroundStorage.losses` when it was stored; None if storing failed."""
 
 
 class SpareBuffers:
-    """Knows which of the records that `SessionFds` has are with the keeper already. All in one event loop."""
+    """Tracks which spare state buffers of `SessionFds` are in the storage. Used on one event loop only."""
 
-    def __init__(self, stock: SessionStore, keeping: BackgroundStorage) -> None:
-        self._stock = stock
-        self._keeping = keeping
+    def __init__(self, store: SessionStore, storage: BackgroundStorage) -> None:
+        self._store = store
+        self._storage = storage
         self._spares: dict[SessionKey, _Spare] = {}
 
     def adopt(self, key: SessionKey) -> None:
-        """The keeper has one from the guard before, if `SessionFds` has one now."""
-        generation = self._stock.holdings[key].spare_generation
+        """Record the spare that the previous guard stored, if there is one."""
+        generation = self._store.session_fds[key].spare_generation
         if generation is not None:
             kept: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-            kept.set_result(self._keeping.losses)
+            kept.set_result(self._storage.losses)
             self._spares[key] = _Spare(generation, kept)
 
-    def want(self, key: SessionKey) -> None:
-        """Begin to make one, if a standby is ready to write the session and there is none."""
-        session = self._stock.sessions.get(key)
+    def prepare(self, key: SessionKey) -> None:
+        """Start to create a spare if a standby is ready and there is none."""
+        session = self._store.sessions.get(key)
         if session is None or not transitions.ready_standbys(session):
             return
-        holdings = self._stock.holdings[key]
+        session_fds = self._store.session_fds[key]
         generation = session.generation + 1
-        if holdings.spare_generation == generation:
+        if session_fds.spare_generation == generation:
             return
         try:
-            fd = holdings.make_spare(session)
+            fd = session_fds.make_spare(session)
         except OSError:
-            # Then the record is made when it is needed, or refused.
+            # The state buffer is then created when it is needed.
             return
-        name = record_name(session.id, generation)
-        self._spares[key] = _Spare(generation, self._keeping.spawn(self._keep(key, holdings, name, fd)))
+        name = buffer_name(session.id, generation)
+        self._spares[key] = _Spare(generation, self._storage.spawn(self._keep(key, session_fds, name, fd)))
 
-    async def see_kept(self, session: Session, fd: int) -> None:
-        """Return when the keeper has ``fd``, the record of the session's generation: at once if that is known.
+    async def ensure_kept(self, session: Session, fd: int) -> None:
+        """Return when ``fd``, the state buffer of the session's generation, is stored.
 
-        UnavailableError if it is not kept.
+        Raises:
+            UnavailableError: it could not be stored.
         """
         spare = self._spares.get(session.key)
         if spare is None or spare.generation != session.generation or not await self._is_kept(spare):
-            await self._keeping.keep(record_name(session.id, session.generation), (fd,))
+            await self._storage.keep(buffer_name(session.id, session.generation), (fd,))
 
     def drop(self, key: SessionKey) -> None:
-        """The session is no more."""
+        """Forget the spare of a removed session."""
         self._spares.pop(key, None)
 
     async def _is_kept(self, spare: _Spare) -> bool:
-        return await asyncio.shield(spare.kept) == self._keeping.losses
+        return await asyncio.shield(spare.kept) == self._storage.losses
 
-    async def _keep(self, key: SessionKey, holdings: SessionFds, name: str, fd: int) -> int | None:
-        if not holdings.has(fd):
-            # It was closed before this began, and its number may be somebody else's.
+    async def _keep(self, key: SessionKey, session_fds: SessionFds, name: str, fd: int) -> int | None:
+        if not session_fds.has(fd):
+            # It was closed before this task began, and its number may be in use for another file.
             return None
         try:
-            await self._keeping.keep(name, (fd,))
+            await self._storage.keep(name, (fd,))
         except UnavailableError:
-            await self._keeping.unkeep(name)
+            await self._storage.forget_and_wait(name)
             return None
-        if self._stock.holdings.get(key) is not holdings:
-            self._keeping.forget(name)
-        return self._keeping.losses
+        if self._store.session_fds.get(key) is not session_fds:
+            self._storage.forget(name)
+        return self._storage.losses

@@ -1,21 +1,20 @@
-"""The record of a session's forward state: shared memory that one process writes, and anybody reads at any moment.
+"""The state buffer of a session: shared memory that one process writes and any process reads at any moment.
 
-Layout, in 8-byte words of the machine's own byte order: a header, then `SLOTS` slots. A slot is commit, generation,
-length and checksum in one word, a spare word, and then the state. The writer takes the slots in turn: it sets commit
-to 0, writes the rest, and sets commit to the state's sequence number. The reader takes the highest commit whose
-checksum is right and that is still the same after the state was copied.
+Layout, in 8-byte words of native byte order: a header, then `SLOTS` slots. A slot is commit, generation, length and
+checksum in one word, a spare word, and then the state. The writer uses the slots in turn: it sets commit to 0, writes
+the rest, and sets commit to the state's sequence number. The reader takes the highest commit with a right checksum that
+is unchanged after the state was copied.
 
-Why that is whole at any moment, also if the writer was SIGKILLed in between:
+Why a whole state can be read at any moment, also if the writer was SIGKILLed:
 
 * The last published state is in a slot that the writer does not touch before `SLOTS` - 1 others were written.
-* What a dead process has stored is what its instructions up to one point stored, in their order, whatever the processor
-  (interrupts are precise, and the kernel's way out of a process has full barriers). So a slot that is half written has
-  commit 0.
-* A living writer is watched from another processor. x86 shows stores in order; ARM need not, so a commit may be seen
-  before the state it stands for. Then the checksum (CRC-32 over sequence, generation, length and state) is wrong, and
-  the reader looks again.
+* The stores of a dead process are those of its instructions up to one point, in program order, on any processor
+  (interrupts are precise, and the kernel's exit path has full barriers). So a half-written slot has commit 0.
+* A living writer is observed from another processor. x86 shows stores in order; ARM need not, so a commit may be seen
+  before its state. Then the checksum (CRC-32 over sequence, generation, length and state) is wrong, and the reader
+  retries.
 
-A generation has a record of its own: what a writer that was fenced off stores in the old one, nobody reads.
+Each generation has its own state buffer: stores of a fenced writer go to the old one, which is no longer read.
 """
 
 import struct
@@ -27,11 +26,11 @@ from typing import Final, NamedTuple
 from mpsguard.vault.errors import StaleGenerationError, TooLargeError
 
 SLOTS: Final = 8
-"""A reader has as long as it takes to publish so many states less one before it must look again."""
+"""A reader must copy a state before the writer has published `SLOTS` - 1 further ones; otherwise it retries."""
 
 _MAGIC: Final = 0x4D50_5347_5354_4131
 _HEADER: Final = struct.Struct("=5Q")
-"""Magic, capacity, generation, a spare word, and whether the generation is over."""
+"""Magic, capacity, generation, a spare word, and a flag that the generation is over."""
 _HEADER_BYTES: Final = 64
 _OVER_WORD: Final = 4
 _OVER_AT: Final = _OVER_WORD * 8
@@ -43,7 +42,7 @@ _LENGTH_MASK: Final = 0xFFFF_FFFF
 _TRIES: Final = 64
 
 Read = Callable[[int, int], bytes]
-"""``read(offset, length)``: a copy of so many bytes of the record."""
+"""``read(offset, length)`` returns a copy of ``length`` bytes of the buffer."""
 
 
 class State(NamedTuple):
@@ -52,17 +51,20 @@ class State(NamedTuple):
     sequence: int
     """Number of publications in the session up to this one, over all generations."""
     generation: int
-    """Of the writer that published it."""
+    """Generation of the writer that published it."""
     state: bytes
 
 
 def size(capacity: int) -> int:
-    """Bytes of a record for states of up to ``capacity`` bytes. Only those that are written take up memory."""
+    """Return the size of a buffer for states of up to ``capacity`` bytes. Unwritten bytes take up no memory."""
     return _HEADER_BYTES + SLOTS * _stride(capacity)
 
 
 def blank(capacity: int, generation: int, first: State | None) -> list[tuple[int, bytes]]:
-    """What has to stand where in a new record (all else is zero), with the state that was carried over, if any."""
+    """Return the initial content of a new buffer as (offset, bytes) pieces, with the carried state if any.
+
+    All other bytes are zero.
+    """
     pieces = [(0, _HEADER.pack(_MAGIC, capacity, generation, 0, 0))]
     if first is not None and first.sequence:
         pieces.append((slot_at(first.sequence, capacity), slot_bytes(first)))
@@ -70,29 +72,29 @@ def blank(capacity: int, generation: int, first: State | None) -> list[tuple[int
 
 
 def slot_bytes(state: State) -> bytes:
-    """A slot as it is when its state is published."""
+    """Return the content of a slot with a published state."""
     word = _checked_length(state.sequence, state.generation, state.state)
     return _SLOT.pack(state.sequence, state.generation, word, 0) + state.state
 
 
 def slot_at(sequence: int, capacity: int) -> int:
-    """Where the slot of a sequence number begins."""
+    """Return the offset of the slot for a sequence number."""
     return _HEADER_BYTES + sequence % SLOTS * _stride(capacity)
 
 
 OVER: Final = (_OVER_AT, _WORD.pack(1))
-"""What the vault writes where, so that a writer that was fenced off hears of it at its next publication."""
+"""Offset and value that the vault writes to tell a fenced writer, which checks it at each publication."""
 
 
 def is_over(read: Read) -> bool:
-    """Whether the writer of this record was fenced off."""
+    """Return whether the writer of this buffer was fenced off."""
     return read(_OVER_AT, 8) != bytes(8)
 
 
 def latest(read: Read, capacity: int) -> State | None:
-    """The newest whole state; None if there is none.
+    """Return the newest whole state, or None.
 
-    Every byte may be a stranger's: nothing is believed but by its checksum, and nothing is read past ``capacity``.
+    The whole content is untrusted: it is accepted by checksum only, and nothing is read beyond ``capacity``.
     """
     best: State | None = None
     for _ in range(_TRIES):
@@ -108,8 +110,8 @@ def latest(read: Read, capacity: int) -> State | None:
             if state is not None:
                 if not moved:
                     return state
-                # The writer came round while we read: there is a newer one. Should it keep us from ever getting that,
-                # this one was whole, too.
+                # The writer published during the read, so a newer state exists. If the writer is too fast for every
+                # further try, this whole state is the result.
                 if best is None or state.sequence > best.sequence:
                     best = state
                 break
@@ -119,7 +121,7 @@ def latest(read: Read, capacity: int) -> State | None:
 
 
 def _read_slot(read: Read, commit: int, slot: int, capacity: int) -> tuple[State | None, bool]:
-    """The state in a slot, None if it is not whole; and whether the writer may be at work on it under our eyes."""
+    """Return the state in a slot (None if it is not whole), and whether the writer may be changing the slot."""
     at = _HEADER_BYTES + slot * _stride(capacity)
     again, generation, word, _ = _SLOT.unpack(read(at, _SLOT.size))
     length = word & _LENGTH_MASK
@@ -131,18 +133,18 @@ def _read_slot(read: Read, commit: int, slot: int, capacity: int) -> tuple[State
     if _WORD.unpack(read(at, 8))[0] != commit:
         return None, True
     if len(state) != length or _checked_length(commit, generation, state) != word:
-        # Another processor's stores that arrive out of order, or a slot that somebody has spoilt: looking again tells.
+        # Another processor's stores may arrive out of order, or the slot is corrupt: a further look tells which.
         return None, True
     return State(commit, generation, state), False
 
 
 class Publisher:
-    """The writer's end of a record, over memory that is mapped shared and writable, and at least `size` long."""
+    """The writer's side of a state buffer, over writable shared memory of at least `size` bytes."""
 
     __slots__ = ("_body", "_capacity", "_generation", "_lock", "_over", "_sequence", "_slots", "_view")
 
     def __init__(self, memory: memoryview, capacity: int, generation: int) -> None:
-        """Go on from the newest state that is there."""
+        """Continue from the newest state in the buffer."""
         view = memory.cast("B")
         newest = latest(lambda at, length: bytes(view[at : at + length]), capacity)
         self._sequence = 0 if newest is None else newest.sequence
@@ -159,10 +161,12 @@ class Publisher:
         self._lock = threading.Lock()
 
     def publish(self, state: bytes) -> int:
-        """Make ``state`` the newest and return its sequence number; from then on it counts, whatever happens.
+        """Publish ``state`` and return its sequence number; it counts as soon as this returns.
 
-        TooLargeError if it does not fit. StaleGenerationError if the writer was fenced off: then the state counts for
-        nothing, unless that happened in this very moment; in no case may the caller act as if it counted.
+        Raises:
+            TooLargeError: it exceeds the session's capacity.
+            StaleGenerationError: the writer was fenced off. The state does not count, unless the fencing happened
+                during this call; the caller must in no case act as if it counted.
         """
         length = len(state)
         if length > self._capacity:
@@ -180,14 +184,14 @@ class Publisher:
             slot[2] = length | zlib.crc32(state, zlib.crc32(_CHECKED.pack(sequence, generation, length))) << 32
             slot[0] = sequence
             self._sequence = sequence
-        # Who fences marks the record first and looks at the slots then. So does it the other way round here, with the
-        # lock's release as the barrier in between: if the mark is not there yet, this state was seen.
+        # The vault sets the mark first and then reads the slots. This side uses the opposite order, with the lock's
+        # release as the barrier in between: if the mark is not set yet, the vault will see this state.
         if self._over[_OVER_WORD]:
             raise StaleGenerationError(f"fenced off: generation {generation} is over")
         return sequence
 
     def close(self) -> None:
-        """Let go of the memory, so that it can be unmapped."""
+        """Release the memory views, so that the memory can be unmapped."""
         for view in (*self._slots, *self._body, self._over, self._view):
             view.release()
 

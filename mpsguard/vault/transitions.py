@@ -1,4 +1,4 @@
-"""What may happen to a session: pure functions from one `Session` to the next, or a VaultError and nothing changed."""
+"""State transitions of a session: pure functions that return the next `Session` or raise a VaultError."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,8 @@ from mpsguard.vault.errors import (
 from mpsguard.vault.region import Carried, Layout, Lease, Region, Role, Session
 
 
-def check_may(session: Session, uid: int, role: Role) -> None:
-    """Whether ``uid`` may attach in that role; NotPermittedError if not."""
+def check_permitted(session: Session, uid: int, role: Role) -> None:
+    """Raise NotPermittedError if ``uid`` may not attach in that role."""
     if uid == session.key.uid:
         return
     grant = next((grant for grant in session.grants if grant.uid == uid), None)
@@ -28,8 +28,8 @@ def check_may(session: Session, uid: int, role: Role) -> None:
 
 
 def attach(session: Session, lease: Lease) -> Session:
-    """Enter a lease; LeaseHeldError if it is a writer's and there is a writer."""
-    check_may(session, lease.uid, lease.role)
+    """Add a lease; raise LeaseHeldError if it is a writer's and there is a writer."""
+    check_permitted(session, lease.uid, lease.role)
     if lease.role is Role.WRITER:
         if session.writer is not None:
             raise LeaseHeldError(f"process {session.writer.process.pid} is the writer of {session.key.name!r}")
@@ -38,10 +38,10 @@ def attach(session: Session, lease: Lease) -> Session:
 
 
 def fence(session: Session, carried: Carried) -> Session:
-    """Take the lease from the writer, if there is one: whatever it does from now on belongs to an old generation.
+    """Fence the writer off, if there is one, and begin a new generation; the session becomes an orphan.
 
-    It keeps its regions from being released, since it may map them still. ``carried`` is the forward state that counts.
-    The session is an orphan until somebody else writes.
+    The former writer's lease still protects its regions from being released, since it may map them. ``carried`` is the
+    forward state that counts.
     """
     writer = session.writer
     if writer is None:
@@ -53,7 +53,14 @@ def fence(session: Session, carried: Carried) -> Session:
 
 
 def ready(session: Session, token: int) -> Session:
-    """Note that a standby could go on at once; NotPermittedError for a reader. One that has been promoted writes."""
+    """Record that a standby could take over at once.
+
+    No effect on a writer, which a standby becomes by its promotion.
+
+    Raises:
+        NotPermittedError: the lease is a reader's.
+        StaleGenerationError: the lease was fenced off or has ended.
+    """
     lease = _lease(session, token)
     if lease.role is Role.WRITER:
         return session
@@ -65,31 +72,31 @@ def ready(session: Session, token: int) -> Session:
 
 
 def dismiss(session: Session, token: int) -> Session:
-    """A standby could not go on any more: it is not promoted, and its regions stand until its process has ended."""
+    """Exclude a standby that can no longer take over; its regions stay until its process has ended."""
     lease = _lease(session, token)
     if lease.role is not Role.STANDBY:
         return session
     return _with_lease(session, replace(lease, role=Role.FENCED, ready=False))
 
 
-def heir(session: Session) -> Lease | None:
-    """Who is to write an orphaned session: of the standbys that are ready the one that came first. None: nobody."""
+def candidate(session: Session) -> Lease | None:
+    """Return the first ready standby of an orphaned session, or None."""
     if not session.orphaned or session.writer is not None:
         return None
     return next(iter(ready_standbys(session)), None)
 
 
 def ready_standbys(session: Session) -> tuple[Lease, ...]:
-    """Who could go on with it at once, in the order in which they came."""
+    """Return the standbys that could take over at once, in order of arrival."""
     return tuple(lease for lease in session.readers if lease.role is Role.STANDBY and lease.ready)
 
 
 def promote(session: Session, token: int) -> Session:
-    """Make a standby the writer; the lease must be free."""
+    """Make a standby the writer; raise LeaseHeldError if another process is."""
     lease = _lease(session, token)
     if lease.role is Role.FENCED:
         raise StaleGenerationError(f"fenced off; {session.key.name!r} is at generation {session.generation}")
-    check_may(session, lease.uid, Role.WRITER)
+    check_permitted(session, lease.uid, Role.WRITER)
     if session.writer is not None:
         if session.writer.token == token:
             return session
@@ -98,15 +105,20 @@ def promote(session: Session, token: int) -> Session:
     return replace(session, writer=replace(lease, role=Role.WRITER), readers=readers, orphaned=False)
 
 
-def record_kept(session: Session) -> Session:
-    """The record of this generation is with the keeper: what was carried over need not be written down beside it."""
+def buffer_kept(session: Session) -> Session:
+    """Record that this generation's state buffer is stored, so that the manifest need not contain the carried state."""
     return replace(session, carried=None)
 
 
 def end_lease(session: Session, token: int, now: float, carried: Carried | None, *, in_order: bool = False) -> Session:
-    """A lease has ended; if it was the writer's, its generation has too, and ``carried`` is what it leaves.
+    """End a lease; if it is the writer's, its generation ends too, with ``carried`` as its forward state.
 
-    ``in_order``: its holder gave it back; then nobody has to go on.
+    Args:
+        session: the session.
+        token: the lease's token.
+        now: seconds of CLOCK_BOOTTIME.
+        carried: required for the writer's lease.
+        in_order: the holder gave the lease back, so no standby is promoted.
     """
     if session.writer is not None and session.writer.token == token:
         assert carried is not None
@@ -117,14 +129,14 @@ def end_lease(session: Session, token: int, now: float, carried: Carried | None,
 
 
 def expires_at(session: Session) -> float | None:
-    """When the session is released if nobody comes; None if somebody is there, or it is kept without limit."""
+    """Return when an unused session is released; None while a lease is held, or if it is kept without limit."""
     if session.idle_since is None or session.keep is None:
         return None
     return session.idle_since + session.keep
 
 
 def check_writer(session: Session, token: int) -> Lease:
-    """The writer's lease if ``token`` is the writer's; StaleGenerationError or NotPermittedError if not."""
+    """Return the writer's lease if ``token`` is the writer's; else raise StaleGenerationError or NotPermittedError."""
     lease = session.lease(token)
     if lease is None or lease.role is Role.FENCED:
         raise StaleGenerationError(f"fenced off; {session.key.name!r} is at generation {session.generation}")
@@ -134,7 +146,7 @@ def check_writer(session: Session, token: int) -> Lease:
 
 
 def check_new_region(session: Session, token: int, name: str, layout: Layout) -> None:
-    """Whether the writer may make a region of that name and layout now; VaultError if not."""
+    """Raise VaultError if the writer may not create a region of that name and layout now."""
     check_writer(session, token)
     if name in session.regions:
         raise ExistsError(f"{session.key.name!r} has a region {name!r} already")
@@ -148,16 +160,18 @@ def check_new_region(session: Session, token: int, name: str, layout: Layout) ->
 
 
 def add_region(session: Session, token: int, region: Region) -> Session:
-    """Enter a region; its maker is held to map it."""
+    """Add a region and record that its creator maps it."""
     check_new_region(session, token, region.name, region.layout)
     added = replace(session, regions={**session.regions, region.name: region})
     return _with_mapped(added, token, region.name)
 
 
 def open_region(session: Session, token: int, name: str, expected: Layout | None) -> Session:
-    """Note that the holder of ``token`` has the region's descriptors.
+    """Record that the holder of ``token`` has the region's descriptors.
 
-    WrongGpuError or LayoutMismatchError if the region is not as ``expected`` (whose ``va`` and ``gpu`` may be None).
+    Raises:
+        WrongGpuError: the region lies on another GPU than expected.
+        LayoutMismatchError: it has other sizes or another address than expected.
     """
     lease = _lease(session, token)
     if lease.role is Role.FENCED:
@@ -167,14 +181,14 @@ def open_region(session: Session, token: int, name: str, expected: Layout | None
 
 
 def close_region(session: Session, token: int, name: str) -> Session:
-    """The holder of ``token`` has given the region's descriptors back and unmapped it."""
+    """Record that the holder of ``token`` has unmapped the region and closed its descriptors."""
     lease = _lease(session, token)
     _region(session, name)
     return _with_lease(session, replace(lease, regions=tuple(each for each in lease.regions if each != name)))
 
 
 def seal(session: Session, token: int, name: str, chunks: Sequence[int] | None) -> Session:
-    """Declare chunks, or all of them, final; to seal twice is no error."""
+    """Declare chunks final (None: all); sealing twice is allowed."""
     check_writer(session, token)
     region = _region(session, name)
     count = len(region.layout.sizes)
@@ -186,7 +200,7 @@ def seal(session: Session, token: int, name: str, chunks: Sequence[int] | None) 
 
 
 def set_metadata(session: Session, token: int, name: str, metadata: bytes, expected_version: int | None) -> Session:
-    """Replace the metadata and raise their version; SealedError if the region is sealed as a whole."""
+    """Replace the metadata and increment their version; raise SealedError if the whole region is sealed."""
     check_writer(session, token)
     region = _region(session, name)
     if region.is_sealed:
@@ -197,7 +211,7 @@ def set_metadata(session: Session, token: int, name: str, metadata: bytes, expec
 
 
 def release_region(session: Session, token: int, name: str) -> Session:
-    """Take a region out, by its writer; LeaseHeldError while anybody else maps it."""
+    """Remove a region on its writer's behalf; raise LeaseHeldError while another process maps it."""
     check_writer(session, token)
     region = _region(session, name)
     check_unmapped(session, region.name, besides=token)
@@ -205,7 +219,7 @@ def release_region(session: Session, token: int, name: str) -> Session:
 
 
 def check_unmapped(session: Session, name: str | None, besides: int | None = None) -> None:
-    """LeaseHeldError if a lease other than ``besides`` is on the region (on the session, if ``name`` is None)."""
+    """Raise LeaseHeldError if a lease other than ``besides`` maps the region (``name`` None: is on the session)."""
     holders = [
         str(lease.process.pid)
         for lease in session.leases
@@ -217,7 +231,7 @@ def check_unmapped(session: Session, name: str | None, besides: int | None = Non
 
 
 def without_region(session: Session, name: str) -> Session:
-    """Take a region out, whoever maps it; UnknownRegionError if there is none."""
+    """Remove a region even if it is mapped; raise UnknownRegionError if there is none."""
     _region(session, name)
     regions = {each: region for each, region in session.regions.items() if each != name}
     session = replace(session, regions=regions)
@@ -228,7 +242,7 @@ def without_region(session: Session, name: str) -> Session:
 
 
 def check_layout(region: Region, expected: Layout | None) -> None:
-    """WrongGpuError or LayoutMismatchError if the region is not as expected."""
+    """Raise WrongGpuError or LayoutMismatchError if the region differs from ``expected``."""
     if expected is None:
         return
     layout = region.layout

@@ -1,4 +1,4 @@
-"""Turns of users on the vault's event loop: one request of a user at a time, and a share of the loop's time."""
+"""Shares the vault's event loop between users: one request of a user at a time, and a limited share of the time."""
 
 import asyncio
 import time
@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any, Final
 
 SHARE: Final = 0.2
-"""Of the loop's time, for the requests of one user: the handshakes of other users' clients run on the same loop. A
-request takes some 0.1 ms, and one that writes down the largest session 3 ms: 2,000 or 60 of them in a second."""
+"""Share of the loop's time for the requests of one user: handshakes of other users' clients run on the same loop. A
+request takes about 0.1 ms, and one that saves the largest session 3 ms: 2,000 or 60 of them in a second."""
 
 BURST_S: Final = 0.05
-"""Processor time that a user may take at once before its share counts: some 500 requests, more than a program makes at
-its start or when its standby takes over."""
+"""Seconds of processor time that a user may take at once before its share counts: about 500 requests, more than a
+program makes at its start or after a failover."""
 
 _USERS_KEPT: Final = 128
-"""Users that are remembered although they may have a turn at once: twice as many as have a porter."""
+"""Maximum number of users in the table before those without debt are removed: twice as many as have a porter."""
 
 ROOT: Final = 0
 
@@ -24,19 +24,19 @@ ROOT: Final = 0
 class _User:
     def __init__(self) -> None:
         self.paid_at = 0.0
-        """When its share has paid for what it took (event loop clock)."""
+        """Time at which its share has paid for the time it took (event loop clock)."""
         self.waiting: deque[asyncio.Future[None]] = deque()
         self.next: asyncio.Handle | None = None
 
 
 class Turns:
-    """Hands out turns in one event loop. Root has its turn at once."""
+    """Hands out turns on one event loop. Root has its turn at once."""
 
     def __init__(self) -> None:
         self._users: dict[int, _User] = {}
 
     async def take(self, uid: int) -> None:
-        """Wait until the next request of ``uid`` may be served; other tasks run in between in any case."""
+        """Wait until the next request of ``uid`` may be served; in any case, other tasks run in between."""
         if uid == ROOT:
             await asyncio.sleep(0)
             return
@@ -48,11 +48,11 @@ class Turns:
         await turn
 
     async def metered(self, uid: int, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` on the account of ``uid``."""
+        """Run ``work`` and charge its processor time to ``uid``."""
         await _Metered(work, partial(self.spent, uid))
 
     def spent(self, uid: int, seconds: float) -> None:
-        """Book processor time on a user's account."""
+        """Charge processor time to a user."""
         if uid != ROOT:
             user = self._user(uid)
             user.paid_at = max(user.paid_at, asyncio.get_running_loop().time()) + seconds / SHARE
@@ -79,12 +79,12 @@ class Turns:
                 turn.set_result(None)
                 break
         if user.waiting:
-            # Behind the task that has its turn now: what that takes is booked by then.
+            # Runs after the task that has its turn now, so the time of that task has been charged by then.
             self._plan(user)
 
 
 class _Metered:
-    """A coroutine whose steps are timed. A step is what runs without others having a turn."""
+    """A coroutine with timed steps. A step is what runs before the next other task can run."""
 
     def __init__(self, work: Coroutine[Any, Any, None], spent: Callable[[float], None]) -> None:
         self._work = work

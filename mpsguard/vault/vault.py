@@ -1,8 +1,8 @@
-"""The vault: who holds leases on its sessions, who writes, and when a session goes.
+"""The vault: grants leases on sessions, fences and promotes writers, and expires sessions.
 
-The order that makes what the vault holds appear whole or not at all, whoever dies when: a parcel is with the keeper
-first, then the ledger says that it counts, and then whoever asked hears of it. A parcel that no ledger knows is thrown
-away at the next start. All of it runs on one event loop: between two awaits nobody else changes a session.
+Updates are atomic if the guard or a client dies: a bundle is stored first, then the manifest refers to it, and only
+then the client gets its answer. The next start discards a bundle that no manifest refers to. Everything runs on one
+event loop, so no session changes between two awaits.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from mpsguard.vault.errors import (
     VaultError,
 )
 from mpsguard.vault.fd_storage.background import BackgroundStorage
-from mpsguard.vault.fd_storage.storage import record_name, session_name
+from mpsguard.vault.fd_storage.storage import buffer_name, session_name
 from mpsguard.vault.leases import Leases, Listener
 from mpsguard.vault.quota import Quota, of_session
 from mpsguard.vault.region import Carried, Grant, Lease, Role, Session, SessionKey
@@ -42,7 +42,7 @@ _BUSY: Final = "the session is being made or released; ask again"
 
 
 def boot_time() -> float:
-    """Seconds since this machine was booted, sleep included."""
+    """Return the seconds since the machine was booted, including suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -51,52 +51,54 @@ class Vault:
 
     def __init__(
         self,
-        keeping: BackgroundStorage,
+        storage: BackgroundStorage,
         quota: Quota,
         *,
         gpus: frozenset[str] | None = None,
         now: Callable[[], float] = boot_time,
-        early_death: Callable[[EarlyDeath], None] = lambda _: None,
+        on_early_death: Callable[[EarlyDeath], None] = lambda _: None,
     ) -> None:
-        """``gpus``: UUIDs that regions may lie on; None: any. ``early_death``: see `EarlyDeaths`."""
+        """Create an empty vault. ``gpus``: UUIDs on which regions may lie; None: any. ``on_early_death``: see
+        `EarlyDeaths`.
+        """
         self.quota = quota
         self.tally = Tally()
-        self.stock = SessionStore(keeping, quota, self._evict)
-        self.regions = Regions(self.stock, self.tally, gpus)
+        self.store = SessionStore(storage, quota, self._evict)
+        self.regions = Regions(self.store, self.tally, gpus)
         self._now = now
-        self._keeping = keeping
-        self._spares = SpareBuffers(self.stock, keeping)
+        self._storage = storage
+        self._spares = SpareBuffers(self.store, storage)
         self._leases = Leases(self._end_lease)
-        self._early_deaths = EarlyDeaths(early_death)
+        self._early_deaths = EarlyDeaths(on_early_death)
         self._making: dict[SessionKey, int] = {}
-        """Sessions under way, with the tokens that their writers' leases will have."""
-        self._successions = TaskSet()
+        """Sessions that are being created, with the tokens of their writers' leases."""
+        self._failovers = TaskSet()
         self._expiry: asyncio.TimerHandle | None = None
 
-    # --- what was there before, and what is left when this guard ends
+    # --- start and end of the guard
 
-    def take_over(self, sessions: Sequence[tuple[Session, SessionFds]], last_id: int, lost: int) -> None:
-        """Go on with what the guard before had; holders whose process has ended since lose their leases now."""
-        self.stock.ids_up_to(last_id)
+    def adopt(self, sessions: Sequence[tuple[Session, SessionFds]], last_id: int, lost: int) -> None:
+        """Adopt the previous guard's sessions, and end the leases of processes that have ended since."""
+        self.store.ids_up_to(last_id)
         self.tally.lost += lost
-        for session, holdings in sessions:
-            self.stock.add(session, holdings)
+        for session, session_fds in sessions:
+            self.store.add(session, session_fds)
             self._spares.adopt(session.key)
             for lease in session.leases:
                 if not self._leases.adopt(session.key, lease):
                     self._end_lease(session.key, lease.token)
-            self._begin_succession(session.key)
-            self._spares.want(session.key)
+            self._begin_failover(session.key)
+            self._spares.prepare(session.key)
         self._schedule()
 
     def close(self) -> None:
-        """Give everything back; what the keeper has stays there, and leases stand for the next guard."""
+        """Close everything. The storage keeps its copies, and leases remain valid for the next guard."""
         if self._expiry is not None:
             self._expiry.cancel()
-        for task in self._successions:
+        for task in self._failovers:
             task.cancel()
         self._leases.close()
-        self.stock.close()
+        self.store.close()
 
     # --- leases
 
@@ -111,9 +113,9 @@ class Vault:
         keep: float | None = None,
         grants: tuple[Grant, ...] = (),
     ) -> None:
-        """Give a process a lease; a session that is not there is made for a writer.
+        """Grant a lease to a process; a writer creates a missing session.
 
-        ``handle`` is the vault's from now on, whatever comes of it.
+        ``handle`` is owned by the vault from now on, also on failure.
         """
         token, role, uid = lease.token, lease.role, lease.uid
         try:
@@ -121,13 +123,13 @@ class Vault:
                 raise BadRequestError("that token is taken")
             if key in self._making:
                 raise LeaseHeldError(_BUSY)
-            session = self.stock.sessions.get(key)
+            session = self.store.sessions.get(key)
             if session is not None:
                 if len(session.leases) >= self.quota.leases_per_session:
                     raise QuotaError(f"{key.name!r} has {len(session.leases)} leases already")
-                self.stock.commit(transitions.attach(session, lease))
+                self.store.commit(transitions.attach(session, lease))
             elif key.uid != uid:
-                # The same answer as for a session that is there: what other users have is not to be found out.
+                # The same answer as for an existing session, so that users cannot probe each other's sessions.
                 raise NotPermittedError(f"uid {uid} may not be {role} of a session of uid {key.uid}")
             elif role is not Role.WRITER:
                 raise UnknownSessionError(f"there is no session {key.name!r}")
@@ -138,17 +140,17 @@ class Vault:
             raise
         self._leases.add(key, token, handle, listener)
         if role is Role.WRITER:
-            await self._keep_record(key, token)
+            await self._keep_buffer(key, token)
 
     def knows(self, key: SessionKey, token: int) -> bool:
-        """Whether there is such a lease."""
-        session = self.stock.sessions.get(key)
+        """Return whether the session has a lease with that token."""
+        session = self.store.sessions.get(key)
         return session is not None and session.lease(token) is not None
 
     def reclaim(self, key: SessionKey, token: int, handle: ProcessHandle, listener: Listener) -> Lease:
-        """A process has come back, on a new connection, for the lease it has; ``handle`` is the vault's."""
+        """Reconnect a process to its lease and return the lease; closes ``handle``."""
         with handle:
-            session = self.stock.session(key)
+            session = self.store.session(key)
             lease = session.lease(token)
             if lease is None or lease.role is Role.FENCED:
                 raise StaleGenerationError(f"fenced off; {key.name!r} is at generation {session.generation}")
@@ -158,62 +160,59 @@ class Vault:
         return lease
 
     def detach(self, key: SessionKey, token: int, listener: Listener, *, in_order: bool) -> None:
-        """The connection of a lease has ended, and the lease with it, unless its holder came back on another.
-
-        ``in_order``: by the holder's own word; a writer's standby then stays one.
-        """
-        if self._leases.speaks_for(token, listener):
+        """End a lease with its connection, unless its holder has reconnected. ``in_order``: promote no standby."""
+        if self._leases.is_connected_by(token, listener):
             self._end_lease(key, token, in_order=in_order)
 
     async def acquire(self, key: SessionKey, token: int) -> None:
-        """Make the holder of ``token`` the writer; LeaseHeldError if there is one."""
-        self.stock.commit(transitions.promote(self.stock.session(key), token))
-        await self._keep_record(key, token)
+        """Make the holder of ``token`` the writer; raise LeaseHeldError if there is one."""
+        self.store.commit(transitions.promote(self.store.session(key), token))
+        await self._keep_buffer(key, token)
 
     async def ready(self, key: SessionKey, token: int) -> None:
-        """A standby could go on; if the session is an orphan, it does."""
-        self.stock.commit(transitions.ready(self.stock.session(key), token))
-        await self._inherit(key)
-        self._spares.want(key)
+        """Record that a standby is ready; if the session is an orphan, promote it."""
+        self.store.commit(transitions.ready(self.store.session(key), token))
+        await self._promote_candidate(key)
+        self._spares.prepare(key)
 
     def fence(self, key: SessionKey) -> None:
-        """Take the lease from the writer, if there is one. When this returns nothing it does counts any more."""
-        session = self.stock.session(key)
+        """Fence off the writer, if there is one. After the return, its publications no longer count."""
+        session = self.store.session(key)
         if session.writer is None:
             return
         token = session.writer.token
         self._change_generation(session, lambda carried: transitions.fence(session, carried))
-        self._leases.tell(token, Fenced(self.stock.sessions[key].generation))
+        self._leases.notify(token, Fenced(self.store.sessions[key].generation))
 
     def dismiss(self, key: SessionKey, token: int) -> None:
-        """A standby cannot go on any more (its lane has faulted): tell it, and promote it no more."""
-        self.stock.commit(transitions.dismiss(self.stock.session(key), token))
-        self._leases.tell(token, Fenced(self.stock.sessions[key].generation))
+        """Exclude a standby that cannot take over any more (its lane has faulted), and notify it."""
+        self.store.commit(transitions.dismiss(self.store.session(key), token))
+        self._leases.notify(token, Fenced(self.store.sessions[key].generation))
 
     async def promote(self, key: SessionKey, token: int) -> bool:
-        """Fence the writer off, make the holder of ``token`` (a standby) the next one, and tell both.
+        """Fence the writer off, make the standby with ``token`` the new writer, and notify both.
 
-        False if the new writer could not be told: it is not connected, or does not read what it is sent.
+        Return False if the new writer could not be notified: it is not connected, or does not read.
         """
-        session = self.stock.session(key)
+        session = self.store.session(key)
         lease = session.lease(token)
         if lease is None or lease.role is Role.FENCED:
             raise StaleGenerationError(f"no such standby of {key.name!r}")
-        transitions.check_may(session, lease.uid, Role.WRITER)
+        transitions.check_permitted(session, lease.uid, Role.WRITER)
         if lease.role is not Role.WRITER:
             self.fence(key)
             await self.acquire(key, token)
         self.tally.promotions += 1
         self._early_deaths.promoted(key, token, self._now())
-        told = self._leases.tell(token, Granted(self.stock.sessions[key].generation))
-        self._spares.want(key)
-        return told
+        notified = self._leases.notify(token, Granted(self.store.sessions[key].generation))
+        self._spares.prepare(key)
+        return notified
 
     # --- release
 
     def release(self, key: SessionKey, token: int, name: str | None) -> None:
-        """Take a region out, or the session (None), on its writer's behalf; LeaseHeldError while another maps it."""
-        session = self.stock.session(key)
+        """Remove a region, or the session (None), for its writer; raise LeaseHeldError if another process maps it."""
+        session = self.store.session(key)
         if name is not None:
             self.regions.release(key, token, name)
             return
@@ -223,10 +222,12 @@ class Vault:
         self.tally.released += len(session.regions)
 
     def release_by_command(self, key: SessionKey, name: str | None, *, force: bool) -> None:
-        """Take out a region, or a session (None). LeaseHeldError while somebody maps it, unless ``force``: then whoever
-        does is told, and goes on with descriptors of its own.
+        """Remove a region, or a session (None), on an administrator's behalf; ``force``: also if it is mapped.
+
+        A process that maps it is then notified, and its own descriptors stay valid. Raises LeaseHeldError without
+        ``force``.
         """
-        session = self.stock.session(key)
+        session = self.store.session(key)
         if name is not None:
             without = transitions.without_region(session, name)
         if not force:
@@ -237,19 +238,19 @@ class Vault:
             return
         for lease in session.leases:
             if name in lease.regions:
-                self._leases.tell(lease.token, Released(name))
-        self.stock.commit(without)
+                self._leases.notify(lease.token, Released(name))
+        self.store.commit(without)
         self.tally.released += 1
 
     # --- the forward state
 
-    def record_copy(self, key: SessionKey, token: int) -> tuple[Session, Lease, int]:
-        """The record of the generation that is now: writable for its writer, else read-only. The caller owns it."""
-        session = self.stock.session(key)
+    def buffer_copy(self, key: SessionKey, token: int) -> tuple[Session, Lease, int]:
+        """Return the current generation's state buffer: writable for its writer, else read-only. The caller owns it."""
+        session = self.store.session(key)
         lease = session.lease(token)
         if lease is None:
             raise StaleGenerationError(f"the lease on {key.name!r} has ended")
-        held = self._record(session)
+        held = self._buffer(session)
         try:
             fd = copies((held,))[0] if lease.role is Role.WRITER else memfd.read_only(held)
         except OSError as error:
@@ -257,19 +258,19 @@ class Vault:
         return session, lease, fd
 
     def state(self, key: SessionKey) -> Carried:
-        """The forward state at this moment."""
-        session = self.stock.session(key)
-        return self.stock.holdings[key].newest(session)
+        """Return the current forward state."""
+        session = self.store.session(key)
+        return self.store.session_fds[key].newest(session)
 
     def counters(self) -> Counters:
-        """A snapshot."""
-        # A copy: metrics are read by a thread of their own.
+        """Return a snapshot of the counters."""
+        # A copy, because a separate thread reads the metrics.
         self.tally.early_deaths = self._early_deaths.total
-        return snapshot(self.tally, list(self.stock.sessions.values()), self._keeping.unkept)
+        return snapshot(self.tally, list(self.store.sessions.values()), self._storage.unkept)
 
-    def _record(self, session: Session) -> int:
+    def _buffer(self, session: Session) -> int:
         try:
-            return self.stock.holdings[session.key].record(session)
+            return self.store.session_fds[session.key].buffer(session)
         except OSError as error:
             raise QuotaError(f"the record: {error.strerror}") from None
 
@@ -280,48 +281,48 @@ class Vault:
     ) -> None:
         if capacity > self.quota.state_bytes:
             raise TooLargeError(f"{capacity} bytes of state; at most {self.quota.state_bytes}")
-        session = Session(key, self.stock.new_id(), capacity, keep, grants, carried=Carried(0, 1, None))
+        session = Session(key, self.store.new_id(), capacity, keep, grants, carried=Carried(0, 1, None))
         session = transitions.attach(session, lease)
         name = session_name(session.id)
-        self.stock.reserve(key.uid, of_session(capacity))
+        self.store.reserve(key.uid, of_session(capacity))
         self._making[key] = lease.token
         try:
-            holdings = SessionFds.create(session)
+            session_fds = SessionFds.create(session)
             try:
-                holdings.ledger.commit(session)
-                await self._keeping.keep(name, (holdings.ledger.fd,))
+                session_fds.manifest.commit(session)
+                await self._storage.keep(name, (session_fds.manifest.fd,))
             except BaseException:
-                self._keeping.forget(name)
-                holdings.close()
+                self._storage.forget(name)
+                session_fds.close()
                 raise
         except OSError as error:
             raise QuotaError(f"no room for a session: {error.strerror}") from None
         finally:
             del self._making[key]
-            self.stock.give_up(key.uid, of_session(capacity))
-        self.stock.add(session, holdings)
+            self.store.unreserve(key.uid, of_session(capacity))
+        self.store.add(session, session_fds)
 
-    async def _keep_record(self, key: SessionKey, token: int) -> None:
-        """Before a writer hears of its record, see that the record is safe; the lease ends if it cannot be."""
-        session = self.stock.session(key)
+    async def _keep_buffer(self, key: SessionKey, token: int) -> None:
+        """Store a writer's state buffer before it is announced to the writer; end the lease if that fails."""
+        session = self.store.session(key)
         generation = session.generation
         if session.carried is not None:
             try:
-                await self._spares.see_kept(session, self._record(session))
+                await self._spares.ensure_kept(session, self._buffer(session))
             except BaseException:
                 self._end_lease(key, token)
                 raise
-        now = self.stock.sessions.get(key)
-        # Its name may be another session's by now.
+        now = self.store.sessions.get(key)
+        # Another session may have its name by now.
         if now is None or (now.id, now.generation) != (session.id, generation):
-            self._keeping.forget(record_name(session.id, generation))
+            self._storage.forget(buffer_name(session.id, generation))
             raise StaleGenerationError(f"fenced off before it began: {key.name!r}")
         if now.carried is not None:
-            self.stock.commit(transitions.record_kept(now))
+            self.store.commit(transitions.buffer_kept(now))
 
     def _end_lease(self, key: SessionKey, token: int, *, in_order: bool = False) -> None:
         self._leases.drop(token)
-        session = self.stock.sessions.get(key)
+        session = self.store.sessions.get(key)
         if session is None or session.lease(token) is None:
             return
         now = self._now()
@@ -331,48 +332,48 @@ class Vault:
             self._change_generation(
                 session, lambda carried: transitions.end_lease(session, token, now, carried, in_order=in_order)
             )
-            self._begin_succession(key)
+            self._begin_failover(key)
         else:
-            self.stock.commit(transitions.end_lease(session, token, now, None), must=False)
+            self.store.commit(transitions.end_lease(session, token, now, None), must=False)
         self._schedule()
 
-    def _begin_succession(self, key: SessionKey) -> None:
-        if transitions.heir(self.stock.sessions[key]) is None:
+    def _begin_failover(self, key: SessionKey) -> None:
+        if transitions.candidate(self.store.sessions[key]) is None:
             return
-        self._successions.spawn(self._inherit(key))
+        self._failovers.spawn(self._promote_candidate(key))
 
-    async def _inherit(self, key: SessionKey) -> None:
-        """Promote the standby that is to go on with an orphaned session; the next one if that fails."""
+    async def _promote_candidate(self, key: SessionKey) -> None:
+        """Promote a ready standby of an orphaned session; if that fails, the next one."""
         tried: set[int] = set()
-        while (session := self.stock.sessions.get(key)) is not None:
-            heir = transitions.heir(session)
-            if heir is None or heir.token in tried:
+        while (session := self.store.sessions.get(key)) is not None:
+            candidate = transitions.candidate(session)
+            if candidate is None or candidate.token in tried:
                 return
-            tried.add(heir.token)
+            tried.add(candidate.token)
             with suppress(VaultError):
-                await self.promote(key, heir.token)
+                await self.promote(key, candidate.token)
 
     def _change_generation(self, session: Session, change: Callable[[Carried], Session]) -> None:
-        holdings = self.stock.holdings[session.key]
-        after = change(holdings.cut(session))
-        # Even if it cannot be written down: a writer that is fenced off is so at once.
-        self.stock.commit(after, must=False)
-        holdings.renew_record(after)
-        self._keeping.forget(record_name(session.id, session.generation))
+        session_fds = self.store.session_fds[session.key]
+        after = change(session_fds.end_generation(session))
+        # Also if it cannot be saved: fencing takes effect at once.
+        self.store.commit(after, must=False)
+        session_fds.renew_buffer(after)
+        self._storage.forget(buffer_name(session.id, session.generation))
         self.tally.fences += 1
 
     def _evict(self, session: Session) -> None:
-        """A user that has more than another one lets go of what it does not use."""
+        """Remove an unused session of a heavy user to make room for another user's."""
         self.tally.expired += len(session.regions)
         self._remove(session)
 
     def _remove(self, session: Session) -> None:
-        self.stock.remove(session)
+        self.store.remove(session)
         self._early_deaths.forget(session.key)
         self._spares.drop(session.key)
         for lease in session.leases:
-            # A standby would wait for ever.
-            self._leases.tell(lease.token, Released(None))
+            # Otherwise a standby would wait for ever.
+            self._leases.notify(lease.token, Released(None))
             self._leases.drop(lease.token)
 
     # --- time
@@ -381,16 +382,16 @@ class Vault:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        due = [at for at in map(transitions.expires_at, self.stock.sessions.values()) if at is not None]
+        due = [at for at in map(transitions.expires_at, self.store.sessions.values()) if at is not None]
         if due:
-            # No wait is longer than a minute: this clock goes on while the machine sleeps, the loop's does not.
+            # Wait at most one minute at a time: the loop's clock stops while the machine is suspended, `_now` does not.
             delay = min(max(min(due) - self._now(), 0.0), 60.0)
             self._expiry = asyncio.get_running_loop().call_later(delay, self.expire)
 
     def expire(self) -> None:
-        """Release the sessions whose time has come."""
+        """Release the sessions that have expired."""
         now = self._now()
-        for session in list(self.stock.sessions.values()):
+        for session in list(self.store.sessions.values()):
             due = transitions.expires_at(session)
             if due is not None and due <= now:
                 self.tally.expired += len(session.regions)

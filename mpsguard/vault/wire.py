@@ -1,9 +1,9 @@
-"""The vault's messages: msgpack, one in a SEQPACKET packet, shared by the vault and its clients.
+"""The vault's messages: msgpack, one message in each SEQPACKET packet, shared by the vault and its clients.
 
-The client speaks first, with `Hello`. Every request has an ``id`` and gets one answer with the same; a `Notice` has
-none. Descriptors travel in packets of at most 253. A region is made in two steps: `Create` says what will come and is
+The client speaks first, with `Hello`. Every request has an ``id`` and gets one answer with the same ``id``; a `Notice`
+has none. Descriptors travel in packets of at most 253. A region is created in two steps: `Create` announces it and is
 answered by `Proceed`, then the descriptors follow in `Chunks`, and the answer to the last of them is `Done`. A region
-is opened in one: `Opened` is followed by `MoreChunks` until all descriptors are there.
+is opened in one step: `Opened` is followed by `MoreChunks` until all descriptors have been sent.
 """
 
 from typing import Annotated, Final
@@ -16,7 +16,7 @@ from mpsguard.vault.region import Grant, Layout, Name, Region, Role, Uid
 
 VERSION: Final = 1
 MAX_PACKET: Final = 65536
-"""Bytes of one message."""
+"""Maximum size of one message in bytes."""
 NAMES_AT_ONCE: Final = 256
 
 Token = Annotated[int, Meta(ge=1, lt=1 << 62)]
@@ -28,21 +28,21 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 class Hello(_Message, frozen=True, tag="hello"):
-    """Attach to a session. A writer makes it if it is not there; then ``capacity``, ``keep`` and ``grants`` count."""
+    """Attach to a session. A writer creates a missing session with ``capacity``, ``keep`` and ``grants``."""
 
     id: int
     v: int
     session: Name
     role: Role
     token: Token
-    """The client's own random number for the lease, by which it comes back to it when the connection breaks."""
+    """Random number chosen by the client that identifies its lease after a reconnection."""
     owner: Uid | None = None
-    """Whose session; None: the asker's own."""
+    """Owner of the session; None: the client's own uid."""
     capacity: Annotated[int, Meta(ge=1)] = 65536
     keep: Seconds | None = None
     grants: Annotated[tuple[Grant, ...], Meta(max_length=64)] = ()
     again: bool = False
-    """Come back to the lease of that token. Without it, the lease is made if it is not there."""
+    """Reclaim the lease with that token. If False, the lease is created if it does not exist."""
 
 
 class Create(_Message, frozen=True, tag="create"):
@@ -55,7 +55,7 @@ class Create(_Message, frozen=True, tag="create"):
 
 
 class Chunks(_Message, frozen=True, tag="chunks"):
-    """The next descriptors of a region, in order: as many as ``count`` says."""
+    """Transfer the next ``count`` descriptors of a region, in order."""
 
     id: int
     count: Annotated[int, Meta(ge=1, le=253)]
@@ -70,7 +70,7 @@ class Seal(_Message, frozen=True, tag="seal"):
 
 
 class SetMetadata(_Message, frozen=True, tag="metadata"):
-    """Replace a region's metadata, if they still are at ``expected_version``."""
+    """Replace a region's metadata if its version is ``expected_version``."""
 
     id: int
     name: Name
@@ -79,7 +79,7 @@ class SetMetadata(_Message, frozen=True, tag="metadata"):
 
 
 class Open(_Message, frozen=True, tag="open"):
-    """Ask for a region's descriptors; ``expected`` may leave out its va and gpu, and its sizes by an empty tuple."""
+    """Request a region's descriptors. In ``expected``, ``va`` and ``gpu`` may be None and ``sizes`` empty (any)."""
 
     id: int
     name: Name
@@ -87,28 +87,28 @@ class Open(_Message, frozen=True, tag="open"):
 
 
 class Describe(_Message, frozen=True, tag="describe"):
-    """Ask for a region without its descriptors."""
+    """Request a region without its descriptors."""
 
     id: int
     name: Name
 
 
 class Close(_Message, frozen=True, tag="close"):
-    """A region is not mapped here any more."""
+    """Report that the client has unmapped a region."""
 
     id: int
     name: Name
 
 
 class Release(_Message, frozen=True, tag="release"):
-    """Take a region out of the vault; None: the session with all its regions."""
+    """Remove a region from the vault; None: the session with all its regions."""
 
     id: int
     name: Name | None
 
 
 class Names(_Message, frozen=True, tag="names"):
-    """Ask for the regions' names behind ``after``, in order, `NAMES_AT_ONCE` at a time."""
+    """Request up to `NAMES_AT_ONCE` region names that sort after ``after``."""
 
     id: int
     after: str = ""
@@ -121,19 +121,19 @@ class Acquire(_Message, frozen=True, tag="acquire"):
 
 
 class Leave(_Message, frozen=True, tag="leave"):
-    """Give the lease back. The end of the connection does the same, unless it is the vault that ended."""
+    """Give the lease back. The end of the connection does the same, unless the vault ended it."""
 
     id: int
 
 
 class Ready(_Message, frozen=True, tag="ready"):
-    """A standby could go on at once. It is told by `Granted` when it is to."""
+    """Report that a standby could take over at once. `Granted` tells it when it is promoted."""
 
     id: int
 
 
-class GetRecord(_Message, frozen=True, tag="record"):
-    """Ask for the record of the forward state of the generation that is now."""
+class GetStateBuffer(_Message, frozen=True, tag="record"):
+    """Request the state buffer of the current generation."""
 
     id: int
 
@@ -151,13 +151,13 @@ Request = (
     | Names
     | Acquire
     | Leave
-    | GetRecord
+    | GetStateBuffer
     | Ready
 )
 
 
 class Welcome(_Message, frozen=True, tag="welcome"):
-    """Attached, promoted, or the record as asked for; with one descriptor, that of the record."""
+    """Answer after attaching, after a promotion, and to `GetStateBuffer`; carries the state buffer's descriptor."""
 
     id: int
     token: int
@@ -167,13 +167,13 @@ class Welcome(_Message, frozen=True, tag="welcome"):
 
 
 class Proceed(_Message, frozen=True, tag="proceed"):
-    """Send the descriptors."""
+    """Tell the client to send the descriptors."""
 
     id: int
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """It is done; ``region`` is what it is now, where one was changed or asked for."""
+    """Report success; ``region`` is its new state, if the request changed or described one."""
 
     id: int
     region: Region | None = None
@@ -185,7 +185,7 @@ class Opened(_Message, frozen=True, tag="opened"):
     id: int
     region: Region
     generation: int
-    """Of the session, now."""
+    """Current generation of the session."""
 
 
 class MoreChunks(_Message, frozen=True, tag="more"):
@@ -195,7 +195,7 @@ class MoreChunks(_Message, frozen=True, tag="more"):
 
 
 class NameList(_Message, frozen=True, tag="list"):
-    """Names in order; ``more`` if there are others behind the last."""
+    """Names in order; ``more`` if others follow the last one."""
 
     id: int
     names: tuple[str, ...]
@@ -203,7 +203,7 @@ class NameList(_Message, frozen=True, tag="list"):
 
 
 class Failure(_Message, frozen=True, tag="failure"):
-    """Nothing was done. ``code`` is one of `mpsguard.vault.errors.Code`."""
+    """Report that the request was refused without effect. ``code`` is one of `mpsguard.vault.errors.Code`."""
 
     id: int
     code: str
@@ -211,19 +211,19 @@ class Failure(_Message, frozen=True, tag="failure"):
 
 
 class Fenced(_Message, frozen=True, tag="fenced"):
-    """A notice: this lease is the writer's no more."""
+    """Notice: this lease is no longer the writer's."""
 
     generation: int
 
 
 class Granted(_Message, frozen=True, tag="granted"):
-    """A notice: this lease is the writer's now; with one descriptor, that of the record to publish in."""
+    """Notice: this lease is the writer's now. Carries the descriptor of the state buffer to publish in."""
 
     generation: int
 
 
 class Released(_Message, frozen=True, tag="released"):
-    """A notice: a region was taken out by command, although it is mapped here (None: the whole session)."""
+    """Notice: a region that this client maps was released by command (None: the whole session)."""
 
     name: str | None
 
@@ -237,15 +237,15 @@ _replies: Final[msgspec.msgpack.Decoder[Answer | Notice]] = msgspec.msgpack.Deco
 
 
 def encode(message: Request | Answer | Notice) -> bytes:
-    """The bytes of a message."""
+    """Return the encoded message."""
     return _encoder.encode(message)
 
 
 def decode_request(data: bytes) -> Request:
-    """What a client said; msgspec.DecodeError if it is nothing known."""
+    """Decode a client's request; raise msgspec.DecodeError if it is unknown or invalid."""
     return decoded(_requests.decode, data)
 
 
 def decode_reply(data: bytes) -> Answer | Notice:
-    """What the vault said; msgspec.DecodeError if it is nothing known."""
+    """Decode an answer or notice of the vault; raise msgspec.DecodeError if it is unknown or invalid."""
     return decoded(_replies.decode, data)

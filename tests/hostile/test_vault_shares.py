@@ -79,7 +79,7 @@ def test_when_it_is_full_the_heaviest_users_idle_session_goes_first() -> None:
                 vault.call(lambda: vault.vault.detach(key, token, listener, in_order=True))
 
         def sessions(uid: int) -> set[str]:
-            return vault.call(lambda: {key.name for key in vault.vault.stock.sessions if key.uid == uid})
+            return vault.call(lambda: {key.name for key in vault.vault.store.sessions if key.uid == uid})
 
         # A quarter of the places are two sessions; of all but root's eighth there are seven.
         for uid in (1001, 1002, 1003):

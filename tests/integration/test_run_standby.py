@@ -25,8 +25,8 @@ from tests.integration.running import NOWHERE, PYTHON, Running
 RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]
 PROGRAM = """
 import json, os, signal, socket, sys, time
-from mpsguard.client import stream
-from mpsguard.client.kept_connections import Connections, tell_ready
+from mpsguard.client import tcp_progress
+from mpsguard.client.kept_connections import KeptConnections, tell_ready
 from mpsguard.linux import service_manager
 
 def tell(event, **more):
@@ -38,8 +38,8 @@ def act(number, _):
         tell_ready(promoted=True)
         if "silent" in sys.argv:
             return
-        taken = Connections.from_environment().take()
-        tell("took", written={tag: stream.written(sock) for tag, sock in taken.items()})
+        taken = KeptConnections.from_environment().take()
+        tell("took", written={tag: tcp_progress.written(sock) for tag, sock in taken.items()})
         if "waits" in sys.argv:
             os.write(os.open(sys.argv[-1], os.O_RDWR), b"x")
     else:
@@ -49,7 +49,7 @@ signal.signal(signal.SIGUSR1, act)
 signal.signal(signal.SIGUSR2, act)
 given = service_manager.take_listen_fds()
 fifo = os.open(sys.argv[-1], os.O_RDWR) if "waits" in sys.argv else -1
-connections = Connections.from_environment(gated="gated" in sys.argv)
+connections = KeptConnections.from_environment(io_fence="gated" in sys.argv)
 if "unready" not in sys.argv:
     tell_ready()
 if given and os.environ["MPSGUARD_ROLE"] == "active":
@@ -259,7 +259,7 @@ def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: 
         os.kill(standby["pid"], signal.SIGUSR1)
         assert running.expect("took")["written"] == {"5": 1000}
         # Else it would have been given them only after this.
-        assert time.monotonic() - begun < process_stop.STILL_WITHIN
+        assert time.monotonic() - begun < process_stop.QUIESCE_DEADLINE
         wait_for("its end", lambda: not alive(active["pid"]))
 
 
@@ -339,14 +339,14 @@ def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None
 
 SUPERVISOR = """
 import asyncio, os, sys
-from mpsguard.supervisor.failover_pair import Pair, Plan
+from mpsguard.supervisor.failover_pair import FailoverPair, Plan
 from mpsguard.supervisor.role import Role
 
 async def main():
     program = "import os; from mpsguard.client.kept_connections import tell_ready; tell_ready(); os._exit(3)"
     environment = dict.fromkeys(Role, dict(os.environ))
     plan = Plan((sys.executable, "-c", program), environment, {}, own_group=True, give_up=2, settle=0.0)
-    pair = Pair(plan, None, print, lambda: None)
+    pair = FailoverPair(plan, None, print, lambda: None)
     pair.start()
     for _ in range(3):
         # The loop does not run meanwhile, so that nothing was heard when the end is seen.

@@ -1,4 +1,4 @@
-"""The scenes of the tour, one file a scene."""
+"""The scenes of the tour, one file each."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
-"""What a client's end does to the others, and to those that come in the second after it.
+"""What a client's fault or death does to the other clients, and to those that start right after it.
 
-Two neighbours compute and learn of the fault at once. The third holds its context and computes nothing: it learns with
-its next call. An MPS server makes itself a new context once the old clients are gone, and refuses new ones until then;
-so the third one keeps this state open for as long as the tour needs to look at it.
+Two neighbours compute and are affected at once. The third one holds its context and is idle: it learns of the fault
+with its next call. An MPS server creates a new context once the old clients are gone, and refuses new ones until then;
+so the third one keeps the server in this state for as long as the tour needs to observe it.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ _LATE: Final = 3
 _SERVED: Final = "served"
 _REFUSED: Final = f"refused, error {MPS_SERVER_NOT_READY}"
 
-Strike = Callable[[Place], None]
-"""Starts the culprit and lets it do wrong; returns when it has."""
+Trigger = Callable[[Place], None]
+"""Starts the culprit and lets it fault; returns afterwards."""
 
 
-def stock(place: StockPlace, strike: Strike) -> Cell:
-    """The late clients meet a server that refuses them."""
-    fates, idle = _strike_among_neighbours(place, strike)
+def stock(place: StockPlace, trigger: Trigger) -> Cell:
+    """Play on stock MPS: late clients meet a server that refuses them."""
+    fates, idle = _fault_among_neighbours(place, trigger)
     late = [fate(actor.finish()) for actor in _start_late(place)]
-    fates.append(_let_go(idle))
+    fates.append(_make_next_call(idle))
     refused = late.count(_REFUSED)
     return [
         _neighbours(fates, ""),
@@ -41,12 +41,12 @@ def stock(place: StockPlace, strike: Strike) -> Cell:
     ]
 
 
-def isolated(place: GuardedPlace, strike: Strike) -> Cell:
-    """The neighbours notice nothing, and the late clients are served at once."""
-    fates, idle = _strike_among_neighbours(place, strike)
+def isolated(place: GuardedPlace, trigger: Trigger) -> Cell:
+    """Play with an isolated fault: the neighbours are unaffected, and late clients are served at once."""
+    fates, idle = _fault_among_neighbours(place, trigger)
     ends = [fate(actor.finish()) for actor in _start_late(place)]
     idle.go()
-    fates.append(idle.stricken())
+    fates.append(idle.fate_after_fault())
     served = ends.count(_SERVED)
     return [
         Fact(
@@ -59,14 +59,14 @@ def isolated(place: GuardedPlace, strike: Strike) -> Cell:
     ]
 
 
-def guarded(place: GuardedPlace, strike: Strike, remark: str) -> Cell:
-    """The late clients are held back until the lane is ready. ``remark``: why the neighbours were hurt."""
-    fates, idle = _strike_among_neighbours(place, strike)
+def guarded(place: GuardedPlace, trigger: Trigger, remark: str) -> Cell:
+    """Play with the guard: late clients are parked until the lane is ready. ``remark``: why neighbours died."""
+    fates, idle = _fault_among_neighbours(place, trigger)
     late = _start_late(place)
     parked = place.parked(_LATE)
     status = place.ctl.run("status").exit_status
     place.say(f"lane {place.ctl.domain()['lane']['state']}, {parked} parked (status exit {status})")
-    fates.append(_let_go(idle))
+    fates.append(_make_next_call(idle))
     ends = [fate(actor.finish()) for actor in late]
     served = ends.count(_SERVED)
     return [
@@ -80,14 +80,14 @@ def guarded(place: GuardedPlace, strike: Strike, remark: str) -> Cell:
     ]
 
 
-def _strike_among_neighbours(place: Place, strike: Strike) -> tuple[list[str], Actor]:
-    """The fates of the neighbours that compute, and the one that does not."""
+def _fault_among_neighbours(place: Place, trigger: Trigger) -> tuple[list[str], Actor]:
+    """Return the fates of the computing neighbours, and the idle one."""
     busy = place.crowd(*_BUSY)
     (idle,) = place.crowd(_IDLE)
     for actor in busy:
         actor.go()
-    strike(place)
-    return [actor.stricken() for actor in busy], idle
+    trigger(place)
+    return [actor.fate_after_fault() for actor in busy], idle
 
 
 def _start_late(place: Place) -> list[Actor]:
@@ -97,10 +97,10 @@ def _start_late(place: Place) -> list[Actor]:
     return late
 
 
-def _let_go(idle: Actor) -> str:
+def _make_next_call(idle: Actor) -> str:
     idle.say("makes its next CUDA call")
     idle.go()
-    return idle.stricken()
+    return idle.fate_after_fault()
 
 
 def _neighbours(fates: list[str], remark: str) -> Fact:

@@ -10,7 +10,7 @@ from examples.demo.stage import GuardedPlace, Place, Scene
 _SIMULATED: Final = "simulated: no driver to hold on to"
 
 
-def _strike(place: Place) -> None:
+def _trigger_fault(place: Place) -> None:
     victim = place.start("victim", place.programs.long_kernel())
     victim.arrive()
     victim.go()
@@ -23,8 +23,8 @@ def _strike(place: Place) -> None:
 def _guarded(place: GuardedPlace) -> Cell:
     """On the real stack the guard keeps the dead client's address space until its kernel has ended."""
     if place.programs.simulated:
-        return aftermath.guarded(place, _strike, _SIMULATED)
-    return aftermath.isolated(place, _strike)
+        return aftermath.guarded(place, _trigger_fault, _SIMULATED)
+    return aftermath.isolated(place, _trigger_fault)
 
 
 SCENE: Final = Scene(
@@ -32,6 +32,6 @@ SCENE: Final = Scene(
     "SIGKILL meets a client whose kernel is running, and its neighbours die of that. On a real GPU the guard's "
     "lifeline keeps them alive; the simulated one has no driver to hold on to. Look again at the clients that start "
     "right after it.",
-    lambda place: aftermath.stock(place, _strike),
+    lambda place: aftermath.stock(place, _trigger_fault),
     _guarded,
 )

@@ -25,10 +25,10 @@ def _stock(place: StockPlace) -> Cell:
             expected=f"silently {WITHOUT_MPS}",
         ),
         Fact(
-            f"setting: {'nobody answers for it' if reply.exit_status else ' '.join(reply.lines)}",
+            f"setting: {'no daemon answers' if reply.exit_status else ' '.join(reply.lines)}",
             harm=reply.lines != (_SHARE,),
             as_expected=reply.exit_status != 0,
-            expected="nobody answers for it",
+            expected="no daemon answers",
         ),
     ]
 
@@ -66,12 +66,12 @@ def _guarded(place: GuardedPlace) -> Cell:
 
 
 def _kill_under_a_client(place: Place) -> Fact:
-    """Set something, then kill the daemon while a client computes."""
+    """Set a default, then kill the daemon while a client computes."""
     _ask(place, _SET)
     (running,) = place.crowd("client 1")
     running.go()
     place.kill_control_daemon()
-    became = running.stricken()
+    became = running.fate_after_fault()
     return Fact(
         f"its client: {became}",
         harm=became != LIVES,
@@ -81,7 +81,7 @@ def _kill_under_a_client(place: Place) -> Fact:
 
 
 def _next_program(place: Place) -> tuple[str, bool]:
-    """Whether the next program runs under MPS, by the daemon's own list, and whether it ends as if all were well."""
+    """Return whether the next program runs under MPS, by the daemon's list, and whether it ends without an error."""
     program = place.start("next program")
     program.arrive()
     mode = WITH_MPS if place.under_mps([program]) else WITHOUT_MPS

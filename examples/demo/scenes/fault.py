@@ -1,4 +1,4 @@
-"""One client commits a fault on the GPU."""
+"""One client causes a fault on the GPU."""
 
 from typing import Final
 
@@ -11,8 +11,8 @@ _NOT_ISOLATED: Final = "cannot be isolated: see scene 6"
 _TRAP: Final = Work(seconds=60, controlled=True, fault="trap", fault_at=0.1)
 
 
-def strike(place: Place) -> None:
-    """A client that commits an SM fault."""
+def trigger(place: Place) -> None:
+    """Start a client that causes an SM fault, and wait for its end."""
     culprit = place.start("culprit", place.programs.worker(_TRAP))
     culprit.arrive()
     culprit.go()
@@ -24,8 +24,8 @@ def strike(place: Place) -> None:
 SCENE: Final = Scene(
     "2 one client faults",
     "A kernel of one client executes a trap. Such an SM fault cannot be isolated on the stock driver: it ends the "
-    "neighbours, in both columns. What goes on is a program with a standby: scene 6. Look at the clients that start "
+    "neighbours, in both columns. A program with a standby survives: scene 6. Look at the clients that start "
     "right after it, while neighbour 3, which is idle, has not noticed.",
-    lambda place: aftermath.stock(place, strike),
-    lambda place: aftermath.guarded(place, strike, _NOT_ISOLATED),
+    lambda place: aftermath.stock(place, trigger),
+    lambda place: aftermath.guarded(place, trigger, _NOT_ISOLATED),
 )

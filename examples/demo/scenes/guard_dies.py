@@ -35,7 +35,7 @@ def _guarded(place: GuardedPlace) -> Cell:
     after, _ = place.guard.lane()
     adopted = {client.process.pid for client in place.guard.clients() if client.adopted}
     found = sum(actor.pid in adopted for actor in actors)
-    # A control daemon is its pid and its start time: one that was replaced under the same pid would not pass.
+    # A control daemon is identified by pid and start time, so a replacement with the same pid would not be equal.
     same = after.adopted and after.control == before.control
     place.say(f"adopted: {'the lane' if same else 'no lane'}, {found} of {_COUNT} clients")
 

@@ -1,4 +1,4 @@
-"""A service on a lane that is struck: without a standby, and with one."""
+"""A service on a lane with a fault: without a standby, and with one."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from examples.demo.actor import PATIENCE, Actor
 from examples.demo.fact import Cell, Fact, fate
 from examples.demo.reader import Reader
 from examples.demo.scenes import fault
-from examples.demo.scenes.aftermath import Strike
+from examples.demo.scenes.aftermath import Trigger
 from examples.demo.simulated_service import HELD, SESSION
 from examples.demo.stage import GuardedPlace, Place, Scene, StockPlace
 from fault_injection.takeover.model import Request
@@ -22,11 +22,11 @@ _RUN: Final = ("run", "--standby", "1", "--listen", "127.0.0.1:0")
 _DONE: Final = "done, suite-0 to suite-1"
 
 
-def stock(place: StockPlace, strike: Strike = fault.strike) -> Cell:
-    """The service has the GPU to itself but for the culprit, and dies of what that does."""
+def stock(place: StockPlace, trigger: Trigger = fault.trigger) -> Cell:
+    """Play on stock MPS: the service dies of the other program's fault."""
     service = place.start("service", _SERVICE)
-    with _asked(service) as reader:
-        _strike(service, reader, strike, place)
+    with _connect(service) as reader:
+        _trigger_fault(service, reader, trigger, place)
         became = fate(service.finish())
         reader.read_all()
     return [
@@ -37,45 +37,48 @@ def stock(place: StockPlace, strike: Strike = fault.strike) -> Cell:
     ]
 
 
-def guarded(place: GuardedPlace, strike: Strike = fault.strike) -> Cell:
-    """The same service under `mpsguard run`, so that there is a standby."""
+def guarded(place: GuardedPlace, trigger: Trigger = fault.trigger) -> Cell:
+    """Play the same service under `mpsguard run`, with a standby."""
     place.say(f"$ mpsguard {' '.join(_RUN)} -- service")
     run = [sys.executable, "-m", "mpsguard.cli.guard", *_RUN, "--config", str(place.guard.config), "--", *_SERVICE]
-    with place.terminated(place.start("service", run, environment(place.guard))) as service, _asked(service) as reader:
+    with (
+        place.terminated(place.start("service", run, environment(place.guard))) as service,
+        _connect(service) as reader,
+    ):
         place.standby_ready(SESSION)
         service.say("a standby is ready on the other lane")
-        _strike(service, reader, strike, place)
+        _trigger_fault(service, reader, trigger, place)
         reader.read_all()
-        told = "; ".join(place.takeovers()) or "none"
+        takeovers = "; ".join(place.takeovers()) or "none"
         lives = service.client.ended_with() is None
-    place.say(f"mpsguard-ctl events: takeover {told}")
+    place.say(f"mpsguard-ctl events: takeover {takeovers}")
     return [
         _answer(reader, expected=_REQUEST.tokens),
         Fact(
-            f"takeover: {told}{'' if lives else '; service ended'}",
+            f"takeover: {takeovers}{'' if lives else '; service ended'}",
             harm=not lives,
-            as_expected=lives and told == _DONE,
+            as_expected=lives and takeovers == _DONE,
             expected=_DONE,
         ),
     ]
 
 
-def _asked(service: Actor) -> Reader:
-    """A client that has asked."""
+def _connect(service: Actor) -> Reader:
+    """Return a network client that has sent its request."""
     service.arrive()
     return Reader(int(service.client.wait_for("serves", PATIENCE).number("port")), _REQUEST)
 
 
-def _strike(service: Actor, reader: Reader, strike: Strike, place: Place) -> None:
-    """Have somebody else do wrong while the service computes the token behind those that its client has."""
+def _trigger_fault(service: Actor, reader: Reader, trigger: Trigger, place: Place) -> None:
+    """Let another client fault while the service computes the token after those that its client has received."""
     reader.read(HELD)
     service.say(f"its client has {reader.tokens} of {_REQUEST.tokens} tokens")
-    strike(place)
+    trigger(place)
 
 
 def _answer(reader: Reader, expected: int) -> Fact:
     return Fact(
-        f"client: {reader.told()}",
+        f"client: {reader.summary()}",
         harm=not reader.whole,
         as_expected=reader.faithful and reader.tokens == expected,
         expected=f"{expected} of {_REQUEST.tokens} tokens",
@@ -83,7 +86,7 @@ def _answer(reader: Reader, expected: int) -> Fact:
 
 
 SCENE: Final = Scene(
-    "6 a standby goes on",
+    "6 a standby takes over",
     "A token server streams an answer to a network client, and another program on its lane faults as in scene 2. Under "
     "mpsguard run --standby 1 a second process of it waits on another lane, and goes on in the middle of the answer.",
     stock,

@@ -1,14 +1,14 @@
-"""Regions of GPU memory, made and mapped: needs the CUDA driver and the package cuda-bindings (extra ``cuda``).
+"""GPU memory regions, allocated and mapped: needs the CUDA driver and the package cuda-bindings (extra ``cuda``).
 
     from mpsguard.client import cuda
 
-    with cuda.open_or_create(session, "weights", 64 << 30) as memory: ...  # made by the first writer, mapped by others
+    with cuda.open_or_create(session, "weights", 64 << 30) as memory: ...  # the first writer creates, others map
     with cuda.create(session, "weights", 64 << 30) as memory: ...        # mapped writable, and in the vault
     with cuda.attach(session, "weights") as memory:                      # in another process, at the same address
         array = cupy.asarray(memory.view(0, 4096))                       # or torch, numba: no copy
-        numpy.frombuffer(memory.view(0, 4096).read(), numpy.uint8)       # a copy in the host's memory
+        numpy.frombuffer(memory.view(0, 4096).read(), numpy.uint8)       # a copy in host memory
 
-A region is in one chunk if nothing else is said: mapping costs by the handle, not by the byte.
+By default a region is a single chunk: the cost of mapping depends on the number of handles, not on bytes.
 """
 
 from mpsguard.client import mapped
@@ -32,17 +32,21 @@ __all__ = [
 def create(
     session: Session, name: str, size: int, *, device: int = 0, largest: int | None = None, metadata: bytes = b""
 ) -> Memory:
-    """Make ``size`` bytes on a GPU (CUDA's ordinal) and give them to the vault: see `mpsguard.client.mapped.create`.
+    """Allocate ``size`` bytes on a GPU (CUDA's ordinal) as a region: see `mpsguard.client.mapped.create`.
 
-    NoCudaError if there is no CUDA here, CudaError if the driver refuses.
+    Raises:
+        NoCudaError: CUDA is not available.
+        CudaError: the driver refuses.
     """
     return mapped.create(session, CudaBackend(device), name, size, largest=largest, metadata=metadata)
 
 
 def attach(session: Session, name: str, *, device: int = 0, writable: bool = False) -> Memory:
-    """Map a region of this GPU where its maker has it: see `mpsguard.client.mapped.attach`.
+    """Map a region of this GPU at its creator's address: see `mpsguard.client.mapped.attach`.
 
-    NoCudaError if there is no CUDA here, CudaError if the driver refuses.
+    Raises:
+        NoCudaError: CUDA is not available.
+        CudaError: the driver refuses.
     """
     return mapped.attach(session, CudaBackend(device), name, writable=writable)
 
@@ -57,9 +61,11 @@ def open_or_create(
     largest: int | None = None,
     metadata: bytes = b"",
 ) -> Memory:
-    """Map a region of this GPU, made first if it is not there: see `mpsguard.client.mapped.open_or_create`.
+    """Map a region of this GPU; create it first if it does not exist: see `mpsguard.client.mapped.open_or_create`.
 
-    NoCudaError if there is no CUDA here, CudaError if the driver refuses.
+    Raises:
+        NoCudaError: CUDA is not available.
+        CudaError: the driver refuses.
     """
     backend = CudaBackend(device)
     return mapped.open_or_create(session, backend, name, size, writable=writable, largest=largest, metadata=metadata)

@@ -1,4 +1,4 @@
-"""The CUDA driver's calls for memory that can be exported, mapped and shared; nothing is decided here."""
+"""The CUDA driver calls for memory that can be exported, mapped and shared. Makes no decisions."""
 
 import threading
 import uuid
@@ -14,22 +14,23 @@ class NoCudaError(Exception):
 
 
 class CudaError(Exception):
-    """A call of the driver was refused."""
+    """A driver call failed."""
 
     def __init__(self, call: str, name: str, code: int) -> None:
         super().__init__(f"{call}: {name} ({code})")
         self.code = code
-        """The CUresult, 700 for a memory fault for instance: then nothing more works in this process."""
+        """The CUresult, for instance 700 for a memory fault, after which every call in this process fails."""
 
 
 class CudaBackend:
-    """See `mpsguard.client.mapped.backend.Backend`. Uses the primary context, as the runtime and PyTorch do.
+    """GPU memory as a backend (`mpsguard.client.mapped.backend.Backend`).
 
-    The context is kept until this process ends: the memory that is mapped belongs to it.
+    Uses the primary context, like the runtime and PyTorch. The context is kept until the process ends: the mapped
+    memory belongs to it.
     """
 
     def __init__(self, device: int = 0) -> None:
-        """``device``: CUDA's ordinal, which is PyTorch's. NoCudaError, CudaError."""
+        """Use a GPU by CUDA's ordinal, which is also PyTorch's; raise NoCudaError or CudaError."""
         try:
             from cuda.bindings import driver  # noqa: PLC0415 - an application without a GPU need not have it
         except ImportError as error:
@@ -42,7 +43,7 @@ class CudaBackend:
         except (CudaError, RuntimeError) as error:
             raise NoCudaError(f"no CUDA device {device}: {error}") from None
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
-        # Of a MIG device this is the instance's own UUID; its name begins with MIG- then.
+        # For a MIG device this is the instance's own UUID, with the prefix MIG-.
         self.gpu: str | None = f"GPU-{uuid.UUID(bytes=bytes(self._call('cuDeviceGetUuid', self._device).bytes))}"
         self.device = f"cuda:{device}"
         self._handle_type = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -59,7 +60,7 @@ class CudaBackend:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Makes the primary context current."""
+        """Make the primary context current."""
         if getattr(self._inside, "yes", False):
             yield
             return
@@ -72,37 +73,37 @@ class CudaBackend:
             self._call("cuCtxPopCurrent")
 
     def make(self, size: int) -> int:
-        """CUDA's cuMemCreate: its content is not defined."""
+        """Call cuMemCreate: the content is undefined."""
         with self.entered():
             return int(self._call("cuMemCreate", size, self._memory, 0))
 
     def export(self, handle: int) -> int:
-        """CUDA's cuMemExportToShareableHandle."""
+        """Call cuMemExportToShareableHandle."""
         with self.entered():
             return int(self._call("cuMemExportToShareableHandle", handle, self._handle_type, 0))
 
     def drop(self, handle: int) -> None:
-        """CUDA's cuMemRelease."""
+        """Call cuMemRelease."""
         with self.entered():
             self._call("cuMemRelease", handle)
 
     def reserve(self, va: int, size: int) -> int:
-        """CUDA's cuMemAddressReserve, for which the address is a wish."""
+        """Call cuMemAddressReserve, which takes the address as a hint."""
         with self.entered():
             return int(self._call("cuMemAddressReserve", size, 0, va, 0))
 
     def unreserve(self, va: int, size: int) -> None:
-        """CUDA's cuMemAddressFree."""
+        """Call cuMemAddressFree."""
         with self.entered():
             self._call("cuMemAddressFree", va, size)
 
     def map(self, va: int, size: int, handle: int) -> None:
-        """CUDA's cuMemMap."""
+        """Call cuMemMap."""
         with self.entered():
             self._call("cuMemMap", va, size, 0, handle, 0)
 
     def map_all(self, va: int, chunks: Iterable[tuple[int, int]], held: Held) -> None:
-        """CUDA's cuMemImportFromShareableHandle and cuMemMap of each, with as little around them as can be."""
+        """Call cuMemImportFromShareableHandle and cuMemMap for each descriptor, with minimal overhead."""
         take, put, kind = self._driver.cuMemImportFromShareableHandle, self._driver.cuMemMap, self._handle_type
         handles, at = held.handles, va
         with self.entered():
@@ -120,7 +121,7 @@ class CudaBackend:
                 held.mapped = at - va
 
     def unmap(self, va: int, size: int) -> None:
-        """CUDA's cuMemUnmap, after all work of the context."""
+        """Call cuMemUnmap after all work of the context."""
         with self.entered():
             try:
                 self._call("cuCtxSynchronize")
@@ -128,7 +129,7 @@ class CudaBackend:
                 self._call("cuMemUnmap", va, size)
 
     def allow(self, va: int, size: int, *, writable: bool) -> None:
-        """CUDA's cuMemSetAccess, for this GPU alone."""
+        """Call cuMemSetAccess, for this GPU only."""
         flags = self._driver.CUmemAccess_flags
         access = self._driver.CUmemAccessDesc()
         access.location = self._location
@@ -137,7 +138,7 @@ class CudaBackend:
             self._call("cuMemSetAccess", va, size, [access], 1)
 
     def read(self, va: int, size: int) -> bytes:
-        """CUDA's cuMemcpyDtoH, after all work of the context."""
+        """Call cuMemcpyDtoH after all work of the context."""
         data = bytearray(size)
         with self.entered():
             self._call("cuCtxSynchronize")
@@ -145,7 +146,7 @@ class CudaBackend:
         return bytes(data)
 
     def write(self, va: int, data: bytes) -> None:
-        """CUDA's cuMemcpyHtoD, and the wait for it: from pageable memory it may return before."""
+        """Call cuMemcpyHtoD and wait for it: from pageable memory it may return earlier."""
         with self.entered():
             self._call("cuMemcpyHtoD", va, data, len(data))
             self._call("cuCtxSynchronize")

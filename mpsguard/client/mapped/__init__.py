@@ -1,7 +1,7 @@
-"""Regions that are mapped: what memory of the host (`host`) and of a GPU (`mpsguard.client.cuda`) have in common.
+"""Mapped regions: what host memory (`host`) and GPU memory (`mpsguard.client.cuda`) have in common.
 
-memory = open_or_create(session, backend, "weights", size)  # writable; made if it is not there
-memory = create(session, backend, "weights", size)      # makes it, maps it, gives it to the vault
+memory = open_or_create(session, backend, "weights", size)  # writable; created if it does not exist
+memory = create(session, backend, "weights", size)      # allocates and maps it, and gives it to the vault
 with attach(session, backend, "weights") as memory:     # maps it at the same address, read-only
     view = memory.view(offset, nbytes)
 """

@@ -1,4 +1,4 @@
-"""What a kind of memory must be able to do to be mapped: the few calls behind which a driver, or the kernel, is."""
+"""The interface between mapped regions and the kind of memory: the calls that a driver, or the kernel, implements."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -7,69 +7,73 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class AddressTakenError(Exception):
-    """The region's addresses are not free in this process, so it cannot be mapped where everybody else has it."""
+    """The region's addresses are in use in this process, so it cannot be mapped where other processes have it."""
 
 
 @dataclass
 class Held:
-    """What `Backend.map_all` has taken so far."""
+    """What `Backend.map_all` has acquired so far."""
 
     handles: list[Any] = field(default_factory=list)
-    """Each is to be dropped; in whatever form the backend likes best."""
+    """Handles to drop, in the backend's own form."""
     mapped: int = 0
-    """Bytes from the start on that are to be unmapped."""
+    """Bytes from the start that are to be unmapped."""
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """Memory of one kind, on one device. Sizes and addresses are bytes; every call raises what its driver refuses.
+    """Memory of one kind on one device. Sizes and addresses are in bytes; every call raises its driver's errors.
 
-    Handles are the backend's own, and owned by the caller until `drop`; a mapping keeps its memory without them.
+    Handles are defined by the backend and owned by the caller until `drop`; a mapping keeps its memory without them.
     """
 
     gpu: str | None
-    """UUID of the GPU on which the memory lies; None for memory of the host."""
+    """UUID of the GPU that holds the memory; None for host memory."""
     device: str
-    """The device's name in PyTorch: ``cuda:0``, ``cpu``."""
+    """PyTorch's name of the device: ``cuda:0``, ``cpu``."""
     granularity: int
     """Sizes and addresses are multiples of it."""
 
     def entered(self) -> AbstractContextManager[None]:
-        """What every call needs, done once for all calls of this thread within."""
+        """Return a context that sets up this thread once for all calls within it."""
 
     def make(self, size: int) -> int:
-        """New memory; a handle."""
+        """Allocate memory and return its handle."""
 
     def export(self, handle: int) -> int:
-        """A descriptor of the memory, owned by the caller."""
+        """Return a descriptor of the memory, owned by the caller."""
 
     def drop(self, handle: int) -> None:
-        """Give a handle back."""
+        """Release a handle."""
 
     def reserve(self, va: int, size: int) -> int:
-        """Keep addresses free for us, at ``va`` if that can be; where they are."""
+        """Reserve addresses, at ``va`` if possible, and return where they are."""
 
     def unreserve(self, va: int, size: int) -> None:
-        """Give them back; nothing is mapped there."""
+        """Release reserved addresses at which nothing is mapped."""
 
     def map(self, va: int, size: int, handle: int) -> None:
-        """Put memory at reserved addresses, for nobody's access yet."""
+        """Map memory at reserved addresses, without access rights yet."""
 
     def map_all(self, va: int, chunks: Iterable[tuple[int, int]], held: Held) -> None:
-        """Put the memory of descriptors, which stay the caller's, at reserved addresses from ``va`` on, in a row.
+        """Map the memory of descriptors back to back at reserved addresses from ``va`` on.
 
-        ``chunks``: descriptors and sizes. One call for all, since there may be thousands and somebody waits. ``held``
-        says at any moment what is to be given back, also if this raises.
+        One call for all chunks, because there may be thousands and a failover waits for it.
+
+        Args:
+            va: address of the first chunk.
+            chunks: descriptors, which stay owned by the caller, and sizes.
+            held: at any moment, also after an exception, what must be released.
         """
 
     def unmap(self, va: int, size: int) -> None:
-        """Take away again what was mapped there, one piece or several."""
+        """Unmap one or several mappings."""
 
     def allow(self, va: int, size: int, *, writable: bool) -> None:
-        """Let this process read what is mapped there, and write it if ``writable``."""
+        """Let this process read the mapping, and write it if ``writable``."""
 
     def read(self, va: int, size: int) -> bytes:
-        """A copy in memory of the host, when all work before it is done."""
+        """Return a copy in host memory, after all earlier work has finished."""
 
     def write(self, va: int, data: bytes) -> None:
-        """Copy from memory of the host; done when it returns."""
+        """Copy from host memory; finished on return."""

@@ -1,4 +1,4 @@
-"""Memory of the host, as memfds mapped at fixed addresses: for state that lies there, and where there is no GPU."""
+"""Host memory, as memfds mapped at fixed addresses: for state in host memory, and for machines without a GPU."""
 
 import ctypes
 import mmap
@@ -29,7 +29,10 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class HostBackend:
-    """See `mpsguard.client.mapped.backend.Backend`; handles are descriptors. OSError if the kernel refuses."""
+    """Host memory as a `mpsguard.client.mapped.backend.Backend`; handles are descriptors.
+
+    Every method raises OSError if the kernel refuses.
+    """
 
     def __init__(self) -> None:
         self.gpu: str | None = None
@@ -37,23 +40,23 @@ class HostBackend:
         self.granularity = mmap.PAGESIZE
 
     def entered(self) -> AbstractContextManager[None]:
-        """Nothing."""
+        """Return an empty context."""
         return nullcontext()
 
     def make(self, size: int) -> int:
-        """A memfd whose size nobody can change."""
+        """Create a memfd of fixed size."""
         return memfd.create("mpsguard-region", size, fixed=True)
 
     def export(self, handle: int) -> int:
-        """Another descriptor of it."""
+        """Duplicate the descriptor."""
         return os.dup(handle)
 
     def drop(self, handle: int) -> None:
-        """Close it."""
+        """Close the descriptor."""
         os.close(handle)
 
     def reserve(self, va: int, size: int) -> int:
-        """Map nothing there, at ``va`` or else where the kernel likes."""
+        """Map inaccessible pages, at ``va`` or else where the kernel chooses."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         try:
             return _map(va, size, flags | _FIXED_NOREPLACE, -1)
@@ -61,21 +64,21 @@ class HostBackend:
             return _map(0, size, flags, -1)
 
     def unreserve(self, va: int, size: int) -> None:
-        """Unmap it."""
+        """Unmap the pages."""
         _check(_libc.munmap(va, size))
 
     def map(self, va: int, size: int, handle: int) -> None:
-        """Map it for nobody's access; `reserve` has the addresses."""
+        """Map the memfd without access rights, over addresses from `reserve`."""
         _map(va, size, mmap.MAP_SHARED | _FIXED, handle)
 
     def map_all(self, va: int, chunks: Iterable[tuple[int, int]], held: Held) -> None:
-        """Map each; the kernel needs no handle for that."""
+        """Map each chunk; the kernel needs no handles for that."""
         for fd, size in chunks:
             self.map(va + held.mapped, size, fd)
             held.mapped += size
 
     def unmap(self, va: int, size: int) -> None:
-        """Put a mapping of nothing in its place."""
+        """Replace the mapping by inaccessible pages."""
         _map(va, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | _FIXED, -1)
 
     def allow(self, va: int, size: int, *, writable: bool) -> None:
@@ -83,16 +86,16 @@ class HostBackend:
         _check(_libc.mprotect(va, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)))
 
     def read(self, va: int, size: int) -> bytes:
-        """Copy from there."""
+        """Copy from the addresses."""
         return ctypes.string_at(va, size)
 
     def write(self, va: int, data: bytes) -> None:
-        """Copy to there."""
+        """Copy to the addresses."""
         ctypes.memmove(va, data, len(data))
 
 
 def _map(va: int, size: int, flags: int, fd: int) -> int:
-    # No access until it is allowed; PROT_NONE is 0, and the mmap module has no name for it.
+    # No access before `allow`: PROT_NONE is 0, and the mmap module has no name for it.
     at = _libc.mmap(va, size, 0, flags, fd, 0)
     if at == _FAILED:
         _check(-1)

@@ -1,20 +1,20 @@
-"""Where regions lie and of which chunks they consist. Pure."""
+"""Addresses and chunk sizes of regions. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 FIRST: Final = 0x2000_0000_0000
 LAST: Final = 0x5000_0000_0000
-"""Regions are mapped between these addresses, which Linux leaves alone on x86-64: programs and heaps are loaded from
-0x55.. on, libraries and CUDA's own memory lie below 0x7fff.., and address sanitizers use what is below 0x1001.. or from
-0x6000.. on."""
+"""Regions are mapped between these addresses, which Linux leaves free on x86-64: programs and heaps start at 0x55..,
+libraries and CUDA's own memory lie below 0x7fff.., and address sanitizers use addresses below 0x1001.. or above
+0x6000..."""
 
 STEP: Final = 1 << 30
-"""Every region starts at a multiple of it, bytes."""
+"""Every region starts at a multiple of this many bytes."""
 
 
 class Range(NamedTuple):
-    """Addresses from ``start`` up to, but without, ``end``."""
+    """Addresses from ``start`` up to, but not including, ``end``."""
 
     start: int
     end: int
@@ -25,14 +25,15 @@ class NoRoomError(Exception):
 
 
 def rounded(size: int, unit: int) -> int:
-    """``size`` or the next multiple of ``unit`` above it."""
+    """Return ``size`` rounded up to a multiple of ``unit``."""
     return -(-size // unit) * unit
 
 
 def chunk_sizes(size: int, granularity: int, largest: int | None) -> tuple[int, ...]:
-    """Sizes of the chunks for ``size`` bytes (at least 1), none of them above ``largest`` (None: one chunk).
+    """Return the sizes of the chunks for ``size`` bytes (at least 1), all multiples of ``granularity``.
 
-    All are multiples of ``granularity``; ``largest`` is rounded down to one, but not below it.
+    ``largest``: maximum size of a chunk, rounded down to a multiple of ``granularity`` but at least one; None: one
+    chunk.
     """
     if size < 1 or (largest is not None and largest < 1):
         raise ValueError(f"{size} bytes in chunks of {largest}: both must be at least 1")
@@ -43,19 +44,22 @@ def chunk_sizes(size: int, granularity: int, largest: int | None) -> tuple[int, 
 
 
 def pieces(va: int, sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Address and size of each chunk, one behind the other from ``va`` on."""
+    """Yield address and size of each chunk, back to back from ``va`` on."""
     for size in sizes:
         yield va, size
         va += size
 
 
 def room(size: int) -> int:
-    """Addresses to reserve for a region: whole steps, since the CUDA driver places small reservations as it likes."""
+    """Return the bytes to reserve for a region: whole steps.
+
+    The CUDA driver ignores the requested address for smaller reservations.
+    """
     return rounded(size, STEP)
 
 
 def place(size: int, taken: Sequence[Range]) -> int:
-    """The lowest address for ``size`` bytes that touches nothing of ``taken``; `NoRoomError`."""
+    """Return the lowest address for ``size`` bytes that overlaps nothing in ``taken``; raise NoRoomError."""
     at = FIRST
     for start, end in sorted(taken):
         if at + size <= start:

@@ -15,20 +15,20 @@ from mpsguard.vault.errors import LayoutMismatchError, SealedError, UnknownRegio
 from mpsguard.vault.region import Role
 
 _TRIES: Final = 64
-"""Places that are tried for a new region while something else of this process is where it would be."""
+"""Addresses to try for a new region while this process uses them for something else."""
 
 
 class Memory:
-    """Owns the mapping, its addresses, and the region as this process has it open. Made by `create` and `attach`."""
+    """Owns the mapping, its addresses, and the opened region. Returned by `create` and `attach`."""
 
     def __init__(self, backend: Backend, region: Region, undo: ExitStack, *, writable: bool, made: bool) -> None:
         assert region.layout.va is not None
         self.backend = backend
         self.region = region
         self.writable = writable
-        """Whether this process may write to it; the GPU, or else the kernel, sees to it."""
+        """Whether this process may write to it; the GPU or the kernel enforces this."""
         self.made = made
-        """Whether it was made here, and is not attached to."""
+        """Whether it was created here, rather than attached to."""
         self.va: int = region.layout.va
         self.size: int = region.layout.size
         self._undo = undo
@@ -40,11 +40,17 @@ class Memory:
         return self.region.name
 
     def view(self, offset: int = 0, nbytes: int | None = None, *, readonly: bool | None = None) -> View:
-        """``nbytes`` (None: all that follow) from ``offset`` on; ValueError if that is not within the region.
+        """Return a view of ``nbytes`` (None: all that follow) from ``offset`` on.
 
-        ``readonly`` is what consumers are told, None: as it is mapped. False is for those that know no read-only memory
-        (PyTorch). It gives no right: a kernel that writes to what is mapped read-only makes a fault, and ends every
-        client of its MPS server.
+        Args:
+            offset: bytes from the region's start.
+            nbytes: size of the view.
+            readonly: what consumers are told; None: as the region is mapped. False is for consumers without read-only
+                memory (PyTorch). It gives no access: a kernel that writes to a read-only mapping faults, and ends every
+                client of its MPS server.
+
+        Raises:
+            ValueError: the range is not within the region.
         """
         length = self.size - offset if nbytes is None else nbytes
         if offset < 0 or length < 0 or offset + length > self.size:
@@ -54,11 +60,13 @@ class Memory:
         return view
 
     def close(self) -> None:
-        """Unmap it, and tell the vault so. Safe to call twice.
+        """Unmap the region, and tell the vault so. Safe to call twice.
 
-        BufferError while a view of it is alive, in an array or tensor perhaps: work on memory that is not mapped any
-        more would end every client of its MPS server. Raises the backend's error if a call fails, as all do after a
-        fault; whatever could be given back has been then.
+        Raises:
+            BufferError: a view of it is alive, perhaps in an array or tensor. Work on unmapped memory would end every
+                client of the MPS server.
+            Exception: the backend's error if a call fails, as all do after a fault; everything else has been released
+                then.
         """
         alive = len(self._views)
         if alive:
@@ -75,7 +83,7 @@ class Memory:
         if error is None:
             self.close()
             return
-        # The frames of the exception may hold views; that must not hide what happened.
+        # The exception's frames may hold views; the resulting BufferError must not hide the exception.
         with suppress(Exception):
             self.close()
 
@@ -89,11 +97,20 @@ def create(
     largest: int | None = None,
     metadata: bytes = b"",
 ) -> Memory:
-    """Make ``size`` bytes (rounded up to the granularity), map them writable, and give them to the vault as a region.
+    """Allocate memory, map it writable, and give it to the vault as a region.
 
-    ``largest``: bytes of a chunk at most; None: all in one, the fastest to map. Chunks are what can be sealed.
+    Args:
+        session: the session.
+        backend: the kind of memory.
+        name: name of the region.
+        size: bytes, rounded up to the granularity.
+        largest: maximum bytes of a chunk; None: a single chunk, which is the fastest to map. Chunks can be sealed
+            singly.
+        metadata: see `Session.create`.
 
-    Raises what `Session.create` does, and the backend's errors; nothing is left behind then.
+    Raises:
+        VaultError: as `Session.create`.
+        Exception: the backend's errors. Nothing is left allocated after an exception.
     """
     sizes = layout.chunk_sizes(size, backend.granularity, largest)
     with backend.entered(), ExitStack() as undo, ExitStack() as exported:
@@ -116,10 +133,13 @@ def create(
 
 
 def attach(session: Session, backend: Backend, name: str, *, writable: bool = False) -> Memory:
-    """Map a region of the session where its maker has it, for reading alone if not ``writable``.
+    """Map a region of the session at its creator's address, read-only unless ``writable``.
 
-    Raises what `Session.open` does, LayoutMismatchError if the region is not such memory, SealedError if it is to be
-    written and a chunk of it is sealed, AddressTakenError if something else of this process is at its addresses.
+    Raises:
+        VaultError: as `Session.open`.
+        LayoutMismatchError: the region is not such memory.
+        SealedError: it is to be written, and a chunk of it is sealed.
+        AddressTakenError: this process uses its addresses for something else.
     """
     with backend.entered(), ExitStack() as undo:
         region = undo.enter_context(session.open(name, gpu=backend.gpu))
@@ -150,18 +170,25 @@ def open_or_create(
     largest: int | None = None,
     metadata: bytes = b"",
 ) -> Memory:
-    """Map a region; in a writer, make it first if it is not there (then `Memory.made`).
+    """Map a region; a writer creates it first if it does not exist (then `Memory.made` is True).
 
-    The same call serves the first start, a standby, a restart while the session is kept, and the end of both. A process
-    may die before it has filled a new region: `Session.state` tells, if what is published first follows the filling.
+    The same call serves the first start, a standby, a restart while the session is kept, and one after it has expired.
+    A process may die before it has filled a new region: publish the first state after filling it, and `Session.state`
+    tells.
 
     Args:
-        size: Bytes of the region, rounded up to the granularity; one that is there must have as many.
-        writable: Whether a region that is there is mapped for writing; False if it is sealed once it is filled.
-        largest, metadata: Of a new region, see `create`.
+        session: the session.
+        backend: the kind of memory.
+        name: name of the region.
+        size: bytes, rounded up to the granularity; an existing region must have the same size.
+        writable: whether an existing region is mapped for writing; False if it is sealed after it was filled.
+        largest: of a new region, see `create`.
+        metadata: of a new region, see `create`.
 
-    Raises: UnknownRegionError in a standby or reader if there is no such region, LayoutMismatchError if it has another
-    size, else as `attach` and `create`.
+    Raises:
+        UnknownRegionError: this process is a standby or reader, and there is no such region.
+        LayoutMismatchError: the region has another size.
+        Exception: as `attach` and `create`.
     """
     try:
         found = attach(session, backend, name, writable=writable)
@@ -177,7 +204,7 @@ def open_or_create(
 
 
 def _give_back(backend: Backend, va: int, held: Held) -> None:
-    # Handles, too, only now: who attaches is in a hurry, and a mapping keeps its memory in any case.
+    # Handles are dropped here and not in `attach`, which a failover waits for; a mapping keeps its memory without them.
     with ExitStack() as undo:
         for handle in held.handles:
             undo.callback(backend.drop, handle)

@@ -1,4 +1,4 @@
-"""A part of a mapped region, for whoever speaks the CUDA array interface or NumPy's."""
+"""A part of a mapped region, for consumers of the CUDA array interface or NumPy's."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,11 +7,11 @@ if TYPE_CHECKING:
 
 
 class View:
-    """``nbytes`` bytes at the address ``va``, one dimension of uint8; the region stays mapped while one is alive.
+    """``nbytes`` bytes at the address ``va``, one dimension of uint8; the region stays mapped while a view is alive.
 
-    Of a GPU's memory it has ``__cuda_array_interface__`` (version 3), so CuPy, Numba and PyTorch take it without a
-    copy, and give DLPack to others; of the host's it has ``__array_interface__``. Who uses it on a stream of its own
-    orders its work itself: the interface's stream is None.
+    A view of GPU memory has ``__cuda_array_interface__`` (version 3), so CuPy, Numba and PyTorch use it without a copy;
+    a view of host memory has ``__array_interface__``. The interface's stream is None: a consumer that uses its own
+    stream must order its work itself.
     """
 
     def __init__(self, memory: "Memory", va: int, nbytes: int, *, readonly: bool) -> None:
@@ -19,14 +19,19 @@ class View:
         self.va = va
         self.nbytes = nbytes
         self.readonly = readonly
-        """What consumers are told. PyTorch refuses what is declared read-only."""
+        """What consumers are told. PyTorch refuses memory declared read-only."""
 
     def read(self) -> bytes:
-        """A copy of it in memory of the host."""
+        """Return a copy in host memory."""
         return self._memory.backend.read(self.va, self.nbytes)
 
     def write(self, data: bytes) -> None:
-        """Fill it from the start; ValueError if there is too much, PermissionError if it is mapped read-only."""
+        """Copy ``data`` to the start of the view.
+
+        Raises:
+            ValueError: it is larger than the view.
+            PermissionError: the region is mapped read-only.
+        """
         if not self._memory.writable:
             raise PermissionError(f"region {self._memory.name!r} is mapped read-only")
         if len(data) > self.nbytes:

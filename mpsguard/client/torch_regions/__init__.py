@@ -1,8 +1,8 @@
-"""PyTorch's tensors in regions: needs PyTorch, and for a GPU the extra ``cuda``.
+"""PyTorch tensors in regions: needs PyTorch, and for a GPU the extra ``cuda``.
 
 with cuda.create(session, "weights", size) as memory, RegionPool(memory) as pool:
     with pool.use():
-        model = build()                                       # every CUDA tensor made here lies in the region
+        model = build()                                       # every CUDA tensor created here lies in the region
     save_state_dict(session, memory, model.state_dict())
 
 state = open_state_dict(session, "weights", "cuda:0")                # in the standby: the same memory, read-only

@@ -1,4 +1,4 @@
-"""The allocator's functions, as Python calls them."""
+"""The pool allocator's C library (pool.c)."""
 
 import ctypes
 import functools
@@ -8,15 +8,15 @@ from typing import Final
 NAME: Final = "libmpsguard_pool.so"
 
 UNIT: Final = 2 << 20
-"""Bytes; memory is given out in multiples of it. As in pool.c."""
+"""Bytes; memory is allocated in multiples of it. Same value as in pool.c."""
 
 
 class NotBuiltError(Exception):
-    """The library is not there: it was built without a C compiler, or not at all."""
+    """The library is missing: the package was built without a C compiler."""
 
 
 def path() -> Path:
-    """The built library; `NotBuiltError` if there is none."""
+    """Return the path of the built library; raise NotBuiltError if it is missing."""
     found = Path(__file__).resolve().with_name(NAME)
     if not found.is_file():
         raise NotBuiltError(f"{found} is not there: install mpsguard again on a machine with gcc")
@@ -25,7 +25,7 @@ def path() -> Path:
 
 @functools.cache
 def load(file: Path) -> ctypes.CDLL:
-    """The library with its functions' types; the same one for the same file, as PyTorch gets it too."""
+    """Return the library with its functions' types set; the same object for the same file."""
     library = ctypes.CDLL(str(file))
     library.mpsguard_pool_open.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p)
     library.mpsguard_pool_used.argtypes = (ctypes.c_int,)

@@ -1,4 +1,4 @@
-"""Which tensors lie where in a region: written by who fills it, read by who maps it. Pure; knows no PyTorch."""
+"""Placement of tensors in a region, written by its creator and read by processes that map it. Pure; without PyTorch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
@@ -10,7 +10,7 @@ from mpsguard.decoding import decoded
 
 VERSION: Final = 1
 ALIGNMENT: Final = 512
-"""Bytes to which tensors are aligned, as PyTorch's own allocator does it."""
+"""Alignment of tensors in bytes, as in PyTorch's own allocator."""
 
 SIZES: Final[Mapping[str, int]] = {
     "bool": 1,
@@ -34,11 +34,11 @@ Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
 
 
 class ManifestError(Exception):
-    """Not a manifest, or not of this region."""
+    """Not a manifest, or not one of this region."""
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """A tensor that is wanted: its type by PyTorch's name, and its shape."""
+    """A tensor to be placed: its type by PyTorch's name, and its shape."""
 
     dtype: str
     shape: tuple[Natural, ...]
@@ -52,11 +52,11 @@ class Placed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strides: tuple[Natural, ...]
     """In elements."""
     offset: Natural
-    """Bytes from the region's start to its first element."""
+    """Bytes from the region's start to the tensor's first element."""
 
     @property
     def end(self) -> int:
-        """Bytes from the region's start to the end of its last element."""
+        """Bytes from the region's start to the end of the tensor's last element."""
         return self.offset + extent(self.shape, self.strides) * SIZES[self.dtype]
 
 
@@ -65,20 +65,20 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: int
     size: Natural
-    """Bytes of the region that they need."""
+    """Bytes of the region that the tensors need."""
     tensors: dict[str, Placed]
-    """By name; several may lie in the same place."""
+    """By name; several may share the same place."""
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to behind the last one; 0 if there are none."""
+    """Return the number of elements from the first to the last one, both included; 0 for an empty tensor."""
     if not all(shape):
         return 0
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a tensor in C order, as PyTorch counts them."""
+    """Return the strides of a tensor in C order, in elements."""
     strides: list[int] = []
     step = 1
     for length in reversed(shape):
@@ -88,7 +88,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def plan(specs: Mapping[str, Spec]) -> Manifest:
-    """Places for tensors, one behind the other; ManifestError for a type that is not in `SIZES`."""
+    """Place tensors back to back; raise ManifestError for a type that is not in `SIZES`."""
     tensors: dict[str, Placed] = {}
     at = 0
     for name, spec in specs.items():
@@ -99,7 +99,7 @@ def plan(specs: Mapping[str, Spec]) -> Manifest:
 
 
 def of(tensors: Mapping[str, Placed]) -> Manifest:
-    """The manifest of tensors that have their places; ManifestError for a type that is not in `SIZES`."""
+    """Return the manifest of placed tensors; raise ManifestError for a type that is not in `SIZES`."""
     for name, placed in tensors.items():
         _check_type(name, placed.dtype)
     return Manifest(VERSION, max(_ends(tensors.values()), default=1), dict(tensors))
@@ -109,13 +109,17 @@ _decoder: Final = msgspec.msgpack.Decoder(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """As bytes; they say where they end."""
+    """Return the encoded manifest, prefixed with its length."""
     body = msgspec.msgpack.encode(manifest)
     return len(body).to_bytes(8, "little") + body
 
 
 def decode(data: bytes, size: int) -> Manifest:
-    """What `encode` made, perhaps with more behind it; ManifestError if it does not fit a region of ``size`` bytes."""
+    """Decode a manifest, which may have trailing bytes.
+
+    Raises:
+        ManifestError: it is invalid, or does not fit a region of ``size`` bytes.
+    """
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 + length:
         raise ManifestError(f"{len(data)} bytes are not all of the manifest")

@@ -1,8 +1,8 @@
 // Memory of mapped regions for PyTorch's allocator (torch.cuda.memory.CUDAPluggableAllocator).
 //
-// In C, because the caching allocator calls it with its own lock held: a callback into Python would take the
-// interpreter's lock there, and a thread that has that one and frees a tensor waits for the allocator's. PyTorch asks for
-// segments of 2 MiB and multiples, and divides them itself, so first fit over units of 2 MiB is enough.
+// In C, because the caching allocator calls these functions with its lock held. A Python callback would need the
+// interpreter lock, and a thread that holds the interpreter lock and frees a tensor waits for the allocator's lock.
+// PyTorch requests multiples of 2 MiB and subdivides them itself, so first fit over units of 2 MiB is enough.
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ typedef struct {
     uint64_t base;
     uint32_t units;
     uint32_t used;
-    uint32_t *length;  // of the allocation that starts at this unit; 0: none starts here. NULL: no pool
+    uint32_t *length;  // units of the allocation that starts at this unit, 0 if none does; NULL: no pool
     int device;
     int (*synchronize)(void);
 } pool;
@@ -27,8 +27,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pool pools[MOST_POOLS];
 static _Thread_local int current = -1;
 
-// A pool on `size` bytes from `base` on; whole units of them are used. `synchronize` (may be NULL) waits for the work of
-// the current context. Returns the pool's number, -1 if there is no room for one.
+// Creates a pool on the whole units in `size` bytes from `base` on. `synchronize` (may be NULL) waits for the current
+// context's work. Returns the pool's number, or -1 if there are too many pools or no memory.
 EXPORTED int mpsguard_pool_open(uint64_t base, uint64_t size, int device, int (*synchronize)(void)) {
     int found = -1;
     pthread_mutex_lock(&lock);
@@ -47,7 +47,7 @@ EXPORTED int mpsguard_pool_open(uint64_t base, uint64_t size, int device, int (*
 
 static bool is_pool(int number) { return number >= 0 && number < MOST_POOLS && pools[number].length != NULL; }
 
-// Bytes that are allocated.
+// Returns the allocated bytes.
 EXPORTED uint64_t mpsguard_pool_used(int number) {
     pthread_mutex_lock(&lock);
     const uint64_t used = is_pool(number) ? pools[number].used * UNIT : 0;
@@ -55,7 +55,7 @@ EXPORTED uint64_t mpsguard_pool_used(int number) {
     return used;
 }
 
-// Ends a pool. Returns 0, or -1 and leaves it if something of it is allocated.
+// Removes a pool and returns 0; returns -1 and keeps it if any of it is allocated.
 EXPORTED int mpsguard_pool_close(int number) {
     pthread_mutex_lock(&lock);
     const bool can = is_pool(number) && pools[number].used == 0;
@@ -67,14 +67,14 @@ EXPORTED int mpsguard_pool_close(int number) {
     return can ? 0 : -1;
 }
 
-// From which pool this thread's allocations come from now on (-1: none); returns the one it was.
+// Selects the pool for this thread's allocations (-1: none); returns the previous one.
 EXPORTED int mpsguard_pool_enter(int number) {
     const int before = current;
     current = number;
     return before;
 }
 
-// First fit; `units` is at least 1.
+// Allocates by first fit; `units` is at least 1. Returns 0 if nothing fits.
 static uint64_t take(pool *p, uint64_t units) {
     uint64_t run = 0;
     for (uint64_t i = 0; i < p->units;) {
@@ -93,7 +93,7 @@ static uint64_t take(pool *p, uint64_t units) {
     return 0;
 }
 
-// For PyTorch: `size` bytes, or NULL, which it reports as out of memory.
+// Called by PyTorch: allocates `size` bytes; NULL is reported as out of memory.
 EXPORTED void *mpsguard_pool_allocate(ssize_t size, int device, void *stream) {
     (void)stream;
     uint64_t at = 0;
@@ -104,8 +104,8 @@ EXPORTED void *mpsguard_pool_allocate(ssize_t size, int device, void *stream) {
     return (void *)(uintptr_t)at;
 }
 
-// For PyTorch: what `mpsguard_pool_allocate` gave, from any thread. Work that may still use it is waited for, as cudaFree
-// does; PyTorch relies on that.
+// Called by PyTorch on any thread: frees memory from `mpsguard_pool_allocate`. Like cudaFree, it waits for work that
+// may still use the memory; PyTorch relies on that.
 EXPORTED void mpsguard_pool_free(void *memory, ssize_t size, int device, void *stream) {
     (void)size;
     (void)device;

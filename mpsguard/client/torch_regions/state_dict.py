@@ -1,4 +1,4 @@
-"""Tensors by name in a region, with the manifest in another one (``NAME.manifest``, memory of the host)."""
+"""Named tensors in a region, with their manifest in another region (``NAME.manifest``, host memory)."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -21,15 +21,15 @@ SUFFIX = ".manifest"
 
 
 class StateDict:
-    """Named tensors on a region's memory; owns the mapping. Made by `create_state_dict` and `open_state_dict`."""
+    """Named tensors in a region's memory; owns the mapping. Returned by `create_state_dict` and `open_state_dict`."""
 
     def __init__(self, memory: Memory, tensors: dict[str, torch.Tensor]) -> None:
         self.memory = memory
         self.tensors = tensors
-        """Some may be copies: those that were asked for as private."""
+        """May include copies, for names that were passed as private."""
 
     def close(self) -> None:
-        """Unmap; BufferError while a tensor on the memory is alive elsewhere. The tensors here are gone then."""
+        """Drop the tensors and unmap; raise BufferError while another reference to a tensor is alive."""
         self.tensors = {}
         self.memory.close()
 
@@ -40,13 +40,13 @@ class StateDict:
         if kind is None:
             self.close()
             return
-        # What still uses the memory is in the frames of the exception.
+        # The exception's frames may still use the memory.
         with suppress(Exception):
             self.close()
 
 
 def backend_of(device: torch.device | str) -> Backend:
-    """Memory of that device: ``cuda`` (the first GPU), ``cuda:N``, ``cpu``. ValueError for another one."""
+    """Return the backend for a device: ``cuda`` (the first GPU), ``cuda:N``, or ``cpu``; ValueError for others."""
     wanted = torch.device(device)
     if wanted.type == "cuda":
         return CudaBackend(wanted.index or 0)
@@ -64,9 +64,9 @@ def create_state_dict(
     largest: int | None = None,
     metadata: bytes = b"",
 ) -> StateDict:
-    """Make a region with room for just these tensors, whose content is not defined yet, and its manifest.
+    """Create a region for these tensors, with undefined content, and its manifest.
 
-    ``largest``, ``metadata``: see `mpsguard.client.mapped.create`, which says what is raised, too.
+    ``largest``, ``metadata`` and the exceptions: see `mpsguard.client.mapped.create`.
     """
     plan = manifest.plan(specs)
     memory = mapped.create(session, backend_of(device), name, plan.size, largest=largest, metadata=metadata)
@@ -81,9 +81,12 @@ def create_state_dict(
 
 
 def save_state_dict(session: Session, memory: Memory, tensors: Mapping[str, torch.Tensor]) -> Manifest:
-    """Make the manifest of tensors that lie in a region: what a `RegionPool` put there. ManifestError if one does not.
+    """Wait for the work that fills the tensors, and save their manifest.
 
-    Waits for the work that fills them. The writer's to call, once a region.
+    To be called once for each region, by its writer, for tensors that a `RegionPool` placed there.
+
+    Raises:
+        ManifestError: a tensor does not lie in the region.
     """
     found = manifest.of({name: _placed(memory, name, tensor) for name, tensor in tensors.items()})
     if memory.backend.gpu is not None:
@@ -100,12 +103,19 @@ def open_state_dict(
     writable: bool = False,
     private: Collection[str] = (),
 ) -> StateDict:
-    """The tensors of a region, on the same memory, at the same addresses as their maker has them.
+    """Return the tensors of a region, in the same memory and at the same addresses as in its creator.
 
-    If not ``writable``, the memory is mapped read-only, which the tensors do not know: a kernel that writes to one
-    makes a fault, and ends every client of its MPS server. ``private``: names of tensors to be copied instead, for what
-    this process changes for itself. ManifestError for a name that is not there or a manifest that does not fit; else
-    what `mpsguard.client.mapped.attach` raises.
+    Args:
+        session: the session.
+        name: name of the region.
+        device: PyTorch's device.
+        writable: if False, the memory is mapped read-only. The tensors do not know that: a kernel that writes to one
+            faults, and ends every client of its MPS server.
+        private: names of tensors to copy instead, because this process modifies them.
+
+    Raises:
+        ManifestError: a name is unknown, or the manifest does not fit the region.
+        Exception: as `mpsguard.client.mapped.attach`.
     """
     with ExitStack() as undo:
         memory = mapped.attach(session, backend_of(device), name, writable=writable)
@@ -122,13 +132,13 @@ def open_state_dict(
 
 
 def tensors_at(memory: Memory, found: Manifest) -> dict[str, torch.Tensor]:
-    """Tensors on the memory; as long as one lives, the memory cannot be closed."""
-    # Declared writable: PyTorch knows nothing else, and its warning on NumPy's way is an error to some.
+    """Return tensors in the memory; the memory cannot be closed while one of them is alive."""
+    # Declared writable: PyTorch has no read-only tensors, and its warning about NumPy arrays may be set to an error.
     view = memory.view(readonly=False)
     if memory.backend.gpu is not None:
         whole = torch.as_tensor(view, device=memory.backend.device)
     else:
-        import numpy as np  # noqa: PLC0415 - PyTorch's way to memory of the host that keeps its owner alive
+        import numpy as np  # noqa: PLC0415 - the only way to host memory in PyTorch that keeps its owner alive
 
         whole = torch.from_numpy(np.asarray(view))
     if whole.data_ptr() != memory.va:

@@ -1,4 +1,4 @@
-"""Memory with zones about it, for programs that know of mpsguard: an access outside it is absorbed, and told.
+"""Memory with guard zones, for programs that use mpsguard directly: an access outside it is absorbed and reported.
 
     from mpsguard.client import zones
 
@@ -6,9 +6,9 @@
         weights = space.allocate(4 << 30)
         tensor = torch.as_tensor(weights, device="cuda")
 
-What the preload does for programs as they are (docs/preload.md), this does for one allocation at a time, with sizes of
-its own. The guard reads both in the same form. Importing this takes no CUDA; making a space takes cuda-bindings, which
-the extra `mpsguard[cuda]` brings.
+The preload library does the same for unmodified programs (docs/preload.md); here, each allocation can have its own
+sizes. The guard reads both in the same format. Importing this package needs no CUDA; creating a space needs
+cuda-bindings, which the extra `mpsguard[cuda]` installs.
 """
 
 from mpsguard.client.zones.driver import Context, Driver

@@ -1,7 +1,7 @@
-"""How much may be armed, and what is disarmed when that has become less: arithmetic only, all in bytes.
+"""How many bytes of zones may be armed, and which zones are disarmed when memory gets short. Pure; all in bytes.
 
-The rule is the preload's (`zone_layout.allowed`): a quarter of what the card has free beyond a margin. It holds for the
-ranges of one space; who arms zones in more than four processes of one card sets `Settings.limit`.
+The rule is the preload's (`zone_layout.allowed`): a quarter of the card's free memory beyond a margin. It applies to
+one space; with armed zones in more than four processes of one card, set `Settings.limit`.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from mpsguard.preload import zone_layout
 
 
 def most(free: int, memory: int, limit: int) -> int:
-    """What may be armed in all once ``memory`` of the ``free`` bytes is taken."""
+    """Return the limit of armed bytes once ``memory`` of the ``free`` bytes is allocated."""
     return zone_layout.allowed(max(free - memory, 0), zone_layout.MARGIN, limit)
 
 
 def check(zones: int, *, armed: int, allowed: int, free: int) -> None:
-    """BudgetError if ``zones`` bytes cannot be armed beside those that are."""
+    """Raise BudgetError if ``zones`` bytes cannot be armed in addition to ``armed``."""
     if armed + zones > allowed:
         raise BudgetError(
             f"zones of {zones} bytes are wanted beside {armed} that are armed: the card has {free} bytes free, which"
@@ -25,9 +25,9 @@ def check(zones: int, *, armed: int, allowed: int, free: int) -> None:
 
 
 def to_shed(armed: Iterable[tuple[int, int]], allowed: int) -> list[int]:
-    """Which regions lose their zones so that no more than ``allowed`` bytes stay armed: the oldest, and few.
+    """Return the regions that lose their zones so that at most ``allowed`` bytes stay armed: the oldest first.
 
-    ``armed`` has the number of each region and its armed bytes; regions are counted in the order they were made.
+    ``armed`` has number and armed bytes of each region; numbers increase in order of creation.
     """
     held = sorted((number, length) for number, length in armed if length)
     total = sum(length for _, length in held)

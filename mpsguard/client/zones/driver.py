@@ -1,4 +1,4 @@
-"""The calls of the CUDA driver that a region takes: an interface, and the driver itself by way of cuda-bindings."""
+"""The CUDA driver calls that a region needs: an interface, and its implementation with cuda-bindings."""
 
 import importlib
 from typing import Any, Final, NamedTuple, Protocol
@@ -19,50 +19,50 @@ class Context(NamedTuple):
 
 
 class Driver(Protocol):
-    """Addresses and sizes in bytes; a call that fails raises CudaError."""
+    """Addresses and sizes in bytes; a failed call raises CudaError."""
 
     def current(self) -> Context:
-        """The calling thread's context; CudaError 201 if it has none."""
+        """Return the calling thread's context; raise CudaError 201 if it has none."""
 
     def has_virtual_memory(self, device: int, /) -> bool:
-        """Whether memory can be mapped at addresses of one's own."""
+        """Return whether memory can be mapped at reserved addresses."""
 
     def has_managed_faults(self, device: int, /) -> bool:
-        """Whether the GPU's accesses to managed memory are served by fault."""
+        """Return whether the GPU's accesses to managed memory are served by page faults."""
 
     def uuid(self, device: int, /) -> bytes:
-        """The GPU's, 16 bytes."""
+        """Return the GPU's UUID, 16 bytes."""
 
     def granularity(self, device: int, /) -> int:
-        """Of physical memory, a power of two."""
+        """Return the granularity of physical memory, a power of two."""
 
     def free_memory(self) -> int:
-        """What the current context's device has free."""
+        """Return the free memory of the current context's device."""
 
     def reserve(self, length: int, alignment: int) -> int:
         """Reserve addresses."""
 
     def release_addresses(self, start: int, length: int) -> None:
-        """Give them back."""
+        """Release reserved addresses."""
 
     def create(self, length: int, device: int, /) -> int:
-        """Take physical memory; its handle."""
+        """Allocate physical memory and return its handle."""
 
     def release(self, handle: int) -> None:
-        """Let go of a handle; the memory stays as long as it is mapped."""
+        """Release a handle; the memory stays while it is mapped."""
 
     def map(self, start: int, length: int, handle: int, device: int, /) -> None:
-        """Map a handle's memory, and let the device read and write it; nothing stays mapped if that fails."""
+        """Map a handle's memory with read and write access for the device; nothing stays mapped after a failure."""
 
     def unmap(self, start: int, length: int) -> None:
-        """End a mapping. It waits for nothing."""
+        """Remove a mapping without waiting for running work."""
 
     def synchronize(self, context: Context) -> None:
         """Wait for all work of a context."""
 
 
 class CudaDriver:
-    """The driver that the program itself uses; NoZonesError without cuda-bindings or without a driver."""
+    """The driver that the program itself uses; raises NoZonesError without cuda-bindings or without a driver."""
 
     def __init__(self) -> None:
         try:
@@ -147,7 +147,7 @@ class CudaDriver:
         wanted.type = self._cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         wanted.location.type = self._cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         wanted.location.id = device
-        # As plain memory is, where the device can: for network cards that reach it.
+        # Like cuMemAlloc's memory, if the device supports it: network cards may access it.
         wanted.allocFlags.gpuDirectRDMACapable = int(self._has(_RDMA_WITH_VIRTUAL_MEMORY, device))
         return wanted
 
@@ -155,7 +155,7 @@ class CudaDriver:
         return bool(self._call("cuDeviceGetAttribute", self._cuda.CUdevice_attribute(attribute), device))
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Its result: None, a value, or several; CudaError if it fails."""
+        """Call a driver function and return its result: None, a value, or several; raise CudaError if it fails."""
         code, *values = getattr(self._cuda, name)(*arguments)
         if int(code) != 0:
             raise CudaError(name, int(code))

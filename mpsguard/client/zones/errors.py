@@ -1,20 +1,20 @@
-"""What can go wrong with zones; every one says in a line what was wanted and what is there."""
+"""Errors of zones; each message says in one line what was requested and what is available."""
 
 
 class ZoneError(Exception):
-    """The root of them."""
+    """Base class of all zone errors."""
 
 
 class SettingsError(ZoneError, ValueError):
-    """A size or an alignment that is not allowed."""
+    """A size or an alignment is not allowed."""
 
 
 class BudgetError(ZoneError):
-    """More would be armed than the card can bear: managed memory beyond what is free can hang the GPU."""
+    """Arming would exceed the limit: managed memory beyond the free memory can hang the GPU."""
 
 
 class NoZonesError(ZoneError):
-    """This machine has none of the kinds of zones that were asked for, or cuda-bindings is not installed."""
+    """This machine supports none of the requested kinds of zones, or cuda-bindings is not installed."""
 
 
 class CudaError(ZoneError):
@@ -27,4 +27,4 @@ class CudaError(ZoneError):
 
 
 class UvmError(ZoneError):
-    """The UVM device did not take a zone."""
+    """The UVM device refused a zone."""

@@ -1,4 +1,4 @@
-"""A region: device memory of its own, with a zone before it and one behind it."""
+"""A region of device memory, with a zone before it and one behind it."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class ZonedRegion:
-    """Made by `ZoneSpace.allocate`; it owns its memory until `close`.
+    """Returned by `ZoneSpace.allocate`; owns its memory until `close`.
 
-    It can be handed to whatever takes `__cuda_array_interface__`: `torch.as_tensor(region, device="cuda")` is a tensor
-    of bytes in this memory, without a copy.
+    It can be passed to consumers of `__cuda_array_interface__`: `torch.as_tensor(region, device="cuda")` is a tensor of
+    bytes in this memory, without a copy.
     """
 
     def __init__(self, space: "ZoneSpace", number: int, address: int, size: int) -> None:
@@ -24,35 +24,36 @@ class ZonedRegion:
 
     @property
     def address(self) -> int:
-        """Of its first byte, on the device."""
+        """Device address of the first byte."""
         return self._address
 
     @property
     def size(self) -> int:
-        """Bytes that were asked for."""
+        """Requested size in bytes."""
         return self._size
 
     @property
     def number(self) -> int:
-        """Counted from 1 in the order in which the space's regions were made; incidents name it."""
+        """Number in the space, from 1 in order of creation; incidents refer to it."""
         return self._number
 
     @property
     def kind(self) -> Kind:
-        """What is around it now. Its zones go when too little of the card is free for them (docs/preload.md)."""
+        """The current kind of its zones. They are removed when the card runs short of memory (docs/preload.md)."""
         return self._space.kind_of(self._number)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3: one dimension of bytes. Who uses the memory keeps this region, and waits for its own work."""
+        """Version 3, one dimension of bytes. The consumer must keep this region alive, and wait for its own work."""
         return {"shape": (self._size,), "typestr": "|u1", "data": (self._address, False), "version": 3}
 
     def close(self) -> None:
-        """Wait for all work of the context it was made in, and give everything back; safe to call twice.
+        """Wait for all work of the region's context, and free everything; safe to call twice.
 
-        CudaError if the driver refuses: what is left is tried again by the next `close`, or by the space's.
+        Raises:
+            CudaError: the driver refused; the next `close`, or that of the space, retries what is left.
         """
-        self._space.take_back(self._number)
+        self._space.close_region(self._number)
 
     def __enter__(self) -> Self:
         return self

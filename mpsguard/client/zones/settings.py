@@ -1,4 +1,4 @@
-"""What zones a space shall have."""
+"""Settings of a zone space."""
 
 from enum import StrEnum
 from typing import Final
@@ -13,35 +13,37 @@ _ALIGNMENTS: Final = (256, 2 * MIB)
 
 
 class Kind(StrEnum):
-    """What lies around a region."""
+    """What surrounds a region."""
 
     TRIPWIRE = "tripwire"
-    """Managed ranges: an access is served with a page of its own, and the guard is told who, where and how far off."""
+    """Managed ranges: an access gets a page of its own, and the guard is told the process, the place and the
+    distance."""
     SPARSE = "sparse"
-    """Sparse ranges: reads give zero, writes are lost, and nobody is told."""
+    """Sparse ranges: reads return zero, writes are lost, and accesses are not reported."""
     NONE = "none"
-    """Nothing: the addresses are reserved, and an access there is the fault that it is without mpsguard."""
+    """Nothing: the addresses are reserved, and an access is a fault as without mpsguard."""
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Sizes in bytes; SettingsError for one that is not allowed.
+    """Sizes in bytes; raises SettingsError for one that is not allowed.
 
-    They are those of the preload (docs/preload.md), but for this: a zone has the size that was asked for, or the region
-    is refused.
+    The settings are those of the preload (docs/preload.md), with one difference: a zone has exactly the requested size,
+    or the region is refused.
     """
 
     front: int = 16 * MIB
-    """Zone before a region; 0: none."""
+    """Bytes of the zone before a region; 0: none."""
     back: int = 64 * MIB
-    """Zone behind it; 0: none."""
+    """Bytes of the zone behind a region; 0: none."""
     limit: int = 1 << 63
-    """Most bytes of managed ranges in this space; never more than a quarter of what the card has free."""
+    """Maximum bytes of managed ranges in this space; never more than a quarter of the card's free memory."""
     alignment: int = 512
-    """Of a region's address: a power of two from 256 to 2 MiB."""
+    """Alignment of a region's address: a power of two from 256 to 2 MiB."""
     at_end: bool = True
-    """Whether a region ends where its back zone begins, but for alignment; else it begins where its front zone ends."""
+    """Whether a region ends where its back zone begins, except for alignment; else it begins where its front zone
+    ends."""
     kinds: tuple[Kind, ...] = (Kind.TRIPWIRE, Kind.SPARSE, Kind.NONE)
-    """The kinds that will do: the first that this machine has is taken."""
+    """Acceptable kinds in order of preference: the first that this machine supports is used."""
 
     def __post_init__(self) -> None:
         for name in ("front", "back", "limit"):

@@ -1,4 +1,4 @@
-"""All regions of a process with zones about them: made, accounted for, entered in the table, and taken back."""
+"""All regions with zones of a process: allocated, accounted for, listed in the zone table, and freed."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ _NUMBERS: Final = 1 << 32
 
 @dataclass
 class _Made:
-    """What one region holds, and how it is taken back: zones, memory, addresses, in this order."""
+    """What one region holds, and how it is freed: zones, memory, addresses, in this order."""
 
     context: Context
     layout: Layout
@@ -41,10 +41,10 @@ class _Made:
 
 
 class ZoneSpace:
-    """Give one to the part of a program that allocates; `close` gives back all that it made.
+    """Allocates regions with zones; `close` frees all of them.
 
     Every region belongs to the CUDA context that is current when it is allocated, and must be closed before that
-    context ends. Calls may come from any thread. A child after fork(2) has no zones: CUDA is of no use there.
+    context ends. Calls may come from any thread. A forked child has no zones, because CUDA does not work there.
     """
 
     def __init__(
@@ -57,23 +57,30 @@ class ZoneSpace:
         self._pid = os.getpid()
         self._made: dict[int, _Made] = {}
         self._withdrawn: dict[int, _Made] = {}
-        """Not a region any more, but the driver has not taken all of it back."""
+        """Closed regions of which the driver has not freed everything."""
         self._numbers = 0
         self._table = TableWriter()
         self._open = True
 
     @property
     def armed(self) -> int:
-        """Bytes of managed ranges, of all regions together."""
+        """Bytes of managed ranges of all regions together."""
         with self._lock:
             return self._armed()
 
     def allocate(self, size: int, *, front: int | None = None, back: int | None = None) -> ZonedRegion:
-        """Device memory of ``size`` bytes with zones about it, of the settings' sizes unless others are given.
+        """Allocate ``size`` bytes of device memory with zones around it.
 
-        LayoutError for sizes that cannot be, BudgetError if the zones are more than may be armed, NoZonesError if this
-        machine has none of the kinds of zones wanted, CudaError (2: out of memory) if the driver refuses. Nothing is
-        left of a region that was refused.
+        Args:
+            size: bytes.
+            front: bytes of the zone before it; None: as in the settings.
+            back: bytes of the zone behind it; None: as in the settings.
+
+        Raises:
+            LayoutError: the sizes are impossible.
+            BudgetError: more bytes would be armed than allowed.
+            NoZonesError: this machine supports none of the requested kinds of zones.
+            CudaError: the driver refused (2: out of memory). Nothing of a refused region stays allocated.
         """
         with self._lock:
             self._check_usable()
@@ -92,38 +99,38 @@ class ZoneSpace:
             except BaseException:
                 self._numbers += 1
                 self._withdrawn[self._numbers] = made
-                self._try_again(self._numbers)
+                self._retry_release(self._numbers)
                 raise
             return self._enter(made, size)
 
     def kind_of(self, number: int) -> Kind:
-        """What is around a region now; NONE once it is closed."""
+        """Return the current kind of a region's zones; NONE once it is closed."""
         with self._lock:
             made = self._made.get(number)
             return made.kind if made is not None else Kind.NONE
 
-    def take_back(self, number: int) -> None:
+    def close_region(self, number: int) -> None:
         """Close a region: see `ZonedRegion.close`."""
         if os.getpid() != self._pid:
             return
         with self._lock:
             made = self._made.get(number)
         if made is not None:
-            # Not under the lock: it may take as long as the program's kernels.
+            # Without the lock, because this may take as long as the program's kernels.
             self._driver.synchronize(made.context)
         with self._lock:
             if self._made.pop(number, None) is not None and made is not None:
-                self._table.take_out(made.slot)
+                self._table.remove(made.slot)
                 self._table.count("freed")
                 self._withdrawn[number] = made
             if number in self._withdrawn:
-                self._unmake(number)
+                self._release(number)
 
     def close(self) -> None:
         """Close all regions and withdraw the zone table; safe to call twice.
 
-        If the driver keeps something, the rest is closed and the first error (CudaError, UvmError) raised: calling it
-        again tries again.
+        Raises:
+            CudaError, UvmError: the first error; everything else has been closed. Calling again retries.
         """
         if os.getpid() != self._pid:
             return
@@ -133,7 +140,7 @@ class ZoneSpace:
         errors: list[ZoneError] = []
         for number in numbers:
             try:
-                self.take_back(number)
+                self.close_region(number)
             except (CudaError, UvmError) as error:
                 errors.append(error)
         if errors:
@@ -170,9 +177,9 @@ class ZoneSpace:
         )
 
     def _shed(self, allowed: int) -> None:
-        """Take the zones of regions that the card has no room for any more, and what the driver kept once."""
+        """Disarm zones for which the card has too little memory now, and retry what the driver refused to free."""
         for number in list(self._withdrawn):
-            self._try_again(number)
+            self._retry_release(number)
         for number in budget.to_shed(((number, made.armed) for number, made in self._made.items()), allowed):
             made = self._made[number]
             made.zones.run()
@@ -188,7 +195,7 @@ class ZoneSpace:
         made.addresses.push(lambda: self._driver.release_addresses(made.start, length))
 
     def _surround(self, made: _Made, free: int, allowed: int) -> None:
-        """The first kind of zones that there is, of those that will do."""
+        """Create the first of the acceptable kinds of zones that this machine supports."""
         wanted = [(start, length) for start, length in _zones(made) if length]
         refused = []
         for kind in self._settings.kinds:
@@ -223,7 +230,7 @@ class ZoneSpace:
             made.zones.push(lambda start=start, length=length: self._uvm.end_sparse(start, length))  # type: ignore[misc]
 
     def _fill(self, made: _Made) -> None:
-        """Real memory in the middle; from here on the mapping holds it."""
+        """Map real memory in the middle; afterwards the mapping alone holds it."""
         start, length = made.start + made.layout.front, made.layout.memory
         handle = self._driver.create(length, made.context.device)
         held = Undo()
@@ -256,15 +263,15 @@ class ZoneSpace:
         self._made[number] = made
         return ZonedRegion(self, number, user, size)
 
-    def _try_again(self, number: int) -> None:
+    def _retry_release(self, number: int) -> None:
         try:
-            self._unmake(number)
+            self._release(number)
         except (CudaError, UvmError):
-            # Kept: nobody waits for it now, and whoever closes the space is told.
+            # Kept for later: `close` of the space retries it and reports the error.
             return
 
-    def _unmake(self, number: int) -> None:
-        # Zones first: whatever the driver keeps, nothing of it stays armed.
+    def _release(self, number: int) -> None:
+        # Zones first: even if the driver refuses to free the rest, nothing stays armed.
         made = self._withdrawn[number]
         made.zones.run()
         made.armed = 0

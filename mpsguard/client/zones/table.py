@@ -1,4 +1,4 @@
-"""The zone table of this process: the memory file that the guard reads (mpsguard/preload/zone_table.h, .py)."""
+"""Writes the zone table of this process: the memory file that the guard reads (mpsguard/preload/zone_table.h, .py)."""
 
 import fcntl
 import mmap
@@ -15,7 +15,7 @@ _COUNTER: Final = struct.Struct("<Q")
 
 
 class TableWriter:
-    """Owns the memory file until `close`. Callers write one at a time."""
+    """Owns the memory file until `close`. Callers must serialize their calls."""
 
     def __init__(self) -> None:
         bytes_in_all = zone_table.HEADER_BYTES + SLOTS * zone_table.SLOT.size
@@ -23,7 +23,7 @@ class TableWriter:
         try:
             os.ftruncate(file, bytes_in_all)
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            # It keeps a copy of the descriptor as long as it is open: that is the one the guard finds.
+            # The mmap object keeps a copy of the descriptor, which the guard finds.
             self._memory = mmap.mmap(file, bytes_in_all)
         finally:
             os.close(file)
@@ -40,7 +40,7 @@ class TableWriter:
         self._memory[: len(header)] = header
 
     def add(self, region: Region) -> int | None:
-        """Enter a region; its slot, or None (which is counted) if the table is full."""
+        """Add a region and return its slot; None (and a count of `unlisted`) if the table is full."""
         if not self._free:
             self.count("unlisted")
             return None
@@ -49,24 +49,24 @@ class TableWriter:
         return slot
 
     def change(self, slot: int | None, region: Region) -> None:
-        """Say something else of an entry; does nothing for a region that was not entered."""
+        """Replace an entry; does nothing for a region without a slot."""
         if slot is not None:
             self._write(slot, region)
 
-    def take_out(self, slot: int | None) -> None:
-        """Take an entry out; does nothing for a region that was not entered."""
+    def remove(self, slot: int | None) -> None:
+        """Remove an entry; does nothing for a region without a slot."""
         if slot is not None:
             self._write(slot, None)
             self._free.append(slot)
 
     def count(self, counter: str) -> None:
-        """One more of what `zone_table.COUNTERS` has under that name."""
+        """Increment a counter of `zone_table.COUNTERS`."""
         at = zone_table.COUNTERS_AT + _COUNTER.size * zone_table.COUNTERS.index(counter)
         (value,) = _COUNTER.unpack_from(self._memory, at)
         _COUNTER.pack_into(self._memory, at, value + 1)
 
     def close(self) -> None:
-        """Give the file up; safe to call twice. A copy of its descriptor still reads what it said last."""
+        """Close the file; safe to call twice. A copy of its descriptor still shows the last content."""
         self._memory.close()
 
     def _write(self, slot: int, region: Region | None) -> None:

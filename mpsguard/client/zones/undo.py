@@ -1,20 +1,20 @@
-"""What was done, taken back in reverse order; a step that fails is kept and can be tried again."""
+"""A list of undo steps, run in reverse order; a step that fails is kept and can be retried."""
 
 from collections.abc import Callable
 
 
 class Undo:
-    """The steps that take something back; each runs once to its success."""
+    """Steps that undo something; each runs until it has succeeded once."""
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], None]] = []
 
     def push(self, step: Callable[[], None]) -> None:
-        """A step that comes before all that are there."""
+        """Add a step that runs before all existing ones."""
         self._steps.append(step)
 
     def run(self) -> None:
-        """Take back what is left; stops at the first step that raises, which is the first of the next run."""
+        """Run the remaining steps; stop at the first that raises, with which the next run begins."""
         while self._steps:
             self._steps[-1]()
             self._steps.pop()

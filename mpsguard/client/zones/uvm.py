@@ -1,7 +1,7 @@
 """Zones on CUDA's own descriptor of the UVM device: managed ranges by mmap(2), sparse ones by ioctl(2).
 
-What a managed range takes stands in mpsguard/preload/uvm_zone.h, which does the same in C. Sparse ranges are what UVM
-calls external ones (open-gpu-kernel-modules, uvm_ioctl.h and uvm_map_external.c).
+The conditions for a managed range are documented in mpsguard/preload/uvm_zone.h, which does the same in C. Sparse
+ranges are UVM's external ranges (open-gpu-kernel-modules, uvm_ioctl.h and uvm_map_external.c).
 """
 
 import ctypes
@@ -24,7 +24,7 @@ UVM_FREE: Final = 34
 UVM_CREATE_EXTERNAL_RANGE: Final = 73
 UVM_MAP_EXTERNAL_SPARSE: Final = 74
 RANGE: Final = struct.Struct("<QQIxxxx")
-"""base, length, status: the first two ioctls."""
+"""base, length, status: the argument of the first two ioctls."""
 SPARSE: Final = struct.Struct("<QQ16sIxxxx")
 """base, length, UUID of the GPU, status."""
 _OK: Final = 0
@@ -45,14 +45,14 @@ Ioctl = Callable[[int, int, bytearray], int]
 
 
 class Before(Enum):
-    """What lay at a zone's addresses before it was armed."""
+    """State of a zone's addresses before it was armed."""
 
     UNMAPPED = "unmapped"
     MAPPED = "mapped"
 
 
 class Uvm:
-    """The descriptors are CUDA's: they are looked for at every use, and never copied or closed.
+    """Creates and removes zones. The descriptors are CUDA's: looked up at every use, and never copied or closed.
 
     All methods raise UvmError, and have changed nothing then.
     """
@@ -62,7 +62,7 @@ class Uvm:
         self._ioctl = ioctl
 
     def arm(self, start: int, length: int) -> Before:
-        """Make addresses that the caller has reserved from CUDA a managed range."""
+        """Make addresses that the caller has reserved with CUDA a managed range."""
         first, last = _is_mapped(start), _is_mapped(start + length - mmap.PAGESIZE)
         if first != last:
             raise UvmError(f"{length} bytes at {start:#x} are partly mapped by something else")
@@ -72,33 +72,35 @@ class Uvm:
                 continue
             if _map_managed(fd, start, length, how) == start:
                 return Before.MAPPED if first else Before.UNMAPPED
-            # The kernel may have taken away what was there before it asked the driver.
+            # The kernel may have removed the old mapping before it asked the driver.
             if first:
                 _map_nothing(start, length, _FIXED_NOREPLACE)
         raise UvmError(f"no descriptor of {self._device} in this process takes a managed range of {length} bytes")
 
     @staticmethod
     def disarm(start: int, length: int, before: Before) -> None:
-        """End a managed range and leave the addresses as they were."""
+        """Remove a managed range and leave the addresses as they were."""
         if before is Before.UNMAPPED or _map_nothing(start, length, _FIXED) != start:
             _libc.munmap(start, length)
 
     def make_sparse(self, start: int, length: int, gpu: bytes) -> None:
         """Make reserved addresses a sparse range on the GPU with that UUID (16 bytes)."""
-        said = []
+        statuses = []
         for fd in self._descriptors():
             if (status := self._ask(fd, UVM_CREATE_EXTERNAL_RANGE, RANGE, start, length, _OK)) == _OK:
                 if (status := self._ask(fd, UVM_MAP_EXTERNAL_SPARSE, SPARSE, start, length, gpu, _OK)) == _OK:
                     return
                 self._ask(fd, UVM_FREE, RANGE, start, length, _OK)
-            said.append(f"{status:#x}")
-        raise UvmError(f"{self._device} makes no sparse range of {length} bytes: {', '.join(said) or 'it is not open'}")
+            statuses.append(f"{status:#x}")
+        raise UvmError(
+            f"{self._device} makes no sparse range of {length} bytes: {', '.join(statuses) or 'it is not open'}"
+        )
 
     def end_sparse(self, start: int, length: int) -> None:
-        """End a sparse range."""
-        said = [self._ask(fd, UVM_FREE, RANGE, start, length, _OK) for fd in self._descriptors()]
-        if _OK not in said:
-            raise UvmError(f"{self._device} does not free the sparse range at {start:#x}: {said}")
+        """Remove a sparse range."""
+        statuses = [self._ask(fd, UVM_FREE, RANGE, start, length, _OK) for fd in self._descriptors()]
+        if _OK not in statuses:
+            raise UvmError(f"{self._device} does not free the sparse range at {start:#x}: {statuses}")
 
     def _descriptors(self) -> Iterator[int]:
         for entry in sorted(Path("/proc/self/fd").iterdir(), key=lambda entry: int(entry.name)):
@@ -107,7 +109,7 @@ class Uvm:
                     yield int(entry.name)
 
     def _ask(self, fd: int, number: int, form: struct.Struct, *values: int | bytes) -> int:
-        """The status that UVM gives, the last of the values; of a call that fails, minus the error number."""
+        """Return UVM's status, the last of the values; for a failed call, the negative error number."""
         words = bytearray(form.pack(*values))
         try:
             self._ioctl(fd, number, words)
@@ -130,12 +132,12 @@ def _map_nothing(start: int, length: int, how: int) -> int | None:
 
 
 def _takes_mappings(fd: int) -> bool:
-    # Tried on a page of our own and not on a zone: a mapping that fails leaves a hole where it was to be.
+    # Tried on a separate page instead of a zone, because a failed mapping leaves a hole.
     own = _map_nothing(0, mmap.PAGESIZE, 0)
     if own is None or own == _FAILED:
         return False
     if _map_managed(fd, own, mmap.PAGESIZE, _FIXED) != own:
-        # If the kernel took the page away, it may be another thread's by now: it is left alone.
+        # If the kernel has removed the page, its address may be another thread's now: leave it alone.
         return False
     _libc.munmap(own, mmap.PAGESIZE)
     return True

@@ -22,7 +22,7 @@ from mpsguard.vault.vault import Vault
 async def serve(guard: Guard, _: Arguments) -> VaultList:
     """The server half of `vault list`."""
     vault = _vault(guard)
-    keys = sorted(vault.stock.sessions)
+    keys = sorted(vault.store.sessions)
     return VaultList(tuple(_summary(vault, key) for key in keys), vault.counters())
 
 
@@ -31,7 +31,7 @@ async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
     vault = _vault(guard)
     key = SessionKey(arguments.uid, arguments.session)
     try:
-        session = vault.stock.session(key)
+        session = vault.store.session(key)
         state = vault.state(key)
     except VaultError as error:
         raise RequestError(error.code, str(error)) from None
@@ -85,7 +85,7 @@ def _vault(guard: Guard) -> Vault:
 
 
 def _summary(vault: Vault, key: SessionKey) -> SessionSummary:
-    session = vault.stock.session(key)
+    session = vault.store.session(key)
     return SessionSummary(
         key.uid,
         key.name,

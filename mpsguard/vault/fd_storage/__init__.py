@@ -1,1 +1,1 @@
-"""Where descriptors of the vault are kept while no guard runs: the service manager, or a holder process."""
+"""Storage of the vault's descriptors while no guard runs: the service manager, or a holder process."""

@@ -1,4 +1,4 @@
-"""Between the vault and its keeper: packs parcels, forgets in the background, and gives all of it to a new keeper."""
+"""Connects the vault to its storage: packs bundles, removes them in the background, and refills a lost storage."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,80 +14,80 @@ from mpsguard.vault.fd_storage.storage import FdStorage
 T = TypeVar("T")
 
 Contents = Callable[[], dict[str, tuple[int, ...]]]
-"""What is there to be kept at this moment: names of parcels, and the descriptors in them."""
+"""Returns what should be stored at this moment: the descriptors of each bundle by name."""
 
 
 class BackgroundStorage:
-    """Owns the keeper, the tasks that talk to it, and the thread on which descriptors are closed."""
+    """Owns the storage, the tasks that use it, and the thread that closes descriptors."""
 
-    def __init__(self, keeper: FdStorage) -> None:
-        self._keeper = keeper
+    def __init__(self, storage: FdStorage) -> None:
+        self._storage = storage
         self._tasks = TaskSet()
         self._unkept: set[str] = set()
         self.losses = 0
-        """Keepers that were lost with all they had."""
-        self._disposal = FdCloser()
+        """Number of times that the storage has lost its content."""
+        self._closer = FdCloser()
 
     @property
     def unkept(self) -> int:
-        """Parcels that should be with the keeper and are not."""
+        """Number of bundles that should be in the storage and are not."""
         return len(self._unkept)
 
     async def keep(self, name: str, fds: Sequence[int]) -> None:
-        """Return when copies of ``fds`` are safe; UnavailableError if they are not."""
+        """Return when copies of ``fds`` are stored; raise UnavailableError if they could not be stored."""
         try:
-            parcel = fd_bundle.pack(name.encode(), fds)
+            bundle = fd_bundle.pack(name.encode(), fds)
         except OSError as error:
             raise UnavailableError(f"{len(fds)} descriptors cannot be kept: {error.strerror}") from None
-        await self._keeper.keep(name, parcel)
+        await self._storage.keep(name, bundle)
         self._unkept.discard(name)
 
     def forget(self, name: str) -> None:
-        """Have the keeper forget a parcel, some time soon."""
-        self.spawn(self.unkeep(name))
+        """Remove a bundle in the background."""
+        self.spawn(self.forget_and_wait(name))
 
-    async def unkeep(self, name: str) -> None:
-        """The same as `forget`, and return when it is done."""
+    async def forget_and_wait(self, name: str) -> None:
+        """Remove a bundle and wait until that is done."""
         self._unkept.discard(name)
         with suppress(UnavailableError):
-            await self._keeper.forget(name)
+            await self._storage.forget(name)
 
     def dispose(self, fds: Sequence[int]) -> None:
-        """Close descriptors of memory, some time soon."""
-        self._disposal.take(fds)
+        """Close descriptors of memory in the background."""
+        self._closer.take(fds)
 
     async def watch(self, contents: Contents) -> None:
-        """Whenever the keeper is lost, give its successor everything; until cancelled."""
+        """Refill the storage whenever it has lost its content; runs until cancelled."""
         while True:
             try:
-                await self._keeper.lost()
+                await self._storage.lost()
                 self.losses += 1
                 self._unkept = set(contents())
                 await self.keep_all(contents)
             except UnavailableError:
-                # There is no successor yet, or it went at once. What is missing is counted (`unkept`).
+                # There is no new storage yet, or it was lost at once. Missing bundles are counted (`unkept`).
                 await asyncio.sleep(1.0)
 
     async def keep_all(self, contents: Contents) -> None:
-        """Give the keeper everything; what comes meanwhile is given to it by whoever brings it."""
+        """Store everything. Bundles created meanwhile are stored by the operation that creates them."""
         for name in contents():
-            # Asked again each time: it may have gone meanwhile, and its descriptors may be others now.
+            # Look again each time: the bundle may have been removed or changed meanwhile.
             fds = contents().get(name)
             if fds is not None:
                 await self.keep(name, fds)
 
     async def settle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no task is running."""
         await self._tasks.settle()
-        # On a thread: closing GPU memory may take as long as the driver likes.
-        await asyncio.to_thread(self._disposal.drain, 10.0)
+        # On a thread, because the driver may take arbitrarily long to close GPU memory.
+        await asyncio.to_thread(self._closer.drain, 10.0)
 
     async def close(self) -> None:
-        """Finish what is under way and let go of the keeper."""
+        """Finish running tasks and disconnect from the storage."""
         await self.settle()
-        await self._keeper.close()
-        self._disposal.close()
+        await self._storage.close()
+        self._closer.close()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Have something done that the end waits for (`settle`)."""
+        """Start a task that `settle` waits for."""
         return self._tasks.spawn(work)

@@ -1,4 +1,4 @@
-"""The guard's end of the holder process: find the one that is there or start one, and give it parcels."""
+"""The guard's side of the holder process: finds a running holder or starts one, and passes bundles to it."""
 
 import asyncio
 import os
@@ -19,16 +19,16 @@ from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.holder_process import LIMIT
 
 _DEADLINE: Final = 10.0
-"""Seconds that the holder may take to come up, or to answer."""
+"""Seconds for the holder to start, or to answer."""
 
 _DROPPED: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
-"""Of the guard's environment: they are for the guard alone."""
+"""Variables of the guard's environment that are meant for the guard only."""
 
 
 class HolderClient:
-    """A `Keeper`; owns the connection to the holder, which is in a directory that is only ours.
+    """An `FdStorage`; owns the connection to the holder. Only this user may access the holder's directory.
 
-    A holder is started once there is something to hold.
+    A holder is started when the first bundle is stored.
     """
 
     def __init__(self, path: Path, stream: PacketStream | None, deadline: float) -> None:
@@ -43,16 +43,20 @@ class HolderClient:
 
     @classmethod
     async def open(cls, directory: Path, deadline: float = _DEADLINE) -> Self:
-        """Connect to the holder of ``directory`` (made 0700 if it is not there), if there is one.
+        """Connect to the holder of ``directory`` if there is one; a missing directory is created with mode 0700.
 
-        UnavailableError if that fails, or if the directory or who listens there is not ours. ``deadline``: seconds for
-        each answer of the holder.
+        Args:
+            directory: the holder's directory.
+            deadline: seconds for each answer of the holder.
+
+        Raises:
+            UnavailableError: the connection failed, or the directory or the listening process belongs to another user.
         """
         path = directory / "holder.sock"
         return cls(path, await _connect(path), deadline)
 
     async def list(self) -> dict[str, socket.socket]:
-        """The parcels that are held, copies, by name; they belong to the caller. UnavailableError."""
+        """Return copies of the stored bundles by name, owned by the caller; raise UnavailableError."""
         found: dict[str, socket.socket] = {}
         if self._stream is None:
             return found
@@ -71,29 +75,29 @@ class HolderClient:
                 raise
         return found
 
-    async def keep(self, name: str, parcel: FdBundle) -> None:
-        """See `Keeper.keep`."""
-        with parcel.kept, parcel.receipt:
-            answer = await self._ask(f"keep {name}".encode(), (parcel.kept.fileno(),))
+    async def keep(self, name: str, bundle: FdBundle) -> None:
+        """See `FdStorage.keep`."""
+        with bundle.kept, bundle.receipt:
+            answer = await self._ask(f"keep {name}".encode(), (bundle.kept.fileno(),))
         if answer != b"kept":
             raise UnavailableError(f"the holder did not keep {name}: {answer[:200].decode(errors='replace')}")
 
     async def forget(self, name: str) -> None:
-        """See `Keeper.forget`."""
+        """See `FdStorage.forget`."""
         if self._stream is None:
             return
         with suppress(UnavailableError):
             await self._ask(f"forget {name}".encode())
 
     async def leave(self) -> None:
-        """Have the holder end with all it holds: somebody else keeps that now."""
+        """Make the holder end and drop its content, because another storage has it now."""
         if self._stream is None:
             return
         with suppress(UnavailableError):
             await self._ask(b"leave")
 
     async def lost(self) -> None:
-        """See `Keeper.lost`; a new holder has been started by then."""
+        """See `FdStorage.lost`; a new holder has been started when this returns."""
         await self._there.wait()
         assert self._stream is not None
         await self._end(self._stream)
@@ -103,7 +107,7 @@ class HolderClient:
             self._gone.clear()
 
     async def close(self) -> None:
-        """See `Keeper.close`."""
+        """See `FdStorage.close`."""
         if self._stream is not None:
             self._stream.close()
 
@@ -111,7 +115,7 @@ class HolderClient:
         """Return once the holder has ended, or does not answer."""
         loop = asyncio.get_running_loop()
         try:
-            # It fails if nothing was heard from it in time, or no other could be started in its place.
+            # This fails after a timeout, or if no new holder could be started.
             pid = stream.peer().pid
             pidfd = stream.peer_pidfd()
             pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
@@ -134,13 +138,13 @@ class HolderClient:
             return packet.data
 
     async def _exchange(self, stream: PacketStream, word: bytes, fds: tuple[int, ...] = ()) -> Packet:
-        """The holder's answer; UnavailableError, and then nothing is heard from it on this connection any more."""
+        """Send a request and return the holder's answer; after an UnavailableError the connection is unusable."""
         try:
             async with asyncio.timeout(self._deadline):
                 await stream.send(word, fds=fds)
                 packet = await stream.receive(LIMIT)
         except OSError as error:
-            # TimeoutError is one of these: what comes too late would be taken for the answer to the next question.
+            # TimeoutError is an OSError. A late answer would be mistaken for the answer to the next request.
             self._gone.set()
             stream.close()
             raise UnavailableError(f"the holder is gone: {error}") from None
@@ -151,7 +155,11 @@ class HolderClient:
 
 
 async def _connect(path: Path) -> PacketStream | None:
-    """A connection to the holder at ``path``, None if there is none; UnavailableError if it may be a stranger's."""
+    """Return a connection to the holder at ``path``, or None if there is no holder.
+
+    Raises:
+        UnavailableError: the connection failed, or another user's process listens there.
+    """
     _check_directory(path.parent)
     try:
         async with asyncio.timeout(_DEADLINE):
@@ -210,7 +218,7 @@ async def _start(path: Path) -> PacketStream:
 
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
     environment = {name: value for name, value in inherited.items() if name not in _DROPPED}
-    # Our own code, wherever that was found: the holder runs in another directory.
+    # The path of this package must be explicit, because the holder runs in another directory.
     path = [str(Path(mpsguard.__file__).absolute().parents[1]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     return environment

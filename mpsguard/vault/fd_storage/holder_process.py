@@ -1,17 +1,17 @@
-"""A process that does nothing but hold the vault's descriptors where no service manager does; it outlives the guard.
+"""The holder: a process that only holds the vault's descriptors, without a service manager; it outlives the guard.
 
     python -m mpsguard.vault.fd_storage.holder_process SOCKET
 
-It leaves for a session of its own as soon as it listens, and ends when nobody is connected and it holds nothing. It
-serves one guard at a time, of its own user or root. The words it speaks, one in a packet, are to stay as they are: the
-guard that it meets may be of a later version.
+It moves to its own session as soon as it listens, and ends when no guard is connected and it holds nothing. It serves
+one guard at a time, run by its own user or root. Its protocol, one word in each packet, must stay as it is: the
+connecting guard may be of a later version.
 
-    keep NAME    with one descriptor, a parcel  ->  kept | refused WHY
+    keep NAME    with one descriptor, a bundle  ->  kept | refused WHY
     forget NAME                                 ->  forgotten
     list                                        ->  parcel NAME, with one descriptor, until the asker says `next`; end
-    leave                                       ->  left, and it ends, whatever it holds
+    leave                                       ->  left, and it ends, even if it still holds something
 
-It unpacks the parcels: as long as descriptors lie in a socket's queue they count against what the user's other programs
+It unpacks the bundles, because descriptors in a socket's queue count against the number that the user's other programs
 may pass to each other.
 """
 
@@ -28,25 +28,25 @@ from mpsguard.linux import fd_bundle, seqpacket
 from mpsguard.linux.socket_copy import socket_copy
 
 LIMIT: Final = 512
-"""Bytes of a word with its name."""
+"""Maximum size in bytes of a word with its name."""
 
 _OUR_OWN: Final = 64
-"""Descriptors that are never held, but left for serving a guard."""
+"""Descriptors reserved for serving a guard."""
 _AGAIN: Final = 0.1
-"""Seconds until a guard that could not be let in is let in: the machine may be short of memory or descriptors."""
+"""Seconds before accept(2) is retried after a failure: the machine may be short of memory or descriptors."""
 _REPLY_DEADLINE: Final = 30.0
-"""Seconds that a guard may take over the next word of a list; one that stops there is let go."""
+"""Seconds for a guard to send the next word of a list; after that it is disconnected."""
 
 
 class HolderProcess:
-    """What is held: descriptors by name, with the label of their parcel."""
+    """The held descriptors by name, with the labels of their bundles."""
 
     def __init__(self) -> None:
         self._held: dict[str, tuple[bytes, tuple[int, ...]]] = {}
         self._leave = False
 
     def run(self, listener: socket.socket) -> None:
-        """Serve one guard after the other, until there is nothing to hold."""
+        """Serve one guard after the other until nothing is held."""
         while True:
             with _accepted(listener) as connection, suppress(OSError):
                 connection.settimeout(None)
@@ -62,13 +62,13 @@ class HolderProcess:
                 return
             word, _, name = packet.data.decode(errors="replace").partition(" ")
             try:
-                answer = self._obey(connection, word, name, packet.fds)
+                answer = self._execute(connection, word, name, packet.fds)
             finally:
                 for fd in packet.fds:
                     os.close(fd)
             connection.send(answer)
 
-    def _obey(self, connection: socket.socket, word: str, name: str, fds: tuple[int, ...]) -> bytes:
+    def _execute(self, connection: socket.socket, word: str, name: str, fds: tuple[int, ...]) -> bytes:
         if word == "keep" and len(fds) == 1:
             return self._keep(name, fds[0])
         if word == "forget":
@@ -84,8 +84,8 @@ class HolderProcess:
 
     def _keep(self, name: str, fd: int) -> bytes:
         try:
-            with socket_copy(fd) as parcel:
-                held = fd_bundle.unpack(parcel)
+            with socket_copy(fd) as bundle:
+                held = fd_bundle.unpack(bundle)
         except OSError as error:
             return f"refused {error.strerror}".encode()
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OUR_OWN
@@ -106,16 +106,16 @@ class HolderProcess:
     def _list(self, connection: socket.socket) -> None:
         connection.settimeout(_REPLY_DEADLINE)
         for name, (label, fds) in list(self._held.items()):
-            parcel = fd_bundle.pack(label, fds)
-            with parcel.kept, parcel.receipt:
-                seqpacket.send(connection, f"parcel {name}".encode(), fds=(parcel.kept.fileno(),))
+            bundle = fd_bundle.pack(label, fds)
+            with bundle.kept, bundle.receipt:
+                seqpacket.send(connection, f"parcel {name}".encode(), fds=(bundle.kept.fileno(),))
                 if seqpacket.receive(connection, LIMIT).data != b"next":
                     raise OSError("the guard does not listen")
         connection.settimeout(None)
 
 
 def _accepted(listener: socket.socket) -> socket.socket:
-    """The next connection, whatever it takes: who ends here takes everything with it that is held."""
+    """Return the next connection, retrying for ever: if this process ended, everything it holds would be lost."""
     while True:
         try:
             return listener.accept()[0]
@@ -124,7 +124,7 @@ def _accepted(listener: socket.socket) -> socket.socket:
 
 
 def main(path: Path) -> None:
-    """Listen, leave for the background, and hold."""
+    """Listen, move to the background, and serve."""
     with suppress(FileNotFoundError):
         path.unlink()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -136,10 +136,10 @@ def main(path: Path) -> None:
         ready, telling = os.pipe()
         if os.fork():
             os.close(telling)
-            # Whoever started it learns by our end that it listens, or that it never will.
+            # The exit status tells the guard whether the holder listens.
             os._exit(0 if os.read(ready, 1) else 1)
         os.close(ready)
-        # Not before the fork: the kernel remembers who called this as the peer of all who connect.
+        # After the fork, because the kernel reports the caller of listen(2) as the peer of every connection.
         listener.listen(8)
         os.write(telling, b"!")
         os.close(telling)

@@ -1,4 +1,4 @@
-"""Who keeps the vault's descriptors while no guard runs. They are given to it in parcels, each under a name."""
+"""Interface of the descriptor storage, which keeps the vault's descriptors while no guard runs, in named bundles."""
 
 import re
 from typing import Final, Protocol
@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from mpsguard.linux.fd_bundle import FdBundle
 
 PREFIX: Final = "mgv-"
-"""Of every name, so that parcels are told from whatever else the service manager keeps for the guard."""
+"""Prefix of every name; the service manager may store other descriptors for the guard too."""
 
 _NAME: Final = re.compile(
     r"^mgv-(?:s(?P<session>\d{1,18})|f(?P<of>\d{1,18})-(?P<generation>\d{1,18})|r(?P<region>\d{1,18}))\Z"
@@ -14,48 +14,48 @@ _NAME: Final = re.compile(
 
 
 class FdStorage(Protocol):
-    """Keeps parcels through the end of the guard, however that comes."""
+    """Keeps bundles beyond the guard's end, even if it crashes."""
 
-    async def keep(self, name: str, parcel: FdBundle) -> None:
-        """Take a parcel over, and return when it is safe. UnavailableError if it is not kept."""
+    async def keep(self, name: str, bundle: FdBundle) -> None:
+        """Take ownership of a bundle and return when it is safe; raise UnavailableError if it could not be stored."""
         ...
 
     async def forget(self, name: str) -> None:
-        """Give up a parcel; unknown names do no harm."""
+        """Remove a bundle; unknown names are ignored."""
         ...
 
     async def lost(self) -> None:
-        """Return if the keeper is gone with all it kept; it is ready to be given everything again."""
+        """Return if the storage has lost its content; it is then ready to be filled again."""
         ...
 
     async def close(self) -> None:
-        """Let go of the keeper, which goes on keeping."""
+        """Disconnect from the storage, which keeps its content."""
         ...
 
 
 def session_name(session: int) -> str:
-    """Of the parcel with a session's ledger."""
+    """Return the name of the bundle with a session's manifest."""
     return f"{PREFIX}s{session}"
 
 
-def record_name(session: int, generation: int) -> str:
-    """Of the parcel with the record of one generation's forward state."""
+def buffer_name(session: int, generation: int) -> str:
+    """Return the name of the bundle with the state buffer of one generation."""
     return f"{PREFIX}f{session}-{generation}"
 
 
 def region_name(region: int) -> str:
-    """Of the parcel with a region's chunks."""
+    """Return the name of the bundle with a region's chunks."""
     return f"{PREFIX}r{region}"
 
 
-class ParcelName:
-    """A name taken apart: one of ``session``, ``record`` (session and generation) and ``region`` is set."""
+class BundleName:
+    """A parsed bundle name: one of ``session``, ``buffer`` (session and generation) and ``region`` is set."""
 
     def __init__(self, name: str) -> None:
-        """ValueError if it is no name of the vault's."""
+        """Parse a name; raise ValueError if it is not one of the vault's."""
         match = _NAME.match(name)
         if match is None:
             raise ValueError(f"{name!r} is no parcel of a vault")
         self.session = int(match["session"]) if match["session"] else None
-        self.record = (int(match["of"]), int(match["generation"])) if match["of"] else None
+        self.buffer = (int(match["of"]), int(match["generation"])) if match["of"] else None
         self.region = int(match["region"]) if match["region"] else None

@@ -1,8 +1,8 @@
-"""The service manager's descriptor store as a keeper (systemd.service(5), FileDescriptorStoreMax=).
+"""The service manager's descriptor store as a descriptor storage (systemd.service(5), FileDescriptorStoreMax=).
 
-systemd drops what goes beyond its limit and tells nobody. So each parcel comes with a receipt: once the manager has
-dealt with the message, and our own copy is closed, the receipt says whether anybody keeps the parcel. The store lives
-through crashes and restarts of the service, but not through `systemctl stop`.
+systemd silently drops descriptors beyond its limit. So each bundle has a receipt: once the manager has processed the
+message, and the guard's own copy is closed, the receipt shows whether the bundle is still open anywhere. The store
+survives crashes and restarts of the service, but not `systemctl stop`.
 """
 
 import asyncio
@@ -14,38 +14,38 @@ from mpsguard.linux.service_barrier import barrier
 from mpsguard.vault.errors import UnavailableError
 
 _DEADLINE: Final = 5.0
-"""Seconds that the service manager may take."""
+"""Seconds for the service manager to process a message."""
 
 
 class SystemdStore:
-    """A `Keeper`; owns nothing."""
+    """An `FdStorage`; owns nothing."""
 
-    async def keep(self, name: str, parcel: FdBundle) -> None:
-        """See `Keeper.keep`."""
-        await asyncio.to_thread(_keep, name, parcel)
+    async def keep(self, name: str, bundle: FdBundle) -> None:
+        """See `FdStorage.keep`."""
+        await asyncio.to_thread(_keep, name, bundle)
 
     async def forget(self, name: str) -> None:
-        """See `Keeper.forget`."""
+        """See `FdStorage.forget`."""
         await asyncio.to_thread(service_manager.notify, "FDSTOREREMOVE=1", f"FDNAME={name}")
 
     async def lost(self) -> None:
-        """The service manager outlives us."""
+        """Never return: the service manager outlives the guard."""
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no connection."""
 
 
-def _keep(name: str, parcel: FdBundle) -> None:
-    # On a thread: a service manager that is busy lets its senders wait.
-    with parcel.receipt:
+def _keep(name: str, bundle: FdBundle) -> None:
+    # Runs on a thread, because sending to a busy service manager blocks.
+    with bundle.receipt:
         try:
-            with parcel.kept:
-                told = service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={name}", fds=(parcel.kept.fileno(),))
-                dealt_with = told and barrier(_DEADLINE)
+            with bundle.kept:
+                sent = service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME={name}", fds=(bundle.kept.fileno(),))
+                processed = sent and barrier(_DEADLINE)
         except OSError as error:
             raise UnavailableError(f"the service manager cannot be told of {name}: {error.strerror}") from None
-        if not dealt_with:
+        if not processed:
             raise UnavailableError(f"the service manager did not take {name} within {_DEADLINE:g} s")
-        if not fd_bundle.is_kept(parcel.receipt):
+        if not fd_bundle.is_kept(bundle.receipt):
             raise UnavailableError(f"the service manager did not keep {name}: FileDescriptorStoreMax= is reached")

@@ -156,7 +156,7 @@ def serve_through(deaths: Sequence[tuple[int, bool]], clients: Sequence[Client],
             finally:
                 if server is not None:
                     server.close()
-        state = forward.inherited(work.state)
+        state = forward.after_failover(work.state)
         state = msgspec.structs.replace(
             state, requests=tuple(msgspec.structs.replace(r, deaths=0) for r in state.requests)
         )

@@ -158,7 +158,7 @@ class ThreadedVault:
         simulated = self._options.pop("simulated", False)
         self.vault = Vault(self.keeping, self._quota, **self._options)
         restored = restore({name: parcel.kept for name, parcel in self.keeper.parcels.items()})
-        self.vault.take_over(restored.sessions, restored.last_id, len(restored.lost))
+        self.vault.adopt(restored.sessions, restored.last_id, len(restored.lost))
         for name in restored.unused:
             self.keeping.forget(name)
         self.restored = restored

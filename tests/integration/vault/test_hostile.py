@@ -92,7 +92,7 @@ _tokens = _count()
 def raw_is_gone(vault: ThreadedVault) -> None:
     """Wait for the end of the session that a raw connection made."""
     wait_for(
-        "the end of the session", lambda: "raw" not in vault.call(lambda: {k.name for k in vault.vault.stock.sessions})
+        "the end of the session", lambda: "raw" not in vault.call(lambda: {k.name for k in vault.vault.store.sessions})
     )
 
 
@@ -221,10 +221,10 @@ def test_regions_made_by_halves(vault: ThreadedVault, steps: list[tuple[str, int
 
 def holdings(vault: ThreadedVault) -> list[tuple[int, int]]:
     """Of each region: how many chunks are held, and how many its layout has."""
-    stock = vault.vault.stock
+    store = vault.vault.store
     return [
-        (len(stock.holdings[session.key].chunks.get(region.id, ())), len(region.layout.sizes))
-        for session in stock.sessions.values()
+        (len(store.session_fds[session.key].chunks.get(region.id, ())), len(region.layout.sizes))
+        for session in store.sessions.values()
         for region in session.regions.values()
     ]
 
@@ -267,7 +267,7 @@ def test_a_client_that_dies_with_half_a_region_sent_leaves_nothing(vault: Thread
     close_chunks(chunks)
     still_serves(vault)
     without_more_descriptors(vault, before)
-    used = vault.call(lambda: dict(vault.vault.stock._usage))
+    used = vault.call(lambda: dict(vault.vault.store._usage))
     assert {uid: usage.regions for uid, usage in used.items()} == {os.getuid(): 1}
 
 

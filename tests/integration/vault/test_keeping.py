@@ -45,7 +45,7 @@ class Fencing(KeptHere):
     async def keep(self, name: str, parcel: FdBundle) -> None:
         await super().keep(name, parcel)
         if name.startswith("mgv-r"):
-            for key in list(self.vault.vault.stock.sessions):
+            for key in list(self.vault.vault.store.sessions):
                 self.vault.vault.fence(key)
 
 
@@ -93,7 +93,7 @@ def test_two_sessions_under_way_cannot_have_one_token() -> None:
                 refused = heard(second)
                 assert isinstance(refused, wire.Failure)
                 assert refused.code == client.Code.BAD_REQUEST
-        wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.stock.sessions))
+        wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.store.sessions))
         vault.settle()
     keeper.empty()
     assert descriptors() == before
@@ -105,7 +105,7 @@ def test_a_record_that_is_kept_too_late_is_not_taken_for_that_of_the_next_sessio
     with ThreadedVault(keeper=keeper) as vault:
         with greeting(vault, "s", 7) as first:
             wait_for("its record is under way", lambda: keeper.waiting == 1)
-            key = next(iter(vault.vault.stock.sessions))
+            key = next(iter(vault.vault.store.sessions))
             vault.call(lambda: vault.vault.release_by_command(key, None, force=True))
             second = "mgv-f2-1"
             keeper.held = second
@@ -117,12 +117,12 @@ def test_a_record_that_is_kept_too_late_is_not_taken_for_that_of_the_next_sessio
                     assert isinstance(refused, wire.Released)
                 assert refused.code == client.Code.STALE_GENERATION
                 # What the other one's state was before is written down until its own record is kept.
-                assert vault.call(lambda: vault.vault.stock.session(key).carried) is not None
+                assert vault.call(lambda: vault.vault.store.session(key).carried) is not None
                 vault.call(keeper.let.set)
                 assert isinstance(heard(other), wire.Welcome)
                 vault.settle()
                 assert sorted(keeper.parcels) == [second, "mgv-s2"]
-        wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.stock.sessions))
+        wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.store.sessions))
         vault.settle()
     keeper.empty()
     assert descriptors() == before
@@ -138,7 +138,7 @@ def test_a_session_that_cannot_be_kept_is_not_made(name: str) -> None:
         vault.settle()
         vault.call(vault.vault.expire)
         vault.settle()
-        assert vault.vault.stock.sessions == {}
+        assert vault.vault.store.sessions == {}
         assert keeper.parcels == {}
         keeper.refused = ()
         with vault.session(keep=0.0) as writer:
@@ -178,7 +178,7 @@ def test_a_writer_fenced_off_while_its_region_is_kept_has_made_none() -> None:
             vault.settle()
             assert list(standby.names()) == []
             assert not any(name.startswith("mgv-r") for name in keeper.parcels)
-            assert vault.call(lambda: vault.vault.stock._total.regions) == 0
+            assert vault.call(lambda: vault.vault.store._total.regions) == 0
     keeper.empty()
     close_chunks(chunks)
     assert descriptors() == before

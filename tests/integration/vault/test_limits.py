@@ -54,7 +54,7 @@ def test_a_session_goes_when_its_time_has_come() -> None:
             vault.session(f"keep-{keep}", keep=keep).close()
 
         def names() -> set[str]:
-            return {key.name for key in vault.vault.stock.sessions}
+            return {key.name for key in vault.vault.store.sessions}
 
         wait_for("the end of the first", lambda: names() == {"keep-10.0", "keep-None"})
         clock[0] += 9.9

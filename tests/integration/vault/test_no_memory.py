@@ -29,14 +29,14 @@ def no_memory() -> Iterator[None]:
 
 
 def only_key(vault: ThreadedVault) -> SessionKey:
-    return next(iter(vault.vault.stock.sessions))
+    return next(iter(vault.vault.store.sessions))
 
 
 def test_a_writer_is_fenced_off_and_its_state_is_there_when_there_is_memory_again(vault: ThreadedVault) -> None:
     with vault.session() as writer, vault.standby() as standby:
         writer.publish(b"the last words")
         key = only_key(vault)
-        token = vault.call(lambda: vault.vault.stock.session(key).readers[0].token)
+        token = vault.call(lambda: vault.vault.store.session(key).readers[0].token)
         with no_memory():
             vault.call(lambda: vault.vault.fence(key))
             # The old record has gone, and no other came: its number is nobody's to give out, or to close again.
@@ -44,7 +44,7 @@ def test_a_writer_is_fenced_off_and_its_state_is_there_when_there_is_memory_agai
             with pytest.raises(client.QuotaError):
                 vault.run(vault.vault.promote(key, token))
             with pytest.raises(client.QuotaError):
-                vault.call(lambda: vault.vault.record_copy(key, token))
+                vault.call(lambda: vault.vault.buffer_copy(key, token))
         with pytest.raises(client.StaleGenerationError):
             writer.publish(b"too late")
         assert vault.run(vault.vault.promote(key, token))
@@ -59,8 +59,10 @@ def test_two_generations_pass_without_memory_for_a_record(vault: ThreadedVault) 
         key = only_key(vault)
         with no_memory():
             vault.call(lambda: vault.vault.fence(key))
-            vault.call(lambda: vault.vault.stock.holdings[key].renew_record(vault.vault.stock.session(key)))
-            assert vault.call(lambda: vault.vault.stock.holdings[key].cut(vault.vault.stock.session(key))).state
+            vault.call(lambda: vault.vault.store.session_fds[key].renew_buffer(vault.vault.store.session(key)))
+            assert vault.call(
+                lambda: vault.vault.store.session_fds[key].end_generation(vault.vault.store.session(key))
+            ).state
         with vault.session() as successor:
             assert successor.latest() == (1, 1, b"the last words")
 
@@ -71,7 +73,7 @@ def test_what_cannot_be_written_down_is_refused_and_succession_goes_on(vault: Th
         key = only_key(vault)
         with no_memory():
             writer.close(in_order=False)
-            wait_for("it is an orphan", lambda: vault.call(lambda: vault.vault.stock.session(key).orphaned))
+            wait_for("it is an orphan", lambda: vault.call(lambda: vault.vault.store.session(key).orphaned))
             with pytest.raises(client.QuotaError):
                 standby.ready(0)
         assert standby.ready(DEADLINE)

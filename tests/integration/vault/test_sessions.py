@@ -164,7 +164,7 @@ def test_a_fenced_writer_can_do_nothing_and_still_holds_its_regions(vault: Threa
         old.create("r", [chunk])
         assert old.publish(b"counts") == 1
         key, lease = vault.call(
-            lambda: next((s.key, s.readers[0].token) for s in vault.vault.stock.sessions.values() if s.readers)
+            lambda: next((s.key, s.readers[0].token) for s in vault.vault.store.sessions.values() if s.readers)
         )
         assert vault.run(vault.vault.promote(key, lease))
         assert standby.wait_for_promotion(10)

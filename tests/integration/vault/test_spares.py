@@ -11,7 +11,7 @@ from mpsguard.client import Session
 from mpsguard.linux import fd_bundle
 from mpsguard.linux.fd_bundle import FdBundle
 from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.fd_storage.storage import record_name
+from mpsguard.vault.fd_storage.storage import buffer_name
 from tests.integration.vault.running import KeptHere, ThreadedVault, descriptors, wait_for
 from tests.integration.vault.test_succession import Waiting, is_ready
 
@@ -60,8 +60,8 @@ def with_standby(vault: ThreadedVault, writer: Session) -> Iterator[tuple[Sessio
 
 def spare(vault: ThreadedVault) -> str:
     """The name of the record that the session will have next."""
-    session = next(iter(vault.vault.stock.sessions.values()))
-    return record_name(session.id, session.generation + 1)
+    session = next(iter(vault.vault.store.sessions.values()))
+    return buffer_name(session.id, session.generation + 1)
 
 
 def kept(vault: ThreadedVault, keeper: Moody) -> str:
@@ -131,7 +131,7 @@ def test_the_next_guard_has_it_too(keeper: Moody) -> None:
             assert set(keeper.parcels) == names
             assert after.restored.unused == []
             keeper.busy = True
-            session = next(iter(after.vault.stock.sessions.values()))
+            session = next(iter(after.vault.store.sessions.values()))
             token = next(lease.token for lease in session.readers if lease.ready)
             after.run(after.vault.promote(session.key, token))
             assert after.call(lambda: after.vault.state(session.key).state) == b"the last words"
@@ -148,16 +148,16 @@ def test_one_that_was_not_filled_yet_is_filled_by_the_next_guard(keeper: Moody) 
         with_standby(vault, writer) as (heir, wait),
     ):
         name = kept(vault, keeper)
-        key = vault.call(lambda: next(iter(vault.vault.stock.sessions)))
+        key = vault.call(lambda: next(iter(vault.vault.store.sessions)))
         vault.call(lambda: vault.vault.fence(key))
-        # As if the guard had been killed between the ledger's word and the record's.
+        # As if the guard had been killed between the manifest's word and the record's.
         _, (fd,) = fd_bundle.unpack(keeper.parcels[name].kept)
         os.pwrite(fd, bytes(os.fstat(fd).st_size), 0)
         os.close(fd)
         with ThreadedVault(keeper=keeper) as after:
             assert after.call(lambda: after.vault.state(key).state) == b"the last words"
-            assert after.call(lambda: after.vault.stock.session(key).generation) == 2
-        (token,) = (lease.token for lease in vault.call(lambda: vault.vault.stock.session(key)).readers if lease.ready)
+            assert after.call(lambda: after.vault.store.session(key).generation) == 2
+        (token,) = (lease.token for lease in vault.call(lambda: vault.vault.store.session(key)).readers if lease.ready)
         vault.run(vault.vault.promote(key, token))
         assert wait.join()
         assert heir.generation == 2
@@ -166,13 +166,13 @@ def test_one_that_was_not_filled_yet_is_filled_by_the_next_guard(keeper: Moody) 
 def test_a_session_that_goes_meanwhile_leaves_none_behind(keeper: Moody) -> None:
     with ThreadedVault(keeper=keeper) as vault, vault.session() as writer, with_standby(vault, writer) as (_, wait):
         kept(vault, keeper)
-        key = vault.call(lambda: next(iter(vault.vault.stock.sessions)))
+        key = vault.call(lambda: next(iter(vault.vault.store.sessions)))
         keeper.busy = True
         writer.close(in_order=False)
         assert wait.join()
         with vault.standby() as next_one:
             waiting = Waiting(next_one)
-            wait_for("the next is being kept", lambda: record_name(1, 3) in keeper.asked)
+            wait_for("the next is being kept", lambda: buffer_name(1, 3) in keeper.asked)
             vault.call(lambda: vault.vault.release_by_command(key, None, force=True))
             keeper.busy = False
             vault.settle()

@@ -83,7 +83,7 @@ class Waiting:
 
 
 def is_ready(vault: ThreadedVault, count: int) -> bool:
-    session = next(iter(vault.vault.stock.sessions.values()))
+    session = next(iter(vault.vault.store.sessions.values()))
     return sum(lease.ready for lease in session.leases) == count
 
 
@@ -91,7 +91,7 @@ def test_a_standby_of_a_session_that_is_released_waits_no_more(vault: ThreadedVa
     with vault.session(), vault.standby() as standby:
         waiting = Waiting(standby)
         wait_for("it is ready", lambda: vault.call(lambda: is_ready(vault, 1)))
-        vault.call(lambda: vault.vault.release_by_command(next(iter(vault.vault.stock.sessions)), None, force=True))
+        vault.call(lambda: vault.vault.release_by_command(next(iter(vault.vault.store.sessions)), None, force=True))
         assert waiting.join() is None
         assert isinstance(waiting.refused, UnknownSessionError)
 
@@ -179,7 +179,7 @@ def test_a_reader_is_no_standby_and_one_that_was_fenced_off_is_none_any_more(vau
         with pytest.raises(client.NotPermittedError):
             reader.ready(0)
         assert writer.ready(0)
-        vault.call(lambda: vault.vault.fence(next(iter(vault.vault.stock.sessions))))
+        vault.call(lambda: vault.vault.fence(next(iter(vault.vault.store.sessions))))
         wait_for("it has heard", lambda: _hears(writer))
         with pytest.raises(client.StaleGenerationError):
             writer.ready(0)
@@ -232,7 +232,7 @@ def test_a_closed_session_says_that_it_is_closed(vault: ThreadedVault) -> None:
 def test_ends_shortly_after_a_promotion_are_told_and_others_are_not() -> None:
     told: list[EarlyDeath] = []
     clock = [0.0]
-    with ThreadedVault(now=lambda: clock[0], early_death=told.append) as vault:
+    with ThreadedVault(now=lambda: clock[0], on_early_death=told.append) as vault:
         with vault.session() as first, vault.standby() as second, vault.standby() as third:
             for writer, standby in ((first, second), (second, third)):
                 waiting = Waiting(standby)
@@ -255,11 +255,11 @@ def test_a_role_that_there_is_not_is_said_to_be_none(monkeypatch: pytest.MonkeyP
 
 
 def _has_ready_standby(vault: ThreadedVault) -> bool:
-    return bool(ready_standbys(next(iter(vault.vault.stock.sessions.values()))))
+    return bool(ready_standbys(next(iter(vault.vault.store.sessions.values()))))
 
 
 def _orphaned(vault: ThreadedVault) -> bool:
-    return next(iter(vault.vault.stock.sessions.values())).orphaned
+    return next(iter(vault.vault.store.sessions.values())).orphaned
 
 
 def _hears(session: Session) -> bool:

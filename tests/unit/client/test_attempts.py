@@ -12,7 +12,7 @@ REQUESTS = st.dictionaries(st.integers(0, 9), st.integers(0, 5), max_size=6)
 
 
 def turn(book: PoisonRequestTracker, waiting: Iterable[int]) -> Attempt:
-    return book.turn(waiting)
+    return book.next_step(waiting)
 
 
 def test_without_a_death_all_are_run() -> None:
@@ -22,10 +22,10 @@ def test_without_a_death_all_are_run() -> None:
 def test_whoever_was_in_the_step_is_alone_until_it_gets_further() -> None:
     book = PoisonRequestTracker().died({1: 10, 2: 20})
     assert turn(book, [3, 1, 2]) == Attempt((1,), ())
-    assert book.went_on(1, 10) == book
-    book = book.went_on(1, 11)
+    assert book.progressed(1, 10) == book
+    book = book.progressed(1, 11)
     assert turn(book, [3, 1, 2]) == Attempt((2,), ())
-    assert turn(book.went_on(2, 21), [3, 1, 2]) == Attempt((3, 1, 2), ())
+    assert turn(book.progressed(2, 21), [3, 1, 2]) == Attempt((3, 1, 2), ())
 
 
 def test_after_three_deaths_at_one_point_a_request_is_skipped_and_the_others_are_run() -> None:
@@ -34,7 +34,7 @@ def test_after_three_deaths_at_one_point_a_request_is_skipped_and_the_others_are
         assert turn(book, [1, 2]).skip == ()
         book = book.died({1: 10})
     assert turn(book, [1, 2]) == Attempt((2,), (1,))
-    assert turn(book.over(1), [2]) == Attempt((2,), ())
+    assert turn(book.finished(1), [2]) == Attempt((2,), ())
 
 
 def test_deaths_further_on_do_not_add_up() -> None:
@@ -91,7 +91,7 @@ def test_all_innocent_requests_are_answered_and_all_guilty_ones_skipped(
         now = turn(book, [each for each in lengths if each not in answered | skipped])
         for each in now.skip:
             skipped.add(each)
-            book = book.over(each)
+            book = book.finished(each)
         if any(guilty.get(each) == progress[each] for each in now.run):
             deaths += 1
             assert deaths <= MOST_DEATHS * len(guilty)
@@ -99,10 +99,10 @@ def test_all_innocent_requests_are_answered_and_all_guilty_ones_skipped(
             continue
         for each in now.run:
             progress[each] += 1
-            book = book.went_on(each, progress[each])
+            book = book.progressed(each, progress[each])
             if progress[each] == lengths[each]:
                 answered.add(each)
-                book = book.over(each)
+                book = book.finished(each)
     assert skipped == guilty.keys()
     assert book.suspicions == {}
 

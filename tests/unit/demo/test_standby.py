@@ -65,7 +65,7 @@ def answering(answer: bytes) -> Iterator[int]:
 def test_a_reader_tells_what_came(answer: bytes, told: str, whole: bool) -> None:
     with answering(answer) as port, Reader(port, REQUEST) as reader:
         reader.read_all()
-        assert (reader.told(), reader.whole) == (told, whole)
+        assert (reader.summary(), reader.whole) == (told, whole)
 
 
 @pytest.fixture
@@ -110,5 +110,5 @@ def test_on_a_gpu_it_is_left_out_and_says_why(capsys: pytest.CaptureFixture[str]
     on = Machine("as if on a GPU", lambda _: SimulatedDemoPrograms(simulated=False))
     assert tour.play([standby.SCENE], on, Screen(transcript=True, fast=True), scratch.DEADLINE) == []
     printed = capsys.readouterr().out
-    assert "6 a standby goes on" in printed
+    assert "6 a standby takes over" in printed
     assert "scripts/gpu-suite failover" in " ".join(printed.split())

@@ -15,7 +15,7 @@ def post(body: object, *, path: str = "/generate") -> bytes:
     return head.encode() + data
 
 
-def parse(data: bytes) -> http.Come | http.Refused | None:
+def parse(data: bytes) -> http.Received | http.Refused | None:
     return http.parse(data, vocabulary=512, length=100)
 
 
@@ -41,12 +41,12 @@ def test_a_request_is_there_when_it_is_whole_and_not_before() -> None:
     for end in range(len(data)):
         assert parse(data[:end]) is None
     found = parse(data + b"GET / ")
-    assert found == http.Come(http.Wanted((1, 2, 3), 5, 8), len(data))
+    assert found == http.Received(http.Wanted((1, 2, 3), 5, 8), len(data))
 
 
 def test_a_text_is_its_bytes() -> None:
     found = parse(post({"prompt": "aé"}))
-    assert isinstance(found, http.Come)
+    assert isinstance(found, http.Received)
     assert found.wanted.tokens == (0x61, 0xC3, 0xA9)
 
 

@@ -77,10 +77,10 @@ def test_a_token_ends_all_suspicion() -> None:
 def test_requests_of_which_processes_may_die_are_tried_alone() -> None:
     state = State((request(3, 0), request(1, 1), request(2, 2, tokens=10)), 4)
     assert [r.id for r in forward.to_compute(state)] == [3, 1]
-    state = forward.inherited(state)
+    state = forward.after_failover(state)
     assert [r.deaths for r in state.requests] == [1, 1, 0], "one that is over is not what it died of"
     assert [r.id for r in forward.to_compute(state)] == [3, 1]
-    state = forward.inherited(state)
+    state = forward.after_failover(state)
     assert [r.id for r in forward.to_compute(state)] == [1]
     state = forward.advanced(state, {1: 5})
     assert [r.id for r in forward.to_compute(state)] == [3]
@@ -92,7 +92,7 @@ def test_the_poisoned_request_is_given_up_and_no_other() -> None:
     deaths = 0
     while chosen := forward.to_compute(state):
         if any(r.id == 5 for r in chosen):
-            state = forward.inherited(state)
+            state = forward.after_failover(state)
             deaths += 1
         else:
             state = forward.advanced(state, {r.id: 1 for r in chosen})

@@ -14,7 +14,7 @@ def test_nobody_writes_what_is_whole_nor_what_the_process_before_may_still_write
     for event in events:
         if event == "death":
             before = now.target
-            now = forward.inherited(forward.decode(forward.encode(now)))
+            now = forward.after_failover(forward.decode(forward.encode(now)))
             assert now.target != before
         else:
             written = now.target

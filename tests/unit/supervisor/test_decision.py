@@ -61,7 +61,7 @@ class Supervised(RuleBasedStateMachine):
                 case Finish(code):
                     assert not self.roles, "somebody is left behind"
                     self.finished = code
-        if self.state.coming is None:
+        if self.state.pending_start is None:
             self.to_start = None
 
     def happen(self, event: Event) -> None:
@@ -141,7 +141,7 @@ class Supervised(RuleBasedStateMachine):
         if not self.state.over:
             assert len(kept_on) <= 2
             assert {member.number for member in self.state.members} == self.roles.keys()
-            assert (self.to_start is not None) == (self.state.coming is not None)
+            assert (self.to_start is not None) == (self.state.pending_start is not None)
 
     @invariant()
     def somebody_serves_or_will(self) -> None:

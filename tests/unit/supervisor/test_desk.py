@@ -44,7 +44,7 @@ class Supervised:
             desk.give_all(message)
         elif isinstance(message, wire.Fence):
             passage = self.gate.passage()
-            desk.give_passage(message, passage)
+            desk.give_fence_pass(message, passage)
             os.close(passage)
 
     def _serve(self) -> None:
@@ -194,7 +194,7 @@ def test_who_is_not_the_active_process_keeps_and_drops_nothing(supervised: Super
 
 def test_the_supervisor_hears_what_it_is_told_in_order(supervised: Supervised) -> None:
     supervised.connections.ready()
-    supervised.program.tell(wire.Promoted())
+    supervised.program.send(wire.Promoted())
     supervised.connections.take()
     assert [type(message) for message in supervised.heard] == [wire.Ready, wire.Promoted, wire.Take]
 
@@ -230,7 +230,7 @@ def test_the_end_of_the_supervisor_is_no_error(supervised: Supervised, listener:
 
 
 def test_who_is_superseded_uses_its_connections_no_more(supervised: Supervised) -> None:
-    connections = [KeptConnections(supervised.program, gated=True) for _ in range(2)]
+    connections = [KeptConnections(supervised.program, io_fence=True) for _ in range(2)]
     with connections[0].in_use(), connections[1].in_use():
         assert not supervised.gate.shut()
     assert supervised.gate.shut()
@@ -247,7 +247,7 @@ def test_who_is_not_gated_has_nothing_to_be_shut_out_of(supervised: Supervised) 
 
 
 def test_connections_are_used_on_when_the_supervisor_has_ended(supervised: Supervised) -> None:
-    connections = KeptConnections(supervised.program, gated=True)
+    connections = KeptConnections(supervised.program, io_fence=True)
     supervised.stop()
     connections.drop(1)
     assert not connections.kept
@@ -258,7 +258,7 @@ def test_connections_are_used_on_when_the_supervisor_has_ended(supervised: Super
 def test_without_a_supervisor_connections_are_simply_used(supervised: Supervised) -> None:
     supervised.stop()
     for desk_or_none in (None, supervised.program):
-        with KeptConnections(desk_or_none, gated=True).in_use():
+        with KeptConnections(desk_or_none, io_fence=True).in_use():
             pass
 
 
@@ -285,7 +285,7 @@ def test_a_child_made_by_fork_has_no_supervisor(monkeypatch: pytest.MonkeyPatch)
     with told:
         number = theirs.detach()
         monkeypatch.setenv(wire.VARIABLE, str(number))
-        monkeypatch.setattr(connections, "_desks", {})
+        monkeypatch.setattr(connections, "_channels", {})
         assert connections.KeptConnections.from_environment().kept
         assert not os.get_inheritable(number)
         assert wire.VARIABLE not in os.environ
@@ -294,7 +294,7 @@ def test_a_child_made_by_fork_has_no_supervisor(monkeypatch: pytest.MonkeyPatch)
         assert in_a_child(lambda: not KeptConnections.from_environment().kept)
         connections.tell_ready(promoted=True)
         assert wire.decode_request(told.recv(100)) == wire.Promoted()
-        for kept in connections._desks.values():
+        for kept in connections._channels.values():
             assert kept is not None
             kept.close()
 
@@ -360,6 +360,6 @@ def test_an_answer_that_is_no_text_is_as_good_as_none() -> None:
     program = desk.SupervisorChannel(ours)
     with theirs:
         seqpacket.send(theirs, wire.encode(wire.Refused(1, "QQ")).replace(b"QQ", b"\xff\xfe"))
-        with pytest.raises(desk.DeskClosedError):
+        with pytest.raises(desk.SupervisorGoneError):
             program.ask(wire.Keep(0, 1), ())
     program.close()

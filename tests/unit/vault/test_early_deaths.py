@@ -3,7 +3,7 @@
 import pytest
 
 from mpsguard.model import ProcessKey
-from mpsguard.vault.early_deaths import EARLY, TOLD_PER_USER, WINDOW, EarlyDeath, EarlyDeaths
+from mpsguard.vault.early_deaths import EARLY, REPORTED_PER_USER, WINDOW, EarlyDeath, EarlyDeaths
 from mpsguard.vault.region import SessionKey
 
 SESSION = SessionKey(1000, "s")
@@ -60,10 +60,10 @@ def test_a_session_that_is_no_more_is_forgotten() -> None:
 
 def test_one_user_does_not_fill_the_events_of_all() -> None:
     watched = Watched()
-    for number in range(TOLD_PER_USER * 3):
+    for number in range(REPORTED_PER_USER * 3):
         watched.life(number * 0.01, 0.001)
     watched.life(0.5, 0.001, key=SessionKey(1001, "s"))
-    assert watched.rows() == [*range(1, TOLD_PER_USER + 1), 1]
-    assert watched.deaths.total == TOLD_PER_USER * 3 + 1
+    assert watched.rows() == [*range(1, REPORTED_PER_USER + 1), 1]
+    assert watched.deaths.total == REPORTED_PER_USER * 3 + 1
     watched.life(WINDOW + 1.0, 0.001)
-    assert watched.rows()[-1] == TOLD_PER_USER * 3 + 1
+    assert watched.rows()[-1] == REPORTED_PER_USER * 3 + 1

@@ -8,11 +8,11 @@ import pytest
 from mpsguard.linux import fd_bundle, memfd
 from mpsguard.model import ProcessKey
 from mpsguard.vault import state_buffer
-from mpsguard.vault.fd_storage.storage import record_name, session_name
+from mpsguard.vault.fd_storage.storage import buffer_name, session_name
 from mpsguard.vault.manifest import Manifest
 from mpsguard.vault.region import Carried, Lease, Role, Session, SessionKey
 from mpsguard.vault.restoration import restore
-from mpsguard.vault.session_fds import SessionFds, fill_record
+from mpsguard.vault.session_fds import SessionFds, fill_buffer
 from mpsguard.vault.state_buffer import Publisher, State
 
 SESSION = Session(
@@ -23,23 +23,23 @@ SESSION = Session(
     writer=Lease(7, ProcessKey(1, 0), 0, Role.WRITER),
     carried=Carried(3, 1, b"carried over"),
 )
-"""Its record is with the keeper, and that has not been written down."""
+"""Its state buffer is stored, and the manifest does not say so yet."""
 
 
-def restored(record_fd: int) -> tuple[Session, SessionFds]:
+def restored(buffer_fd: int) -> tuple[Session, SessionFds]:
     """As a guard finds it that was started just now; the record stays the caller's."""
-    ledger = Manifest.create()
-    ledger.commit(SESSION)
-    named = {session_name(1): ledger.fd, record_name(1, 2): record_fd}
+    manifest = Manifest.create()
+    manifest.commit(SESSION)
+    named = {session_name(1): manifest.fd, buffer_name(1, 2): buffer_fd}
     parcels = {name: fd_bundle.pack(name.encode(), (fd,)) for name, fd in named.items()}
     found = restore({name: parcel.kept for name, parcel in parcels.items()})
-    ledger.close()
+    manifest.close()
     for parcel in parcels.values():
         parcel.kept.close()
         parcel.receipt.close()
-    ((session, holdings),) = found.sessions
+    ((session, session_fds),) = found.sessions
     assert (found.unused, found.unreadable, found.lost) == ([], [], [])
-    return session, holdings
+    return session, session_fds
 
 
 def newest(fd: int) -> State | None:
@@ -51,12 +51,12 @@ def newest(fd: int) -> State | None:
 def test_what_was_carried_over_stands_in_the_record(filled: bool, times: int) -> None:
     fd = memfd.create("record", state_buffer.size(SESSION.capacity), fixed=True)
     if filled:
-        fill_record(fd, SESSION)
+        fill_buffer(fd, SESSION)
     for _ in range(times):
-        session, holdings = restored(fd)
+        session, session_fds = restored(fd)
         assert (session.carried, session.generation, session.writer) == (None, 2, SESSION.writer)
         assert newest(fd) == (3, 1, b"carried over")
-        holdings.close()
+        session_fds.close()
     os.close(fd)
 
 
@@ -64,16 +64,16 @@ def test_what_was_carried_over_stands_in_the_record(filled: bool, times: int) ->
 def test_what_was_published_since_is_not_written_over(publications: int) -> None:
     """The guard before told the writer of its record, could not write that down, and has ended."""
     fd = memfd.create("record", state_buffer.size(SESSION.capacity), fixed=True)
-    fill_record(fd, SESSION)
+    fill_buffer(fd, SESSION)
     with mmap.mmap(fd, 0) as memory, memoryview(memory) as view:
         publisher = Publisher(view, SESSION.capacity, SESSION.generation)
         for number in range(publications):
             publisher.publish(b"published %d" % number)
         del publisher
         before = bytes(memory)
-        session, holdings = restored(fd)
+        session, session_fds = restored(fd)
         assert bytes(memory) == before
         assert session.carried is None
     assert newest(fd) == (3 + publications, 2, b"published %d" % (publications - 1))
-    holdings.close()
+    session_fds.close()
     os.close(fd)

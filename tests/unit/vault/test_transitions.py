@@ -93,14 +93,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def inherit(self) -> None:
-        heir = transitions.heir(self.session)
+        heir = transitions.candidate(self.session)
         waiting = [lease for lease in self.session.readers if lease.role is Role.STANDBY and lease.ready]
         if heir is None:
             assert not (self.session.orphaned and self.session.writer is None and waiting)
             return
         assert heir == waiting[0]
         self.session = transitions.promote(self.session, heir.token)
-        assert transitions.heir(self.session) is None
+        assert transitions.candidate(self.session) is None
 
     @rule()
     def fence(self) -> None:

@@ -136,8 +136,8 @@ def test_a_full_table_counts_what_it_has_no_room_for() -> None:
     try:
         slots = [table.add(region_at(number)) for number in range(1, SLOTS + 1)]
         assert table.add(region_at(SLOTS + 1)) is None
-        table.take_out(None)
-        table.take_out(slots[5])
+        table.remove(None)
+        table.remove(slots[5])
         assert table.add(region_at(SLOTS + 2)) == slots[5]
         found = table_of_this_process()
         assert len(found.regions) == SLOTS

@@ -55,8 +55,8 @@ def test_an_address_in_a_zone_is_found_in_the_table_with_its_offset(stub_uvm: St
 
 def test_a_region_is_given_to_array_libraries_as_bytes(stub_uvm: StubUvm) -> None:
     with ZoneSpace(driver=StubDriver(), uvm=stub_uvm.uvm) as space, space.allocate(100) as region:
-        said = region.__cuda_array_interface__
-    assert (said["shape"], said["typestr"], said["data"]) == ((100,), "|u1", (region.address, False))
+        statuses = region.__cuda_array_interface__
+    assert (statuses["shape"], statuses["typestr"], statuses["data"]) == ((100,), "|u1", (region.address, False))
 
 
 def test_more_than_the_card_can_bear_is_refused_and_nothing_is_left(stub_uvm: StubUvm) -> None:
