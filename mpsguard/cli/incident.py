@@ -16,7 +16,7 @@ from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.journal.records import Bundle, JournalError, RecordedIncident
 from mpsguard.report import page, text
-from mpsguard.report.report_model import ReportModel, tell
+from mpsguard.report.report_model import ReportModel, build_report
 from mpsguard.triage import catalog
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def report(session: Session, name: str, output: Path) -> None:
 
 
 def _told(record: RecordedIncident) -> ReportModel:
-    return tell(record, {number: catalog.lookup(number).advice for number in record.incident.xids})
+    return build_report(record, {number: catalog.lookup(number).advice for number in record.incident.xids})
 
 
 def _write(session: Session, name: str, path: Path, content: bytes) -> None:
