@@ -1,6 +1,6 @@
-"""Peers that were accepted and are not served yet: each user's in a line of its own, taken by turns.
+"""Accepted peers that are not served yet: one queue per user, served in turns.
 
-The kernel's backlog is one line for all. A user that fills it would have everybody behind it wait for each of its own.
+The kernel's backlog is one queue for all users: if one user filled it, the peers of all others would wait behind it.
 """
 
 from collections import deque
@@ -11,30 +11,30 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """The lines, by uid. Effects are the caller's."""
+    """The queues, by uid. Pure bookkeeping: the caller closes and serves peers."""
 
     def __init__(self, most_of_a_user: int) -> None:
-        """``most_of_a_user``: in one line; one more takes the place of its oldest."""
+        """``most_of_a_user``: length of one queue; one more replaces its oldest."""
         self._most = most_of_a_user
-        self._lines: dict[int, deque[T]] = {}
+        self._queues: dict[int, deque[T]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self._queues.values()))
 
     def add(self, uid: int, arrival: T) -> T | None:
-        """Put one at the end of its user's line; the one that has to go for it, if any."""
-        line = self._lines.setdefault(uid, deque())
-        line.append(arrival)
-        return line.popleft() if len(line) > self._most else None
+        """Append ``arrival`` to its user's queue, and return the one that it displaces, if any."""
+        queue = self._queues.setdefault(uid, deque())
+        queue.append(arrival)
+        return queue.popleft() if len(queue) > self._most else None
 
     def turn(self, may: Callable[[int], bool]) -> list[T]:
-        """The first of each user that ``may``."""
-        taken = [line.popleft() for uid, line in self._lines.items() if may(uid)]
-        self._lines = {uid: line for uid, line in self._lines.items() if line}
-        return taken
+        """Remove and return the first arrival of each user for which ``may`` is true."""
+        first = [queue.popleft() for uid, queue in self._queues.items() if may(uid)]
+        self._queues = {uid: queue for uid, queue in self._queues.items() if queue}
+        return first
 
     def clear(self) -> list[T]:
-        """All of them, by user."""
-        every = [arrival for line in self._lines.values() for arrival in line]
-        self._lines.clear()
+        """Remove and return all arrivals, grouped by user."""
+        every = [arrival for queue in self._queues.values() for arrival in queue]
+        self._queues.clear()
         return every

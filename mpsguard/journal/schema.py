@@ -3,8 +3,8 @@
 Why these settings:
 
 * WAL: a commit is one append, and a process killed at any moment leaves either all of it or nothing.
-* synchronous=FULL: with NORMAL, WAL survives the guard's death but not the machine's. A machine whose GPU fell off the
-  bus is reset minutes later at best, and the operator then looks for that very incident. The price is one fsync per
+* synchronous=FULL: with NORMAL, WAL survives the guard's death but not the machine's. If a GPU falls off the bus, the
+  machine is reset minutes later at best, and the operator then looks for that very incident. The price is one fsync per
   batch, and only the journal's own thread waits for it.
 * locking_mode=EXCLUSIVE: ids are assigned from memory, so two guards must not write to one journal. The lock is the
   kernel's and ends with the process that holds it.

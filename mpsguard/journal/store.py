@@ -114,7 +114,7 @@ class Store:
         if freed:
             # The rows are committed already: that space is returned later is no failure.
             with suppress(sqlite3.OperationalError):
-                # Not `execute`, which takes one step of a statement without columns: this pragma frees one page per step.
+                # Not `execute`, which takes a single step: this pragma frees one page per step.
                 self._db.executescript("PRAGMA incremental_vacuum")
 
     def put_evidence(self, evidence: Evidence, at: RecordingTime) -> int:
