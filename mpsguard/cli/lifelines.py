@@ -12,7 +12,7 @@ from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.protocol import RequestError
-from mpsguard.remedies.held_lifelines import Held
+from mpsguard.remedies.held_lifelines import Lifeline
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard
@@ -29,7 +29,7 @@ class LifelineList(msgspec.Struct, frozen=True):
 
     now: float
     """CLOCK_MONOTONIC seconds, the clock of the times in it."""
-    lifelines: tuple[Held, ...]
+    lifelines: tuple[Lifeline, ...]
 
 
 async def serve(guard: Guard, arguments: Arguments) -> LifelineList:
@@ -45,7 +45,7 @@ async def serve(guard: Guard, arguments: Arguments) -> LifelineList:
 HANDLER = Handler("lifelines", Arguments, serve)
 
 
-def _at_most(held: Held) -> str:
+def _at_most(held: Lifeline) -> str:
     seconds = f"{held.until - held.since:.1f} s"
     return f"{seconds}, then until the GPUs are idle" if held.beyond else seconds
 

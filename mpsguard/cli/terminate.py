@@ -16,7 +16,7 @@ from mpsguard.control_api.protocol import RequestError
 from mpsguard.lanes.command import CommandFailedError
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.remedies import termination
-from mpsguard.remedies.termination import Plan, Termination, Work
+from mpsguard.remedies.termination import Termination, TerminationPlan, Work
 
 if TYPE_CHECKING:
     from mpsguard.control_api.event_stream import EventStream
@@ -68,7 +68,7 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
             raise RequestError("arguments", f"{name}: {value:g} s is not from 0 to {_MAX_WAIT:g} s")
     if arguments.signal is None and (arguments.force or arguments.grace is not None):
         raise RequestError("arguments", "force and grace say how to signal: they need a signal")
-    plan = Plan(
+    plan = TerminationPlan(
         answer_within=arguments.answer_within,
         first=signal.Signals[f"SIG{arguments.signal}"] if arguments.signal else None,
         grace=arguments.grace,

@@ -1,4 +1,4 @@
-"""Whose policy an incident is under, and with what it can be treated there."""
+"""Remedy resolver: finds the domain of an incident, and with it the policy and the remedies to apply."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -15,7 +15,7 @@ from mpsguard.remedies.terminate import Terminate
 
 
 def remedies_of(domain: Domain) -> Mapping[RemedyName, Remedy]:
-    """Every remedy there is, for one domain."""
+    """Return all remedies, for one domain."""
     remedies: Final[tuple[Remedy, ...]] = (Terminate(domain.lane_of, domain.settings.policy.command_deadline),)
     return {remedy.name: remedy for remedy in remedies}
 
@@ -23,7 +23,7 @@ def remedies_of(domain: Domain) -> Mapping[RemedyName, Remedy]:
 def domain_of(
     incident: Incident, of_client: Callable[[ProcessKey], str | None], of_lane: Callable[[str], str | None]
 ) -> str | None:
-    """The culprit's domain, else the lane's, else the one domain of the clients concerned."""
+    """Return the culprit's domain, else the lane's, else the only domain of the clients involved, else None."""
     if incident.culprit is not None and incident.culprit.process is not None:
         theirs = of_client(incident.culprit.process)
         if theirs is not None:
@@ -36,22 +36,22 @@ def domain_of(
 
 
 class RemedyResolver:
-    """Looks into the domains of a guard; owns nothing."""
+    """Resolves incidents and processes to domains; owns nothing."""
 
     def __init__(self, domains: Mapping[str, Domain]) -> None:
         self._domains = domains
-        self._treatments = {
+        self._remedies = {
             name: DomainRemedies(name, domain.settings.remedies, remedies_of(domain))
             for name, domain in domains.items()
         }
 
     def of(self, incident: Incident) -> DomainRemedies | None:
-        """That of the domain the incident belongs to; None where that is not known."""
+        """Return the remedies of an incident's domain; None if the domain is not known."""
         name = domain_of(incident, self._with_client, self._with_lane)
-        return None if name is None else self._treatments[name]
+        return None if name is None else self._remedies[name]
 
     def standing(self, process: ProcessKey) -> Standing:
-        """What is known of a process now."""
+        """Return the present state of a process."""
         if not procfs.is_running(process):
             return Standing.ENDED
         return Standing.STRANGER if self._with_client(process) is None else Standing.CLIENT

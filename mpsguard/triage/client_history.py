@@ -12,8 +12,8 @@ from mpsguard.incident import Suspect
 from mpsguard.model import LaneState, ProcessKey
 
 _MOST_PIDS: Final = 64
-"""Pids of servers, and states, that are remembered per lane, latest first: a lane has one server, and a new one after a
-failure."""
+"""Pids of servers, and states, remembered per lane; the oldest are forgotten. A lane has one server, and a new one
+after a failure."""
 
 END_LAG: Final = 0.5
 """Seconds by which the end of a process may be seen later than its GPU work was left alone (0.23 s seen)."""
