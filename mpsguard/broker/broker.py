@@ -149,13 +149,13 @@ class Broker:
 
     def _turn(self) -> None:
         """Serve one more peer of each user that may have one."""
-        came = self._arrivals.turn(self._connections.may_come)
-        for arrival in came:
+        arrivals = self._arrivals.turn(self._connections.may_come)
+        for arrival in arrivals:
             self._admit(arrival)
         loop = asyncio.get_running_loop()
         if not len(self._arrivals):
             self._turns = None
-        elif came:
+        elif arrivals:
             self._turns = loop.call_soon(self._turn)
         else:
             self._turns = loop.call_later(_BLOCKED_PAUSE, self._turn)

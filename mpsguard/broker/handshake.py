@@ -88,7 +88,7 @@ def checked(packet: Packet, expected: Credentials) -> Credentials:
         RefusedError: the packet is anything else.
     """
     if packet.fds:
-        raise RefusedError("descriptors", f"{len(packet.fds)} file descriptors came along")
+        raise RefusedError("descriptors", f"{len(packet.fds)} file descriptors were sent")
     if packet.truncated:
         raise RefusedError("truncated", "a message longer than any of protocol v2, or with too many descriptors")
     if not packet.data:

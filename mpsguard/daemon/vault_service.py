@@ -37,19 +37,19 @@ class VaultStartError(Exception):
 
 def take_parcels(fds: dict[int, str]) -> dict[str, socket.socket]:
     """Remove the vault's descriptor bundles from ``fds`` (descriptor to name), and return them by name."""
-    parcels: dict[str, socket.socket] = {}
+    bundles: dict[str, socket.socket] = {}
     for fd, name in list(fds.items()):
         if not name.startswith(PREFIX):
             continue
         del fds[fd]
-        if name == _PROBE or name in parcels:
+        if name == _PROBE or name in bundles:
             os.close(fd)
             continue
         try:
-            parcels[name] = socket.socket(fileno=fd)
+            bundles[name] = socket.socket(fileno=fd)
         except OSError:
             os.close(fd)
-    return parcels
+    return bundles
 
 
 class VaultService:
@@ -100,11 +100,11 @@ class VaultService:
         assert self._vault is not None, "not open"
         return self._vault
 
-    async def open(self, parcels: dict[str, socket.socket], listener: socket.socket | None = None) -> None:
-        """Restore the sessions in ``parcels`` and in a holder process, and serve them.
+    async def open(self, bundles: dict[str, socket.socket], listener: socket.socket | None = None) -> None:
+        """Restore the sessions in ``bundles`` and in a holder process, and serve them.
 
         Args:
-            parcels: the result of `take_parcels`; this object owns them from now on.
+            bundles: the result of `take_parcels`; this object owns them from now on.
             listener: a listening socket from the service manager.
 
         Raises:
@@ -116,7 +116,7 @@ class VaultService:
             storage = self._storage = await self._choose_storage()
             self._background_storage = BackgroundStorage(storage)
             self._vault = Vault(self._background_storage, self._quota, gpus=self._gpus, early_death=self._early_death)
-            await self._restore(parcels, storage)
+            await self._restore(bundles, storage)
             self._server = Server(self._vault, simulated=self._simulated)
             self._server.open(socket_path(self._run_directory), listener)
         except LockHeldError as error:
@@ -126,7 +126,7 @@ class VaultService:
         except OSError as error:
             raise VaultStartError(f"{error.filename or self._run_directory}: {error.strerror}") from None
         finally:
-            for sock in parcels.values():
+            for sock in bundles.values():
                 sock.close()
         self._watch = asyncio.create_task(self._background_storage.watch(self._vault.stock.contents))
 
@@ -207,11 +207,11 @@ async def _serve_alone(run_directory: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     given = service_manager.take_listen_fds()
-    parcels = take_parcels(given)
+    bundles = take_parcels(given)
     close_all(given)
     service = VaultService(run_directory, Quota(), simulated="MPSGUARD_VAULT_SIMULATED" in os.environ)
     try:
-        await service.open(parcels)
+        await service.open(bundles)
         service_manager.notify("READY=1")
         await stop.wait()
         service_manager.notify("STOPPING=1")

@@ -58,7 +58,7 @@ class Metrics:
         self.clients = Gauge("mpsguard_clients", "Clients alive now", ["domain"], registry=self.registry)
         self.unbrokered = Counter(
             "mpsguard_unbrokered_clients",
-            "Clients found on a lane that did not come through the guard",
+            "Clients found on a lane that did not connect through the guard",
             ["domain"],
             registry=self.registry,
         )
@@ -101,7 +101,7 @@ class Metrics:
             registry=self.registry,
         )
         self.remedies = Counter(
-            "mpsguard_remedies", "Remedies by what came of them", ["remedy", "outcome"], registry=self.registry
+            "mpsguard_remedies", "Remedies by outcome", ["remedy", "outcome"], registry=self.registry
         )
 
     def domain(self, name: str) -> None:
