@@ -1,11 +1,11 @@
-"""The processes that hold a vault's memory while nobody else does: to be looked at, and ended, from outside."""
+"""The holder processes of a vault, which keep its memory while no guard runs: found from outside, to test them."""
 
 import os
 from pathlib import Path
 
 
 def holders(run_directory: Path) -> list[int]:
-    """Pids of the holders of the vault that has this run directory."""
+    """Return the pids of the holders of the vault with this run directory."""
     wanted = os.fsencode(run_directory / "holder" / "holder.sock")
     found = []
     for entry in Path("/proc").iterdir():

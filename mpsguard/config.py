@@ -1,4 +1,4 @@
-"""The configuration: TOML in, frozen types out; every mistake is one line that says file, key and what is allowed."""
+"""The configuration: decodes TOML into frozen types. Each error is one line with file, key, and what is allowed."""
 
 import os
 import re
@@ -24,20 +24,20 @@ _LIMIT: Final = re.compile(r"^[1-9][0-9]{0,8}[GM]$")
 _GPU: Final = re.compile(r"^(all|[0-9]{1,3}|GPU-[0-9a-fA-F-]{1,40}|MIG-[0-9a-zA-Z/-]{1,80})$")
 
 _SUN_PATH: Final = 107
-"""Bytes of a socket path (unix(7)); the longest name in a pipe directory is that of the privileged socket."""
+"""Most bytes of a socket path (unix(7)); the longest name in a pipe directory is that of the privileged socket."""
 
 
 class ConfigError(Exception):
-    """One line: file, key, what is allowed."""
+    """The configuration is invalid; one line says file, key, and what is allowed."""
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits and deadlines of one domain; times in seconds."""
 
     max_connections: Count = 4096
-    """Connections held at once on the public sockets; past it the longest silent one gives way."""
+    """Connections held at once on the public sockets; beyond that, the one that has been silent longest is evicted."""
     max_parked: Count = 512
-    """Clients held back at once while the lane is not ready; one more gets what stock MPS would give."""
+    """Clients held back at once while the lane is not ready; further ones get what stock MPS would give."""
     park_deadline: Seconds = 60.0
     """How long a client is held back before it gets what stock MPS would give."""
     handshake_deadline: Seconds = 10.0
@@ -45,29 +45,30 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command_deadline: Seconds = 5.0
     """How long the control daemon may take to answer the guard."""
     user_command_deadline: Seconds = 60.0
-    """How long it may take to answer a user's command; `quit` alone may take as long as its clients do."""
+    """How long it may take to answer a user's command; only `quit` may take longer, until its clients have ended."""
     command_line_idle: Seconds = 600.0
-    """How long a command line may wait for its user's next command; where places run out, it gives way before."""
+    """How long a command line may wait for its user's next command; it is evicted earlier if places run out."""
     start_deadline: Seconds = 30.0
     """How long the control daemon may take to come up."""
     check_interval: Seconds = 15.0
-    """How often the lane is asked for its state when nothing else prompts it."""
+    """How often the lane's state is queried if no event triggers a query."""
     restart_burst: Count = 5
-    """Starts of the control daemon allowed within `restart_window`; past it the lane is flapping."""
+    """Starts of the control daemon allowed within `restart_window`; beyond that the lane is flapping."""
     restart_window: Seconds = 60.0
     """See `restart_burst`."""
 
 
 class Lifelines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long the address spaces of clients that have ended are kept at most, in seconds; 0: not at all."""
+    """How long the address spaces of ended clients are kept at most, in seconds; 0: not at all."""
 
     crash_hold: Hold = 10.0
-    """Of one that ended by a signal or with a status other than 0."""
+    """For a client that ended by a signal or with a status other than 0."""
     exit_hold: Hold = 0.0
-    """Of one that ended with status 0: its GPU memory is free at once, and work it left on the GPU ends the others."""
+    """For a client that exited with status 0. With 0, its GPU memory is free at once, but work it left on the GPU ends
+    the others."""
     overdue: Literal["release", "keep"] = "release"
-    """What becomes of a lifeline whose time is over while the GPUs have not been idle since: with ``keep`` it is told
-    (event ``lifeline_overdue``) and held until they are, or an operator lets go of it."""
+    """What happens to a lifeline after its time if the GPUs have not been idle since: it is released, or with ``keep``
+    reported (event ``lifeline_overdue``) and held until they are idle, or an operator releases it."""
 
 
 RemedyName = Literal["terminate"]
@@ -77,23 +78,23 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One remedy for a class of faults."""
 
     remedy: RemedyName
-    """Terminate: end the culprit in the order that spares the others."""
+    """`terminate`: end the culprit without harm to the other clients."""
     mode: Literal["off", "observe", "enforce"] = "observe"
-    """With `observe` the journal says what would have been done."""
+    """With `observe`, the journal only records what the remedy would have done."""
     at_least: Literal["proven", "likely"] = "proven"
-    """How sure the culprit must be for a remedy that ends it."""
+    """Confidence in the culprit that a remedy needs to end it."""
     grace: Seconds = 5.0
-    """From SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL."""
 
 
 _TERMINATE: Final = (Step("terminate"),)
 
 
 class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which remedies follow, by fault class (docs/policy.md). What ends a process is only observed until asked for."""
+    """The remedies for each fault class (docs/policy.md). By default, a remedy that ends a process is only observed."""
 
     mmu: tuple[Step, ...] = _TERMINATE
-    """Memory faults: Xid 31 and what the address spaces tell."""
+    """Memory faults: Xid 31, and faults in the clients' UVM queues."""
     sm: tuple[Step, ...] = _TERMINATE
     """Faults inside a kernel: Xid 13 and 43."""
     engine: tuple[Step, ...] = _TERMINATE
@@ -101,7 +102,7 @@ class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     process: tuple[Step, ...] = ()
     """The process has ended already."""
     lane: tuple[Step, ...] = ()
-    """The control daemon or its server ended; the lane is started again in any case."""
+    """The control daemon or its server ended; the lane is always started again."""
     device: tuple[Step, ...] = ()
     """The GPU itself: ECC, bus, firmware."""
 
@@ -112,7 +113,7 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name = "default"
     """In commands, metrics and log lines; also the name of its directory below `run_directory`."""
     pipe_directory: str = "/run/nvidia-mps"
-    """What programs name in CUDA_MPS_PIPE_DIRECTORY; absolute, and outside of `run_directory`."""
+    """The value for CUDA_MPS_PIPE_DIRECTORY; absolute, and outside of `run_directory`."""
     gpus: tuple[str, ...] = ("all",)
     """`["all"]`, or GPU numbers and UUIDs (`GPU-...`, `MIG-...`)."""
     multiuser: bool = False
@@ -120,15 +121,15 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     control_binary: str = "nvidia-cuda-mps-control"
     """The stock control daemon: a name on PATH, or a path."""
     simulated: bool = False
-    """The control daemon is a simulation, as in `make demo`: there is no GPU, and no sensor of one is missed."""
+    """The control daemon is a simulation, as in `make demo`: there is no GPU, and no sensor for one is needed."""
     standby: bool = False
-    """Run a second lane, on which standbys wait behind ``standby`` in the pipe directory (docs/standby.md)."""
+    """Run a second lane, for standbys, behind ``standby`` in the pipe directory (docs/standby.md)."""
     sentinel: bool = False
-    """Keep an idle process of ours on the lane while it has clients, which tells whose kernel an SM fault was in. It
-    takes a client's place and the memory of a context on each GPU (docs/sm-faults.md)."""
+    """Keep an idle process of the guard on the lane while it has clients, which helps to name the culprit of an SM
+    fault. It takes the place of one client, and the memory of a context on each GPU (docs/sm-faults.md)."""
     unwatched: Literal["serve", "refuse"] = "serve"
-    """What becomes of a client that cannot be watched (docs/security.md): its faults would not be seen, nor its end be
-    harmless. With ``refuse`` its next connection is refused, so that it gets no context; it is not ended."""
+    """What happens to a client that cannot be watched (docs/security.md): its faults would not be seen, and its end may
+    harm others. With ``refuse`` its next connection is refused, so that it gets no context; it is not ended."""
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
     lifelines: Lifelines = Lifelines()
@@ -136,16 +137,16 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is common to all domains."""
+    """Settings of the guard as a whole."""
 
     run_directory: str = DEFAULT_RUN_DIRECTORY
     """The guard's own sockets and the lanes' private pipe directories."""
     state_directory: str = "/var/lib/mpsguard"
-    """The journal of events and incidents, and the settings of lanes."""
+    """The journal, and the settings of lanes."""
     log_directory: str = "/var/log/mpsguard"
     """The lanes' control.log and server.log, a directory for each lane."""
     core_directory: str | None = None
-    """Where clients that opted in write their GPU core dumps, by the name ``core.PID`` (docs/sm-faults.md)."""
+    """Where clients write their GPU core dumps, if they opt in, as ``core.PID`` (docs/sm-faults.md)."""
     group: str | None = None
     """Members may use the control API, besides root."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -153,24 +154,24 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto`: `console` on a terminal, else `json`."""
     metrics_address: str | None = None
-    """``HOST:PORT`` to serve Prometheus metrics on; unset: only `mpsguard-ctl metrics`."""
+    """``HOST:PORT`` on which Prometheus metrics are served; unset: only `mpsguard-ctl metrics`."""
 
 
 class Vault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The vault: GPU memory that outlives its process."""
 
     enabled: bool = True
-    """Whether sessions and regions can be made."""
+    """Whether sessions and regions can be created."""
     bytes_per_user: Annotated[int, Meta(ge=0)] = 1 << 40
-    """Of all regions of one user together."""
+    """Bytes of all regions of one user together."""
     host_bytes_per_user: Annotated[int, Meta(ge=0)] = 1 << 30
-    """Of that what lies in the machine's own memory, with the records of forward states: it outlives its process."""
+    """The part of these bytes that may be host memory, including state buffers: it outlives its process."""
     regions_per_user: Count = 1024
-    """Over all sessions of one user."""
+    """Regions of all sessions of one user."""
     chunks_per_user: Count = 8192
-    """Each chunk costs the guard and its keeper a descriptor."""
+    """Chunks of one user; each costs the guard and its descriptor storage a descriptor."""
     simulated: bool = False
-    """Memory of the host may stand for a GPU's: for machines without one."""
+    """Host memory may stand for GPU memory: for machines without a GPU."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,9 +183,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path | None) -> Config:
-    """Read ``path``; without one, the default file if there is one, else the built-in defaults.
+    """Return the configuration in ``path``; if None, that in the default file if it exists, else the built-in defaults.
 
-    Raises ConfigError. Nothing is created or started.
+    Raises:
+        ConfigError: the file cannot be read, or is invalid.
     """
     if path is None:
         if not DEFAULT_PATH.exists():
@@ -198,7 +200,7 @@ def load(path: Path | None) -> Config:
 
 
 def parse(text: bytes, source: str) -> Config:
-    """Decode TOML; ``source`` is the name used in messages. Raises ConfigError."""
+    """Return the configuration in a TOML text; ``source`` is the name used in messages. Raises ConfigError."""
     try:
         config = msgspec.toml.decode(text, type=Config)
     except msgspec.ValidationError as error:
@@ -209,7 +211,7 @@ def parse(text: bytes, source: str) -> Config:
 
 
 def validated(config: Config, source: str) -> Config:
-    """The same configuration if its values make sense together; raises ConfigError otherwise."""
+    """Return ``config`` if its values are consistent; raise ConfigError otherwise."""
     try:
         for key in ("run_directory", "state_directory", "log_directory"):
             _check_absolute(f"guard.{key}", getattr(config.guard, key))
@@ -233,7 +235,7 @@ def validated(config: Config, source: str) -> Config:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``HOST:PORT`` as its parts; ConfigError if it is none."""
+    """Return the parts of ``HOST:PORT``; raise ConfigError if it is malformed."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"guard.metrics_address: {address!r} is not HOST:PORT with a port from 1 to 65535")
@@ -241,17 +243,17 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def lane_directory(guard: Guard, domain: Domain, index: int = 0) -> Path:
-    """Where a lane of ``domain`` lives; its private pipe directory is ``pipe`` in it."""
+    """Return the directory of a lane of ``domain``; its private pipe directory is ``pipe`` in it."""
     return Path(guard.run_directory) / "lanes" / f"{domain.name}-{index}"
 
 
 def standby_directory(pipe_directory: str) -> Path:
-    """Where the standbys of a domain with this public directory come."""
+    """Return the pipe directory for the standbys of a domain with this public directory."""
     return Path(pipe_directory) / "standby"
 
 
 def find_control_binary(domain: Domain) -> str:
-    """The absolute path of the domain's control daemon; ConfigError if there is none."""
+    """Return the absolute path of the domain's control daemon; raise ConfigError if there is none."""
     found = shutil.which(domain.control_binary)
     if found is None:
         raise ConfigError(
@@ -288,11 +290,11 @@ def _check_domain(key: str, domain: Domain, guard: Guard) -> None:
 
 
 def _check_gpus_apart(domains: Sequence[Domain]) -> None:
-    """No GPU may be in two domains: their servers would take turns on it, and a fault of either would stop both."""
-    taken: dict[str, str] = {}
+    """No GPU may be in two domains: their servers would time-slice it, and a fault of either would stop both."""
+    assigned: dict[str, str] = {}
     for index, domain in enumerate(domains):
         for gpu in domain.gpus:
-            other = next((name for each, name in taken.items() if gpu == each or "all" in (gpu, each)), None)
+            other = next((name for each, name in assigned.items() if gpu == each or "all" in (gpu, each)), None)
             if other is not None:
                 raise ConfigError(
                     f"domain[{index}].gpus: {gpu!r} is also in domain {other!r}; each GPU may be in one domain only"
@@ -300,7 +302,7 @@ def _check_gpus_apart(domains: Sequence[Domain]) -> None:
         twice = next((gpu for gpu in domain.gpus if domain.gpus.count(gpu) > 1), None)
         if twice is not None:
             raise ConfigError(f"domain[{index}].gpus: {twice!r} stands there twice")
-        taken |= dict.fromkeys(domain.gpus, domain.name)
+        assigned |= dict.fromkeys(domain.gpus, domain.name)
 
 
 def _check_settings(key: str, settings: LaneSettings) -> None:
@@ -340,12 +342,12 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
 
 
 def sections() -> dict[str, type[msgspec.Struct]]:
-    """Every section by its path in the file (``domain[].policy``), with the type of its keys."""
+    """Return the type of each section, by its path in the file (``domain[].policy``)."""
     return dict(_SECTIONS)
 
 
 def _explain(message: str) -> str:
-    """msgspec's message with the key first, and what is allowed where a key or a word is unknown."""
+    """Return msgspec's message with the key first, and with the allowed values if a key or a value is unknown."""
     match = _AT.match(message)
     assert match is not None
     what, where = match["what"], match["where"] or ""

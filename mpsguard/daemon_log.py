@@ -1,7 +1,7 @@
-"""What the lines of server.log and control.log mean: the one place that knows the daemons' words.
+"""Parser for lines of server.log and control.log: the only place that knows the daemons' wording.
 
-The words are those of driver 580.159.04, taken from logs of real faults on an H200. The exit of a server, and the start
-and the end of a fault, are worded the same by 535 and 550.
+The wording is that of driver 580.159.04, from logs of real faults on an H200. Drivers 535 and 550 use the same wording
+for the exit of a server, and the start and the end of a fault.
 """
 
 import re
@@ -54,13 +54,13 @@ class LogLine(msgspec.Struct, frozen=True):
     stamp: float | None
     """UNIX seconds; the log has local time, without a zone."""
     control: bool
-    """Written by the control daemon, which also writes down what it is asked and what it answers."""
+    """Whether the control daemon wrote it, which also logs its commands and answers."""
     pid: int
     text: str
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """What a line says: one of the words above, and the numbers in it."""
+    """The meaning of a line: one of the constants above, and the numbers in the line."""
 
     what: str
     numbers: Mapping[str, int]
@@ -68,7 +68,7 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 def parse_line(line: str) -> LogLine | None:
-    """A line as the daemons write them, or None."""
+    """Return a line of the daemons' format; None for any other."""
     found = _HEAD.match(line)
     if found is None:
         return None
@@ -80,9 +80,9 @@ def parse_line(line: str) -> LogLine | None:
 
 
 def meaning(line: LogLine) -> Meaning | None:
-    """What a line says; None for one that says nothing of a fault."""
+    """Return the meaning of a line; None if it is not about a fault."""
     for pattern, what in _PATTERNS:
-        # Exits are the control daemon's to tell, everything else is the server's.
+        # The control daemon logs exits; the server logs everything else.
         if line.control == (what == EXITED) and (found := pattern.match(line.text)):
             return Meaning(what, {name: int(number) for name, number in found.groupdict().items() if number})
     return None

@@ -1,4 +1,4 @@
-"""Decoding of bytes that strangers write, with one exception for all that can be wrong with them."""
+"""Decoding of untrusted bytes, with one exception for all errors."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
-    """Return what ``decode``, of a msgspec decoder, makes of ``data``.
+    """Return ``decode(data)``, for the method of a msgspec decoder.
 
     Raises:
-        msgspec.DecodeError: for everything; msgspec itself raises UnicodeDecodeError for a text that is not UTF-8, and
-            RecursionError for what is nested too deep.
+        msgspec.DecodeError: for every error; msgspec itself raises UnicodeDecodeError for text that is not UTF-8, and
+            RecursionError for data that is nested too deeply.
     """
     try:
         return decode(data)

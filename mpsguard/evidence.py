@@ -1,8 +1,8 @@
-"""Evidence: one observation by one sensor. What triage works on, what the journal keeps, and what replays.
+"""Evidence: one observation by one sensor. It is the input of triage, and the journal stores it for replay.
 
-Clocks: ``observed_at`` and ``happened_at`` are seconds of CLOCK_MONOTONIC, the clock of the kernel log and of this
-guard; wall-clock time is only ever shown. A source with a clock of its own is brought onto it by its sensor, which says
-how far that may be off in ``uncertainty``.
+Clocks: ``observed_at`` and ``happened_at`` are seconds of CLOCK_MONOTONIC, the clock of the kernel log and of the
+guard; wall-clock time is for display only. If a source has its own clock, its sensor converts the times, and gives
+their error in ``uncertainty``.
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ from mpsguard.model import ProcessKey
 
 
 class Source(StrEnum):
-    """Where an observation comes from."""
+    """The source of an observation."""
 
     UVM = "uvm"
     """The UVM tools queue of one client's address space."""
@@ -23,22 +23,22 @@ class Source(StrEnum):
     CONTROL_LOG = "controllog"
     PROCESSES = "procs"
     GPU_CORE = "gpucore"
-    """GPU core dumps: a client's own, where it opted in, or that of the lane's sentinel."""
+    """GPU core dumps: a client's own, if it opted in, or that of the lane's sentinel."""
     LANE = "lane"
-    """The guard's own watch over control daemons and servers."""
+    """The guard's own supervision of control daemons and servers."""
     KMOD = "kmod"
     """The patched nvidia-uvm module."""
 
 
 class Trust(StrEnum):
-    """How far the process that an observation names can be trusted to be the one that did it."""
+    """How far the process that an observation names can be trusted to be the culprit."""
 
     PROOF = "proof"
-    """It cannot have been another one: the observation is of this process and no other."""
+    """The observation can only be of this process."""
     HINT = "hint"
-    """The source says so, and has been right."""
+    """The source names the process as the culprit, and has been right."""
     NONE = "none"
-    """The source names a process for reasons of its own, or nobody."""
+    """The source names a process for another reason, or no process."""
 
 
 class UvmFault(msgspec.Struct, frozen=True, tag="uvm_fault"):
@@ -53,7 +53,7 @@ class UvmFault(msgspec.Struct, frozen=True, tag="uvm_fault"):
 
 
 class ZoneHit(msgspec.Struct, frozen=True, tag="zone_hit"):
-    """An access outside an allocation that a zone absorbed: nobody was hurt, and what was read or written is void."""
+    """An access outside an allocation that a zone absorbed: it harmed no client, and the data are void."""
 
     address: int
     access: str
@@ -62,13 +62,13 @@ class ZoneHit(msgspec.Struct, frozen=True, tag="zone_hit"):
     part: str
     """front zone or back zone."""
     beyond: int
-    """Bytes past the end (1: the first one behind it), or before the start (negative)."""
+    """Bytes past the end (1: the first byte after it), or before the start (negative)."""
     size: int
-    """Bytes that the program had asked for."""
+    """Bytes that the program had requested."""
 
 
 class FaultContained(msgspec.Struct, frozen=True, tag="fault_contained"):
-    """A fatal fault that the patched nvidia-uvm kept with its client: the first one in that address space."""
+    """A fatal fault that the patched nvidia-uvm contained: the first one in that address space."""
 
     address: int
     access: str
@@ -82,9 +82,9 @@ class Xid(msgspec.Struct, frozen=True, tag="xid"):
 
     number: int
     pid: int | None
-    """The pid the line names; under MPS an innocent's for Xid 31 and the server's for 43."""
+    """The pid in the line; under MPS mostly an innocent client's for Xid 31, and the server's for Xid 43."""
     text: str
-    """The rest of the line, printable and cut."""
+    """The rest of the line, made printable and cut."""
     channel: int | None = None
     gpc: int | None = None
     tpc: int | None = None
@@ -92,40 +92,40 @@ class Xid(msgspec.Struct, frozen=True, tag="xid"):
 
 
 class SmError(msgspec.Struct, frozen=True, tag="sm_error"):
-    """An SM stopped at an instruction, as a GPU core dump tells; whose that is, the processes' memory maps tell."""
+    """An SM stopped at an instruction, according to a GPU core dump; clients' memory maps tell which process' it is."""
 
     why: str
-    """The SM's exception in words."""
+    """The name of the SM's exception."""
     pc: int
     """The instruction's address in its process' address space."""
     holders: tuple[ProcessKey, ...]
     """The clients that had this address reserved for the GPU when the fault was seen."""
     exact: tuple[ProcessKey, ...]
-    """Those of them where the reserved range looks like one that CUDA makes for code."""
+    """The holders with a reserved range like those that CUDA creates for code."""
     unread: tuple[ProcessKey, ...]
-    """Clients whose memory maps could not be read in time."""
+    """Clients with memory maps that could not be read in time."""
     writer: ProcessKey | None = None
     """The client that wrote the dump; None: the lane's sentinel did."""
 
 
 class OwnDump(msgspec.Struct, frozen=True, tag="own_dump"):
-    """What a client's own GPU core dump says of its own work."""
+    """The content of a client's own GPU core dump about its own work."""
 
     raised: bool
     """Whether a thread of its kernels has an exception."""
     grids: int
-    """Kernels of it that were on the GPU."""
+    """Number of its kernels that were on the GPU."""
 
 
 class ServerSays(msgspec.Struct, frozen=True, tag="server_says"):
-    """A line of server.log or control.log that tells of a fault."""
+    """A line of server.log or control.log about a fault."""
 
     what: str
     """fault_begins, fault_ends, culprit, sticky, teardown, server_exited."""
     server: int
     client: int | None = None
     lane: str | None = None
-    """Whose log it is in; None in records of old."""
+    """The lane that has this log; None in old records."""
 
 
 class ProcessEnded(msgspec.Struct, frozen=True, tag="process_ended"):
@@ -137,36 +137,36 @@ class ProcessEnded(msgspec.Struct, frozen=True, tag="process_ended"):
     work_in_flight: bool | None
     """Whether kernels may have been running; None if that cannot be known."""
     servers: tuple[int, ...] = ()
-    """Pids of its lane's servers, as last seen: the kernel log calls work that outlives its client theirs."""
+    """Pids of its lane's servers, as last seen: the kernel log attributes work that outlives its client to them."""
     kept: bool = False
-    """Whether its address space was kept (a lifeline): work that it left behind ends without a trace."""
+    """Whether its address space was kept (a lifeline): then work that it left on the GPU ends without a trace."""
     execed: str | None = None
-    """Its command line as a client, if it lives on and executes another program: the CUDA process has ended then, with
-    whatever it had open."""
+    """Its command line as a client, if the process executed another program: this ends the CUDA process, and closes its
+    descriptors."""
 
 
 class ClientCame(msgspec.Struct, frozen=True, tag="client_came"):
-    """A client is on a lane from now on: whom triage may suspect and count as a victim."""
+    """The arrival of a client on a lane: from now on it can be a suspect or a victim."""
 
     domain: str
     lane: str
     uid: int | None = None
-    """Its user, who has a share of what is kept; None in records of old."""
+    """The client's user, for shares of bounded resources; None in old records."""
 
 
 class LaneChanged(msgspec.Struct, frozen=True, tag="lane_changed"):
-    """A lane's control daemon or server came, faulted or ended."""
+    """A lane's control daemon or server started, faulted or ended."""
 
     domain: str
     lane: str
     state: str
     reason: str
     servers: tuple[int, ...] | None = None
-    """Pids of its servers then; None in records of old."""
+    """Pids of its servers at that time; None in old records."""
 
 
 class DeviceHealth(msgspec.Struct, frozen=True, tag="device_health"):
-    """ECC, row-remap, retired-page or recovery-action news of a whole GPU."""
+    """A change of a GPU's ECC, row-remap, retired-page or recovery-action state."""
 
     what: str
     value: int
@@ -174,7 +174,7 @@ class DeviceHealth(msgspec.Struct, frozen=True, tag="device_health"):
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
-    """A sensor knows that it missed ``count`` observations (-1: an unknown number)."""
+    """A sensor missed ``count`` observations (-1: an unknown number)."""
 
     count: int
 
@@ -196,19 +196,19 @@ Observation = (
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """One observation: when, on which GPU, what, about whom if it says, and how far that can be trusted."""
+    """One observation: its times, its GPU, its content, and the process that it names, with the trust in that."""
 
     source: Source
     observed_at: float
     what: Observation
     happened_at: float | None = None
-    """When it happened, if the source says more than when it was seen."""
+    """When it happened, if the source tells."""
     uncertainty: float = 0.0
     """Seconds by which ``happened_at`` may be off, either way."""
     gpu: str | None = None
-    """PCI address as the kernel log has it (``0000:18:00``), or None if the source does not say."""
+    """PCI address in the kernel log's form (``0000:18:00``), or None if the source does not tell."""
     process: ProcessKey | None = None
-    """The process the observation is about, if the source names one that lives or lived under our eyes."""
+    """The process that the observation is about, if the source names one that the guard knows or knew."""
     trust: Trust = Trust.NONE
     serial: str = ""
-    """The source's own number for it (kernel log sequence, queue index): the same observation is never taken twice."""
+    """The source's own number for it (kernel log sequence, queue index), which identifies copies of one observation."""

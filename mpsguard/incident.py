@@ -1,4 +1,4 @@
-"""Incidents: evidence that belongs together, with a verdict."""
+"""Incidents: the verdicts on faults, with their evidence."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ from mpsguard.model import ProcessKey
 
 
 class FaultClass(StrEnum):
-    """What the evidence says it was, not what an application saw."""
+    """The class of a fault according to the evidence, not to an application's error."""
 
     MMU = "mmu"
     SM = "sm"
@@ -20,18 +20,18 @@ class FaultClass(StrEnum):
 
 
 class Confidence(StrEnum):
-    """How sure the verdict on the culprit is."""
+    """The confidence in the verdict on the culprit."""
 
     PROVEN = "proven"
-    """Evidence that can be of no other process."""
+    """The evidence can only be of this process."""
     LIKELY = "likely"
-    """A source that has been right so far, and nothing against it."""
+    """The source has been right so far, and no evidence contradicts it."""
     UNKNOWN = "unknown"
-    """Candidates at most; `Incident.reason` says why no more is known."""
+    """There are candidates at most; `Incident.reason` says why no more is known."""
 
 
 class Ground(StrEnum):
-    """The kind of evidence that names a culprit. `mpsguard.triage.grounds` says what each is worth."""
+    """The kind of evidence that names a culprit. `mpsguard.triage.grounds` has the worth of each."""
 
     UVM_QUEUE = "uvm_queue"
     UVM_QUEUE_NEWCOMER = "uvm_queue_newcomer"
@@ -52,12 +52,12 @@ class Ground(StrEnum):
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """A process in an incident. ``process`` is None where only a pid was seen and nobody knows whose it was."""
+    """A process in an incident. ``process`` is None if only a pid is known."""
 
     pid: int
     process: ProcessKey | None
     client: bool
-    """Whether it is (or was) a client of a lane of ours."""
+    """Whether it is, or was, a client of one of the guard's lanes."""
 
 
 class Incident(msgspec.Struct, frozen=True):
@@ -65,26 +65,26 @@ class Incident(msgspec.Struct, frozen=True):
 
     fault_class: FaultClass
     began: float
-    """When the first thing in it happened."""
+    """Time of its first event."""
     ended: float
-    """When the last thing in it was observed, so far."""
+    """When its last event so far was observed."""
     gpu: str | None
     lane: str | None
-    """That of all clients concerned; None if they are of several, or there is none."""
+    """The lane of all clients involved; None if they are on several, or there is none."""
     culprit: Suspect | None
     candidates: tuple[Suspect, ...]
-    """Who it may have been, where the culprit is not known."""
+    """The processes that may have caused it, if the culprit is not known."""
     victims: tuple[Suspect, ...]
-    """Clients of the lane that the fault hit, or that stood in its way."""
+    """The clients that the fault hit."""
     confidence: Confidence
     reason: str
-    """One sentence: what the verdict rests on, or why there is none."""
+    """One sentence: the basis of the verdict, or why the culprit is not known."""
     xids: tuple[int, ...]
     evidence: tuple[Evidence, ...]
-    """In the order in which things happened."""
+    """In order of time."""
     work_in_flight: bool | None = None
-    """Of class PROCESS: whether the client's work ran on past its end; None while that cannot be known yet."""
+    """For class PROCESS: whether the client's work continued after its end; None while that is not known."""
     ground: Ground | None = None
-    """The kind of evidence that names the culprit; None where nobody is named, and in records of old."""
+    """The kind of evidence that names the culprit; None if none is named, and in old records."""
     revision: int = 1
-    """The how manieth verdict on this incident it is, counted from 1."""
+    """The number of this verdict on the incident, counted from 1."""

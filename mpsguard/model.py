@@ -1,6 +1,6 @@
-"""The nouns of mpsguard as frozen types; imports nothing of the project.
+"""The basic terms of mpsguard as frozen types; this module imports nothing of the project.
 
-The words are those of docs/architecture.md. Times are UNIX seconds (``time.time()``) unless a name says otherwise.
+docs/architecture.md explains the terms. Times are UNIX seconds (``time.time()``) unless stated otherwise.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """Who sent a message, as the kernel vouches for it (``struct ucred``)."""
+    """The sender of a message, verified by the kernel (``struct ucred``)."""
 
     pid: int
     uid: int
@@ -18,7 +18,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class ProcessKey(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
-    """One process for all time: a pid alone is recycled, a pid with its start time is not.
+    """The unique identity of a process: a pid is reused, a pid with its start time is not.
 
     ``start_ticks`` is field 22 of ``/proc/PID/stat``: clock ticks after boot.
     """
@@ -26,12 +26,12 @@ class ProcessKey(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     pid: int
     start_ticks: int
     execs: int = 0
-    """How often it has executed another program while it was a client: each time the CUDA process ended, and what
-    comes later under the same pid and start time is another one."""
+    """How often it has executed another program while it was a client. Each time, its CUDA process ended; a later
+    client with the same pid and start time is a different one."""
 
     @property
     def process(self) -> "ProcessKey":
-        """The process as /proc knows it, whatever program it executes."""
+        """The identity of the process in /proc, regardless of the program that it executes."""
         return ProcessKey(self.pid, self.start_ticks)
 
     def __str__(self) -> str:
@@ -39,25 +39,25 @@ class ProcessKey(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
 
 class Client(msgspec.Struct, frozen=True):
-    """A process that came through a public pipe directory, or was found on a lane when the guard started."""
+    """A process that connected through a public pipe directory, or was found on a lane."""
 
     process: ProcessKey
     uid: int
     gid: int
     command: str
-    """Command line, made printable and cut; the client's own words, never to be trusted."""
+    """Command line, made printable and cut; it is untrusted."""
     cgroup: str
     container: str | None
-    """Container id taken from the cgroup path, if it has one."""
+    """Container id from the cgroup path, if it has one."""
     gpus: str | None
     """``CUDA_VISIBLE_DEVICES`` of the client's environment at start, if set."""
     domain: str
     lane: str
     connected_at: float
     adopted: bool = False
-    """True if this guard did not see the client come but found it on an adopted lane."""
+    """Whether this guard found the client on an adopted lane."""
     unbrokered: bool = False
-    """True if it came to the lane past this guard, while it served."""
+    """Whether it connected to the lane without this guard, while the guard was running."""
     pipe_directory: str | None = None
     """``CUDA_MPS_PIPE_DIRECTORY`` of the client's environment at start, if set."""
     program: str | None = None
@@ -65,22 +65,22 @@ class Client(msgspec.Struct, frozen=True):
 
 
 class LaneState(StrEnum):
-    """What the evidence says of a lane."""
+    """The state of a lane."""
 
     INITIALIZING = "INITIALIZING"
-    """The control daemon or a server is coming up."""
+    """The control daemon or a server is starting."""
     ACTIVE = "ACTIVE"
-    """The control daemon answers and no server of it is in another state."""
+    """The control daemon answers, and none of its servers is in another state."""
     FAULT = "FAULT"
-    """A server is tearing down after a fatal GPU error: a client that came now would get error 807."""
+    """A server is tearing down after a fatal GPU error: a client that connects now would get error 807."""
     DOWN = "DOWN"
     """There is no control daemon."""
     UNKNOWN = "UNKNOWN"
-    """The control daemon lives but did not answer in time, or answered what nobody understands."""
+    """The control daemon lives, but did not answer in time, or its answer is not understood."""
 
 
 TOLD_TO_QUIT: Final = "told to quit"
-"""Why a lane is DOWN that was told to quit: its end is no failure."""
+"""The reason of a lane that is DOWN after a `quit` command: its end is no failure."""
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -88,13 +88,13 @@ class Server(msgspec.Struct, frozen=True):
 
     process: ProcessKey
     state: str
-    """The vendor's word: ACTIVE, FAULT, INITIALIZING, or what a later driver may add."""
+    """The vendor's term: ACTIVE, FAULT, INITIALIZING, or one of a later driver."""
 
 
 class LaneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of a control daemon that are lost when it dies, and that the guard keeps and replays.
+    """Settings of a control daemon, which are lost when it ends; the guard stores and replays them.
 
-    They are the vendor's ``set_default_*`` commands; what is None (or absent) is left at the vendor's default.
+    They are the vendor's ``set_default_*`` commands; a setting that is None (or absent) has the vendor's default.
     """
 
     active_thread_percentage: float | None = None
@@ -106,7 +106,7 @@ class LaneSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LaneReport(msgspec.Struct, frozen=True):
-    """A lane at one moment: its state and the evidence for it."""
+    """The state of a lane at one time, and the reason for it."""
 
     name: str
     domain: str
@@ -121,5 +121,5 @@ class LaneReport(msgspec.Struct, frozen=True):
     starts: int = 0
     """How often this guard started the control daemon."""
     flapping: bool = False
-    """The restart limit was reached; no further start before the window has passed."""
+    """Whether the restart limit was reached: then there is no further start before the window has passed."""
     settings: LaneSettings = LaneSettings()

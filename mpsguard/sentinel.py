@@ -1,9 +1,9 @@
-"""The sentinel: an idle CUDA process on a lane, whose GPU core dump tells where an SM stopped, whosever kernel it was.
+"""The sentinel: an idle CUDA process on a lane. Its GPU core dump tells where an SM stopped, in any client's kernel.
 
-A program of its own (the guard has no CUDA): ``python sentinel.py``, standard library alone. The guard sets its
-environment: the lane's pipe directory, and the driver's own variables for GPU core dumps. It makes a context on every
-GPU that it sees, says ``ready``, and does nothing from then on. The driver writes the dump in a thread of its own when
-an SM of the GPU faults. It ends when its standard input does, and so also when the guard dies.
+It is a separate program, because the guard does not use CUDA: ``python sentinel.py``, with the standard library alone.
+The guard sets its environment: the lane's pipe directory, and the driver's own variables for GPU core dumps. It creates
+a context on every visible GPU, prints ``ready``, and then waits. When an SM of the GPU faults, the driver writes the
+dump in a thread of this process. The sentinel ends at the end of its standard input, and so also when the guard dies.
 """
 
 import ctypes
@@ -13,11 +13,11 @@ import sys
 from typing import Final, NoReturn
 
 LARGEST_CORE: Final = 64 << 20
-"""Bytes that it can write at most; a dump of an idle process without its memory has 0.25 MB (H200, 580.159.04)."""
+"""Most bytes of a dump; that of an idle process without its memory has 0.25 MB (H200, 580.159.04)."""
 
 
 def main() -> NoReturn:
-    """Exit status 0 at the end of standard input, 1 with one line if CUDA cannot be used."""
+    """Exit with status 0 at the end of standard input, or with 1 and one line if CUDA cannot be used."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_CORE, LARGEST_CORE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -35,7 +35,7 @@ def main() -> NoReturn:
     sys.stdout.flush()
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    # Not through CUDA's own clean-up: after a fault its calls may never return.
+    # Skip CUDA's own clean-up: after a fault its calls may never return.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""asyncio tasks: those that belong to one owner, and their end."""
+"""asyncio tasks: sets of tasks with one owner, and their cancellation."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def end_tasks(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel ``tasks`` in their order and wait until each is over. What came of them is left to the caller."""
+    """Cancel ``tasks`` in order and wait until all are done. The caller handles their results."""
     ending = list(tasks)
     for task in ending:
         task.cancel()
@@ -26,21 +26,21 @@ class TaskSet:
         return len(self._tasks)
 
     def __iter__(self) -> Iterator[asyncio.Task[Any]]:
-        """Those that are not done; they may leave the set meanwhile."""
+        """Iterate over the running tasks, which may leave the set meanwhile."""
         return iter(list(self._tasks))
 
     def spawn(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Start a task, which belongs to the set."""
+        """Start a task in the set."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self.add(task)
         return task
 
     def add(self, task: asyncio.Task[Any]) -> None:
-        """Take over a task that runs already."""
+        """Add a running task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> None:
-        """Wait until none is left, those that are spawned meanwhile included."""
+        """Wait until no task is left, including those that are spawned meanwhile."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))

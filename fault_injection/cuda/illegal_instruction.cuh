@@ -1,4 +1,4 @@
-// A kernel whose machine code is no code: compiled by the driver, overwritten in the ELF file, then loaded.
+// A kernel with invalid machine code: compiled by the driver, overwritten in the ELF file, then loaded.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A CUDA client whose kernel runs for a while and then traps, whether or not its process still lives.
+// A CUDA client with a kernel that runs for a while and then traps, whether or not its process still lives.
 //
 //   late_trap SECONDS
 //

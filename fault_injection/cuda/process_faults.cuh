@@ -13,7 +13,7 @@
 
 namespace faults::process {
 
-constexpr double kInFlight = 1.0;  // seconds, by default: the kernel of a dead process holds up nobody for longer
+constexpr double kInFlight = 1.0;  // seconds, by default: a dead process' kernel delays the others no longer than this
 constexpr double kEndless = 30.0;  // the harness ends the process long before; if the harness is gone, this does
 constexpr size_t kHoard = size_t{512} << 20;  // more than the memory cgroup of the harness has, less than hurts a machine
 

@@ -8,7 +8,7 @@
 //   --past N       access the byte N behind its end (default 0: the first one; rounded down to a multiple of 4)
 //   --before N     access the byte N before its start
 //   --access       what the kernel does (default write)
-//   --by           who allocates: cudaMalloc, cuMemAlloc or cudaMallocAsync (default runtime); the last in memory that
+//   --by           the allocator: cudaMalloc, cuMemAlloc or cudaMallocAsync (default runtime); the last in memory that
 //                  was freed before
 //   --busy S       the same kernel then runs on for S seconds, so that the program can be ended in its middle
 //   --controlled   wait for a line on standard input before the access

@@ -1,4 +1,4 @@
-"""GPU core dumps: files that anybody may put where the guard looks for them."""
+"""GPU core dumps: files that any user may put where the guard looks for them."""
 
 import os
 import struct

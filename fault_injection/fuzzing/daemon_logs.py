@@ -1,4 +1,4 @@
-"""server.log and control.log: every user whose program has the file may write to it."""
+"""server.log and control.log: any user with a program that has the file open may write to it."""
 
 import os
 from pathlib import Path

@@ -60,7 +60,7 @@ class Words(Surface[bytes]):
         return changed(chance, _WORDS[index(chance, len(_WORDS))], _WORDS)
 
     def feed(self, case: bytes) -> None:
-        """Decode it as whatever it could be meant for."""
+        """Decode it as each kind of word."""
         for decode in (
             mps_protocol.check_greeting,
             mps_protocol.peer_kind,
@@ -91,11 +91,11 @@ class Said(msgspec.Struct, frozen=True):
     data: bytes
     descriptors: int = 0
     under: Credentials | None = None
-    """Whose credentials it has; None: the sender's own."""
+    """The credentials it is sent with; None: the sender's own."""
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """What both sides of a relay say; all of it is there before anybody reads."""
+    """The packets of both sides of a relay; all are sent before any is read."""
 
     peer: tuple[Said, ...]
     lane: tuple[Said, ...] | None
@@ -107,7 +107,7 @@ _OTHERS: Final = (Credentials(1, 0, 0), Credentials(1, 65534, 65534))
 _DESCRIPTORS: Final = (1, 2, 17, 60)
 """With a packet: more than are ever taken, and of a few packets no more than may be in flight."""
 _MOST_BYTES: Final = 24_000
-"""Of a packet: eight of them fit into a socket's queue, so that nobody waits for room."""
+"""Most bytes of a packet: eight of them fit into a socket's queue, so that no sender waits for room."""
 _DEADLINE: Final = 5.0
 
 

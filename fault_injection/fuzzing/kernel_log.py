@@ -1,4 +1,4 @@
-"""The kernel log: records whose text holds names of programs, and words of the GPU's firmware."""
+"""The kernel log: records with names of programs, and text of the GPU's firmware."""
 
 import os
 from pathlib import Path

@@ -35,4 +35,4 @@ IN_PROCESS: Final[Mapping[str, type[Surface[Any]]]] = {
         proc_files.ProcFiles,
     )
 }
-"""Those whose code runs in the worker itself."""
+"""Surfaces with code that runs in the worker itself."""

@@ -36,7 +36,7 @@ _TABLES: Final = {slots: _table(slots) for slots in (*_SLOTS, _FULL)}
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table, how many bytes of it are there at a second look, and where somebody accessed memory."""
+    """A table, its contents at a second read, and the address of an access."""
 
     contents: bytes
     later: bytes | None

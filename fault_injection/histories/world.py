@@ -1,4 +1,4 @@
-# long: one world, whose events share its state
+# long: one world, with state that all its events share
 """A world in which things go wrong: lanes, clients, programs beside MPS, and all that the sensors say of it.
 
 Evidence follows what was measured under MPS (H200, driver 580.159.04; docs/architecture.md, docs/faults.md) and what a
@@ -50,10 +50,10 @@ class Lane:
         self.ghosts: list[ProcessKey] = []
         """Ended, but with work or a process that can still do something."""
         self.left: tuple[int, ProcessKey] | None = None
-        """A page, and the ended client whose work will fault there again."""
+        """A page, and the ended client with work that will fault there again."""
         self.sentinel = False
         self.torn_down: set[ProcessKey] = set()
-        """Clients that live, but whose GPU work has ended for good."""
+        """Living clients with GPU work that has ended for good."""
         self.recovers_at = 0.0
         """Clients that come before wait."""
 
@@ -249,7 +249,7 @@ class World:
             self._left_work(at, lane, process)
 
     def _left_work(self, at: float, lane: Lane, process: ProcessKey) -> None:
-        """Work goes on without its address space: the server notices if another client is there, or nobody does."""
+        """Let work continue without its address space: the server notices only if another client is there."""
         page = self.chance.choice(PAGES)
         if lane.clients:
             self.xid(at + 0.15, 31, self.chance.choice(list(lane.clients)).pid, lane.gpu, page)
@@ -345,7 +345,7 @@ class World:
         lane.server += 10
 
     def quits(self, at: float, lane: Lane) -> None:
-        """An orderly end of a lane that nobody is on."""
+        """Let a lane without clients end in order."""
         if not lane.clients and not lane.ghosts:
             self.say(at, Source.LANE, LaneChanged("default", lane.name, "DOWN", TOLD_TO_QUIT, ()))
             lane.left = None
@@ -362,7 +362,7 @@ class World:
         self.then(at + self.chance.choice((0.005, 0.1)), lambda then: self._teardown(then, lane, None))
 
     def _teardown(self, at: float, lane: Lane, spared: ProcessKey | None) -> None:
-        """The server says whom it tears down, and cleans up when they have gone."""
+        """Let the server log the clients that it tears down, and clean up after their end."""
         lane.torn_down |= set(lane.clients)
         lane.recovers_at = at + self.chance.uniform(0.3, 1.0)
         self.server(at, lane, "fault_begins")

@@ -65,7 +65,7 @@ static void fill_packet(u32 *packet, const struct mock_stalled_access *access, u
 	packet[4] = (u32)ktime_get_ns();
 	packet[5] = 0;
 	packet[6] = engine;
-	smp_wmb();	/* whoever sees the packet valid sees the rest of it */
+	smp_wmb();	/* a reader that sees the packet valid sees the rest of it */
 	packet[7] = last_word | PACKET_REPLAYABLE_ENABLED | PACKET_VALID;
 }
 
@@ -105,7 +105,7 @@ static void finish(struct mock_stalled_access *access, enum mock_ending ending)
 	wake_up_all(&finished_queue);
 }
 
-/* Free what has finished and nobody waits for. */
+/* Free the finished accesses that are abandoned. */
 static void reap(void)
 {
 	struct mock_stalled_access *each, *next;

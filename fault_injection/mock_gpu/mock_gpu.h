@@ -60,7 +60,7 @@ struct mock_allocation {
 	u32 id;
 };
 
-/* A channel of UVM itself, whose pushbuffer the engine interprets. */
+/* A channel of UVM itself, with a pushbuffer that the engine interprets. */
 struct mock_internal_channel {
 	struct list_head node;
 	struct mock_vas *vas;
@@ -81,7 +81,7 @@ struct mock_stalled_access {
 	struct mock_user_channel *channel;
 	bool faulted;
 	bool finished;
-	bool abandoned;		/* its process is gone: freed by whoever finishes it */
+	bool abandoned;		/* its process is gone: freed when it is finished */
 };
 
 extern struct list_head mock_user_channels;

@@ -1,8 +1,8 @@
 """The simulated control daemon: one thread, one poll loop, blocking handshakes.
 
 Like the vendor's (driver 580.159.04) it reads a new connection's credentials, a client's last acknowledgement, a
-starting server's registration and a server's answers with blocking calls: whoever is silent at such a point holds up
-everybody. The guard exists to keep strangers away from these points, so the simulation keeps them.
+starting server's registration and a server's answers with blocking calls: a peer that is silent at such a point blocks
+all others. The guard exists to keep untrusted peers away from these points, so the simulation has them.
 """
 
 import os
@@ -28,11 +28,11 @@ class Waiting:
     """A client that was held back because no server serves its user yet."""
 
     channel: Channel
-    who: Identity
+    identity: Identity
 
 
 class ControlDaemon:
-    """What stands behind the sockets of one pipe directory."""
+    """The control daemon of one pipe directory."""
 
     def __init__(self, directory: PipeDirectory, log: Log, *, multiuser: bool) -> None:
         self.script = Script(directory.root)
@@ -49,11 +49,11 @@ class ControlDaemon:
         self._watch(privileged.fileno(), lambda: self._accept(privileged, privileged=True))
 
     def say(self, text: str) -> None:
-        """One line in control.log."""
+        """Write one line to control.log."""
         self.log.say(Origin.CONTROL, text)
 
     def run(self) -> Session:
-        """Serve until somebody said `quit` and the servers are gone; whoever said it still waits for the answer."""
+        """Serve until a `quit` command and the end of all servers; return its session, which waits for the answer."""
         while True:
             if self._quitter is not None and self._quitter.settled and not self.fleet.servers:
                 return self._quitter
@@ -68,7 +68,7 @@ class ControlDaemon:
                     self.fleet.kill(server)
 
     def quit(self, session: Session, timeout: int | None) -> None:
-        """Shut down: at once where idle, else when the clients are gone or the time is up."""
+        """Shut down: at once if idle, else when the clients are gone or the time is up."""
         self._quitter = session
         if timeout is not None:
             self.say(f"quit command issued with timeout of {timeout}")
@@ -80,19 +80,19 @@ class ControlDaemon:
             self.fleet.retire(server)
 
     def quitting(self) -> bool:
-        """Whether `quit` was said."""
+        """Return whether a `quit` command was received."""
         return self._quitter is not None
 
     def schedule(self) -> None:
-        """Serve who can be served; the user of the first who cannot decides which server comes next."""
+        """Serve the clients that can be served; the user of the first other one decides which server starts next."""
         waiting, self.pending = self.pending, []
         for one in waiting:
-            server = self.fleet.serving(one.who.uid)
+            server = self.fleet.serving(one.identity.uid)
             if server is not None and server.link is not None:
                 self._introduce(one.channel, server.link)
             else:
                 self.pending.append(one)
-        uid = self.pending[0].who.uid if self.pending else self.fleet.next_wanted()
+        uid = self.pending[0].identity.uid if self.pending else self.fleet.next_wanted()
         if uid is not None and not self.quitting():
             self.fleet.make_way(uid)
         for server in self.fleet.servers:
@@ -100,7 +100,7 @@ class ControlDaemon:
                 self._watch(server.pidfd, lambda server=server: self._bury(server))  # type: ignore[misc]
 
     def crash(self, victim: str) -> None:
-        """Die, or let the servers die, because the script says so."""
+        """Kill the daemon or its servers, as the script demands."""
         if victim == "daemon":
             os.kill(os.getpid(), signal.SIGKILL)
         for server in self.fleet.servers:
@@ -122,11 +122,11 @@ class ControlDaemon:
         self.say("Accepting connection...")
         connection, _address = listener.accept()
         channel = Channel(connection)
-        who = self._identify(channel)
-        if who is None or (privileged and who.uid not in (0, os.geteuid())):
+        identity = self._identify(channel)
+        if identity is None or (privileged and identity.uid not in (0, os.geteuid())):
             self.say(
                 "User did not send valid credentials"
-                if who is None
+                if identity is None
                 else "Unable to accept priviliged connection from other user"
             )
             channel.close()
@@ -136,12 +136,12 @@ class ControlDaemon:
                 self.say("Unable to read new connection type information")
                 channel.close()
             case Peer.SERVER:
-                self._register(channel, who)
+                self._register(channel, identity)
             case Peer.CLIENT | Peer.DEBUGGEE:
-                self._client(channel, who)
+                self._client(channel, identity)
             case Peer.UI:
                 self.say("NEW UI")
-                session = Session(self, channel, who)
+                session = Session(self, channel, identity)
                 self._watch(channel.fileno(), session.serve)
             case _:
                 self.say("Unknown type of connection")
@@ -156,17 +156,17 @@ class ControlDaemon:
             os.close(fd)
         return message.sender if message.data == CREDENTIALS else None
 
-    def _client(self, channel: Channel, who: Identity) -> None:
-        greeting = f"NEW CLIENT {who.pid} from user {who.uid}: "
+    def _client(self, channel: Channel, identity: Identity) -> None:
+        greeting = f"NEW CLIENT {identity.pid} from user {identity.uid}: "
         if self._quitter is not None:
             self.say("The MPS control daemon is shutting down")
             channel.close()
-        elif (server := self.fleet.serving(who.uid)) is not None and server.link is not None:
+        elif (server := self.fleet.serving(identity.uid)) is not None and server.link is not None:
             self.say(greeting + "Server already exists")
             self._introduce(channel, server.link)
         else:
             self.say(greeting + "Server is not ready, push client to pending list")
-            self.pending.append(Waiting(channel, who))
+            self.pending.append(Waiting(channel, identity))
             self.schedule()
 
     def _introduce(self, channel: Channel, link: Link) -> None:
@@ -179,17 +179,17 @@ class ControlDaemon:
             channel.receive_int()
         channel.close()
 
-    def _register(self, channel: Channel, who: Identity) -> None:
-        server = self.fleet.find(who.pid)
+    def _register(self, channel: Channel, identity: Identity) -> None:
+        server = self.fleet.find(identity.pid)
         status, _shared_memory = REGISTRATION.unpack(channel.receive().data.ljust(REGISTRATION.size, b"\xff"))
         if server is None or status != 0:
-            self.say(f"NEW SERVER {who.pid}: Ignoring connection from user")
+            self.say(f"NEW SERVER {identity.pid}: Ignoring connection from user")
             channel.close()
             return
         channel.send(PERCENTAGE.pack(self.defaults.percentage))
         channel.send_int64(0)
         channel.send_int(self.defaults.priority)
-        self.say(f"NEW SERVER {who.pid}: Ready")
+        self.say(f"NEW SERVER {identity.pid}: Ready")
         link = Link(channel)
         for device, limit in self.defaults.pinned_limits.items():
             link.set_pinned_limit(device, limit_in_bytes(limit) or 0)
@@ -200,7 +200,7 @@ class ControlDaemon:
 
     def _bury(self, server: Server) -> None:
         if not self.fleet.bury(server, self.forget):
-            for waiting in [one for one in self.pending if self.fleet.multiuser or one.who.uid == server.uid]:
+            for waiting in [one for one in self.pending if self.fleet.multiuser or one.identity.uid == server.uid]:
                 waiting.channel.close()
                 self.pending.remove(waiting)
         self.schedule()

@@ -1,7 +1,7 @@
-"""A stand-in for libcuda: how a CUDA process reaches an MPS server, and what it hears from it.
+"""A simulation of libcuda: how a CUDA process connects to an MPS server, and what it receives from it.
 
-Connections and their order as seen on driver 580.159.04: a probe that says nothing, one for `cuInit`, one for each
-context. Where `control` cannot be connected, the process runs without MPS and nobody is told.
+Connections and their order as seen on driver 580.159.04: a silent probe, one for `cuInit`, one for each context. If
+`control` cannot be connected, the process runs without MPS and without an error.
 """
 
 import ctypes

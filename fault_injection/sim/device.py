@@ -1,7 +1,7 @@
 """The simulated GPU as one MPS server sees it: contexts, kernels in flight, fatal faults and their aftermath.
 
 Order of events and log lines as seen on driver 580.159.04: a fatal fault stops all work, the server notices (FAULT, new
-clients refused with 807), everybody is told, and when the last old context is gone the server context is made anew.
+clients refused with 807), all clients get an error, and after the last old context the server context is created anew.
 """
 
 import heapq
@@ -94,7 +94,7 @@ class Device:
             self._say("Client termination failed with invalid device context.")
             return CudaError.INVALID_CONTEXT
         for context in found:
-            # The answer 0 says that the work is off the GPU: a client that ends before it hears of it hurts nobody.
+            # The answer 0 means that the work is off the GPU: a client that ends before it gets its error does no harm.
             context.failed = context.failed or CudaError.MPS_CLIENT_TERMINATED
             self.after(_TERMINATION_S, lambda context=context: self._end(context))  # type: ignore[misc]
         return CudaError.SUCCESS
@@ -113,7 +113,7 @@ class Device:
         reset = "Worker is in reset. " if self.fault and left else ""
         self._say(f"Client {context} exiting. {reset}Number of active client contexts is {left}.")
         if context.in_flight and not context.failed:
-            context.in_flight = False  # nobody is left to hear of its end
+            context.in_flight = False  # no client is left to get its result
             if not self._spares():
                 self.fail(gpu.CRASH, context)
         self._renew()

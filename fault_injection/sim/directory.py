@@ -44,7 +44,7 @@ class PipeDirectory:
 
     @property
     def control(self) -> Path:
-        """The socket for everybody."""
+        """The public socket."""
         return self.root / "control"
 
     def listen(self) -> tuple[socket.socket, socket.socket]:

@@ -1,7 +1,7 @@
 """The simulated GPU: its name, its faults, its memory.
 
-What a fault does comes from the numbered faults (`fault_injection/faults.toml`): which error the culprit sees, which
-one everybody else sees, and when.
+The effects of a fault come from the numbered faults (`fault_injection/faults.toml`): the errors of the culprit and of
+the other clients, and their delays.
 """
 
 import os

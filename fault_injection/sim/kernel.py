@@ -1,7 +1,6 @@
-"""What a simulated client says to its server: `run this kernel`; the answer is an int32, a CUDA error or 0.
+"""The message of a simulated client to its server, `run this kernel`; the answer is an int32, a CUDA error or 0.
 
-This part is the simulation's own. The vendor's client and server share memory here, and nothing of it is visible to
-anybody else.
+This part is the simulation's own: the vendor's client and server share memory here, which no other process sees.
 """
 
 import struct

@@ -1,6 +1,6 @@
-"""The logs: everybody writes records into the FIFO `log`, the daemon turns them into lines of two files.
+"""The logs: all processes write records into the FIFO `log`, and the daemon turns them into lines of two files.
 
-Record and line format as seen on driver 580.159.04; what the control daemon says goes to control.log, the rest to
+Record and line format as seen on driver 580.159.04; records of the control daemon go to control.log, all others to
 server.log.
 """
 
@@ -19,7 +19,7 @@ _STOP = 0xEDCBA000
 
 
 class Origin(IntEnum):
-    """Who speaks; the low byte of a record's first word."""
+    """The kind of process that wrote a record; the low byte of its first word."""
 
     CONTROL = 0
     SERVER = 1

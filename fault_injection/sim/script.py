@@ -47,7 +47,7 @@ class Script:
         self._set("fault", until=_until(seconds))
 
     def spare_crashes(self) -> None:
-        """Let the kernels of clients that are gone end by themselves, as if somebody kept their address space."""
+        """Let the kernels of ended clients end by themselves, as if their address spaces were kept."""
         self._set("spare", until=None)
 
     def drop_handshakes(self) -> None:
@@ -59,7 +59,7 @@ class Script:
         self._set("legacy535")
 
     def clear(self, point: str | None = None) -> None:
-        """Take back one point, or all of them; whoever hangs there goes on."""
+        """Clear one point, or all of them; processes that hang there continue."""
         if point is None:
             for path in self._directory.glob("*.json"):
                 path.unlink(missing_ok=True)

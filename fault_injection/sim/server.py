@@ -32,7 +32,7 @@ class _Stage(IntEnum):
 
 
 class Newcomer:
-    """A client whose socket the daemon handed over, not admitted yet."""
+    """A client that the daemon has handed over, and that is not admitted yet."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel

@@ -26,10 +26,10 @@ _END = struct.pack("i", 1)
 class Session:
     """A UI that the daemon listens to."""
 
-    def __init__(self, daemon: ControlDaemon, channel: Channel, who: Identity) -> None:
+    def __init__(self, daemon: ControlDaemon, channel: Channel, identity: Identity) -> None:
         self._daemon = daemon
         self._channel = channel
-        self._who = who
+        self._identity = identity
         self._waits_for_quit = False
         self.settled = False
 
@@ -74,15 +74,15 @@ class Session:
         command = TABLE.get(name)
         if command is None or (self._daemon.legacy535 and name in AFTER_535):
             yield f'Unknown command "{name}"'
-        elif command.setter and self._who.uid not in (0, os.geteuid()):
-            yield refusal(self._who.uid)
+        elif command.setter and self._identity.uid not in (0, os.geteuid()):
+            yield refusal(self._identity.uid)
             yield from command.denied
         else:
             daemon = self._daemon
             yield from command.run(Call(arguments, daemon.fleet, daemon.defaults, daemon.say))
 
     def _quit(self, arguments: list[str]) -> None:
-        if self._who.uid not in (0, os.geteuid()):
+        if self._identity.uid not in (0, os.geteuid()):
             self._reply("Not enough privilege to execute quit command")
             return
         self._waits_for_quit = True

@@ -147,7 +147,7 @@ class SimulatedStack:
         return client
 
     def daemon_pid(self) -> int:
-        """Who holds the lock of the pipe directory; ProcessLookupError when nobody does."""
+        """Return the pid that holds the lock of the pipe directory; raise ProcessLookupError if there is none."""
         fd = os.open(self.pipes / "control_lock", os.O_RDWR | os.O_CLOEXEC)
         try:
             held = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))

@@ -22,7 +22,7 @@ _ANCILLARY = socket.CMSG_SPACE(_UCRED.size) + socket.CMSG_SPACE(16 * _INT.size)
 
 
 class Peer(IntEnum):
-    """The int32 behind the credentials: who is calling."""
+    """The kind of a peer: the int32 after the credentials."""
 
     SERVER = 1
     CLIENT = 2
@@ -32,7 +32,7 @@ class Peer(IntEnum):
 
 
 class Identity(NamedTuple):
-    """Who sent a message, as the kernel vouches for it (SCM_CREDENTIALS)."""
+    """The sender of a message, verified by the kernel (SCM_CREDENTIALS)."""
 
     pid: int
     uid: int
@@ -56,7 +56,7 @@ class Channel:
 
     @classmethod
     def connect(cls, path: str) -> Self:
-        """Open a connection; OSError where nobody listens."""
+        """Open a connection; raise OSError if no process listens."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:
             sock.connect(path)
@@ -88,7 +88,7 @@ class Channel:
         return True
 
     def send_credentials(self) -> bool:
-        """Say who is calling; the identity is this process's own."""
+        """Send this process's own credentials."""
         own = _UCRED.pack(os.getpid(), os.getuid(), os.getgid())
         try:
             self._sock.sendmsg([CREDENTIALS], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, own)], socket.MSG_NOSIGNAL)

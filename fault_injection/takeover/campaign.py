@@ -15,7 +15,7 @@ _LOG_LINES: Final = 40
 
 
 class Failure(NamedTuple):
-    """A schedule that somebody noticed."""
+    """A schedule with a fault that a client noticed."""
 
     number: int
     schedule: Schedule
@@ -24,7 +24,7 @@ class Failure(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What some schedules came to. After a failure the rest of them is not run: their world is not as it was."""
+    """The result of some schedules. After a failure the rest is not run, because it changed their world."""
 
     done: int
     faults: Counter[str]

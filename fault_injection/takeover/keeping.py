@@ -1,4 +1,4 @@
-"""What the simulated server leaves its work with: a session of the vault, or nobody."""
+"""Where the simulated server keeps its work: in a session of the vault, or nowhere."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from mpsguard import client
 
 
 class Keeping(Protocol):
-    """What the server needs of `mpsguard.client.Session`, which says what each is for."""
+    """The part of `mpsguard.client.Session` that the server needs; its methods are explained there."""
 
     def create(self, name: str, chunks: Sequence[client.Chunk]) -> object:
         """Give memory away for keeping."""
@@ -29,13 +29,13 @@ class Keeping(Protocol):
 
 
 class Alone:
-    """No session: whatever a process has is over with it."""
+    """No session: all memory and state end with their process."""
 
     def create(self, name: str, chunks: Sequence[client.Chunk]) -> None:
-        """It stays with the process that made it."""
+        """Do nothing: the memory stays with its process."""
 
     def open(self, name: str) -> client.Region:
-        """There is never anything."""
+        """Raise UnknownRegionError: nothing is ever kept."""
         raise client.UnknownRegionError(name)
 
     def ready(self) -> bool:
@@ -43,11 +43,11 @@ class Alone:
         return True
 
     def state(self) -> None:
-        """Nobody was here before."""
+        """Return None: there is no earlier process."""
 
     def publish(self, _state: bytes, /) -> int:
-        """Nobody takes it."""
+        """Discard the state."""
         return 0
 
     def close(self, *, in_order: bool = True) -> None:
-        """There is nothing to give up."""
+        """Do nothing: there is no session."""

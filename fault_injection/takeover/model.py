@@ -1,7 +1,7 @@
 """The simulated model: each token follows from the request and from the cache, so that a lost or torn cache shows.
 
 A cache entry is a checksum of the entry before it (of the prompt, at first); a token is that entry in words, padded to
-the request's width. The whole stream of a request is therefore known to everybody who knows the request.
+the request's width. So the whole stream of a request follows from the request.
 """
 
 import hashlib
@@ -14,19 +14,19 @@ SLOTS: Final = 64
 """Requests that fit into the cache at once."""
 CACHE: Final = SLOTS * MOST_TOKENS * ENTRY
 SKIPPED: Final = b"!skipped\n"
-"""What a client gets instead of the rest of a request that ends whoever works on it."""
+"""What a client gets instead of the rest of a request that ends every process that works on it."""
 _LONGEST_LINE: Final = 128
 
 
 class Request(NamedTuple):
-    """What a client asks for."""
+    """A client's request."""
 
     prompt: str
     tokens: int
     width: int
     """Bytes of a token."""
     poison: int = -1
-    """The token that nobody lives to compute; -1: none."""
+    """The token that ends every process that computes it; -1: none."""
 
     def line(self) -> bytes:
         """As it is sent."""

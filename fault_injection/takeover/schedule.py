@@ -1,4 +1,4 @@
-"""What happens in one run of the simulation: who asks for what, and who is hit where. Made from a seed, printable."""
+"""Schedule of one run of the simulation: the clients' requests, and the faults. Made from a seed, printable."""
 
 import random
 from typing import Final, NamedTuple
@@ -83,7 +83,7 @@ def _asks(chance: random.Random, prompt: str) -> Asks:
 
 
 def _trap(chance: random.Random, *, first: bool) -> Trap:
-    # At first somebody serves; who is promoted, or starts, comes after a first fault.
+    # At first a process serves; promotions and starts follow a first fault.
     points = chance.choice((_ONCE_A_REQUEST, _ONCE_A_STEP, _ONCE_A_STEP))
     if not first:
         points = chance.choice((points, _ONCE_A_TAKEOVER, _ONCE_A_LIFE))

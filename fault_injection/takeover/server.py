@@ -1,8 +1,8 @@
-"""A token server whose GPU is simulated, under `mpsguard run --standby`; written as a real one would be.
+"""A token server with a simulated GPU, under `mpsguard run --standby`; written as a real one would be.
 
-What makes it go on without a seam: a token counts once it is published, and is written to the client only then; the
-bytes that lie behind `stream.written` are computed from the cache again; a request is looked at, and taken out of its
-connection only when it has been answered.
+These rules make a failover seamless: a token counts once it is published, and is written to the client only then; the
+bytes behind `stream.written` are computed from the cache again; a request is only peeked at, and removed from its
+connection after it has been answered.
 """
 
 import mmap
@@ -99,7 +99,7 @@ class Server:
         if published is not None:
             self._state = state.decode(published)
         self._reach(Point.TAKEN)
-        # A request whose connection is not kept any more was answered: it is dropped before the state says so.
+        # A request without a kept connection was answered: it is dropped from the connection before the state.
         known = {tag: known for tag, known in self._state.known.items() if tag in self._sockets}
         in_step = {tag: known[tag].tokens for tag in self._state.in_step if tag in known}
         self._state = State(known, (), self._state.book.died(in_step))
@@ -161,7 +161,7 @@ class Server:
             self._reach(Point.KNOWN)
 
     def _step(self) -> None:
-        """One token for each whose turn it is."""
+        """Compute one token for each request in this turn."""
         turn = self._state.book.next_step(tag for tag, known in self._state.known.items() if not known.complete)
         known, book = dict(self._state.known), self._state.book
         for tag in turn.skip:

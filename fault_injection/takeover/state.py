@@ -27,7 +27,7 @@ class State(msgspec.Struct, frozen=True):
 
     known: dict[int, Known] = {}
     in_step: tuple[int, ...] = ()
-    """Who is being worked on."""
+    """Tags of the requests in the current step."""
     book: PoisonRequestTracker = PoisonRequestTracker()
 
 

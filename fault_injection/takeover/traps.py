@@ -1,7 +1,7 @@
-"""Faults at named points of the server: a file that all processes of a program map says who is to end where.
+"""Faults at named points of the server. All processes of a program map one file, which says where the next one ends.
 
-The traps stand in a row, and only the first that has not gone off is armed; so "the second process, when it has been
-promoted" is the second trap.
+The traps are ordered, and only the first one that has not been triggered is armed; so "the second process, when it has
+been promoted" is the second trap.
 """
 
 import mmap
@@ -28,7 +28,7 @@ class Point(IntEnum):
     TAKEN = 4
     """It was promoted, and has the connections."""
     REPUBLISHED = 5
-    """It has written down whose fault it may have been."""
+    """It has recorded the requests that may have caused the fault."""
     ACCEPTED = 6
     KNOWN = 7
     """A request was published that still lies in its connection."""
@@ -40,7 +40,7 @@ class Point(IntEnum):
     """Half of what is due was written to a client."""
     WRITTEN = 11
     FINISHED = 12
-    """All is written to a client, whose connection is still kept."""
+    """All is written to a client, and its connection is still kept."""
     DROPPED = 13
     """Its connection is closed, and its request still in the state."""
 
@@ -70,7 +70,7 @@ _COUNTS_AT: Final = 2048
 
 
 class Traps:
-    """Owns the mapping of the file. One process at a time changes it: the harness when all are idle, or who is hit."""
+    """Owns the mapping of the file. One process at a time changes it: the harness if all are idle, or the one hit."""
 
     def __init__(self, path: Path) -> None:
         """Map it; it is made if it is not there."""

@@ -1,4 +1,4 @@
-"""One connection of a client on its way to a lane, and what is read of the client meanwhile."""
+"""Admission of a client to a lane: reads the client's /proc entries while its connection is being established."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from mpsguard.model import Credentials
 
 
 class Admission:
-    """Owns the handle of the client's process until the client is entered or the admission is closed."""
+    """Owns the handle of a client's process until the client is in the client table or the admission is closed."""
 
     def __init__(self, known: ClientTable, domain: str, handle: ProcessHandle, sender: Credentials) -> None:
         self._clients = known
@@ -18,7 +18,7 @@ class Admission:
         self._handle = handle
         self._sender = sender
         self._key = handle.key
-        """Under which the process came; it may execute another program meanwhile."""
+        """The process' key when it connected; it may execute another program meanwhile."""
         self._reading: asyncio.Task[Told] | None = None
         self._entered = False
         self._is_new = known.get(handle.key) is None
@@ -26,28 +26,28 @@ class Admission:
             known.entering[self._key] = sender.uid
 
     def read(self) -> None:
-        """Begin to read of a new client what /proc says, unless that has begun."""
+        """Begin to read a new client's /proc entries, unless that has begun."""
         if self._is_new and self._reading is None:
             self._reading = asyncio.create_task(self._clients.read(self._key, self._sender.uid))
 
     async def program(self) -> str | None:
-        """Return the program to which a new client says that it belongs."""
+        """Return the program to which a new client claims to belong."""
         self.read()
         return None if self._reading is None else client_table.program_of((await self._reading).environment)
 
     def enter(self, lane: str) -> None:
-        """Enter the client, which has its connection to ``lane``, now or as soon as what is read of it is there."""
+        """Enter the client, which is connected to ``lane``, into the client table, as soon as its entries are read."""
         self._entered = True
         if self._reading is None:
             self._enter(lane, UNKNOWN)
         elif self._reading.done():
-            self._enter(lane, _told(self._reading))
+            self._enter(lane, _entries_of(self._reading))
         else:
-            # Within the reader's deadline, whatever the client does.
-            self._reading.add_done_callback(lambda done: self._enter(lane, _told(done)))
+            # The reader's deadline bounds this, regardless of the client.
+            self._reading.add_done_callback(lambda done: self._enter(lane, _entries_of(done)))
 
     def close(self) -> None:
-        """Give the handle back, unless the client is entered."""
+        """Close the handle, unless the client is entered."""
         if self._entered:
             return
         self._clients.entering.pop(self._key, None)
@@ -55,14 +55,14 @@ class Admission:
             self._reading.cancel()
         self._handle.close()
 
-    def _enter(self, lane: str, told: Told) -> None:
-        # It may have executed another program since it said who it is.
+    def _enter(self, lane: str, entries: Told) -> None:
+        # It may have executed another program since its introduction.
         self._handle.key = self._clients.key_now(self._handle.key)
         owner = (self._sender.uid, self._sender.gid)
-        client = client_table.identify(self._handle, owner, told, domain=self._domain, lane=lane)
+        client = client_table.identify(self._handle, owner, entries, domain=self._domain, lane=lane)
         self._clients.add(client, self._handle)
         self._clients.entering.pop(self._key, None)
 
 
-def _told(reading: asyncio.Task[Told]) -> Told:
+def _entries_of(reading: asyncio.Task[Told]) -> Told:
     return UNKNOWN if reading.cancelled() or reading.exception() is not None else reading.result()

@@ -1,6 +1,6 @@
-"""Peers that were accepted and are not served yet: each user's in a line of its own, taken by turns.
+"""Accepted peers that are not served yet: one queue per user, served in turns.
 
-The kernel's backlog is one line for all. A user that fills it would have everybody behind it wait for each of its own.
+The kernel's backlog is one queue for all users: if one user filled it, the peers of all others would wait behind it.
 """
 
 from collections import deque
@@ -11,43 +11,43 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """The lines, by uid. Effects are the caller's."""
+    """The queues, by uid. Pure bookkeeping: the caller closes and serves peers."""
 
     def __init__(self, most_of_a_user: int, most: int) -> None:
-        """``most_of_a_user``: in one line; one more takes the place of its oldest.
+        """``most_of_a_user``: length of one queue; one more replaces its oldest.
 
-        ``most``: in all lines; one more takes the place of the oldest in the longest.
+        ``most``: length of all queues; one more replaces the oldest of the longest queue.
         """
         self._most_of_a_user = most_of_a_user
         self._most = most
-        self._lines: dict[int, deque[T]] = {}
+        self._queues: dict[int, deque[T]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, uid: int, arrival: T) -> T | None:
-        """Put one at the end of its user's line; the one that has to go for it, if any."""
-        line = self._lines.setdefault(uid, deque())
-        line.append(arrival)
+        """Append ``arrival`` to its user's queue, and return the one that it displaces, if any."""
+        queue = self._queues.setdefault(uid, deque())
+        queue.append(arrival)
         self._count += 1
         if self._count > self._most:
-            line = max(self._lines.values(), key=len)
-        elif len(line) <= self._most_of_a_user:
+            queue = max(self._queues.values(), key=len)
+        elif len(queue) <= self._most_of_a_user:
             return None
         self._count -= 1
-        return line.popleft()
+        return queue.popleft()
 
     def turn(self, may: Callable[[int], bool]) -> list[T]:
-        """The first of each user that ``may``."""
-        taken = [line.popleft() for uid, line in self._lines.items() if line and may(uid)]
+        """Remove and return the first arrival of each user for which ``may`` is true."""
+        taken = [queue.popleft() for uid, queue in self._queues.items() if queue and may(uid)]
         self._count -= len(taken)
-        self._lines = {uid: line for uid, line in self._lines.items() if line}
+        self._queues = {uid: queue for uid, queue in self._queues.items() if queue}
         return taken
 
     def clear(self) -> list[T]:
-        """All of them, by user."""
-        every = [arrival for line in self._lines.values() for arrival in line]
-        self._lines.clear()
+        """Remove and return all arrivals, grouped by user."""
+        every = [arrival for queue in self._queues.values() for arrival in queue]
+        self._queues.clear()
         self._count = 0
         return every

@@ -1,4 +1,4 @@
-"""The broker of one domain: accepts who comes to the public sockets, parks clients, and relays them to the lane."""
+"""The broker of one domain: accepts connections to the public sockets, parks clients, and relays them to a lane."""
 
 import asyncio
 import os
@@ -30,10 +30,10 @@ from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Credentials, ProcessKey
 
 _ACCEPT_BATCH: Final = 256
-"""Connections taken from the backlog in one turn of the loop, so that those being served have theirs: some 3 ms."""
+"""Connections accepted in one turn of the event loop, some 3 ms: connections in service need turns of their own."""
 
 _WAITING_OF_A_USER: Final = 1024
-"""Accepted and not served yet; each is a descriptor."""
+"""Connections of one user that are accepted and not served yet; each costs a descriptor."""
 
 _WAITING: Final = 16384
 """Of all users together: a quarter of the descriptors that the unit allows (LimitNOFILE=)."""
@@ -43,20 +43,20 @@ MAX_CLIENTS_OF_A_USER: Final = 512
 0.02 % of a core."""
 
 _BLOCKED_PAUSE: Final = 0.02
-"""Seconds until users are looked at again of which none may have one more peer served."""
+"""Seconds until the next attempt when no user may have one more peer served."""
 
 _OUT_OF_DESCRIPTORS_PAUSE: Final = 0.1
-"""Seconds without accepting after the kernel had no descriptor for us; the backlog holds who comes."""
+"""Seconds without accepting after the kernel had no descriptor left; peers wait in the backlog meanwhile."""
 
-_TOLD_REFUSALS: Final = (20, 1.0)
-"""Refusals published as events, so many in so many seconds; all are counted."""
+_PUBLISHED_REFUSALS: Final = (20, 1.0)
+"""Refusals published as events: at most so many in so many seconds. All are counted."""
 
 _DRAIN: Final = 5.0
-"""Seconds an orderly end leaves to handshakes under way."""
+"""Seconds that an orderly stop leaves to handshakes in progress."""
 
 
 class _Arrival(NamedTuple):
-    """A peer that was accepted, and no more done for it: what a user's flood costs is accepted for all."""
+    """An accepted peer that is not served yet: a user's flood costs accepting and nothing more."""
 
     sock: socket.socket
     peer: Credentials
@@ -64,28 +64,36 @@ class _Arrival(NamedTuple):
 
 
 class Broker:
-    """Owns the connections on a domain's public sockets; the sockets themselves are the public directory's."""
+    """Owns the connections on a domain's public sockets; the public directory owns the sockets themselves."""
 
     def __init__(
         self,
         name: str,
         policy: Policy,
         lanes: LaneSet,
-        way: LaneRouter,
+        router: LaneRouter,
         known: ClientTable,
         *,
         metrics: Metrics,
         events: EventStream,
         unwatchable: Callable[[ProcessHandle], Awaitable[str]] | None = None,
     ) -> None:
-        """``way`` leads to one of ``lanes``.
+        """Create the broker; `listen` starts it.
 
-        ``unwatchable`` tells why a known client cannot be watched, where such a client is to be refused.
+        Args:
+            name: of the domain.
+            policy: the domain's limits and deadlines.
+            lanes: the domain's lanes.
+            router: chooses one of ``lanes`` for each peer.
+            known: the domain's clients.
+            metrics: counts connections and refusals.
+            events: receives refusals and parkings.
+            unwatchable: returns why a known client cannot be watched, or "". None if such clients are admitted.
         """
         self._name = name
         self._policy = policy
         self._lanes = lanes
-        self._way = way
+        self._router = router
         self._clients = known
         self._metrics = metrics
         self._events = events
@@ -93,23 +101,23 @@ class Broker:
         self._connections = ConnectionTable(policy.max_connections)
         self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER, _WAITING)
         self._turns: asyncio.Handle | None = None
-        """The next turn of those that wait, if any does."""
+        """The next turn of the waiting arrivals, if there are any."""
         self._closer = ForeignFdCloser()
-        self._refusals = BurstLimit(*_TOLD_REFUSALS)
+        self._refusals = BurstLimit(*_PUBLISHED_REFUSALS)
         self.parking = Parking(name, policy, metrics=metrics, events=events)
-        self.command_lines = UiSessions(name, policy, lanes, way, events=events)
+        self.ui_sessions = UiSessions(name, policy, lanes, router, events=events)
         self._listening: list[socket.socket] = []
         self.impersonates = seqpacket.may_impersonate()
-        """Whether peers are introduced to the lane as themselves; without the privileges, as the guard."""
+        """Whether the guard sends with the peers' credentials; without the privileges, it sends with its own."""
 
     def listen(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Accept from ``control`` and ``control_privileged``."""
+        """Accept connections on the sockets ``control`` and ``control_privileged``."""
         for name, sock in sockets.items():
             asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, name == "control_privileged")
             self._listening.append(sock)
 
     async def close(self) -> None:
-        """Stop accepting, let handshakes under way finish for a few seconds, end the rest."""
+        """Stop accepting, give handshakes in progress a few seconds to finish, and end the rest."""
         for sock in self._listening:
             asyncio.get_running_loop().remove_reader(sock.fileno())
         self._listening.clear()
@@ -131,7 +139,7 @@ class Broker:
                 loop.remove_reader(listener.fileno())
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
                 break
-            self._take(sock, privileged)
+            self._enqueue(sock, privileged)
         if self._turns is None:
             self._turn()
 
@@ -139,7 +147,7 @@ class Broker:
         if listener in self._listening:
             asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener, privileged)
 
-    def _take(self, sock: socket.socket, privileged: bool) -> None:
+    def _enqueue(self, sock: socket.socket, privileged: bool) -> None:
         peer = seqpacket.peer(sock)
         dropped = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
         if dropped is not None:
@@ -147,14 +155,14 @@ class Broker:
             self._refuse("evicted", dropped.peer, "too many connections of this user wait")
 
     def _turn(self) -> None:
-        """Serve one more of each user that may have one."""
-        came = self._arrivals.turn(self._connections.may_come)
-        for arrival in came:
+        """Serve one more peer of each user that may have one."""
+        arrivals = self._arrivals.turn(self._connections.may_come)
+        for arrival in arrivals:
             self._admit(arrival)
         loop = asyncio.get_running_loop()
         if not len(self._arrivals):
             self._turns = None
-        elif came:
+        elif arrivals:
             self._turns = loop.call_soon(self._turn)
         else:
             self._turns = loop.call_later(_BLOCKED_PAUSE, self._turn)
@@ -164,7 +172,7 @@ class Broker:
         self._stream(arrival).close()
 
     def _stream(self, arrival: _Arrival) -> StrangerStream:
-        """Its stream, which keeps a place of the user's until it is closed to the end."""
+        """Return the stream of an arrival, which occupies a place of its user's until it is fully closed."""
         uid = arrival.peer.uid
         arrival.sock.setblocking(False)
         return StrangerStream(arrival.sock, uid, self._closer, partial(self._connections.closed, uid))
@@ -189,19 +197,19 @@ class Broker:
             self._refuse("evicted", peer, "a silent connection made room for this peer's")
         arrival.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         task = asyncio.create_task(self._serve(front, peer, arrival.privileged))
-        # Not in the task itself: one that is evicted before its first turn never runs.
+        # Not in the task itself: a task that is evicted before its first turn never runs.
         task.add_done_callback(over)
         self._connections.add(task, peer.uid)
 
     async def _serve(self, front: PacketStream, peer: Credentials, privileged: bool) -> None:
-        """One connection from greeting to end. Whatever happens to it stays here."""
+        """Serve one connection from its greeting to its end. Its failures end here."""
         gauge = self._metrics.open_connections.labels(self._name)
         gauge.inc()
         try:
             await self._converse(front, privileged)
         except RefusedError as error:
             self._refuse(error.reason, peer, str(error))
-        except Exception as error:  # one peer's trouble must not become the guard's
+        except Exception as error:  # one peer's failure must not become the guard's
             self._refuse("failed", peer, f"{type(error).__name__}: {error}")
         finally:
             gauge.dec()
@@ -209,75 +217,77 @@ class Broker:
     async def _converse(self, front: PacketStream, privileged: bool) -> None:
         deadline = self._policy.handshake_deadline
         began = asyncio.get_running_loop().time()
-        greeting = self._way.now().greeting
+        greeting = self._router.now().greeting
         if greeting is None:
-            # A lane that never came up: there is no greeting yet that would be the right one.
+            # A lane that never came up: its greeting is not known yet.
             async with asyncio.timeout(self._policy.park_deadline):
-                await self._lanes.admitting(self._way.now)
-            greeting = self._way.now().greeting
+                await self._lanes.admitting(self._router.now)
+            greeting = self._router.now().greeting
             if greeting is None:
                 raise RefusedError("failed", "the lane's control daemon has yet to be seen")
-        opening = await introduce(front, greeting, deadline)
-        if opening is None:
+        introduction = await introduce(front, greeting, deadline)
+        if introduction is None:
             self._metrics.handshakes.labels(self._name, "probe").inc()
             return
         task = asyncio.current_task()
         assert task is not None
         self._connections.has_spoken(task)
-        if not self.impersonates and opening.sender.uid != os.geteuid():
-            raise RefusedError("foreign_user", f"uid {opening.sender.uid} needs a guard with privileges")
-        if opening.kind is PeerKind.UI:
-            await self.command_lines.serve(
+        if not self.impersonates and introduction.sender.uid != os.geteuid():
+            raise RefusedError("foreign_user", f"uid {introduction.sender.uid} needs a guard with privileges")
+        if introduction.kind is PeerKind.UI:
+            await self.ui_sessions.serve(
                 front,
-                opening,
+                introduction,
                 privileged=privileged,
                 impersonate=self.impersonates,
                 idles=partial(self._idles, task),
             )
         else:
-            await self._serve_client(front, opening, privileged, began)
-        self._metrics.handshakes.labels(self._name, opening.kind.name.lower()).inc()
+            await self._serve_client(front, introduction, privileged, began)
+        self._metrics.handshakes.labels(self._name, introduction.kind.name.lower()).inc()
 
     def _idles(self, task: asyncio.Task[None], idle: bool) -> None:
-        """A command line that waits for its user gives way to a peer that wants something."""
+        """Mark a UI session as idle or busy: an idle one may be evicted for another peer."""
         if idle:
             self._connections.has_finished(task)
         else:
             self._connections.has_spoken(task)
 
-    async def _serve_client(self, front: PacketStream, opening: Introduction, privileged: bool, began: float) -> None:
-        handle = self._hold(front, opening)
+    async def _serve_client(
+        self, front: PacketStream, introduction: Introduction, privileged: bool, began: float
+    ) -> None:
+        handle = self._open_handle(front, introduction)
         try:
-            self._check_share(handle, opening.sender.uid)
+            self._check_share(handle, introduction.sender.uid)
             await self._check_watched(handle)
         except BaseException:
             handle.close()
             raise
-        admission = Admission(self._clients, self._name, handle, opening.sender)
+        admission = Admission(self._clients, self._name, handle, introduction.sender)
         try:
-            await self._hand_over(front, opening, handle.key, admission, privileged=privileged, began=began)
+            await self._hand_over(front, introduction, handle.key, admission, privileged=privileged, began=began)
         finally:
             admission.close()
 
     async def _hand_over(
         self,
         front: PacketStream,
-        opening: Introduction,
+        introduction: Introduction,
         key: ProcessKey,
         admission: Admission,
         *,
         privileged: bool,
         began: float,
     ) -> None:
-        """Bring a client to a lane."""
-        lane = self._way.now()
+        """Relay a client to a lane, parking it until the lane is ready."""
+        lane = self._router.now()
         task = asyncio.current_task()
         assert task is not None
 
         def greeted(word: bytes) -> None:
             # The lane may have come back with another driver version.
             lane.greeting = mps_protocol.check_greeting(word)
-            # Not before the lane does its part: a client's start is not to wait for a thread of ours.
+            # Not before the lane has greeted: a client's start must not wait for a reader thread of the guard.
             admission.read()
 
         def handed_over() -> None:
@@ -287,25 +297,28 @@ class Broker:
             self._metrics.relay_seconds.labels(self._name).observe(waited)
 
         program = None
-        # Where clients are refused that cannot be watched, one is known before it can come for a context.
-        if self._way.asks_for_the_program or self._unwatchable is not None:
+        # If clients that cannot be watched are refused, a client must be known before it connects for a context.
+        if self._router.routes_by_program or self._unwatchable is not None:
             program = await admission.program()
         due = began + self._policy.park_deadline
-        choose = partial(self._way.for_client, key, opening.sender, program)
+        choose = partial(self._router.for_client, key, introduction.sender, program)
         while True:
-            await self.parking.wait(front, opening.sender.pid, due, choose, self._lanes)
+            await self.parking.wait(front, introduction.sender.pid, due, choose, self._lanes)
             lane = choose()
             try:
                 with await lane.connect(privileged) as back:
-                    relay = Relay(front, back, opening, impersonate=self.impersonates)
+                    relay = Relay(front, back, introduction, impersonate=self.impersonates)
                     await relay.run(greeted, handed_over)
                     return
             except (LaneGoneError, OSError) as error:
-                # The lane's own "no" (it could not start a server, say) is the client's answer; a control daemon
-                # that died under us is not.
+                # A refusal by the lane itself (it could not start a server, say) is final for the client. If the
+                # control daemon has died, the client gets another attempt.
                 if asyncio.get_running_loop().time() >= due or not await lane.has_died():
                     self._events.publish(
-                        "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
+                        "client_turned_away",
+                        self._name,
+                        pid=introduction.sender.pid,
+                        detail=str(error) or "by the lane",
                     )
                     return
 
@@ -317,7 +330,11 @@ class Broker:
             raise RefusedError("share", f"uid {uid} has {MAX_CLIENTS_OF_A_USER} clients in this domain")
 
     async def _check_watched(self, handle: ProcessHandle) -> None:
-        """A client's first connection tells who it is; by the next one, for a context, CUDA has its address space."""
+        """Refuse a client that cannot be watched.
+
+        The first connection identifies a client. It is checked from the second on, which is for a context: by then
+        CUDA has its address space.
+        """
         if self._unwatchable is None:
             return
         if self._clients.get(handle.key) is not None:
@@ -327,8 +344,8 @@ class Broker:
         if why:
             raise RefusedError("unwatched", f"a client that cannot be watched: {why}")
 
-    def _hold(self, front: PacketStream, opening: Introduction) -> ProcessHandle:
-        pid = opening.sender.pid
+    def _open_handle(self, front: PacketStream, introduction: Introduction) -> ProcessHandle:
+        pid = introduction.sender.pid
         try:
             pidfd = front.peer_pidfd()
             handle = ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)

@@ -1,4 +1,4 @@
-"""The clients that are alive: who they are, and when they end."""
+"""Client table: the living clients of a domain, their identities, and their ends."""
 
 import asyncio
 import time
@@ -27,24 +27,24 @@ _VARIABLES: Final = (_GPUS, _PIPE_DIRECTORY, PROGRAM_VARIABLE)
 def identify(
     handle: ProcessHandle,
     owner: tuple[int, int],
-    told: Told,
+    entries: Told,
     *,
     domain: str,
     lane: str,
     adopted: bool = False,
     unbrokered: bool = False,
 ) -> Client:
-    """A client, by what was read of it (`ClientTable.read`); ``owner`` is its uid and gid."""
-    environment = told.environment
+    """Return a client, from its /proc entries (`ClientTable.read`); ``owner`` is its uid and gid."""
+    environment = entries.environment
     gpus = environment.get(_GPUS)
     directory = environment.get(_PIPE_DIRECTORY)
     return Client(
         process=handle.key,
         uid=owner[0],
         gid=owner[1],
-        command=told.command,
-        cgroup=told.cgroup,
-        container=procfs.container(told.cgroup),
+        command=entries.command,
+        cgroup=entries.cgroup,
+        container=procfs.container(entries.cgroup),
         gpus=procfs.printable(gpus)[: procfs.MAX_COMMAND] if gpus is not None else None,
         domain=domain,
         lane=lane,
@@ -57,22 +57,22 @@ def identify(
 
 
 def program_of(environment: Mapping[str, str]) -> str | None:
-    """The program to which a process says that it belongs; made printable and cut."""
+    """Return the program to which a process claims to belong, made printable and cut; None if it names none."""
     program = environment.get(PROGRAM_VARIABLE)
     return None if program is None else procfs.printable(program)[:_MAX_PROGRAM]
 
 
 class Audience(Protocol):
-    """Who is told of clients. Handles are open during the call, and the callee's for no longer."""
+    """Observer of clients' arrivals and ends. Handles are valid during the call only."""
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:
-        """A client was handed over to a lane for the first time, or was found on one."""
+        """Handle a client's first handover to a lane, or its discovery on one."""
 
     def client_came_again(self, client: Client, handle: ProcessHandle) -> None:
-        """A known client was handed over once more: each of its contexts is a connection."""
+        """Handle another handover of a known client: each of its contexts is a connection."""
 
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
-        """A client has ended, or its process lives on and executes another program: nothing of CUDA outlives that."""
+        """Handle a client's end: its process has ended, or has executed another program, which ends all of CUDA."""
 
 
 class ClientTable:
@@ -84,16 +84,16 @@ class ClientTable:
         self._changed: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
         """Living processes that have executed another program since they were clients, as they were then."""
         self.entering: dict[ProcessKey, int] = {}
-        """Processes whose first connection is under way, with their uid: clients in a moment, if it succeeds."""
+        """Processes with a first connection in progress, with their uid: they become clients if it succeeds."""
         self._execs: ExecWatch | None = None
         self._reader = LoopReader()
 
     def open(self) -> None:
-        """Be ready for the first one: what reads of clients is started."""
+        """Start the reader of clients' /proc entries."""
         self._reader.start()
 
     def key_now(self, key: ProcessKey) -> ProcessKey:
-        """The key under which a process, known by any of its keys, is a client if it comes now."""
+        """Return the key with which a process, known by any of its keys, would become a client now."""
         changed = self._changed.get(key.process)
         if changed is None:
             return key.process
@@ -101,11 +101,11 @@ class ClientTable:
         return msgspec.structs.replace(before, execs=before.execs + 1)
 
     async def read(self, process: ProcessKey, uid: int) -> Told:
-        """What /proc says of a process that is, or will be, a client; little if it does not let itself be read."""
+        """Return the /proc entries of a process that is, or will be, a client; few if they cannot be read in time."""
         return await self._reader.tell(process.pid, uid, _VARIABLES)
 
     def add(self, client: Client, handle: ProcessHandle) -> None:
-        """Take over ``handle``; a client that is known already (its second connection) keeps its first entry."""
+        """Enter a client; the table owns ``handle`` from now on. A client that is known already keeps its entry."""
         known = self._alive.get(client.process)
         if known is not None:
             self._audience.client_came_again(known[0], handle)
@@ -119,7 +119,7 @@ class ClientTable:
         self._audience.client_came(client, handle)
 
     def get(self, process: ProcessKey) -> Client | None:
-        """The client that this process is; None if it is none, or has ended."""
+        """Return the client with this key; None if there is none, or it has ended."""
         known = self._alive.get(process)
         return None if known is None else known[0]
 
@@ -129,11 +129,11 @@ class ClientTable:
         return held.count(uid) + list(self.entering.values()).count(uid)
 
     def all(self) -> list[Client]:
-        """The clients, oldest first."""
+        """Return the clients, oldest first."""
         return [client for client, _ in self._alive.values()]
 
     def close(self) -> None:
-        """Give all handles back; nobody is told that the clients ended, for they have not."""
+        """Close all handles. The clients have not ended, so no end is published."""
         for _, handle in (*self._alive.values(), *self._changed.values()):
             asyncio.get_running_loop().remove_reader(handle.fileno())
             handle.close()
@@ -158,7 +158,7 @@ class ClientTable:
     def _executed(self, key: ProcessKey) -> None:
         client, handle = self._alive[key]
         if not handle.alive():
-            # It has ended since, which its reader is about to say.
+            # It has ended since: the event loop calls `_gone` next.
             return
         del self._alive[key]
         self._audience.client_ended(client, handle)

@@ -1,10 +1,9 @@
-"""The connections a broker holds, and which one gives way when there are too many.
+"""Connection table: the connections of a broker, and the choice of the one to evict when there are too many.
 
-A peer that has said nothing costs a descriptor and a little memory, and a thousand of them must not keep anybody else
-out. So the table is bounded, each user but root has a share of it, and room is made by ending the connection that has
-been silent longest: a proper peer speaks within milliseconds. If none of the heaviest user's is silent, its newest
-gives way to a user that has fewer. Few of a user may be silent at one time; a peer beyond that waits for its turn
-(`arrivals`).
+A silent peer costs a descriptor and a little memory, and a thousand of them must not keep other users out. So the table
+is bounded, each user but root has a share of it, and the connection that has been silent longest is evicted: a correct
+peer speaks within milliseconds. If none of the heaviest user's is silent, its newest gives way to a user that has
+fewer. Few peers of a user may be silent at one time; further ones wait in `arrivals`.
 """
 
 import asyncio
@@ -16,46 +15,50 @@ from typing import Final
 from mpsguard.tasks import end_tasks
 
 _SHARE: Final = 4
-"""A user other than root may hold one in so many of all connections: no three of them can hold all."""
+"""A user other than root may hold one in so many of all connections: three users cannot hold all of them."""
 
 _OF_ROOT: Final = 16
-"""One in so many places is for root alone."""
+"""One in so many places is reserved for root."""
 
 _SILENT_OF_A_USER: Final = 64
-"""Connections of a user other than root that may want nothing at one time; more wait to be served. All of them can end
-at once, at some 0.05 ms each."""
+"""Silent connections that a user other than root may have at one time; further ones wait. If all of them end at once,
+that costs some 0.05 ms each."""
 
 _TO_SPEAK: Final = 1.0
-"""Seconds for a peer to say who it is before one of the same user's that waits takes its place. It takes milliseconds,
-and a burst of a user's clients on a busy machine must not drive itself out."""
+"""Seconds for a peer to introduce itself before a waiting peer of the same user may replace it. It takes milliseconds,
+but a burst of a user's clients on a busy machine must not evict itself."""
 
 
 class ConnectionTable:
-    """A table of tasks, each serving one connection."""
+    """A bounded table of tasks, each of which serves one connection."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
         self._held: Counter[int] = Counter()
         self._closing: Counter[int] = Counter()
-        """Connections that are over, whose sockets are being closed: each keeps its place until it is."""
+        """Ended connections per uid with a socket that is still being closed: each keeps its place until then."""
         self._tasks: dict[asyncio.Task[None], int] = {}
-        """Each with the uid of its peer."""
+        """The uid of each task's peer."""
         self._silent: dict[asyncio.Task[None], float] = {}
-        """Those with a peer that has yet to say who it is, or wants nothing: since when by the clock, oldest first."""
+        """Tasks with a peer that has not introduced itself yet, or is idle, with the time since when; oldest first."""
         self._silent_of: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def may_come(self, uid: int) -> bool:
-        """Whether one more of a user's peers can be served, or must wait until others of it have spoken or gone."""
+        """Return whether one more peer of a user can be served now; else it waits until others speak or leave."""
         if uid == 0 or self._silent_of[uid] < _SILENT_OF_A_USER:
             return True
         return self._oldest_silent(uid) is not None
 
     def make_room(self, uid: int) -> asyncio.Task[None] | None:
-        """The task to end so that a connection of ``uid`` fits; None if it fits as it is, LookupError if it cannot."""
+        """Return the task to evict for a connection of ``uid``; None if there is room.
+
+        Raises:
+            LookupError: the table is full, and no connection may be evicted.
+        """
         if uid != 0 and self._silent_of[uid] >= _SILENT_OF_A_USER and (oldest := self._oldest_silent(uid)):
             return oldest
         over_share = uid != 0 and self._held[uid] + self._closing[uid] >= max(self._limit // _SHARE, 1)
@@ -74,41 +77,41 @@ class ConnectionTable:
         raise LookupError(f"{len(self._tasks)} connections are held, {self._held[uid]} of them by uid {uid}")
 
     def add(self, task: asyncio.Task[None], uid: int) -> None:
-        """Enter a connection, silent so far; it leaves the table when its task is done."""
+        """Enter a connection, which is silent so far; it leaves the table when its task is done."""
         self._tasks[task] = uid
         self._held[uid] += 1
         self._is_silent(task)
         task.add_done_callback(self._remove)
 
     def has_spoken(self, task: asyncio.Task[None]) -> None:
-        """The peer of ``task`` has said who it is: it is not ended to make room any more."""
+        """Mark the peer of ``task`` as active: it has introduced itself and is not evicted any more."""
         self._is_not_silent(task)
 
     def has_finished(self, task: asyncio.Task[None]) -> None:
-        """The peer of ``task`` wants nothing at present: it may give way again, after the others.
+        """Mark the peer of ``task`` as idle: it may be evicted again, after the others.
 
-        A client that was handed over and need only close, or a command line whose user thinks.
+        Idle peers are clients that were handed over and need only close, and UI sessions between two commands.
         """
         if task in self._tasks and task not in self._silent:
             self._is_silent(task)
 
     def evict(self, task: asyncio.Task[None]) -> None:
-        """End a connection now and count it out, before its task has had its turn."""
+        """End a connection and free its place at once, before its task has run."""
         task.cancel()
         self._remove(task)
 
     def closes(self, uid: int) -> None:
-        """The socket of a connection of ``uid`` is being closed, which may take long."""
+        """Count a socket of ``uid`` that is being closed, which may take long."""
         self._closing[uid] += 1
 
     def closed(self, uid: int) -> None:
-        """It is closed."""
+        """Count a socket of ``uid`` as closed."""
         self._closing[uid] -= 1
         if not self._closing[uid]:
             del self._closing[uid]
 
     async def close(self, patience: float) -> None:
-        """Give those who have spoken ``patience`` seconds to finish, then end all."""
+        """Give active connections ``patience`` seconds to finish, then end all."""
         for task in list(self._silent):
             task.cancel()
         if self._tasks:
@@ -119,7 +122,7 @@ class ConnectionTable:
         return next((task for task in self._silent if self._tasks[task] == uid), None)
 
     def _oldest_silent(self, uid: int) -> asyncio.Task[None] | None:
-        """The user's connection that has said nothing for longest, if that is too long."""
+        """Return the user's connection that has been silent longest, if that is too long."""
         oldest = self._longest_silent_of(uid)
         return oldest if oldest is not None and self._clock() - self._silent[oldest] > _TO_SPEAK else None
 

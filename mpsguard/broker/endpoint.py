@@ -1,4 +1,4 @@
-"""One public directory at work: its sockets, and the broker that serves them."""
+"""Endpoint: a public directory and the broker that serves its sockets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The first half of a connection: greet a peer and learn, from the kernel, who it is and what it wants."""
+"""Handshake: greets a peer, learns its credentials from the kernel, and learns from the peer what it wants."""
 
 import asyncio
 from contextlib import suppress
@@ -23,17 +23,25 @@ class RefusedError(Exception):
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """What a peer has proved and said when its half of the opening is over."""
+    """A peer's verified credentials and its connection type."""
 
     sender: Credentials
     kind: PeerKind
 
 
 async def introduce(front: PacketStream, greeting: bytes, deadline: float) -> Introduction | None:
-    """Greet and listen; None if the peer left after the greeting, as every CUDA client's first connection does.
+    """Greet a peer and return its introduction.
 
-    Raises RefusedError for everything a client or command line of protocol v2 would not do, and after ``deadline``
-    seconds.
+    Args:
+        front: the connection to the peer.
+        greeting: the first message, as the lane's control daemon would send it.
+        deadline: seconds for the whole introduction.
+
+    Returns:
+        None if the peer left after the greeting, as every CUDA client's first connection does.
+
+    Raises:
+        RefusedError: the peer did what no client or command line of protocol v2 does, or exceeded the deadline.
     """
     try:
         async with asyncio.timeout(deadline):
@@ -71,13 +79,16 @@ async def _open(front: PacketStream, greeting: bytes) -> Introduction | None:
 
 
 def checked(packet: Packet, expected: Credentials) -> Credentials:
-    """The sender of a packet that is whole, without descriptors, and from the process ``expected``; else RefusedError.
+    """Return the sender of a packet, which must be whole, without descriptors, and from the process ``expected``.
 
-    Only the pid and the uid must agree: a process may change its group between connecting and speaking. Descriptors
-    stay the stream's (`StrangerStream`).
+    Only the pid and the uid must agree: a process may change its group between connecting and speaking. The stream
+    (`StrangerStream`) still owns the packet's descriptors.
+
+    Raises:
+        RefusedError: the packet is anything else.
     """
     if packet.fds:
-        raise RefusedError("descriptors", f"{len(packet.fds)} file descriptors came along")
+        raise RefusedError("descriptors", f"{len(packet.fds)} file descriptors were sent")
     if packet.truncated:
         raise RefusedError("truncated", "a message longer than any of protocol v2, or with too many descriptors")
     if not packet.data:
@@ -89,6 +100,6 @@ def checked(packet: Packet, expected: Credentials) -> Credentials:
 
 
 async def gone(front: PacketStream) -> None:
-    """Return when a peer that has nothing to say says something, or leaves."""
+    """Wait until a peer that should be silent sends something, or leaves."""
     with suppress(OSError):
         await front.readable()

@@ -1,4 +1,4 @@
-"""Where a public directory leads: to the active lane, or to that on which a program's standby belongs."""
+"""Lane router: chooses the lane for a peer, which is the active one or that of a program's standby."""
 
 from typing import Protocol
 
@@ -9,34 +9,34 @@ from mpsguard.model import Credentials, ProcessKey
 
 
 class LaneRouter(Protocol):
-    """Says to which lane a peer is brought."""
+    """Chooses the lane for a peer."""
 
     @property
-    def asks_for_the_program(self) -> bool:
-        """Whether `for_client` goes by the program that a client says it belongs to."""
+    def routes_by_program(self) -> bool:
+        """Whether `for_client` uses the program to which a client claims to belong."""
 
     def now(self) -> Lane:
-        """The lane for somebody of whom nothing is known yet, or for a user's command."""
+        """Return the lane for an unknown peer, or for a user's command."""
 
     def for_client(self, process: ProcessKey, sender: Credentials, program: str | None) -> Lane:
-        """The lane for a client: the one on which it is already, if it is on one."""
+        """Return the lane for a client: the lane that it is on, if it is on one."""
 
 
-class _Way:
+class _Router:
     def __init__(self, lanes: LaneSet, known: ClientTable) -> None:
         self._lanes = lanes
         self._known = known
 
     def _home(self, process: ProcessKey) -> Lane | None:
-        """Each of a client's contexts is a connection; all of them belong on one lane."""
+        """Return the lane that a client is on: each of its contexts is a connection, and all belong on one lane."""
         client = self._known.get(process)
         return self._lanes.named(client.lane) if client is not None else None
 
 
-class ActiveLaneRouter(_Way):
-    """To the active lane."""
+class ActiveLaneRouter(_Router):
+    """Routes to the active lane."""
 
-    asks_for_the_program = False
+    routes_by_program = False
 
     def now(self) -> Lane:
         """See `LaneRouter`."""
@@ -47,17 +47,17 @@ class ActiveLaneRouter(_Way):
         return self._home(process) or self._lanes.active
 
 
-class StandbyLaneRouter(_Way):
-    """To the spare lane; if the program's own work is there, to the other one."""
+class StandbyLaneRouter(_Router):
+    """Routes to the spare lane, or to the other one if the program's own work is on the spare lane."""
 
-    asks_for_the_program = True
+    routes_by_program = True
 
     def now(self) -> Lane:
         """See `LaneRouter`."""
         return self._lanes.spare or self._lanes.active
 
     def for_client(self, process: ProcessKey, sender: Credentials, program: str | None) -> Lane:
-        """See `LaneRouter`. Whoever names another's program moves nobody but itself."""
+        """See `LaneRouter`. MPSGUARD_PROGRAM is untrusted; it only affects the caller's own routing."""
         home = self._home(process)
         if home is not None:
             return home

@@ -1,4 +1,4 @@
-"""Parking: clients of a lane that is not ready wait here, instead of meeting error 807 or no MPS at all."""
+"""Parking: clients of a lane that is not ready wait, instead of getting error 807 or running without MPS."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from mpsguard.metrics.registry import Metrics
 from mpsguard.tasks import end_tasks
 
 _NOT_YET_PARKED: Final = 0.1
-"""Seconds the lane may take to say that it is ready before its client counts as parked."""
+"""Seconds for the lane to become ready before its client counts as parked."""
 
 
 class Parking:
-    """Holds back the clients of one domain: so many at once, so long at most."""
+    """Holds back the clients of one domain, up to the policy's number and time."""
 
     def __init__(self, name: str, policy: Policy, *, metrics: Metrics, events: EventStream) -> None:
         self._name = name
@@ -29,10 +29,17 @@ class Parking:
         """Clients held back now."""
 
     async def wait(self, front: PacketStream, pid: int, due: float, choose: Callable[[], Lane], lanes: LaneSet) -> None:
-        """Return when the lane that ``choose`` gives takes clients, or when this client must go on as it is.
+        """Wait until the lane that ``choose`` returns admits clients, or the client may be held back no longer.
 
-        That is when the loop's clock says ``due``, or at once if too many are parked. Raises RefusedError if the
-        client leaves meanwhile.
+        Args:
+            front: the connection to the client.
+            pid: of the client, for events.
+            due: when to stop waiting, by the event loop's clock. If too many clients are parked, it does not wait.
+            choose: returns the lane for the client at the time of the call.
+            lanes: the lanes that ``choose`` chooses from.
+
+        Raises:
+            RefusedError: the client left meanwhile.
         """
         if choose().admits_now():
             return

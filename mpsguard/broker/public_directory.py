@@ -1,11 +1,11 @@
-"""The public pipe directory, as a client and the vendor's command line find it: sockets, lock, FIFO, pid file.
+"""The public pipe directory, as clients and the vendor's command line expect it: sockets, lock, FIFO, pid file.
 
-What the stock daemon puts there and with which modes was read off driver 580.159.04: `control` 0666,
-`control_privileged` 0755 (only the owner may connect), `control_lock` with a POSIX write lock for life, the FIFO `log`
-0777, and the pid file without a newline.
+Its contents and their modes are those of the stock daemon of driver 580.159.04: `control` 0666, `control_privileged`
+0755 (only the owner may connect), `control_lock` with a POSIX write lock for life, the FIFO `log` 0777, and the pid
+file without a newline.
 
-Anybody may lock a file of mode 0666, and keep it. So what keeps two guards apart is a lock of the guard's own, and
-`control_lock` only tells stock daemons that the directory is taken.
+Any user may lock a file of mode 0666, and keep the lock. So a private lock of the guard excludes other guards, and
+`control_lock` only tells stock daemons that the directory is in use.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from mpsguard.linux import fd_closer, procfs, seqpacket
 from mpsguard.linux.file_lock import FileLock, LockHeldError
 
 _BACKLOG: Final = 4096
-"""Connections the kernel queues for us; net.core.somaxconn caps it. They are what waits while a guard restarts."""
+"""Connections in the kernel's queue; net.core.somaxconn caps it. Clients wait there while a guard restarts."""
 
 _MODES: Final = {"control": 0o666, "control_privileged": 0o755}
 
 
 class PublicDirectoryError(Exception):
-    """The directory cannot be ours; one line says why."""
+    """The directory cannot be opened; one line says why."""
 
 
 class PublicDirectory:
-    """Owns what lies in one public pipe directory. Sockets given by the service manager are used, never made anew."""
+    """Owns the contents of one public pipe directory. Sockets from the service manager are used, never replaced."""
 
     def __init__(self, path: Path, lock: Path) -> None:
-        """``lock`` is a file of the guard's own, in a directory where nobody else may make or open one."""
+        """``lock`` is the guard's private lock file, in a directory where only the guard may create or open files."""
         self.path = path
         self._own_lock_path = lock
         self._own_lock: FileLock | None = None
-        self._taken = False
-        """Whether the directory is ours, and what is not a socket in it goes with us."""
+        self._opened = False
+        """Whether the directory is open, so that `close` removes its FIFO and its pid file."""
         self.sockets: dict[str, socket.socket] = {}
         self.held = False
         """Whether the service manager holds the sockets too, so that clients wait while no guard runs."""
@@ -48,22 +48,26 @@ class PublicDirectory:
         self._fifo = -1
 
     def open(self, given: dict[str, socket.socket]) -> None:
-        """Take the directory: lock, sockets, FIFO, pid file; PublicDirectoryError, with nothing kept, if that fails.
+        """Open the directory: lock, sockets, FIFO, pid file.
 
-        ``given`` are listening sockets by path; those that are this directory's are taken over from it.
+        Args:
+            given: listening sockets by path; those of this directory are removed from it and used.
+
+        Raises:
+            PublicDirectoryError: it cannot be opened; nothing is kept.
         """
         try:
             self._make_directory()
             self.held = True
             self._own_lock = FileLock.take(self._own_lock_path, 0o600)
             self._lock = self._take_public_lock()
-            self._taken = True
+            self._opened = True
             for name, mode in _MODES.items():
                 address = self.path / name
                 sock = given.pop(str(address), None)
                 self.held &= sock is not None
                 self.sockets[name] = sock or self._listen(address, mode)
-                # Who connected to a socket that was handed over before this may have sent some: `StrangerStream`.
+                # Peers that connected to an inherited socket before this may have sent descriptors: `StrangerStream`.
                 seqpacket.let_descriptors_come(self.sockets[name], allowed=False)
             self._open_fifo()
             self._write_pid()
@@ -78,10 +82,10 @@ class PublicDirectory:
             raise PublicDirectoryError(f"{error.filename or self.path}: {error.strerror}") from None
 
     def close(self) -> None:
-        """Give all of it back. The sockets' names stay, as the stock daemon leaves them: nobody listens there then."""
+        """Close and unlock everything. The sockets' files stay, as the stock daemon leaves them."""
         for sock in self.sockets.values():
             if seqpacket.takes_descriptors(sock):
-                # With it go those in its backlog, and the descriptors that they have sent.
+                # This also closes the connections in its backlog, and the descriptors that their peers have sent.
                 fd_closer.of_strangers((sock.detach(),))
             sock.close()
         self.sockets.clear()
@@ -89,11 +93,11 @@ class PublicDirectory:
             asyncio.get_running_loop().remove_reader(self._fifo)
             os.close(self._fifo)
             self._fifo = -1
-        if self._taken:
+        if self._opened:
             for name in ("log", PID_FILE):
                 with suppress(OSError):
                     (self.path / name).unlink()
-            self._taken = False
+            self._opened = False
         if self._own_lock is not None:
             self._own_lock.close()
             self._own_lock = None
@@ -102,9 +106,9 @@ class PublicDirectory:
             self._lock = None
 
     def _take_public_lock(self) -> FileLock | None:
-        """The lock that stock daemons look at; None if a user holds it who can run no daemon here.
+        """Take the lock that stock daemons check; None if it is held by a user that cannot run a daemon here.
 
-        The directory is root's or ours, so that a daemon of anybody else could make no socket in it.
+        The directory belongs to root or the guard's user: a daemon of another user could create no socket in it.
         """
         try:
             return FileLock.take(self.path / "control_lock", 0o666)
@@ -117,12 +121,12 @@ class PublicDirectory:
     def _make_directory(self) -> None:
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         status = self.path.stat()
-        # Who owns the directory can swap the sockets: only root or we may.
+        # The directory's owner can replace the sockets, so it must be root or the guard's user.
         if status.st_uid not in (0, os.geteuid()):
             raise PermissionError(1, f"owned by uid {status.st_uid}, must be root's or the guard's", str(self.path))
 
     def _listen(self, path: Path, mode: int) -> socket.socket:
-        # We hold the lock, so nobody listens on a socket that is left here.
+        # The lock is held, so no process listens on a socket that is left here.
         with suppress(FileNotFoundError):
             path.unlink()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -149,7 +153,7 @@ class PublicDirectory:
         asyncio.get_running_loop().add_reader(self._fifo, self._drain)
 
     def _drain(self) -> None:
-        # No client of 535 or 580 writes here (their servers use the lane's own FIFO): whatever comes is dropped.
+        # No client of 535 or 580 writes here (their servers use the lane's own FIFO): all input is dropped.
         with suppress(BlockingIOError):
             os.read(self._fifo, 64 * 1024)
 
@@ -165,7 +169,7 @@ class PublicDirectory:
 
 
 def adopt_sockets(fds: Mapping[int, str]) -> dict[str, socket.socket]:
-    """The SEQPACKET listeners among descriptors handed over, by the path they are bound to; the others are closed."""
+    """Return the SEQPACKET listeners among inherited descriptors, by their path; close the others."""
     found: dict[str, socket.socket] = {}
     for fd in fds:
         try:

@@ -1,10 +1,10 @@
-"""The second half of a connection: what a peer and the lane's control daemon say to each other, passed on unchanged.
+"""Relay: passes the messages between a peer and the lane's control daemon on, unchanged, after the introduction.
 
-After the handshake no byte passes through here: the client has a socket to its server.
+Once the handshake is over, no byte passes through the guard: the client has a socket to its server.
 
-The vendor's daemon has one thread and waits in it for a client's last word, the acknowledgement that it has its
-socket (seen on 580.159.04): a client that is stopped at that point, or never means to answer, holds up everybody. So
-the daemon is told at once that the socket has arrived, and the client's own word is taken here, whenever it comes.
+The vendor's daemon has one thread, which waits for a client's last message, the acknowledgement of its socket (seen on
+580.159.04): a client that is stopped at that point, or never answers, blocks all others. So the relay acknowledges the
+socket at once, and absorbs the client's own acknowledgement whenever it arrives.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from mpsguard.model import Credentials
 from mpsguard.tasks import end_tasks
 
 _LINGER: Final = 5.0
-"""Seconds one side gets to finish once the other has."""
+"""Seconds for one side to finish after the other."""
 
 MAX_WORDS: Final = 16
 """Packets of a peer that are read after its opening: a CUDA client sends one (535, 550, 580). More would be read in one
@@ -29,18 +29,20 @@ turn of the event loop for as long as the peer sends faster than they are read."
 
 
 class LaneGoneError(Exception):
-    """The control daemon left before it had said anything: the peer can be brought to another one."""
+    """The control daemon closed the connection before it answered: the peer can be relayed to another one."""
 
 
 class Relay:
     """One connection between a peer in the public directory and a lane."""
 
-    def __init__(self, front: PacketStream, back: PacketStream, opening: Introduction, *, impersonate: bool) -> None:
-        """``impersonate``: send as the peer, which takes privileges; else as the guard itself."""
+    def __init__(
+        self, front: PacketStream, back: PacketStream, introduction: Introduction, *, impersonate: bool
+    ) -> None:
+        """``impersonate``: send with the peer's credentials, which takes privileges; else with the guard's own."""
         self._front = front
         self._back = back
-        self._opening = opening
-        self._sender: Credentials | None = opening.sender if impersonate else None
+        self._introduction = introduction
+        self._sender: Credentials | None = introduction.sender if impersonate else None
         self._answered = False
         self._acknowledged = False
         self._handed_over = False
@@ -48,8 +50,13 @@ class Relay:
     async def run(self, greeted: Callable[[bytes], None], handed_over: Callable[[], None]) -> None:
         """Relay until both sides are done.
 
-        ``greeted`` gets the control daemon's greeting, ``handed_over`` is called once descriptors have reached the
-        peer. Raises LaneGoneError, or RefusedError if the peer breaks the protocol.
+        Args:
+            greeted: called with the control daemon's greeting.
+            handed_over: called once descriptors have reached the peer.
+
+        Raises:
+            LaneGoneError: the control daemon left without an answer.
+            RefusedError: the peer broke the protocol, or left.
         """
         await self._introduce(greeted)
         forth = asyncio.create_task(self._pass_on())
@@ -57,7 +64,8 @@ class Relay:
         try:
             await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
             if self._acknowledged:
-                # Only the client's last word is missing. Closed before it, the client would die of SIGPIPE.
+                # Only the client's acknowledgement is missing. If the relay closed before it, SIGPIPE would end the
+                # client.
                 await asyncio.wait({forth, back})
             elif self._answered or not back.done():
                 await asyncio.wait({forth, back}, timeout=0 if _failed(forth) else _LINGER)
@@ -70,8 +78,8 @@ class Relay:
             raise LaneGoneError
 
     async def _introduce(self, greeted: Callable[[bytes], None]) -> None:
-        # A peer waits in silence for its socket, so all that can come from it is its end. It waits for a daemon that
-        # hangs as long as it would without us.
+        # A peer is silent while it waits for its socket, so input from it can only be its end. It waits for a hanging
+        # daemon as long as it would without the guard.
         greeting = asyncio.create_task(self._back.receive(mps_protocol.WORD_LIMIT))
         left = asyncio.create_task(gone(self._front))
         try:
@@ -89,7 +97,7 @@ class Relay:
         greeted(greeting.data)
         try:
             await self._back.send(mps_protocol.credentials_word(greeting.data), sender=self._sender)
-            await self._back.send(mps_protocol.encode_kind(self._opening.kind), sender=self._sender)
+            await self._back.send(mps_protocol.encode_kind(self._introduction.kind), sender=self._sender)
         except ProcessLookupError:
             raise RefusedError("hung_up", "ended before it was introduced") from None
         except (BrokenPipeError, ConnectionResetError):
@@ -102,14 +110,14 @@ class Relay:
             if packet.end:
                 self._back.end_sending()
                 return
-            checked(packet, self._opening.sender)
+            checked(packet, self._introduction.sender)
             if deaf or self._acknowledged:
                 continue
             try:
                 await self._back.send(packet.data, sender=self._sender)
             except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
-                # Go on reading: closed with words unread, the front would be reset, and the daemon's last words to
-                # the peer be lost.
+                # Go on reading: closing with unread input would reset the front, and the peer would lose the daemon's
+                # last messages.
                 deaf = True
         raise RefusedError("garbage", f"more than {MAX_WORDS} packets after the opening")
 
@@ -126,12 +134,12 @@ class Relay:
                 if packet.fds and not self._handed_over:
                     self._handed_over = True
                     try:
-                        if self._opening.kind is PeerKind.CLIENT:
+                        if self._introduction.kind is PeerKind.CLIENT:
                             self._acknowledged = True
-                            # First of all: the daemon waits for this with everybody else behind it.
+                            # Before anything else: the daemon serves no other client until it gets this.
                             await self._back.send(mps_protocol.ACKNOWLEDGEMENT, sender=self._sender)
                     finally:
-                        # Whatever it calls itself: what has a socket to the server can run kernels there.
+                        # For every connection type: a process with a socket to the server can run kernels there.
                         handed_over()
             except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
                 return

@@ -1,7 +1,7 @@
-"""Command lines (`nvidia-cuda-mps-control`) at the public sockets: their commands, one by one, under their own names.
+"""UI sessions: `nvidia-cuda-mps-control` on the public sockets. Commands are forwarded one by one, as their sender.
 
-The vendor's daemon serves one command line at a time and drops the others; an interactive one would keep the guard
-out for as long as somebody sits at it. So a session ends here, and each of its commands takes its turn among all.
+The vendor's daemon serves one session at a time and drops the others: an interactive one would block the guard for its
+whole duration. So the broker terminates sessions, and queues each of their commands.
 """
 
 import asyncio
@@ -24,41 +24,50 @@ from mpsguard.linux.packet_stream import PacketStream
 
 
 class UiSessions:
-    """Serves the command lines of one domain."""
+    """Serves the UI sessions of one domain."""
 
-    def __init__(self, name: str, policy: Policy, lanes: LaneSet, way: LaneRouter, *, events: EventStream) -> None:
+    def __init__(self, name: str, policy: Policy, lanes: LaneSet, router: LaneRouter, *, events: EventStream) -> None:
         self._name = name
         self._policy = policy
         self._lanes = lanes
-        self._way = way
+        self._router = router
         self._events = events
 
     async def serve(
         self,
         front: PacketStream,
-        opening: Introduction,
+        introduction: Introduction,
         *,
         privileged: bool,
         impersonate: bool,
         idles: Callable[[bool], None],
     ) -> None:
-        """One session until its user ends it.
+        """Serve one session until its user ends it.
 
-        ``idles`` is told when it begins and ceases to wait for its user. Raises RefusedError if it breaks the protocol,
-        waits for longer than the policy has it, or no daemon answers.
+        Args:
+            front: the connection to the session's process.
+            introduction: the peer's introduction.
+            privileged: whether the peer used the privileged socket.
+            impersonate: whether commands are sent with the peer's credentials.
+            idles: called with True when the session begins to wait for its user, and with False when it ceases to.
+
+        Raises:
+            RefusedError: the peer broke the protocol or was idle for longer than the policy allows, or no daemon
+                answered.
         """
-        sender = opening.sender if impersonate else None
+        sender = introduction.sender if impersonate else None
         status = 0
         try:
-            while (line := await self._next(front, opening, idles)) is not None:
+            while (line := await self._next(front, introduction, idles)) is not None:
                 reply = await self.run(Command(line, sender, privileged))
                 for said in reply.lines:
                     await self._send(front, said)
                 status = reply.exit_status
-                if _is_quit(line) and not self._way.now().control_alive():
+                if _is_quit(line) and not self._router.now().control_alive():
                     break
             await self._send(front, status)
-            # Closed with words unread, the front would be reset and our last ones lost: let the user close first.
+            # Closing with unread input would reset the front, and the last messages to the peer would be lost: let
+            # the peer close first.
             front.end_sending()
             async with asyncio.timeout(self._policy.handshake_deadline):
                 for _ in range(MAX_WORDS):
@@ -75,10 +84,14 @@ class UiSessions:
             await front.send(mps_protocol.encode_reply(said))
 
     async def run(self, command: Command) -> Reply:
-        """Carry out one command, and keep what it changed, on every lane; raises CommandFailedError."""
-        lane = self._way.now()
+        """Run one command, and apply and store its setting on every lane.
+
+        Raises:
+            CommandFailedError: the control daemon did not answer.
+        """
+        lane = self._router.now()
         with suppress(TimeoutError):
-            # A daemon that is being restarted is worth a wait; one that does not come is for the asking to find out.
+            # Wait for a daemon that is being restarted; if it does not come up, the command fails with the reason.
             async with asyncio.timeout(self._policy.start_deadline):
                 await lane.reachable()
         quits = _is_quit(command.line) and (command.sender is None or command.sender.uid in (0, os.geteuid()))
@@ -95,7 +108,7 @@ class UiSessions:
         return reply
 
     async def _repeat(self, command: Command, setting: Setting, first: Lane) -> None:
-        """What a user sets is the domain's: work goes on under it when the lanes have changed places."""
+        """Apply a setting to the other lanes: settings belong to the domain, and must survive a failover."""
         for lane in self._lanes.all:
             if lane is not first:
                 try:
@@ -105,8 +118,8 @@ class UiSessions:
                 else:
                     await lane.record(setting)
 
-    async def _next(self, front: PacketStream, opening: Introduction, idles: Callable[[bool], None]) -> str | None:
-        """The session's next command; None at its end."""
+    async def _next(self, front: PacketStream, introduction: Introduction, idles: Callable[[bool], None]) -> str | None:
+        """Return the session's next command; None at its end."""
         waits = "no command within the time that a command line may idle"
         try:
             idles(True)
@@ -116,22 +129,22 @@ class UiSessions:
             waits = "a command's length without its text"
             if packet.end:
                 return None
-            checked(packet, opening.sender)
+            checked(packet, introduction.sender)
             if not mps_protocol.command_length(packet.data):
                 return None
             async with asyncio.timeout(self._policy.handshake_deadline):
                 packet = await front.receive(mps_protocol.PACKET_LIMIT)
             if packet.end:
                 return None
-            checked(packet, opening.sender)
+            checked(packet, introduction.sender)
             line = mps_protocol.decode_command(packet.data)
         except ProtocolError as error:
             raise RefusedError("garbage", str(error)) from None
         except TimeoutError:
             raise RefusedError("silent", waits) from None
         if any(character < " " and character != "\t" for character in line):
-            # The daemon writes commands into its log as they are: with a line break in one, anybody could write there
-            # what a server never said.
+            # The daemon writes commands verbatim into its log: with a line break, any user could forge lines of a
+            # server.
             raise RefusedError("garbage", "control characters in a command")
         return line
 

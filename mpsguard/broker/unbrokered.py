@@ -1,8 +1,7 @@
-"""Clients that came to a lane past the guard: listed by the control daemon, and known to nobody.
+"""Unbrokered clients: clients that a control daemon lists, and that did not connect through the guard.
 
-Private directories keep other users out; what gets there all the same (root, a member of the guard's group, a client of
-an earlier version's lane) is found here. As a client it is watched, counted among those that could be at fault, and
-can be named.
+Private directories keep other users out; this finds what gets there all the same: root, a member of the guard's group,
+a client of an earlier version's lane. As a client, it is watched and can be a candidate or a culprit.
 """
 
 import asyncio
@@ -16,16 +15,19 @@ from mpsguard.model import LaneState, ProcessKey
 
 
 def is_anothers(listed: ProcessKey, held: Iterable[ProcessKey]) -> bool:
-    """Whether a listed pid was that of an ended client, whose work is ``held`` and therefore listed, before it was this
-    process'."""
+    """Return whether a listed pid belonged to an ended client before it was reused by the process ``listed``.
+
+    The work of such a client is ``held``, and therefore still listed.
+    """
     return any(each.pid == listed.pid and each.start_ticks != listed.start_ticks for each in held)
 
 
 class Listing:
-    """What one lane's control daemon listed before. Decides who is a stranger; asks nobody but /proc/PID/stat.
+    """The earlier lists of one lane's control daemon. It decides which listed processes are strangers.
 
-    A pid alone proves little: a daemon may list a client that has ended, and its pid be given away. A stranger is a
-    process that two lists in a row name while nobody knows it; not if its pid was a client's and has been listed since.
+    A pid alone proves little: a daemon may list a client that has ended, with a pid that was reused. A stranger is an
+    unknown process in two consecutive lists; not one with a pid of an ended client that has been listed ever since. The
+    only other source is /proc/PID/stat.
     """
 
     def __init__(self) -> None:
@@ -33,11 +35,11 @@ class Listing:
         self._ended: set[int] = set()
 
     def client_ended(self, pid: int) -> None:
-        """A known client has ended: it may be listed for a while."""
+        """Remember the pid of a client that has ended: it may be listed for a while."""
         self._ended.add(pid)
 
     def strangers(self, listed: Iterable[int], known: Set[int]) -> list[int]:
-        """Take in a new list; the pids in it that belong to strangers."""
+        """Add a new list, and return the pids in it that belong to strangers."""
         pids = set(listed)
         self._ended &= pids - known
         unknown: dict[int, ProcessKey] = {}
@@ -50,14 +52,17 @@ class Listing:
 
 
 class Reconciliation:
-    """Compares one lane's list with the clients that are known, again and again."""
+    """Compares one lane's list with the known clients, periodically."""
 
     def __init__(
         self, lane: Lane, known: Callable[[], set[int]], found: Callable[[Lane, int], Awaitable[None]]
     ) -> None:
-        """``known`` gives the pids of clients, of those about to be, and of the guard's own.
+        """Create it; `run` starts it.
 
-        ``found`` gets a stranger's.
+        Args:
+            lane: the lane.
+            known: returns the pids of clients, of processes that connect for the first time, and of the guard's own.
+            found: called with the lane and the pid of a stranger.
         """
         self._lane = lane
         self._known = known
@@ -69,12 +74,12 @@ class Reconciliation:
         self._listing.client_ended(pid)
 
     async def run(self) -> None:
-        """Look every `check_interval` until cancelled; a list that cannot be had is left out."""
+        """Compare every `check_interval` seconds until cancelled; if the daemon does not answer, skip that time."""
         while True:
             await asyncio.sleep(self._lane.spec.check_interval)
             if self._lane.report.state is not LaneState.ACTIVE or not self._lane.report.servers:
                 continue
-            # Before the question: who comes while it is answered is known after it.
+            # Before the list is requested: a client that connects meanwhile is in the second call's result.
             known = self._known()
             try:
                 listed = await self._lane.clients()

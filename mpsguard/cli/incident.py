@@ -12,7 +12,7 @@ from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.control_api.messages.incident import Arguments
 from mpsguard.journal.records import Bundle, RecordedIncident
 from mpsguard.report import page, text
-from mpsguard.report.report_model import ReportModel, tell
+from mpsguard.report.report_model import ReportModel, build_report
 from mpsguard.triage import catalog
 
 _WIDEST: Final = 120
@@ -75,7 +75,7 @@ def report(session: Session, name: str, output: Path) -> None:
 
 
 def _told(record: RecordedIncident) -> ReportModel:
-    return tell(record, {number: catalog.lookup(number).advice for number in record.incident.xids})
+    return build_report(record, {number: catalog.lookup(number).advice for number in record.incident.xids})
 
 
 def _write(session: Session, name: str, path: Path, content: bytes) -> None:

@@ -5,10 +5,10 @@ import click
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages.lifelines import Arguments, LifelineList
-from mpsguard.remedies.held_lifelines import Held
+from mpsguard.remedies.held_lifelines import Lifeline
 
 
-def _at_most(held: Held) -> str:
+def _at_most(held: Lifeline) -> str:
     seconds = f"{held.until - held.since:.1f} s"
     return f"{seconds}, then until the GPUs are idle" if held.beyond else seconds
 

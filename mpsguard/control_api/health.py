@@ -1,4 +1,4 @@
-"""Whether a guard is well, as a pure function of its lanes' reports and its sensors' states."""
+"""The health of a guard, as a pure function of its lanes' reports and its sensors' states."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -14,29 +14,33 @@ ESSENTIAL: Final = {
     Source.KERNEL_LOG: "faults inside kernels and of the device are not seen",
     Source.NVML: "lifelines are held for their full time",
 }
-"""Sensors without which a promise is not kept, and which one."""
+"""Essential sensors, and the consequence of the absence of each."""
 
 
 class Health(StrEnum):
-    """From good to bad; `mpsguard-ctl status` turns it into its exit code."""
+    """Health states, from good to bad; `mpsguard-ctl status` maps them to its exit codes."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     FAULT = "fault"
 
 
-class Judgement(msgspec.Struct, frozen=True):
-    """The health and one line for each reason against it."""
+class HealthReport(msgspec.Struct, frozen=True):
+    """The health, and one line for each problem."""
 
     health: Health
     problems: tuple[str, ...]
 
 
-def judge(lanes: Sequence[LaneReport], absent: Mapping[str, str]) -> Judgement:
-    """Judge a guard by its lanes and by the sensors that should be there and are not, by name and reason.
+def judge(lanes: Sequence[LaneReport], absent: Mapping[str, str]) -> HealthReport:
+    """Return the health of a guard.
 
-    A lane in FAULT is the gravest. A lane that is anything but ACTIVE, or flaps, degrades the guard, and so does an
-    essential sensor that is absent.
+    A lane in FAULT means FAULT. A lane in another state than ACTIVE, or one that flaps, means DEGRADED, and so does an
+    absent essential sensor.
+
+    Args:
+        lanes: the lanes' reports.
+        absent: why each absent sensor is absent, by its name.
     """
     problems = [f"lane {lane.name} is {lane.state}: {lane.reason}" for lane in lanes if lane.state != LaneState.ACTIVE]
     problems += [f"lane {lane.name} flaps: {lane.starts} starts" for lane in lanes if lane.flapping]
@@ -46,5 +50,5 @@ def judge(lanes: Sequence[LaneReport], absent: Mapping[str, str]) -> Judgement:
         if source in absent
     ]
     if any(lane.state is LaneState.FAULT for lane in lanes):
-        return Judgement(Health.FAULT, tuple(problems))
-    return Judgement(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))
+        return HealthReport(Health.FAULT, tuple(problems))
+    return HealthReport(Health.DEGRADED if problems else Health.HEALTHY, tuple(problems))

@@ -1,4 +1,4 @@
-"""What of a configuration can be checked on this machine before anything is started."""
+"""Preflight: checks a configuration against this machine before anything is started."""
 
 import grp
 from pathlib import Path
@@ -8,11 +8,11 @@ from mpsguard import config
 from mpsguard.config import Config, ConfigError
 
 _KERNELS_OWN: Final = tuple(map(Path, ("/proc", "/sys")))
-"""Nothing can be made below them."""
+"""Directories of the kernel, in which no directory can be created."""
 
 
 def check(settings: Config) -> None:
-    """Raise ConfigError for the first thing that a guard could not start with; changes nothing."""
+    """Raise ConfigError for the first setting that a guard could not start with; change nothing."""
     guard = settings.guard
     for domain in settings.domain:
         config.find_control_binary(domain)
@@ -30,7 +30,7 @@ def check(settings: Config) -> None:
 
 
 def _check_directory(key: str, path: Path) -> None:
-    """The directory need not be there, but it must be possible to make it."""
+    """Raise ConfigError unless the directory exists, or can be created."""
     for there in (path, *path.parents):
         if there in _KERNELS_OWN:
             raise ConfigError(f"{key}: {str(path)!r} lies in {there}, where no directory can be made")

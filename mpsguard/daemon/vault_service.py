@@ -1,4 +1,4 @@
-"""The vault as part of the guard, or alone: takes over what was kept, serves, and leaves it to the next guard.
+"""Vault service: restores the vault's stored sessions, serves them, and leaves them to the next guard.
 
 python -m mpsguard.daemon.vault_service RUN_DIRECTORY
 """
@@ -36,24 +36,24 @@ class VaultStartError(Exception):
 
 
 def take_parcels(fds: dict[int, str]) -> dict[str, socket.socket]:
-    """Take the vault's parcels out of what the service manager has handed over (descriptor to name)."""
-    parcels: dict[str, socket.socket] = {}
+    """Remove the vault's descriptor bundles from ``fds`` (descriptor to name), and return them by name."""
+    bundles: dict[str, socket.socket] = {}
     for fd, name in list(fds.items()):
         if not name.startswith(PREFIX):
             continue
         del fds[fd]
-        if name == _PROBE or name in parcels:
+        if name == _PROBE or name in bundles:
             os.close(fd)
             continue
         try:
-            parcels[name] = socket.socket(fileno=fd)
+            bundles[name] = socket.socket(fileno=fd)
         except OSError:
             os.close(fd)
-    return parcels
+    return bundles
 
 
 class VaultService:
-    """Owns the vault, its keeper and its server."""
+    """Owns the vault, its descriptor storage and its server."""
 
     def __init__(
         self,
@@ -64,9 +64,14 @@ class VaultService:
         simulated: bool = False,
         early_death: Callable[[EarlyDeath], None] = lambda _: None,
     ) -> None:
-        """``gpus``: UUIDs that regions may lie on; None: any. ``simulated``: memfds may stand for GPU memory.
+        """Create it; `open` starts it.
 
-        ``early_death``: see `mpsguard.vault.early_deaths`.
+        Args:
+            run_directory: of the guard, for the socket, the lock and the holder.
+            quota: the limits of each user.
+            gpus: UUIDs of the GPUs that regions may be on; None: any.
+            simulated: whether memfds may stand for GPU memory.
+            early_death: see `mpsguard.vault.early_deaths`.
         """
         self._early_death = early_death
         self._run_directory = run_directory
@@ -74,39 +79,46 @@ class VaultService:
         self._gpus = gpus
         self._simulated = simulated
         self._lock: FileLock | None = None
-        self._keeper: FdStorage | None = None
-        self._keeping: BackgroundStorage | None = None
+        self._storage: FdStorage | None = None
+        self._background_storage: BackgroundStorage | None = None
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
         self._vault: Vault | None = None
         self.unreadable: list[str] = []
-        """Parcels that this version cannot read and leaves alone."""
+        """Bundles that this version cannot read, and leaves in the storage."""
         self.lost: list[str] = []
-        """Regions that were written down, and not kept."""
+        """Regions of the manifests with missing descriptors."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a vault."""
+        """Whether the vault is open."""
         return self._vault is not None
 
     @property
     def vault(self) -> Vault:
-        """The vault, once it is open."""
+        """The vault, which must be open."""
         assert self._vault is not None, "not open"
         return self._vault
 
-    async def open(self, parcels: dict[str, socket.socket], listener: socket.socket | None = None) -> None:
-        """Take over ``parcels`` (from `take_parcels`; ours from now on) and what a holder has, and serve.
+    async def open(self, bundles: dict[str, socket.socket], listener: socket.socket | None = None) -> None:
+        """Restore the sessions in ``bundles`` and in a holder process, and serve them.
 
-        ``listener``: a socket that the service manager holds for us. VaultStartError, with nothing changed.
+        Args:
+            bundles: the result of `take_parcels`; this object owns them from now on.
+            listener: a listening socket from the service manager.
+
+        Raises:
+            VaultStartError: it cannot be opened; nothing is changed.
         """
         try:
             self._run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = FileLock.take(self._run_directory / "vault.lock", 0o600)
-            keeper = self._keeper = await self._choose_keeper()
-            self._keeping = BackgroundStorage(keeper)
-            self._vault = Vault(self._keeping, self._quota, gpus=self._gpus, on_early_death=self._early_death)
-            await self._take_over(parcels, keeper)
+            storage = self._storage = await self._choose_storage()
+            self._background_storage = BackgroundStorage(storage)
+            self._vault = Vault(
+                self._background_storage, self._quota, gpus=self._gpus, on_early_death=self._early_death
+            )
+            await self._restore(bundles, storage)
             self._server = Server(self._vault, simulated=self._simulated)
             self._server.open(socket_path(self._run_directory), listener)
         except LockHeldError as error:
@@ -116,67 +128,67 @@ class VaultService:
         except OSError as error:
             raise VaultStartError(f"{error.filename or self._run_directory}: {error.strerror}") from None
         finally:
-            for sock in parcels.values():
+            for sock in bundles.values():
                 sock.close()
-        self._watch = asyncio.create_task(self._keeping.watch(self._vault.store.contents))
+        self._watch = asyncio.create_task(self._background_storage.watch(self._vault.store.contents))
 
     async def close(self) -> None:
-        """End in order; everything waits for the next guard, also if the service manager empties its store."""
+        """Stop; all sessions stay stored for the next guard, even if the service manager empties its store."""
         if self._watch is not None:
             await end_tasks([self._watch])
         if self._server is not None:
             await self._server.close()
-        if self._keeping is not None:
-            await self._keeping.settle()
+        if self._background_storage is not None:
+            await self._background_storage.settle()
             await self._leave_to_holder()
             if self._vault is not None:
                 self._vault.close()
-            await self._keeping.close()
+            await self._background_storage.close()
         if self._lock is not None:
             self._lock.close()
 
-    async def _choose_keeper(self) -> FdStorage:
+    async def _choose_storage(self) -> FdStorage:
         store = SystemdStore()
         if "NOTIFY_SOCKET" in os.environ:
             try:
                 await store.keep(_PROBE, fd_bundle.pack(_PROBE.encode(), ()))
             except UnavailableError:
-                # A service without FileDescriptorStoreMax=, or another kind of manager.
+                # A service without FileDescriptorStoreMax=, or another service manager.
                 pass
             else:
                 await store.forget(_PROBE)
                 return store
         return await HolderClient.open(self._holder_directory)
 
-    async def _take_over(self, stored: Mapping[str, socket.socket], keeper: FdStorage) -> None:
+    async def _restore(self, stored: Mapping[str, socket.socket], storage: FdStorage) -> None:
         assert self._vault is not None
-        # One may be left from an orderly end, although the service manager keeps everything from now on.
-        holder = keeper if isinstance(keeper, HolderClient) else await HolderClient.open(self._holder_directory)
+        # An orderly stop may have left a holder, although the service manager stores everything from now on.
+        holder = storage if isinstance(storage, HolderClient) else await HolderClient.open(self._holder_directory)
         held = await holder.list()
-        kept = held if keeper is holder else stored
+        kept = held if storage is holder else stored
         try:
-            # Where both have a parcel it is the same one.
+            # A bundle that both have is the same one.
             restored = restore({**held, **stored}, kept)
         finally:
             for sock in held.values():
                 sock.close()
         self.unreadable, self.lost = restored.unreadable, restored.lost
         self._vault.adopt(restored.sessions, restored.last_id, len(restored.lost))
-        assert self._keeping is not None
-        await self._keeping.keep_all(
+        assert self._background_storage is not None
+        await self._background_storage.keep_all(
             lambda: {name: fds for name, fds in self.vault.store.contents().items() if name not in kept}
         )
         for name in restored.unused:
-            # Only those: what is not there may be made, under the same name, in this moment.
+            # Only stored bundles: one that is not stored may be created under the same name at this moment.
             if name in kept:
-                self._keeping.forget(name)
-        if holder is not keeper:
+                self._background_storage.forget(name)
+        if holder is not storage:
             await holder.leave()
             await holder.close()
 
     async def _leave_to_holder(self) -> None:
-        """`systemctl stop` empties the store; a holder is left alone (KillMode=process)."""
-        if not isinstance(self._keeper, SystemdStore) or self._vault is None or not self._vault.store.sessions:
+        """Copy all bundles to a holder: `systemctl stop` empties the store, but keeps a holder (KillMode=process)."""
+        if not isinstance(self._storage, SystemdStore) or self._vault is None or not self._vault.store.sessions:
             return
         try:
             holder = await HolderClient.open(self._holder_directory)
@@ -184,7 +196,7 @@ class VaultService:
             await beside.keep_all(self._vault.store.contents)
             await beside.close()
         except (UnavailableError, OSError) as error:
-            # The store still has everything, which is enough for a restart.
+            # The store still has everything, which suffices for a restart.
             service_manager.notify(f"STATUS=vault: not left to a holder: {error}")
 
     @property
@@ -197,11 +209,11 @@ async def _serve_alone(run_directory: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     given = service_manager.take_listen_fds()
-    parcels = take_parcels(given)
+    bundles = take_parcels(given)
     close_all(given)
     service = VaultService(run_directory, Quota(), simulated="MPSGUARD_VAULT_SIMULATED" in os.environ)
     try:
-        await service.open(parcels)
+        await service.open(bundles)
         service_manager.notify("READY=1")
         await stop.wait()
         service_manager.notify("STOPPING=1")

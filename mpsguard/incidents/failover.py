@@ -1,4 +1,4 @@
-"""Carries takeovers out: fences the writers on a lane that will not live, and promotes their standbys elsewhere."""
+"""Failover: fences the writers on a lane that is lost, and promotes their standbys on another lane."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from mpsguard.lanes.lane import Lane
 from mpsguard.linux import nvidia_gpus
 from mpsguard.metrics.registry import Metrics
 from mpsguard.remedies import takeover
-from mpsguard.remedies.takeover import LaneView, Takeover
+from mpsguard.remedies.takeover import LaneView, SessionFailover
 from mpsguard.sensors import kmod
 from mpsguard.tasks import TaskSet
 from mpsguard.vault.errors import VaultError
@@ -24,20 +24,24 @@ from mpsguard.vault.region import SessionKey
 from mpsguard.vault.vault import Vault
 
 _AFTERSHOCKS: Final = 2.0
-"""Seconds after a takeover in which an Xid that names no process is taken for another line of the same fault."""
+"""Seconds after a failover in which an Xid that names no process counts as another line of the same fault."""
 
 
-class _Leaving(msgspec.Struct, frozen=True):
+class _Departure(msgspec.Struct, frozen=True):
+    """The failovers of all sessions of one lane."""
+
     lane: str
     to: str | None
-    taken: tuple[Takeover, ...]
+    failovers: tuple[SessionFailover, ...]
     left: tuple[SessionKey, ...]
+    """Sessions without a ready standby elsewhere."""
     why: str
     sign: Evidence | None
+    """None for an operator's switchover."""
 
 
 class Failover:
-    """Watches the evidence for lanes that have sessions. All in one event loop."""
+    """Acts on evidence of the loss of a lane with sessions. All in one event loop."""
 
     def __init__(self, domains: Mapping[str, DomainView], events: EventStream, metrics: Metrics) -> None:
         self._domains = [domain for domain in domains.values() if domain.lanes.spare is not None]
@@ -50,7 +54,7 @@ class Failover:
         self._gpus = {domain.name: _on_which(domain.settings.gpus, addresses) for domain in self._domains}
 
     def watch(self, vault: Vault | None) -> None:
-        """Begin, with the vault's sessions; before this, and without a vault, nothing is taken over."""
+        """Begin, with the vault's sessions; before this, and without a vault, evidence is ignored."""
         self._vault = vault
 
     def act_on(self, evidence: Evidence) -> "asyncio.Task[Switchover] | None":
@@ -58,7 +62,7 @@ class Failover:
         if self._vault is None or not self._domains:
             return None
         what = evidence.what
-        # Before the views of the lanes are made: nearly all evidence is of other kinds.
+        # Before the views of the lanes are built: nearly all evidence is of other kinds.
         if not isinstance(what, takeover.SIGNS):
             return None
         nameless = isinstance(what, Xid) and what.pid is None
@@ -66,7 +70,7 @@ class Failover:
             return None
         waiting = takeover.waiting(self._vault.store.sessions.values())
         contained = isinstance(what, UvmFault) and kmod.contains()
-        name = takeover.struck(evidence, self._views(), waiting, contained=contained)
+        name = takeover.lost_lane(evidence, self._views(), waiting, contained=contained)
         domain = next((domain for domain in self._domains if name and domain.lanes.named(name)), None)
         if domain is None or name is None:
             return None
@@ -76,13 +80,13 @@ class Failover:
         return task
 
     async def move(self, domain: DomainView) -> Switchover:
-        """Leave the active lane by an operator's wish: every session with a ready standby goes on there."""
+        """Switch over from the active lane on an operator's request: promote every ready standby elsewhere."""
         lane = domain.lanes.active.spec.name
         task = self._leave(domain, lane, "an operator said so", None)
         return await task if task is not None else Switchover(lane, None, (), ())
 
     async def close(self) -> None:
-        """Let what is under way finish: it takes no longer than the vault's keeper."""
+        """Wait for running failovers, which are bounded by the deadlines of the vault's descriptor storage."""
         await self._tasks.settle()
 
     def _leave(
@@ -91,18 +95,18 @@ class Failover:
         assert self._vault is not None
         places = {client.process: client.lane for client in domain.clients.all()}
         sessions = list(self._vault.store.sessions.values())
-        taken, left = takeover.takeovers(name, sessions, places.get)
+        failovers, left = takeover.session_failovers(name, sessions, places.get)
         task = None
-        if taken or left:
+        if failovers or left:
             self._last = time.monotonic()
-            # Before anything is awaited: nothing that the old writers do from here on counts.
-            for each in taken:
+            # Before the first await: from here on, the old writers change nothing.
+            for each in failovers:
                 self._vault.fence(each.session)
-            to = next((place for each in taken if (place := places.get(each.heir)) is not None), None)
-            task = asyncio.create_task(self._promote(domain, _Leaving(name, to, taken, left, why, sign)))
+            to = next((place for each in failovers if (place := places.get(each.candidate)) is not None), None)
+            task = asyncio.create_task(self._promote(domain, _Departure(name, to, failovers, left, why, sign)))
         if sign is not None:
             domain.lanes.strike(client for client, place in places.items() if place == name)
-            # Behind the promotions: nothing waits for this.
+            # After the promotions, which are urgent; this is not.
             stranded = takeover.stranded(name, sessions, places.get)
             asyncio.get_running_loop().call_soon(self._dismiss, domain.name, name, stranded)
         return task
@@ -114,41 +118,43 @@ class Failover:
                 self._vault.dismiss(key, token)
                 self._events.publish("standby_stranded", domain, session=str(key), lane=lane)
 
-    async def _promote(self, domain: DomainView, leaving: "_Leaving") -> Switchover:
-        told = await asyncio.gather(*(self._promote_one(each) for each in leaving.taken))
+    async def _promote(self, domain: DomainView, departure: "_Departure") -> Switchover:
+        failures = await asyncio.gather(*(self._promote_one(each) for each in departure.failovers))
         done = time.monotonic()
-        name, to, why, sign = leaving.lane, leaving.to, leaving.why, leaving.sign
+        name, to, why, sign = departure.lane, departure.to, departure.why, departure.sign
         unsaved = None
         if to is not None and domain.lanes.move_to(to):
             self._events.publish("lanes_changed_places", domain.name, lane=to, was=name, why=why)
             unsaved = self._save(domain)
-        for each, trouble in zip(leaving.taken, told, strict=True):
-            outcome = "done" if trouble is None else "failed"
+        for each, failure in zip(departure.failovers, failures, strict=True):
+            outcome = "done" if failure is None else "failed"
             self._metrics.takeovers.labels(domain.name, outcome).inc()
             self._events.publish(
                 "takeover",
                 domain.name,
                 session=str(each.session),
                 outcome=outcome,
-                detail=trouble or "",
+                detail=failure or "",
                 generation=each.generation,
                 writer=each.writer.pid,
-                heir=each.heir.pid,
+                heir=each.candidate.pid,
                 lane=name,
                 to=to,
                 why=why,
-                # From the sign's own time, as far as its source tells it.
+                # From the time that the sign's source gives, if it gives one.
                 seconds=None if sign is None else round(done - (sign.happened_at or sign.observed_at), 6),
             )
-        for key in leaving.left:
+        for key in departure.left:
             self._metrics.takeovers.labels(domain.name, "no_standby").inc()
             self._events.publish("takeover", domain.name, session=str(key), outcome="no_standby", lane=name, why=why)
-        moved = tuple(each.session for each, trouble in zip(leaving.taken, told, strict=True) if trouble is None)
-        failed = tuple(each.session for each in leaving.taken if each.session not in moved)
-        return Switchover(name, to if moved else None, moved, (*leaving.left, *failed), unsaved)
+        moved = tuple(
+            each.session for each, failure in zip(departure.failovers, failures, strict=True) if failure is None
+        )
+        failed = tuple(each.session for each in departure.failovers if each.session not in moved)
+        return Switchover(name, to if moved else None, moved, (*departure.left, *failed), unsaved)
 
     def _save(self, domain: DomainView) -> str | None:
-        """None, or why the next guard will not know where the work is. That stops no takeover."""
+        """Save which lane is active. Return why that failed, or None; a failure does not stop the failover."""
         try:
             domain.lanes.save()
         except OSError as error:
@@ -158,8 +164,8 @@ class Failover:
             return str(error)
         return None
 
-    async def _promote_one(self, each: Takeover) -> str | None:
-        """None, or why it could not be; then the vault looks for another heir as soon as one is ready."""
+    async def _promote_one(self, each: SessionFailover) -> str | None:
+        """Promote one standby. Return why that failed, or None; after a failure, the vault promotes the next one."""
         assert self._vault is not None
         try:
             await self._vault.promote(each.session, each.token)
@@ -181,6 +187,6 @@ class Failover:
 
 
 def _on_which(gpus: tuple[str, ...], addresses: Mapping[str, str]) -> frozenset[str] | None:
-    """The PCI addresses of a domain's GPUs; None if they are not all named by UUID."""
+    """Return the PCI addresses of a domain's GPUs; None if they are not all configured by UUID."""
     found = [addresses.get(gpu) for gpu in gpus]
     return None if None in found else frozenset(address for address in found if address is not None)

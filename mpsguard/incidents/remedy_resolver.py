@@ -1,4 +1,4 @@
-"""Which domain's policy an incident is under, and the remedies that there are."""
+"""Remedy resolver: finds the domain of an incident, and with it the policy and the remedies to apply."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -16,7 +16,7 @@ from mpsguard.remedies.terminate import Terminate
 
 
 def remedies_of(domain: DomainView) -> Mapping[RemedyName, Remedy]:
-    """Return every remedy there is, for one domain."""
+    """Return all remedies, for one domain."""
     remedies: Final[tuple[Remedy, ...]] = (Terminate(domain.lane_of, domain.settings.policy.command_deadline),)
     return {remedy.name: remedy for remedy in remedies}
 
@@ -24,7 +24,7 @@ def remedies_of(domain: DomainView) -> Mapping[RemedyName, Remedy]:
 def domain_of(
     incident: Incident, of_client: Callable[[ProcessKey], str | None], of_lane: Callable[[str], str | None]
 ) -> str | None:
-    """Return the culprit's domain, else the lane's, else the one domain of the clients concerned."""
+    """Return the culprit's domain, else the lane's, else the only domain of the clients involved, else None."""
     if incident.culprit is not None and incident.culprit.process is not None:
         theirs = of_client(incident.culprit.process)
         if theirs is not None:

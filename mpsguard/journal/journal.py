@@ -1,8 +1,8 @@
-"""The journal: evidence, incidents, and what was done about them, on disk, without the event loop ever waiting for it.
+"""The journal: evidence, incidents and the decisions on them, on disk. The event loop never waits for the disk.
 
-Records go into a bounded queue and are written by one thread, many to a transaction. When the disk cannot keep up the
-queue is full and records are dropped and counted: evidence first, which may fill three quarters of it, then incidents.
-`flush` says when all that was recorded so far is safe from the guard's and the machine's death.
+Records go into a bounded queue and are written by one thread, many to a transaction. When the disk cannot keep up and
+the queue is full, records are dropped and counted: evidence first, which may fill three quarters of it, then incidents.
+After `flush`, all that was recorded before survives the death of the guard and of the machine.
 
 The ``record_*`` methods, `remember` and `recall` belong to one thread, the event loop's.
 """
@@ -23,54 +23,65 @@ from mpsguard.incident import Incident
 from mpsguard.journal.records import (
     BUNDLE_VERSION,
     Bundle,
-    Decision,
     IncidentSummary,
     JournalError,
-    Limits,
+    JournalLimits,
+    RecordedDecision,
     RecordedIncident,
 )
-from mpsguard.journal.store import Moment, Store
-from mpsguard.journal.writer import Notice, Writer
+from mpsguard.journal.store import RecordingTime, Store
+from mpsguard.journal.writer import NoticeHandler, Writer
 from mpsguard.model import Client
 
 
 def _ignore(_: str, __: Mapping[str, Any]) -> None:
-    """Tell nobody."""
+    """Discard a notice."""
 
 
 def _nothing(_: Store) -> None:
-    """Ask nothing: the answer's coming is the answer."""
+    """Ask for nothing: the caller waits for the answer, not for its value."""
 
 
 class Journal:
-    """The journal as the guard uses it: gives out ids."""
+    """The guard's interface to the journal; it assigns the incidents' ids."""
 
     def __init__(
-        self, writer: Writer, limits: Limits, versions: Mapping[str, str], meta: dict[str, str], names: Iterable[str]
+        self,
+        writer: Writer,
+        limits: JournalLimits,
+        versions: Mapping[str, str],
+        meta: dict[str, str],
+        names: Iterable[str],
     ) -> None:
         self._writer = writer
         self._limits = limits
         self._versions = {"mpsguard": mpsguard.__version__, "kernel": platform.release(), **versions}
         self._boot_id = _boot_id()
         self._meta = meta
-        # Twice as many as are kept: an id that was just given away must not come again for another incident.
+        # Twice as many as are kept: an id must not be assigned again to another incident.
         self._ids: OrderedDict[str, None] = OrderedDict.fromkeys(names)
 
     @classmethod
     def open(
         cls,
         path: Path,
-        limits: Limits | None = None,
+        limits: JournalLimits | None = None,
         *,
         versions: Mapping[str, str] | None = None,
-        noticed: Notice = _ignore,
+        noticed: NoticeHandler = _ignore,
     ) -> Self:
-        """Open or make the journal at ``path``; blocks. Raises JournalError.
+        """Open the journal at ``path``, or create it; blocks.
 
-        ``noticed`` is called with the kind and data of what should become an event, from the journal's thread.
-        ``versions`` goes into every incident, beside the guard's and the kernel's.
+        Args:
+            path: the database file.
+            limits: how much is kept; the defaults of `JournalLimits` if None.
+            versions: recorded with every incident, beside the guard's and the kernel's.
+            noticed: called with the kind and data of each event to publish, from the journal's thread.
+
+        Raises:
+            JournalError: it cannot be opened.
         """
-        limits = limits or Limits()
+        limits = limits or JournalLimits()
         store = Store(path, limits)
         try:
             meta, names = store.meta(), store.names()
@@ -83,21 +94,23 @@ class Journal:
 
     @property
     def dropped(self) -> int:
-        """Records that were not kept since this guard started."""
+        """Number of records dropped since this guard started."""
         return self._writer.dropped
 
     def record_evidence(self, evidence: Evidence) -> None:
-        """Keep one observation; never waits."""
-        at = self._moment()
+        """Record one observation; never waits."""
+        at = self._recording_time()
         self._writer.put(lambda store: store.put_evidence(evidence, at), spare=self._limits.queue // 4)
 
     def record_incident(self, incident: Incident, clients: Iterable[Client] = (), *, id: str | None = None) -> str:  # noqa: A002
-        """Keep an incident, or what is now known of one, and return its id; never waits.
+        """Record an incident, or a later verdict on it, and return its id; never waits.
 
-        It is the earlier one that ``id`` names, or a new one. ``clients`` may be all that are known: those that take
-        part in it are kept with it.
+        Args:
+            incident: the verdict.
+            clients: may be all known clients; those that take part in the incident are recorded with it.
+            id: that of the incident to update; a new one is assigned if None.
         """
-        at = self._moment()
+        at = self._recording_time()
         name = id or self._new_id(incident.began + at.wall_offset)
         parties = {
             suspect.process for suspect in (incident.culprit, *incident.candidates, *incident.victims) if suspect
@@ -108,29 +121,34 @@ class Journal:
         return name
 
     def record_decision(self, id: str, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:  # noqa: A002
-        """Keep what was decided about an incident, done, or came of it; never waits. ``data`` is copied."""
-        decision = Decision(time.time(), kind, text, msgspec.to_builtins(dict(data or {})))
+        """Record a decision on an incident, an action, or its outcome; never waits. ``data`` is copied."""
+        decision = RecordedDecision(time.time(), kind, text, msgspec.to_builtins(dict(data or {})))
         self._writer.put(lambda store: store.put_decision(id, decision))
 
     def remember(self, key: str, value: str) -> None:
-        """Keep a value for the next guard; on disk it never comes before what was recorded before it. Never waits."""
+        """Keep a value for the next guard; it is written after all earlier records. Never waits."""
         self._meta[key] = value
         self._writer.put(lambda store: store.put_meta(key, value))
 
     def recall(self, key: str) -> str | None:
-        """The value remembered last, by this guard or an earlier one; None if there is none."""
+        """Return the value remembered last, by this guard or an earlier one; None if there is none."""
         return self._meta.get(key)
 
     async def list(self, limit: int = 100, since: float = 0.0) -> Sequence[IncidentSummary]:
-        """The newest incidents, newest first; ``since`` (UNIX seconds) leaves out what had ended before."""
+        """Return the newest incidents, newest first, without those that had ended before ``since`` (UNIX seconds)."""
         return await self._writer.ask(lambda store: store.summaries(limit, since))
 
     async def get(self, id: str) -> RecordedIncident:  # noqa: A002
-        """One incident; KeyError if there is none of that id, JournalError if its record is damaged."""
+        """Return one incident.
+
+        Raises:
+            KeyError: there is none with this id.
+            JournalError: its record is damaged.
+        """
         return await self._writer.ask(lambda store: _record(store, id))
 
     async def export(self, id: str) -> Bundle:  # noqa: A002
-        """One incident with all that triage needs to judge it again; errors as `get`."""
+        """Return one incident with all that triage needs to judge it again; errors as in `get`."""
 
         def look(store: Store) -> Bundle:
             record = _record(store, id)
@@ -139,14 +157,16 @@ class Journal:
         return await self._writer.ask(look)
 
     async def flush(self) -> None:
-        """Return when all that was recorded before is on disk (or was dropped)."""
+        """Wait until all that was recorded before is on disk (or was dropped)."""
         await self._writer.ask(_nothing)
 
     def close(self, within: float | None = None) -> bool:
-        """Write what waits, then give the file back; blocks until then. What is recorded later is dropped.
+        """Write what waits, then close the file; blocks until then. Later records are dropped.
 
-        False if a disk that hangs did not let it within ``within`` seconds. May be called beside the event loop once
-        nobody records any more.
+        May be called from another thread than the event loop's once nothing is recorded any more.
+
+        Returns:
+            False if it did not finish within ``within`` seconds, as with a disk that hangs.
         """
         return self._writer.close(within)
 
@@ -160,9 +180,9 @@ class Journal:
             self._ids.popitem(last=False)
         return name
 
-    def _moment(self) -> Moment:
+    def _recording_time(self) -> RecordingTime:
         now = time.time()
-        return Moment(self._boot_id, now - time.monotonic(), now)
+        return RecordingTime(self._boot_id, now - time.monotonic(), now)
 
 
 def _boot_id() -> str:

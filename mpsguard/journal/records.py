@@ -1,4 +1,4 @@
-"""What the journal gives back, and what it is allowed to take."""
+"""The journal's records, its limits and its errors."""
 
 from typing import Any, Final
 
@@ -12,21 +12,21 @@ BUNDLE_VERSION: Final = 1
 
 
 class JournalError(Exception):
-    """The journal cannot be used; one line says why and what could be done."""
+    """The journal cannot be used; one line says why and what to do."""
 
 
 class JournalBusyError(JournalError):
-    """Too much waits to be written for a question to be taken."""
+    """The queue is full, so that no query is accepted."""
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """How much is kept. The oldest goes first."""
+class JournalLimits(msgspec.Struct, frozen=True):
+    """How much is kept. The oldest records are deleted first."""
 
     incidents: int = 1000
     evidence: int = 50_000
-    """Observations, beside those that an incident carries with it."""
+    """Observations, beside those that are part of an incident."""
     bytes: int = 64 << 20
-    """Of the database file; the write-ahead log beside it takes a few MiB more."""
+    """Size of the database file; the write-ahead log beside it takes a few MiB more."""
     queue: int = 10_000
     """Records that may wait for the disk."""
 
@@ -35,8 +35,8 @@ class Limits(msgspec.Struct, frozen=True):
             raise ValueError("at least one of each is kept, in at least 256 KiB")
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """What was decided about an incident, done about it, or came of it."""
+class RecordedDecision(msgspec.Struct, frozen=True):
+    """A decision on an incident, an action, or its outcome."""
 
     at: float
     """UNIX seconds."""
@@ -46,7 +46,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class IncidentSummary(msgspec.Struct, frozen=True):
-    """An incident as a line in a list. ``began`` and ``ended`` are UNIX seconds."""
+    """An incident as one line of a list. ``began`` and ``ended`` are UNIX seconds."""
 
     id: str
     began: float
@@ -56,7 +56,7 @@ class IncidentSummary(msgspec.Struct, frozen=True):
     lane: str | None
     culprit: Suspect | None
     culprit_command: str | None
-    """The culprit's command line if it was a known client: its own words."""
+    """The culprit's command line, unverified, if it was a known client."""
     candidates: tuple[Suspect, ...]
     victims: tuple[Suspect, ...]
     confidence: Confidence
@@ -65,7 +65,7 @@ class IncidentSummary(msgspec.Struct, frozen=True):
 
 
 class RecordedIncident(msgspec.Struct, frozen=True):
-    """An incident with what is needed to understand it later, when its processes and its boot are gone."""
+    """An incident with what is needed to understand it after its processes have ended or the machine was rebooted."""
 
     id: str
     boot_id: str
@@ -75,21 +75,21 @@ class RecordedIncident(msgspec.Struct, frozen=True):
     updated_at: float
     incident: Incident
     clients: tuple[Client, ...]
-    """Those of its processes that were known as clients."""
-    decisions: tuple[Decision, ...]
+    """Those of its processes that were known clients."""
+    decisions: tuple[RecordedDecision, ...]
     versions: dict[str, str]
-    """Of what ran when it was recorded."""
+    """Versions of the guard, the kernel and the driver at the time of recording."""
     evidence_left_out: int
-    """Pieces of evidence that were too many to be kept with it; the first and the last ones are there."""
+    """Number of pieces of evidence that exceeded the limits; the first and the last ones are kept."""
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """One incident for elsewhere: the verdict, and all that triage needs to come to it again."""
+    """One incident for export: the verdict, and all the evidence that triage needs to reproduce it."""
 
     version: int
     exported_at: float
     record: RecordedIncident
     evidence: tuple[Evidence, ...]
-    """In the order of observation: the incident's own, what was seen around it, and who was on a lane by then."""
+    """In the order of observation: the incident's own, that around it, and the arrivals of clients then on a lane."""
     dropped: int
-    """Records this guard could not keep since it started: if not 0, evidence may be missing."""
+    """Number of records this guard dropped since it started: if not 0, evidence may be missing."""

@@ -1,14 +1,14 @@
-"""The journal's file: opened, made if there is none, refused if it is another's, put aside if it is damaged.
+"""The journal's file: created or opened, refused if it is another program's, put aside if it is damaged.
 
 Why these settings:
 
 * WAL: a commit is one append, and a process killed at any moment leaves either all of it or nothing.
-* synchronous=FULL: WAL with NORMAL outlives the guard's death just as well, but not the machine's. A machine whose GPU
-  fell off the bus is reset minutes later at best, and that very incident is what one looks for after it. The price is
-  one fsync a batch, and only the journal's own thread waits for it.
-* locking_mode=EXCLUSIVE: ids are given out from memory, so two guards must not write one journal. The lock is the
+* synchronous=FULL: with NORMAL, WAL survives the guard's death but not the machine's. If a GPU falls off the bus, the
+  machine is reset minutes later at best, and the operator then looks for that very incident. The price is one fsync per
+  batch, and only the journal's own thread waits for it.
+* locking_mode=EXCLUSIVE: ids are assigned from memory, so two guards must not write to one journal. The lock is the
   kernel's and ends with the process that holds it.
-* auto_vacuum=INCREMENTAL: what was deleted is given back to the file system without the whole being rewritten.
+* auto_vacuum=INCREMENTAL: deleted pages return to the file system without a rewrite of the whole file.
 """
 
 import os
@@ -21,15 +21,15 @@ from typing import Final
 from mpsguard.journal.records import JournalError
 
 APPLICATION_ID: Final = 0x4D505347
-"""``MPSG``: `file` and this guard know the journal by it."""
+"""``MPSG``: `file` and the guard identify the journal by it."""
 
 VERSION: Final = 1
 
 _ASIDE: Final = 2
-"""Damaged files kept; the disk is not for collecting them."""
+"""Damaged files kept, so that they do not fill the disk."""
 
 _LOG_LIMIT: Final = 4 << 20
-"""Bytes the write-ahead log is cut to once it has been read back."""
+"""Bytes to which the write-ahead log is cut after a checkpoint."""
 
 _TABLES: Final = (
     """CREATE TABLE evidence (
@@ -52,23 +52,27 @@ _TABLES: Final = (
 
 
 class DamagedError(Exception):
-    """The file is no database, or one that contradicts itself."""
+    """The file is no database, or an inconsistent one."""
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is at fault, and not the disk or the question."""
+    """Return whether the file itself is at fault, and not the disk or the query."""
     # The low byte is the kind of error; above it is the detail. A module-level failure has no code at all.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    # Read-only: we could open it for writing, so it is a header that names a format of the future, or a file that was
-    # moved away under us.
+    # Read-only: it could be opened for writing, so its header names a later format, or the open file was moved away.
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_READONLY)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the journal, or make it. Raises DamagedError, or JournalError if it is not for this guard."""
+    """Open the journal, or create it.
+
+    Raises:
+        DamagedError: the file is damaged.
+        JournalError: it cannot be opened, or belongs to another program or a later version.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Command lines are in it: from its first moment only for us. SQLite gives the log beside it the same mode.
+        # It contains command lines, so no other user may ever read it. SQLite gives the log beside it the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise JournalError(f"journal {path}: {error.strerror}") from None
@@ -76,7 +80,7 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         _prepare(connection, path)
     except UnicodeDecodeError:
-        # SQLite's own message quotes what it found in the file.
+        # SQLite's message quotes text of the file, which is not UTF-8.
         connection.close()
         raise DamagedError("a schema that is no text") from None
     except sqlite3.Error as error:
@@ -90,8 +94,12 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def put_aside(path: Path) -> Path:
-    """Move a damaged journal away, with its log; returns where to. Raises JournalError if it cannot be moved."""
+def move_aside(path: Path) -> Path:
+    """Move a damaged journal and its log away, and return the new path.
+
+    Raises:
+        JournalError: it cannot be moved.
+    """
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
     number = 1
@@ -102,7 +110,7 @@ def put_aside(path: Path) -> Path:
         path.rename(aside)
         with suppress(FileNotFoundError):
             path.with_name(f"{path.name}-wal").rename(aside.with_name(f"{aside.name}-wal"))
-        # Of a journal that was not opened exclusively; it would be taken for the new one's.
+        # Left by a journal that was not opened exclusively; SQLite would use it for the new one.
         path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
         earlier = [old for old in path.parent.glob(f"{path.name}.damaged-*") if not old.name.endswith("-wal")]
         for old in sorted(earlier, key=lambda old: old.stat().st_mtime_ns)[:-_ASIDE]:
@@ -120,7 +128,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     try:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
-        # The question has nothing wrong in it: a general error is of the file ("unsupported file format").
+        # The query is valid: a general error comes from the file ("unsupported file format").
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
             raise DamagedError(str(error)) from None
         raise
@@ -136,13 +144,13 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if tables:
         found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
         if version != VERSION or found != set(_TABLES):
-            # Version 1 is the first one: there is none before it to be brought up to date.
+            # Version 1 is the first one: there is no earlier one to migrate from.
             raise DamagedError("its tables are not what its version says")
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise DamagedError(verdict)
     else:
-        # Only heeded before the first page is written.
+        # It has an effect only before the first page is written.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -154,7 +162,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    """All or nothing: who is killed in the middle leaves an empty database, which is made anew."""
+    """Create the tables atomically: a process that is killed meanwhile leaves an empty database, which is usable."""
     connection.execute("BEGIN IMMEDIATE")
     for statement in _TABLES:
         connection.execute(statement)

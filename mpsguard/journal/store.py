@@ -1,4 +1,4 @@
-"""The journal's rows: written, found again, and made fewer. Blocks on the disk; owned by the journal's one thread."""
+"""The journal's rows: inserted, queried, and deleted by age. Blocks on the disk; owned by the journal's one thread."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,21 +11,21 @@ import msgspec
 from mpsguard.evidence import ClientCame, Evidence
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.journal import schema
-from mpsguard.journal.records import Decision, IncidentSummary, JournalError, Limits, RecordedIncident
+from mpsguard.journal.records import IncidentSummary, JournalError, JournalLimits, RecordedDecision, RecordedIncident
 from mpsguard.journal.schema import DamagedError
 from mpsguard.model import Client
 
 _BODY_SHARE: Final = 8
-"""One incident takes at most this part of the file, or a flood of evidence would push all others out."""
+"""One incident takes at most this part of the file: a flood of evidence must not push all others out."""
 
 _AROUND: Final = 30.0
-"""Seconds before and after an incident whose evidence goes into its bundle."""
+"""Seconds before and after an incident from which evidence goes into its bundle."""
 
 _BUNDLE_EVIDENCE: Final = 5000
 """Pieces of evidence taken from around an incident, nearest first."""
 
 _ROOM: Final = 20
-"""Room is made by a twentieth at a time, so that not every record has to wait for it."""
+"""The oldest twentieth is deleted at a time, so that not every record waits for a deletion."""
 
 _UPDATED: Final = (
     *("opened", "closed", "opened_wall", "closed_wall", "updated_at", "class", "gpu", "lane", "culprit_pid"),
@@ -38,7 +38,7 @@ _UNENDED: Final = """e.kind = 'client_came' AND NOT EXISTS (
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """An incident's body without its evidence, which a list has no use for."""
+    """An incident's body without its evidence, which a list does not need."""
 
     culprit: Suspect | None
     candidates: tuple[Suspect, ...]
@@ -47,8 +47,8 @@ class _Head(msgspec.Struct, frozen=True):
     xids: tuple[int, ...]
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """When something was recorded, in every clock that is needed to say so later."""
+class RecordingTime(msgspec.Struct, frozen=True):
+    """The time of recording, with what is needed to convert times of CLOCK_MONOTONIC later."""
 
     boot_id: str
     wall_offset: float
@@ -59,15 +59,19 @@ class Moment(msgspec.Struct, frozen=True):
 class Store:
     """One open journal file."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
-        """Open it; a damaged one is put aside and begun anew. Raises JournalError."""
+    def __init__(self, path: Path, limits: JournalLimits) -> None:
+        """Open the file at ``path``; a damaged one is put aside, and a new one is created.
+
+        Raises:
+            JournalError: it cannot be opened.
+        """
         self.aside: Path | None = None
-        """Where a damaged journal was moved to when this one was opened."""
+        """Where a damaged file was moved to when this one was opened."""
         self._limits = limits
         try:
             self._open(path)
         except DamagedError:
-            self.aside = schema.put_aside(path)
+            self.aside = schema.move_aside(path)
             try:
                 self._open(path)
             except DamagedError as error:
@@ -90,12 +94,12 @@ class Store:
         }
 
     def close(self) -> None:
-        """Give the file back, with its log read back into it."""
+        """Checkpoint the log and close the file."""
         self._db.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is put within is kept together, or not at all; room is made for it at the end."""
+        """Commit all that is put within the context at once, or nothing of it; the oldest rows make room at the end."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -108,13 +112,13 @@ class Store:
                 self._count()
             raise
         if freed:
-            # What was put is kept already: space that is given back later is no failure of it.
+            # The rows are committed already: that space is returned later is no failure.
             with suppress(sqlite3.OperationalError):
-                # Not `execute`: this pragma frees a page a step, and `execute` takes one step where no columns come.
+                # Not `execute`, which takes a single step: this pragma frees one page per step.
                 self._db.executescript("PRAGMA incremental_vacuum")
 
-    def put_evidence(self, evidence: Evidence, at: Moment) -> int:
-        """Keep one observation; returns its bytes."""
+    def put_evidence(self, evidence: Evidence, at: RecordingTime) -> int:
+        """Insert one observation and return its size in bytes."""
         body = msgspec.json.encode(evidence)
         process = evidence.process
         self._db.execute(
@@ -135,16 +139,20 @@ class Store:
         return len(body)
 
     def put_incident(
-        self, name: str, incident: Incident, clients: Sequence[Client], versions: Mapping[str, str], at: Moment
+        self, name: str, incident: Incident, clients: Sequence[Client], versions: Mapping[str, str], at: RecordingTime
     ) -> int:
-        """Keep an incident, or what is now known of it; returns its bytes. ValueError if it is too big to be kept."""
+        """Insert or update an incident and return its size in bytes.
+
+        Raises:
+            ValueError: it is too big.
+        """
         row = self._db.execute("SELECT wall_offset, clients FROM incidents WHERE id = ?", (name,)).fetchone()
-        # The first one's stands: between two updates the wall clock may be set, and the id tells its time.
+        # The first offset is kept: the id contains its time, and the wall clock may be set between two updates.
         offset = at.wall_offset if row is None else row[0]
         known = {client.process: client for client in (msgspec.json.decode(row[1], type=list[Client]) if row else ())}
         known.update((client.process, client) for client in clients)
         body, left_out = self._encode(incident)
-        people = msgspec.json.encode(list(known.values()))
+        known_clients = msgspec.json.encode(list(known.values()))
         culprit = incident.culprit
         values: dict[str, Any] = {
             "id": name,
@@ -163,7 +171,7 @@ class Store:
             "culprit_start": culprit.process.start_ticks if culprit and culprit.process else None,
             "confidence": incident.confidence.value,
             "left_out": left_out,
-            "clients": people,
+            "clients": known_clients,
             "versions": msgspec.json.encode(versions),
             "body": body,
         }
@@ -173,13 +181,13 @@ class Store:
             tuple(values.values()),
         )
         self._rows["incidents"] += row is None
-        return len(body) + len(people)
+        return len(body) + len(known_clients)
 
     def _encode(self, incident: Incident) -> tuple[bytes, int]:
         pieces = incident.evidence
         kept = len(pieces)
         while True:
-            # How it began and how it ended say more than what came again and again in between.
+            # The first and the last pieces say more than the repetitions between them.
             shown = pieces if kept == len(pieces) else pieces[: kept - kept // 2] + pieces[len(pieces) - kept // 2 :]
             body = msgspec.json.encode(msgspec.structs.replace(incident, evidence=shown))
             if len(body) <= self._limits.bytes // _BODY_SHARE:
@@ -188,8 +196,8 @@ class Store:
                 raise ValueError(f"an incident of {len(body)} bytes is too big to be kept")
             kept //= 2
 
-    def put_decision(self, name: str, decision: Decision) -> int:
-        """Keep what was decided about an incident; nothing if that is no longer kept. Returns its bytes."""
+    def put_decision(self, name: str, decision: RecordedDecision) -> int:
+        """Insert a decision, unless its incident was deleted, and return its size in bytes."""
         body = msgspec.json.encode(decision.data)
         self._db.execute(
             "INSERT INTO decisions (incident, at, kind, text, body) SELECT id, ?, ?, ?, ? FROM incidents WHERE id = ?",
@@ -198,20 +206,20 @@ class Store:
         return len(body) + len(decision.text)
 
     def put_meta(self, key: str, value: str) -> int:
-        """Keep one value; returns its bytes."""
+        """Insert or replace one value and return its size in bytes."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
         return len(key) + len(value)
 
     def meta(self) -> dict[str, str]:
-        """All values kept."""
+        """Return all values."""
         return dict(self._db.execute("SELECT key, value FROM meta").fetchall())
 
     def names(self) -> list[str]:
-        """The ids of all incidents, oldest first."""
+        """Return the ids of all incidents, oldest first."""
         return [row[0] for row in self._db.execute("SELECT id FROM incidents ORDER BY seq")]
 
     def summaries(self, limit: int, since: float) -> list[IncidentSummary]:
-        """The newest incidents that had not ended before ``since`` (UNIX seconds), newest first."""
+        """Return the newest incidents that had not ended before ``since`` (UNIX seconds), newest first."""
         rows = self._db.execute(
             "SELECT id, opened_wall, closed_wall, class, gpu, lane, confidence, clients, body FROM incidents"
             " WHERE closed_wall >= ? ORDER BY seq DESC LIMIT ?",
@@ -219,7 +227,7 @@ class Store:
         )
         found = []
         for name, opened, closed, fault_class, gpu, lane, confidence, clients, body in rows:
-            # A record that was damaged on the disk hides itself, not the others.
+            # A record that is damaged on the disk is left out; the others are shown.
             with suppress(msgspec.DecodeError, ValueError):
                 head = msgspec.json.decode(body, type=_Head)
                 commands = {
@@ -247,7 +255,12 @@ class Store:
         return found
 
     def record(self, name: str) -> RecordedIncident:
-        """One incident; KeyError if there is none of that id, ValueError if its record is damaged."""
+        """Return one incident.
+
+        Raises:
+            KeyError: there is none with this id.
+            ValueError: its record is damaged.
+        """
         row = self._db.execute(
             "SELECT boot_id, wall_offset, recorded_at, updated_at, body, clients, versions, left_out"
             " FROM incidents WHERE id = ?",
@@ -267,20 +280,22 @@ class Store:
             updated_at=updated_at,
             incident=msgspec.json.decode(body, type=Incident),
             clients=msgspec.json.decode(clients, type=tuple[Client, ...]),
-            decisions=tuple(Decision(at, kind, text, msgspec.json.decode(data)) for at, kind, text, data in decisions),
+            decisions=tuple(
+                RecordedDecision(at, kind, text, msgspec.json.decode(data)) for at, kind, text, data in decisions
+            ),
             versions=msgspec.json.decode(versions, type=dict[str, str]),
             evidence_left_out=left_out,
         )
 
     def evidence_for(self, record: RecordedIncident) -> tuple[Evidence, ...]:
-        """All that triage needs to judge ``record`` again, in the order of observation."""
+        """Return all that triage needs to judge ``record`` again, in the order of observation."""
         incident = record.incident
         rows = self._db.execute(
             "SELECT body FROM evidence WHERE boot_id = ? AND observed_at BETWEEN ? AND ?"
             " ORDER BY abs(observed_at - ?) LIMIT ?",
             (record.boot_id, incident.began - _AROUND, incident.ended + _AROUND, incident.began, _BUNDLE_EVIDENCE),
         ).fetchall()
-        # Who could have done it came long before: a client is on a lane until it has ended.
+        # A possible culprit may have arrived long before: a client is on a lane until it has ended.
         rows += self._db.execute(
             f"SELECT e.body FROM evidence e WHERE e.boot_id = ? AND e.observed_at < ?"  # noqa: S608  # a constant
             f" AND {_UNENDED} AND x.observed_at < ?) ORDER BY e.seq DESC LIMIT ?",
@@ -293,14 +308,14 @@ class Store:
         return tuple(sorted(pieces, key=lambda piece: (piece.observed_at, not isinstance(piece.what, ClientCame))))
 
     def _make_room(self) -> bool:
-        """Let the oldest go until the limits hold; returns whether any did. Within a transaction."""
+        """Delete the oldest rows until the limits hold, and return whether any was deleted. Within a transaction."""
         freed = False
         for table, limit in (("evidence", self._limits.evidence), ("incidents", self._limits.incidents)):
             if self._rows[table] > limit:
                 self._drop(table, self._rows[table] - limit + limit // _ROOM)
                 freed = True
         while self._used() > self._limits.bytes and any(self._rows.values()):
-            # Whichever takes more makes room: a flood of evidence does not cost the incidents, nor they the evidence.
+            # The larger table makes room: a flood of evidence costs no incidents, and many incidents cost no evidence.
             sizes = {
                 table: self._db.execute(f"SELECT total(length(body)) FROM {table}").fetchone()[0]  # noqa: S608
                 for table in self._rows
@@ -317,7 +332,7 @@ class Store:
         return int((values[0] - values[1]) * values[2])
 
     def _drop(self, table: str, count: int) -> None:
-        # Of evidence, a living client's coming is let go last: without it triage would not know whom to suspect.
+        # The arrival of a living client is deleted last: without it, triage would not know the client as a suspect.
         order = f"({_UNENDED})), e.seq" if table == "evidence" else "e.seq"
         self._rows[table] -= self._db.execute(
             f"DELETE FROM {table} WHERE seq IN (SELECT e.seq FROM {table} e ORDER BY {order} LIMIT ?)",  # noqa: S608

@@ -1,4 +1,4 @@
-"""The one thread that touches the journal's disk, and the bounded queue before it."""
+"""The thread that writes the journal to disk, and its bounded queue."""
 
 import asyncio
 import queue
@@ -14,44 +14,44 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from mpsguard.journal import schema
-from mpsguard.journal.records import JournalBusyError, JournalError, Limits
+from mpsguard.journal.records import JournalBusyError, JournalError, JournalLimits
 from mpsguard.journal.store import Store
 
 T = TypeVar("T")
-Notice = Callable[[str, Mapping[str, Any]], None]
+NoticeHandler = Callable[[str, Mapping[str, Any]], None]
 
 _BATCH: Final = 512
 _BATCH_BYTES: Final = 1 << 20
-"""Records, and about as many bytes, that share a transaction and its fsync."""
+"""Most records, and about the most bytes, that share a transaction and its fsync."""
 
 
 class _Write:
-    """A record that waits for the disk."""
+    """A queued write."""
 
     def __init__(self, put: Callable[[Store], int]) -> None:
         self.put = put
 
 
-class _Question:
-    """A look into the journal that somebody waits for."""
+class _Query:
+    """A queued query, and the future for its result."""
 
-    def __init__(self, look: Callable[[Store], Any], answer: "Future[Any]") -> None:
-        self.look = look
+    def __init__(self, query: Callable[[Store], Any], answer: "Future[Any]") -> None:
+        self.query = query
         self.answer = answer
 
 
 class Writer:
     """Owns the store, the queue and the thread. `put`, `ask` and `close` belong to one thread, the event loop's."""
 
-    def __init__(self, store: Store, path: Path, limits: Limits, noticed: Notice) -> None:
+    def __init__(self, store: Store, path: Path, limits: JournalLimits, on_notice: NoticeHandler) -> None:
         self._store: Store | None = store
         self._path = path
         self._limits = limits
-        self._noticed = noticed
-        self._queue: queue.Queue[_Write | _Question | None] = queue.Queue(limits.queue)
-        # Each counted by one thread alone: the callers' and ours.
+        self._on_notice = on_notice
+        self._queue: queue.Queue[_Write | _Query | None] = queue.Queue(limits.queue)
+        # Each is counted by one thread alone: ``_refused`` by the caller's, ``_failed`` by the journal's.
         self._refused = self._failed = 0
-        self._told = 0
+        self._published_drops = 0
         self._failing = False
         self._closed = False
         # A daemon thread: a guard that dies without `close` must not wait for a disk that hangs.
@@ -60,11 +60,11 @@ class Writer:
 
     @property
     def dropped(self) -> int:
-        """Records that were not kept."""
+        """Number of records dropped."""
         return self._refused + self._failed
 
     def put(self, put: Callable[[Store], int], *, spare: int = 0) -> None:
-        """Let ``put`` write a record; never waits. With less than ``spare`` places free it is dropped and counted."""
+        """Queue ``put`` as a write; never waits. With ``spare`` or fewer places free, it is dropped and counted."""
         try:
             if self._closed or self._queue.maxsize - self._queue.qsize() <= spare:
                 raise queue.Full
@@ -72,19 +72,25 @@ class Writer:
         except queue.Full:
             self._refused += 1
 
-    async def ask(self, look: Callable[[Store], T]) -> T:
-        """Look into the store once all that was put before is kept; JournalBusyError, JournalError, what it raises."""
+    async def ask(self, query: Callable[[Store], T]) -> T:
+        """Return the result of ``query``, which runs after all earlier writes.
+
+        Raises:
+            JournalBusyError: the queue is full.
+            JournalError: the journal is closed, or its file cannot be read.
+            Exception: whatever ``query`` raises.
+        """
         answer: Future[T] = Future()
         try:
             if self._closed:
                 raise JournalError("the journal is closed")
-            self._queue.put_nowait(_Question(look, answer))
+            self._queue.put_nowait(_Query(query, answer))
         except queue.Full:
             raise JournalBusyError("the journal is busy: its disk does not keep up") from None
         return await asyncio.wrap_future(answer)
 
     def close(self, within: float | None = None) -> bool:
-        """Write what waits, then give the file back; blocks until then. False if ``within`` seconds did not do."""
+        """Write what waits, then close the file; blocks. Return False if that took more than ``within`` seconds."""
         if not self._closed:
             self._closed = True
             try:
@@ -95,7 +101,7 @@ class Writer:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        """The journal's thread, until it is told to end."""
+        """Run the journal's thread until `close`."""
         ended = False
         while not ended:
             jobs = [self._queue.get()]
@@ -108,30 +114,30 @@ class Writer:
                 if isinstance(job, _Write):
                     waiting.append(job)
                 elif job is not None:
-                    # An answer tells of nothing that may yet be lost.
+                    # All earlier writes are committed first: a query's result contains nothing that may yet be lost.
                     self._write(waiting)
                     self._answer(job)
             self._write(waiting)
-            if self.dropped > self._told:
-                self._notice("journal_dropped", count=self.dropped - self._told)
-                self._told = self.dropped
+            if self.dropped > self._published_drops:
+                self._notice("journal_dropped", count=self.dropped - self._published_drops)
+                self._published_drops = self.dropped
         if self._store is not None:
             self._store.close()
 
     def _write(self, jobs: "deque[_Write]") -> None:
         while jobs:
-            taken = 0
+            dequeued = 0
             try:
                 store = self._opened()
                 with store.transaction():
                     size = 0
                     while jobs and size < _BATCH_BYTES:
-                        taken += 1
+                        dequeued += 1
                         size += self._put(store, jobs.popleft())
-            except Exception as error:  # whatever it is costs this batch; the thread goes on
-                # With no file at all nothing was taken yet.
-                self._failed += taken or len(jobs)
-                if not taken:
+            except Exception as error:  # it costs this batch; the thread goes on
+                # If the file could not be opened, nothing was taken off the queue yet.
+                self._failed += dequeued or len(jobs)
+                if not dequeued:
                     jobs.clear()
                 self._trouble(error)
             else:
@@ -141,22 +147,22 @@ class Writer:
         try:
             return job.put(store)
         except (ValueError, OverflowError, msgspec.MsgspecError, sqlite3.IntegrityError):
-            # What no database takes (too big, not a number, ...) costs itself only, not what shares its transaction.
+            # A record that no database accepts (too big, not a number, ...) must not cost the rest of its transaction.
             self._failed += 1
             return 0
 
-    def _answer(self, question: _Question) -> None:
-        if not question.answer.set_running_or_notify_cancel():
+    def _answer(self, query: _Query) -> None:
+        if not query.answer.set_running_or_notify_cancel():
             return
         try:
-            answer = question.look(self._opened())
+            answer = query.query(self._opened())
         except sqlite3.Error as error:
             self._trouble(error)
-            question.answer.set_exception(JournalError(f"journal {self._path}: {error}"))
-        except Exception as error:  # the asker's to deal with; this thread goes on
-            question.answer.set_exception(error)
+            query.answer.set_exception(JournalError(f"journal {self._path}: {error}"))
+        except Exception as error:  # it is the caller's; this thread goes on
+            query.answer.set_exception(error)
         else:
-            question.answer.set_result(answer)
+            query.answer.set_result(answer)
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -166,15 +172,15 @@ class Writer:
         return self._store
 
     def _trouble(self, error: Exception) -> None:
-        """The disk is full or broken, or the file was damaged under us; once more until it works again is enough."""
+        """Handle a full or broken disk or a damaged file: publish it once, until a write succeeds again."""
         if not self._failing:
             self._failing = True
             self._notice("journal_failed", detail=str(error))
         if self._store is not None and isinstance(error, sqlite3.Error) and schema.is_damage(error):
-            # Opened again, it is checked, and put aside if it is as bad as it looks.
+            # The next write opens the file again, which checks it and puts it aside if it is damaged.
             self._store.close()
             self._store = None
 
     def _notice(self, kind: str, **data: Any) -> None:
-        with suppress(Exception):  # whoever listens may be gone already
-            self._noticed(kind, data)
+        with suppress(Exception):  # the listener may be closed already
+            self._on_notice(kind, data)

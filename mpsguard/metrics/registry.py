@@ -1,4 +1,4 @@
-"""Counters and gauges of the guard, in Prometheus' own library and exposition format."""
+"""The guard's Prometheus counters, gauges and histograms."""
 
 from typing import Final
 
@@ -20,14 +20,14 @@ REFUSALS: Final = (
     "unwatched",
     "failed",
 )
-"""Why the broker closed a connection: it said nothing in time; it spoke another protocol; its message was too long;
-its credentials were not the peer's; it brought file descriptors; its connection type is unknown or forbidden; it left
-in mid-handshake; it made room for others; an unprivileged guard cannot speak for its user; its user has its
-share of clients; it cannot be watched, and the domain refuses such clients; the guard itself failed."""
+"""Why the broker closed a connection: it sent nothing in time; it used another protocol; its message was too long; its
+credentials were not the peer's; it sent file descriptors; its connection type is unknown or forbidden; it left during
+the handshake; it was evicted for another one; an unprivileged guard cannot impersonate its user; its user has its share
+of clients; it cannot be watched, and the domain refuses such clients; the guard itself failed."""
 
 
 class Metrics:
-    """All metrics of one guard, in a registry of its own."""
+    """All metrics of one guard, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -59,7 +59,7 @@ class Metrics:
         self.clients = Gauge("mpsguard_clients", "Clients alive now", ["domain"], registry=self.registry)
         self.unbrokered = Counter(
             "mpsguard_unbrokered_clients",
-            "Clients found on a lane that did not come through the guard",
+            "Clients found on a lane that did not connect through the guard",
             ["domain"],
             registry=self.registry,
         )
@@ -102,11 +102,11 @@ class Metrics:
             registry=self.registry,
         )
         self.remedies = Counter(
-            "mpsguard_remedies", "Remedies by what came of them", ["remedy", "outcome"], registry=self.registry
+            "mpsguard_remedies", "Remedies by outcome", ["remedy", "outcome"], registry=self.registry
         )
 
     def domain(self, name: str) -> None:
-        """Make every series of a domain exist, so that a counter that never counted reads 0."""
+        """Create every series of a domain, so that an unused counter reads 0."""
         for reason in REFUSALS:
             self.refused.labels(name, reason)
         for counter in (self.connections, self.open_connections, self.parking, self.clients):
@@ -115,10 +115,10 @@ class Metrics:
             total.labels(name)
 
     def set_lane_state(self, domain: str, lane: str, state: LaneState) -> None:
-        """Show one state as 1 and the others as 0."""
+        """Set the gauge of one state to 1, and those of the others to 0."""
         for each in LaneState:
             self.lane_state.labels(domain, lane, each.value).set(each is state)
 
     def exposition(self) -> str:
-        """The text Prometheus scrapes."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry).decode()

@@ -1,6 +1,6 @@
-"""Prometheus metrics over HTTP, for a bounded number of connections, each with a deadline.
+"""HTTP server for Prometheus metrics, with a bounded number of connections and a deadline for each.
 
-prometheus_client's own server starts a thread for each connection and lets it wait for good.
+prometheus_client's own server starts a thread for each connection, without limit or deadline.
 """
 
 import socket
@@ -12,16 +12,16 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 MOST_AT_ONCE: Final = 8
-"""Connections served at once: scrapers come one at a time, every few seconds. One more is closed."""
+"""Connections served at once; further ones are closed. Scrapers connect one at a time, every few seconds."""
 DEADLINE_S: Final = 5.0
-"""For each read and write of a connection."""
+"""Seconds for each read and write of a connection."""
 
 
 class _Handler(WSGIRequestHandler):
     timeout = DEADLINE_S
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Scrapes are not logged."""
+        """Do not log scrapes."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -45,7 +45,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks off or runs out of time is its peer's matter."""
+        """Ignore connections that break off or exceed the deadline."""
 
 
 class _ServerV6(_Server):
@@ -53,7 +53,11 @@ class _ServerV6(_Server):
 
 
 def serve_metrics(host: str, port: int, registry: CollectorRegistry) -> None:
-    """Serve ``registry`` on a thread of its own for as long as the process lives; OSError if the address is taken."""
+    """Serve ``registry`` on its own thread for as long as the process lives.
+
+    Raises:
+        OSError: the address is in use or cannot be bound.
+    """
     server_class = _ServerV6 if ":" in host else _Server
     server = make_server(host, port, make_wsgi_app(registry), server_class, _Handler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The vault's counters as Prometheus sees them: read when they are asked for, kept nowhere twice."""
+"""Prometheus collector for the vault's counters, which are read at each scrape."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -12,7 +12,7 @@ _TOTALS: Final = {
     "regions_made": "Regions given to the vault",
     "regions_opened": "Times a region's descriptors were handed out",
     "regions_released": "Regions taken out by their writer or by command",
-    "regions_expired": "Regions that went with a session whose time was over",
+    "regions_expired": "Regions dropped with an expired session",
     "regions_lost": "Regions not found again after a restart of the guard",
     "fences": "Times a writer's lease ended",
     "promotions": "Times a standby was made the writer",
@@ -25,18 +25,18 @@ _NOW: Final = {
     "regions": "Regions held now",
     "chunks": "Descriptors of memory held now",
     "bytes": "Bytes of memory held now",
-    "unkept": "Parcels with no keeper now: they would not outlive the guard",
+    "unkept": "Descriptor bundles without a storage now: they would not outlive the guard",
 }
 
 
 class VaultMetrics(Collector):
-    """Collects from whatever vault there is; nothing while there is none."""
+    """Collects the counters of the vault; none while there is no vault."""
 
     def __init__(self, counters: Callable[[], Counters | None]) -> None:
         self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`; called by whichever thread serves the metrics."""
+        """See `Collector`; called on a thread of the metrics server."""
         counters = self._counters()
         if counters is None:
             return

@@ -1,1 +1,1 @@
-"""The processes a guard consists of, and what each of them may do."""
+"""The processes of a guard, and the privileges of each."""

@@ -2,8 +2,8 @@
 
 A control daemon inherits the capabilities and the system call filter of the process that starts it, and the vendor's
 programs need more than the guard does (nvidia-modprobe loads kernel modules and makes device nodes). The launcher keeps
-those rights. It never reads a byte of a client: its only input is the guard's `messages`, and all that the guard can
-choose is one lane of a table that was sent before the first client came.
+those rights. It never reads a byte of a client: its only input is the guard's `messages`, in which the guard can only
+choose one lane of a table that was sent before the first client connected.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ from mpsguard.lanes.control_process import Launch, StartError
 from mpsguard.processes.messages import MAX_BYTES, Answer, Cancel, Request, Start, Table
 
 _GRACE: Final = 10.0
-"""Seconds an answer may take beyond the deadline of the start itself. The launcher measures that deadline; this is for
-killing what exceeded it, and for the launcher's own start on a busy machine, which takes 0.1 s on an idle one."""
+"""Seconds for an answer beyond the deadline of the start itself, which the launcher measures. They cover the killing of
+a daemon that exceeded it, and the launcher's own start, which takes 0.1 s on an idle machine."""
 _LEAVE: Final = 5.0
-"""Seconds for the launcher to end once the guard has closed its socket, before it is killed; it takes 0.05 s."""
+"""Seconds for the launcher to end after the guard has closed its socket, before it is killed; it takes 0.05 s."""
 _PROGRAM: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); from mpsguard.processes import launcher; launcher.main()"
 )
-"""Not ``-m``: the package must be found without a PYTHONPATH, which the control daemons would inherit."""
+"""The launcher's program. Not ``-m``: that needs a PYTHONPATH, which the control daemons would inherit."""
 
 
 class LauncherEndedError(Exception):
-    """There is no launcher, or it has ended; without it no lane can be started."""
+    """The launcher cannot be started, or it has ended; without it no lane can be started."""
 
 
 class Launcher:
-    """The guard's side. Owns the process and the socket to it."""
+    """The guard's interface to the launcher. Owns the process and the socket to it."""
 
     def __init__(self, lanes: Sequence[Launch]) -> None:
         """Start the process; call this before privileges are dropped. Raises LauncherEndedError."""
@@ -74,7 +74,11 @@ class Launcher:
         self.close()
 
     async def run(self) -> None:
-        """Hand out answers until cancelled; raises LauncherEndedError when the process ends."""
+        """Dispatch answers until cancelled.
+
+        Raises:
+            LauncherEndedError: the process has ended.
+        """
         loop = asyncio.get_running_loop()
         try:
             while data := await loop.sock_recv(self._socket, MAX_BYTES):
@@ -87,7 +91,11 @@ class Launcher:
         raise LauncherEndedError("the launcher has ended: no lane can be started")
 
     async def start(self, launch: Launch) -> None:
-        """Start a lane's control daemon; raises StartError. Cancelling breaks the start off."""
+        """Start a lane's control daemon; cancellation breaks the start off.
+
+        Raises:
+            StartError: it could not be started in time.
+        """
         if launch not in self._lanes:
             raise StartError(f"{launch.name}: not one of the launcher's lanes")
         loop = asyncio.get_running_loop()
@@ -114,7 +122,7 @@ class Launcher:
         await asyncio.get_running_loop().sock_sendall(self._socket, msgspec.msgpack.encode(request))
 
     def close(self) -> None:
-        """End the process; waits _LEAVE seconds at most. The control daemons live on."""
+        """End the process, within _LEAVE seconds. The control daemons keep running."""
         self._socket.close()
         try:
             self._process.wait(_LEAVE)
@@ -124,7 +132,7 @@ class Launcher:
 
 
 def main() -> None:
-    """Start lanes as the guard asks on standard input, a socket, until the guard closes it."""
+    """Serve requests to start lanes on standard input, a socket, until the guard closes it."""
     with socket.socket(fileno=sys.stdin.fileno()) as guard:
         guard.setblocking(False)
         asyncio.run(_serve(guard))
@@ -145,7 +153,7 @@ async def _serve(guard: socket.socket) -> None:
             elif request.number in starting:
                 starting[request.number].cancel()
     except ConnectionError:
-        # A guard that was killed with answers of ours unread.
+        # The guard was killed with unread answers.
         pass
     finally:
         tasks = list(starting.values())

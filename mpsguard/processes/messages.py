@@ -7,8 +7,8 @@ import msgspec
 from mpsguard.lanes.control_process import Launch
 
 MAX_BYTES: Final = 1 << 16
-"""Of one packet. A lane takes some 300 bytes of the table, an answer at most 4 KiB of the control daemon's output: this
-is room for 100 domains with a standby each, and below the kernel's default for a socket buffer (208 KiB)."""
+"""Size of one packet. A lane takes some 300 bytes of the table, and an answer at most 4 KiB of the control daemon's
+output: this is enough for 100 domains with a standby each, and below the kernel's default socket buffer (208 KiB)."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -26,17 +26,17 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Break off a start. It is not answered."""
+    """Cancel a start. There is no answer to this message."""
 
     number: int
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The end of a start."""
+    """The result of a start."""
 
     number: int
     error: str | None = None
-    """Text of the StartError; None if the control daemon listens."""
+    """Text of the StartError; None if the control daemon is up."""
 
 
 Request = Start | Cancel

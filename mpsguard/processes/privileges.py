@@ -1,6 +1,7 @@
-"""What the guard gives up before it serves anybody: capabilities, and system calls that it never makes.
+"""Privileges that the guard drops before it serves clients: capabilities, and system calls that it never makes.
 
-Both bind every child started afterwards. Neither can be had back; the launcher, started before, keeps its own.
+Both restrictions are permanent and apply to every child started afterwards. The launcher, started before, keeps its
+privileges.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from mpsguard.linux import privileges
 from mpsguard.linux.privileges import Capability, PrivilegesError
 
 KEPT: Final = frozenset(Capability)
-"""All that have a name here; docs/security.md has the reason for each."""
+"""The capabilities that the guard keeps: all of `Capability`; docs/security.md has the reason for each."""
 
 DENIED: Final = {
     "kernel modules": ("init_module", "finit_module", "delete_module"),
@@ -44,18 +45,18 @@ DENIED: Final = {
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What was given up."""
+    """The privileges that were dropped."""
 
     capabilities: bool
     filter: bool
     less: tuple[str, ...] = ()
-    """What was not, and why."""
+    """What could not be dropped, and why."""
 
 
 def driver_is_ready(root: Path = Path("/")) -> bool:
-    """Whether the driver is loaded and every GPU has its device node.
+    """Return whether the driver is loaded and every GPU has its device node.
 
-    If not, the vendor's libraries in the guard run nvidia-modprobe, which needs what would be given up.
+    If not, the vendor's libraries in the guard run nvidia-modprobe, which needs the privileges that would be dropped.
     """
     try:
         gpus = sum(1 for _ in (root / "proc/driver/nvidia/gpus").iterdir())
@@ -66,7 +67,7 @@ def driver_is_ready(root: Path = Path("/")) -> bool:
 
 
 def give_up() -> Given:
-    """Give up what the guard does not need; call this while there is one thread, before anything is served."""
+    """Drop the privileges that the guard does not need; call this in a single-threaded process, before serving."""
     failures = [_failure(step) for step in (_keep, _deny)]
     return Given(capabilities=failures[0] is None, filter=failures[1] is None, less=tuple(filter(None, failures)))
 

@@ -1,1 +1,1 @@
-"""What is done about incidents: one file a remedy, and the pure policy that says which of them follow."""
+"""Remedies for incidents: one file per remedy, and the pure policy that decides which ones are applied."""

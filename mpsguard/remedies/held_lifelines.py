@@ -1,7 +1,7 @@
-"""The lifelines that are held now: taken when a client ends, let go when its work has drained or its time is over.
+"""The held lifelines: each begins when a client ends, and is released when its work has drained or its time is over.
 
-While a guard is replaced, the service manager's descriptor store holds them, under names that tell the next guard what
-it needs to go on. Without one, a guard that is told to end waits for them.
+While a guard is replaced, the service manager's descriptor store holds them, under names with all that the next guard
+needs. Without a store, a guard that is told to stop waits until all are released.
 """
 
 import asyncio
@@ -22,46 +22,46 @@ from mpsguard.remedies import lifeline
 from mpsguard.remedies.lifeline import Hold
 
 NAME: Final = "lifeline-"
-"""Names in the descriptor store begin with it; see `stored_name`."""
+"""Prefix of the names in the descriptor store; see `stored_name`."""
 MOST: Final = 256
-"""Held at once; one more takes the place of the oldest of the user that has most."""
+"""Lifelines held at once; one more replaces the oldest of the user with the most."""
 MOST_OF_A_USER: Final = 64
-"""Of one user but root: a server takes 48 or 60 clients, and one more takes the place of the user's own oldest."""
+"""Lifelines of one user but root; one more replaces the user's oldest. A server takes 48 or 60 clients."""
 MOST_STORED: Final = 768
-"""Descriptors in the service manager's store, two for each in all likelihood; the rest of its 1280 is the vault's."""
+"""Descriptors in the service manager's store, usually two per lifeline; the vault uses the rest of its 1280."""
 MOST_STORED_OF_A_USER: Final = 192
-"""A quarter, as of the lifelines themselves."""
+"""A quarter of `MOST_STORED`, the same share as of the lifelines themselves."""
 _STORED: Final = re.compile(
     rf"{NAME}(?P<pid>\d+)-(?P<start_ticks>\d+)(?:\.(?P<execs>\d+))?-(?P<since>\d+)-(?P<until>\d+)(?P<beyond>-keep)?"
     r"(?:-u(?P<uid>\d+))?",
     re.ASCII,
 )
 _LOOK: Final = 0.25
-"""Seconds between two looks at whether the GPUs are idle, while any is held."""
+"""Seconds between two checks whether the GPUs are idle, while any lifeline is held."""
 
 
 class Spaces(Protocol):
-    """Who watches the clients' address spaces and can hold on to them (the `uvm` sensor)."""
+    """Owner of the clients' address spaces (the `uvm` sensor)."""
 
     def hold(self, key: ProcessKey) -> tuple[int, ...]:
-        """Hold on to an ended client's address spaces; descriptors of them, which stay the callee's. None: ()."""
+        """Keep an ended client's address spaces; return their descriptors, which the callee still owns, or ()."""
 
     def release(self, key: ProcessKey) -> None:
-        """Let go of them."""
+        """Release an ended client's address spaces."""
 
 
 class Idleness(Protocol):
-    """Who can tell that no GPU has anything to do (the `nvml` sensor)."""
+    """Observer of the GPUs' utilisation (the `nvml` sensor)."""
 
     def watch_idleness(self, wanted: bool) -> None:
-        """Whether anybody wants to know."""
+        """Start or stop the observation."""
 
     def idle_seen_at(self) -> float | None:
-        """When no GPU was last seen to be at work (CLOCK_MONOTONIC), or None."""
+        """Return when all GPUs were last seen idle (CLOCK_MONOTONIC seconds), or None."""
 
 
-class Held(msgspec.Struct, frozen=True):
-    """One lifeline."""
+class Lifeline(msgspec.Struct, frozen=True):
+    """One held lifeline."""
 
     pid: int
     start_ticks: int
@@ -70,37 +70,40 @@ class Held(msgspec.Struct, frozen=True):
     until: float
     """When its time is over."""
     beyond: bool = False
-    """Whether it is held on to then, until the GPUs are seen idle or an operator lets go of it."""
+    """Whether it is held even longer, until the GPUs are seen idle or an operator releases it."""
     overdue: bool = False
-    """Whether that is so now."""
+    """Whether it is held beyond its time now."""
     execs: int = 0
     """See `ProcessKey`."""
     uid: int | None = None
-    """Whose client it was; None if an earlier guard did not say."""
+    """The client's user; None if an earlier guard did not record it."""
 
     @property
     def process(self) -> ProcessKey:
-        """Whose it is."""
+        """The ended client."""
         return ProcessKey(self.pid, self.start_ticks, self.execs)
 
 
-def stored_name(held: Held) -> str:
-    """Its name in the descriptor store. Both end with this boot: that, and the clock whose milliseconds are in it."""
+def stored_name(held: Lifeline) -> str:
+    """Return the name in the descriptor store, with times in milliseconds of CLOCK_MONOTONIC.
+
+    Neither the store nor that clock survives a reboot.
+    """
     since, until = round(1000 * held.since), round(1000 * held.until)
     programs = f".{held.execs}" if held.execs else ""
     user = f"-u{held.uid}" if held.uid is not None else ""
     return f"{NAME}{held.pid}-{held.start_ticks}{programs}-{since}-{until}{'-keep' if held.beyond else ''}{user}"
 
 
-def held_by_name(name: str) -> Held | None:
-    """What `stored_name` was given, to the millisecond; None if the name is not of its form."""
+def held_by_name(name: str) -> Lifeline | None:
+    """Return the lifeline that `stored_name` was called with, to the millisecond; None for any other name."""
     match = _STORED.fullmatch(name)
     if match is None:
         return None
     since, until = int(match["since"]) / 1000, int(match["until"]) / 1000
     pid, start_ticks, execs = int(match["pid"]), int(match["start_ticks"]), int(match["execs"] or 0)
     uid = int(match["uid"]) if match["uid"] is not None else None
-    return Held(pid, start_ticks, since, until, match["beyond"] is not None, execs=execs, uid=uid)
+    return Lifeline(pid, start_ticks, since, until, match["beyond"] is not None, execs=execs, uid=uid)
 
 
 class _Stored:
@@ -112,20 +115,27 @@ class _Stored:
 
 
 class Lifelines:
-    """Owns which are held and until when. All in one event loop."""
+    """Owns the held lifelines and their deadlines. All in one event loop."""
 
     def __init__(self, spaces: Spaces, idleness: Idleness, notice: Callable[[str, Mapping[str, Any]], None]) -> None:
-        """``notice`` hears ``lifeline_held``, ``_adopted``, ``_not_stored``, ``_overdue`` and ``_released``."""
+        """Create it, without lifelines.
+
+        Args:
+            spaces: keeps the address spaces.
+            idleness: tells when the GPUs are idle.
+            notice: called with the kind and data of the events ``lifeline_held``, ``lifeline_adopted``,
+                ``lifeline_not_stored``, ``lifeline_overdue`` and ``lifeline_released``.
+        """
         self._spaces = spaces
         self._idleness = idleness
         self._notice = notice
-        self._held: dict[ProcessKey, Held] = {}
+        self._held: dict[ProcessKey, Lifeline] = {}
         self._users: Counter[int | None] = Counter()
-        """How many of each user are held."""
+        """Number of lifelines of each user."""
         self._given: dict[ProcessKey, tuple[int | None, int]] = {}
-        """How many descriptors of each the service manager was given, with its user."""
+        """User, and number of descriptors in the service manager's store, of each lifeline."""
         self._stored: dict[ProcessKey, _Stored] = {}
-        """Of those in ``_held`` that an earlier guard took: the others' descriptors are the sensor's."""
+        """Descriptors of lifelines from an earlier guard; the sensor owns the others' descriptors."""
         self._closers = SideThreads("lifeline-close", 1)
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
@@ -133,13 +143,13 @@ class Lifelines:
         self._empty.set()
 
     def take(self, process: ProcessKey, hold: Hold, uid: int | None = None) -> bool:
-        """Hold on to an ended client of a user; False if there is nothing to hold on to."""
+        """Hold the lifeline of an ended client; return False if it has no address space to keep."""
         files = self._spaces.hold(process)
         if not files:
             return False
         self._make_room(uid)
         now = time.monotonic()
-        held = Held(
+        held = Lifeline(
             process.pid, process.start_ticks, now, now + hold.seconds, hold.beyond, execs=process.execs, uid=uid
         )
         self._store(held, files)
@@ -147,7 +157,7 @@ class Lifelines:
         return True
 
     def release(self, process: ProcessKey, why: str) -> bool:
-        """Let go of one; False if it is not held."""
+        """Release the lifeline of a client; return False if none is held."""
         held = self._held.pop(process, None)
         if held is None:
             return False
@@ -168,23 +178,25 @@ class Lifelines:
         return True
 
     def release_pid(self, pid: int, why: str) -> bool:
-        """Let go of all of one pid, by an operator's wish; False if none is held."""
+        """Release all lifelines of one pid, on an operator's request; return False if none is held."""
         released = [self.release(process, why) for process in list(self._held) if process.pid == pid]
         return any(released)
 
-    def held(self) -> list[Held]:
-        """All, oldest first."""
+    def held(self) -> list[Lifeline]:
+        """Return all held lifelines, oldest first."""
         return sorted(self._held.values(), key=lambda each: each.since)
 
     def adopt(self, files: Iterable[tuple[int, str]], seconds: float) -> None:
-        """Go on with what an earlier guard left in the store: descriptors, which are this object's, and their names.
+        """Adopt the lifelines that an earlier guard left in the store.
 
-        What has a name of another version's is held for ``seconds`` from now on, as of a process 0.
+        Args:
+            files: descriptors, which this object owns from now on, and their names.
+            seconds: how long to hold a descriptor with a name of another version; its process counts as 0.
         """
         now = time.monotonic()
-        found: dict[ProcessKey, Held] = {}
+        found: dict[ProcessKey, Lifeline] = {}
         for file, name in files:
-            held = held_by_name(name) or Held(0, 0, now, now + seconds)
+            held = held_by_name(name) or Lifeline(0, 0, now, now + seconds)
             found[held.process] = held
             stored = self._stored.setdefault(held.process, _Stored())
             stored.files.append(file)
@@ -194,13 +206,16 @@ class Lifelines:
             self._begin(held, "lifeline_adopted", max(0.0, round(held.until - now, 3)))
 
     async def drained(self) -> None:
-        """Wait until none is held, none beyond its time; returns at once if the service manager holds them too."""
+        """Release each lifeline when its time is over, and wait for the last.
+
+        Return at once if the service manager's store holds them too.
+        """
         if not os.environ.get("NOTIFY_SOCKET"):
             self._ending = True
             await self._empty.wait()
 
     def close(self) -> None:
-        """Let go of nothing that the service manager does not hold too: the end of this process does that."""
+        """Close what the service manager holds too; the end of this process releases the rest."""
         if self._timer is not None:
             self._timer.cancel()
         for stored in self._stored.values():
@@ -218,8 +233,8 @@ class Lifelines:
         theirs = (held for held in self._held.values() if held.uid == uid)
         self.release(min(theirs, key=lambda held: held.since).process, why)
 
-    def _store(self, held: Held, files: tuple[int, ...]) -> None:
-        """Give the service manager copies, if there is one and room; it drops what is too much without a word."""
+    def _store(self, held: Lifeline, files: tuple[int, ...]) -> None:
+        """Store copies in the service manager's store, if there is room: it silently drops what exceeds its limit."""
         if not os.environ.get("NOTIFY_SOCKET"):
             return
         all_given = sum(count for _, count in self._given.values())
@@ -232,7 +247,7 @@ class Lifelines:
                 return
         self._notice("lifeline_not_stored", {"pid": held.pid, "uid": held.uid, "descriptors": len(files)})
 
-    def _begin(self, held: Held, kind: str, seconds: float) -> None:
+    def _begin(self, held: Lifeline, kind: str, seconds: float) -> None:
         self._held[held.process] = held
         self._users[held.uid] += 1
         self._empty.clear()
@@ -258,7 +273,8 @@ class Lifelines:
                 self.release(process, "its time is over")
             elif now >= held.until and not held.overdue:
                 self._held[process] = msgspec.structs.replace(held, overdue=True)
-                # Its kernel may never end. `mpsguard-ctl move` brings sessions off its lane; then it can be let go.
+                # Its kernel may never end. After `mpsguard-ctl move` has moved the sessions off its lane, an operator
+                # can release it.
                 self._notice("lifeline_overdue", {"pid": process.pid, "start_ticks": process.start_ticks})
         if self._held:
             self._look_later()

@@ -1,7 +1,7 @@
 """Policy: which remedies follow from an incident. Pure.
 
-Whatever ends a process is held to more than its mode: only the culprit itself, only a living client of ours, only when
-it is proven to be the culprit, or likely and the configuration says that this is enough, and only on grounds that no
+A remedy that ends a process needs more than its mode: it ends only the culprit itself, only a living client of this
+guard, only if it is proven to be the culprit, or likely and the configuration allows that, and only on grounds that no
 other user can forge (`mpsguard.triage.grounds`).
 """
 
@@ -19,43 +19,49 @@ ENDING: Final[frozenset[RemedyName]] = frozenset({"terminate"})
 
 
 class Standing(StrEnum):
-    """What is known of a culprit now."""
+    """The present state of a culprit."""
 
     CLIENT = "client"
-    """It lives, and is a client of a lane of ours."""
+    """It lives, and is a client of one of this guard's lanes."""
     ENDED = "ended"
     STRANGER = "stranger"
-    """It lives, but is no client of ours: not ours to end."""
+    """It lives, but is no client of this guard, which must not end it."""
 
 
 class Verdict(StrEnum):
-    """What is to become of one remedy."""
+    """Whether one remedy is applied."""
 
     RUN = "run"
     OBSERVE = "observe"
-    """Say what would have been done, and do nothing."""
+    """Record what the remedy would have done, and do nothing."""
     DECLINE = "decline"
-    """Do nothing, and say why."""
+    """Do nothing, and record why."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """One remedy for one incident."""
+    """The decision on one remedy for one incident."""
 
     step: Step
     verdict: Verdict
     why: str
     revision: int = 1
-    """Of the incident: the verdict that it was decided on."""
+    """The revision of the incident that it was decided on."""
 
 
 def steps_for(remedies: Remedies, fault_class: FaultClass) -> tuple[Step, ...]:
-    """What the configuration has for a class of faults."""
+    """Return the configured steps for a class of faults."""
     steps: tuple[Step, ...] = getattr(remedies, fault_class.value)
     return steps
 
 
 def decide(incident: Incident, remedies: Remedies, standing: Standing | None) -> tuple[Decision, ...]:
-    """Every remedy of the incident's class that is not off, in order. ``standing`` is None where nobody is named."""
+    """Return a decision on each configured remedy that is not off, in order.
+
+    Args:
+        incident: the incident.
+        remedies: the domain's configuration.
+        standing: the culprit's present state; None if no process is named.
+    """
     return tuple(
         _decide(incident, step, standing) for step in steps_for(remedies, incident.fault_class) if step.mode != "off"
     )
@@ -65,12 +71,12 @@ def _decide(incident: Incident, step: Step, standing: Standing | None) -> Decisi
     against = _against(incident, step, standing) if step.remedy in ENDING else None
     if against is not None:
         return Decision(step, Verdict.DECLINE, against, incident.revision)
-    why = f"the culprit is {incident.confidence}" if standing is not None else "nobody has to be named for it"
+    why = f"the culprit is {incident.confidence}" if standing is not None else "it needs no culprit"
     return Decision(step, Verdict.RUN if step.mode == "enforce" else Verdict.OBSERVE, why, incident.revision)
 
 
 def _against(incident: Incident, step: Step, standing: Standing | None) -> str | None:
-    """Why no process may be ended, or None."""
+    """Return why no process may be ended, or None."""
     if incident.culprit is None or incident.culprit.process is None or standing is None:
         return "no process is named"
     if incident.confidence is Confidence.UNKNOWN:
@@ -79,7 +85,7 @@ def _against(incident: Incident, step: Step, standing: Standing | None) -> str |
         return 'the culprit is only likely; at_least = "likely" would make that enough'
     worth = grounds.worth(incident.ground)
     if worth is None or not worth.may_act:
-        return f"nobody is ended on these grounds: {worth.what if worth else 'unknown ones'}"
+        return f"no process is ended on these grounds: {worth.what if worth else 'unknown ones'}"
     if standing is Standing.ENDED:
         return "the culprit has ended"
     if standing is Standing.STRANGER:

@@ -1,4 +1,4 @@
-"""What every remedy is: idempotent, bound by a deadline, and an outcome as data."""
+"""The interface of remedies: each is idempotent, has a deadline, and returns its outcome as data."""
 
 from typing import Protocol
 
@@ -10,25 +10,25 @@ from mpsguard.model import ProcessKey
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """It is as the remedy would have it."""
+    """The remedy achieved its goal."""
 
     text: str
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """It is not; ``text`` says why, and what was left undone."""
+    """The remedy failed; ``text`` says why, and what was left undone."""
 
     text: str
 
 
 class NotNeeded(msgspec.Struct, frozen=True, tag="not_needed"):
-    """There was nothing to do; ``text`` says why."""
+    """No action was necessary; ``text`` says why."""
 
     text: str
 
 
 class Observed(msgspec.Struct, frozen=True, tag="observed"):
-    """Nothing was done; ``text`` says what would have been."""
+    """The remedy was not applied; ``text`` says what it would have done."""
 
     text: str
 
@@ -37,28 +37,28 @@ Outcome = Done | Failed | NotNeeded | Observed
 
 
 class RemedyCase(msgspec.Struct, frozen=True):
-    """What a remedy is for."""
+    """The incident that a remedy is applied to."""
 
     incident_id: str
     incident: Incident
     culprit: ProcessKey | None
-    """The process named, if one is."""
+    """The culprit, if a process is named."""
     step: Step
-    """As it is configured."""
+    """The remedy's configuration."""
 
 
 class Remedy(Protocol):
-    """One remedy of one domain. What it holds while it works it gives back on every path, being cancelled included."""
+    """One remedy of one domain. It releases its resources on every path, also when it is cancelled."""
 
     @property
     def name(self) -> RemedyName:
-        """As in the configuration."""
+        """The name in the configuration."""
 
     def within(self, case: RemedyCase) -> float:
-        """Seconds after which it is broken off; longer than all its own deadlines together."""
+        """Return the seconds after which the remedy is cancelled; more than all its own deadlines together."""
 
     def would(self, case: RemedyCase) -> str:
-        """What `apply` would do, in one clause; for people."""
+        """Return what `apply` would do, as one clause for the journal."""
 
     async def apply(self, case: RemedyCase) -> Outcome:
-        """Do it. A second time changes nothing more. Need not raise: what fails is an outcome."""
+        """Apply the remedy. It is idempotent, and reports failures as an outcome."""

@@ -1,13 +1,13 @@
-"""Takeover: which lane will not live, and who goes on with the sessions that are written from there. Pure.
+"""Failover decisions: which lane is lost, and which standbys continue the sessions with writers on it. Pure.
 
-The sign that is acted on is the first one that tells *where* a fault is, not the verdict on whose it was: that comes
-later and changes nothing here. What each sign is worth was measured on an H200 with driver 580.159.04
-(`scripts/gpu-suite triage`, `scripts/gpu-suite failover`):
+The decision rests on the first sign of *where* a fault is, not on the verdict on its culprit, which is later and not
+needed. The signs were measured on an H200 with driver 580.159.04 (`scripts/gpu-suite triage`, `scripts/gpu-suite
+failover`):
 
-* a fatal fault in a client's own UVM queue, 2 ms after the access: its lane;
-* Xid 13 without a pid, the first sign of an SM fault, some 10 ms after it: the lane that has work on that GPU, if there
-  is only one (a standby that waits has none). A program outside of MPS on the same GPU can fault like that, too; then
-  the work goes on at the standby although it need not;
+* a fatal fault in a client's own UVM queue, 2 ms after the access: the client's lane;
+* Xid 13 without a pid, the first sign of an SM fault, some 10 ms after it: the lane with work on that GPU, if there is
+  only one (a waiting standby has none). A program outside of MPS on the same GPU can cause it too; then the sessions
+  fail over needlessly;
 * an Xid with the pid of a server or client, a line of the server's own log, the server's end: that lane.
 """
 
@@ -23,10 +23,10 @@ from mpsguard.vault.region import Role, Session, SessionKey
 from mpsguard.vault.transitions import ready_standbys
 
 SIGNS: Final = (UvmFault, ServerSays, LaneChanged, Xid)
-"""The only observations that `struck` looks at."""
+"""The kinds of observations that `lost_lane` uses."""
 
 _FATAL_XIDS: Final = frozenset({13, 31, 43})
-"""Of an SM or memory fault: under MPS they end all clients of a server."""
+"""Xids of SM and memory faults: under MPS these faults end all clients of a server."""
 
 _WITHOUT_PID: Final = 13
 _LANE_ENDS: Final = frozenset({LaneState.FAULT.value, LaneState.DOWN.value})
@@ -34,35 +34,40 @@ _SERVER_ENDS: Final = frozenset({daemon_log.BEGINS, daemon_log.EXITED})
 
 
 class LaneView(msgspec.Struct, frozen=True):
-    """A lane as takeover sees it."""
+    """The facts about a lane that failover decisions need."""
 
     name: str
     servers: frozenset[int]
-    """Pids."""
+    """Pids of its servers."""
     clients: frozenset[ProcessKey]
     gpus: frozenset[str] | None
     """PCI addresses as in `Evidence.gpu`; None: any."""
 
 
-class Takeover(msgspec.Struct, frozen=True):
-    """One session that goes on elsewhere."""
+class SessionFailover(msgspec.Struct, frozen=True):
+    """The failover of one session to a standby on another lane."""
 
     session: SessionKey
     generation: int
-    """The one that ends."""
+    """The generation that ends."""
     writer: ProcessKey
-    heir: ProcessKey
+    candidate: ProcessKey
+    """The standby to promote."""
     token: int
-    """The heir's lease."""
+    """The standby's lease."""
 
 
-def struck(
+def lost_lane(
     evidence: Evidence, lanes: Sequence[LaneView], waiting: frozenset[ProcessKey], *, contained: bool = False
 ) -> str | None:
-    """The lane that this observation says will not live; None if it says no such thing, or not which.
+    """Return the lane that is lost according to an observation; None if no lane is, or it is not known which.
 
-    ``waiting``: processes that are known to have no work on a GPU. ``contained``: the patched nvidia-uvm keeps memory
-    faults with their client, so that an entry in its queue is no sign of the lane's end.
+    Args:
+        evidence: the observation.
+        lanes: all lanes.
+        waiting: processes that are known to have no work on a GPU.
+        contained: whether the patched nvidia-uvm contains memory faults: then an entry in a client's queue does not
+            mean the loss of its lane.
     """
     what = evidence.what
     if not isinstance(what, SIGNS):
@@ -83,31 +88,36 @@ def struck(
     return at_work[0] if len(at_work) == 1 else None
 
 
-def takeovers(
+def session_failovers(
     lane: str, sessions: Iterable[Session], lane_of: Callable[[ProcessKey], str | None]
-) -> tuple[tuple[Takeover, ...], tuple[SessionKey, ...]]:
-    """Of the sessions whose writer is on ``lane``: those that have an heir elsewhere, and those that have none.
+) -> tuple[tuple[SessionFailover, ...], tuple[SessionKey, ...]]:
+    """Return the failovers of the sessions with a writer on ``lane``, and the sessions without a standby elsewhere.
 
-    ``lane_of``: None for a process that is no client of any lane.
+    Args:
+        lane: the lane that is lost.
+        sessions: all sessions.
+        lane_of: returns the lane of a process, or None if it is no client.
     """
-    taken, left = [], []
+    failovers, left = [], []
     for session in sessions:
         writer = session.writer
         if writer is None or lane_of(writer.process) != lane:
             continue
         standbys = ready_standbys(session)
-        heir = next((lease for lease in standbys if lane_of(lease.process) != lane), None)
-        if heir is None:
+        candidate = next((lease for lease in standbys if lane_of(lease.process) != lane), None)
+        if candidate is None:
             left.append(session.key)
         else:
-            taken.append(Takeover(session.key, session.generation, writer.process, heir.process, heir.token))
-    return tuple(taken), tuple(left)
+            failovers.append(
+                SessionFailover(session.key, session.generation, writer.process, candidate.process, candidate.token)
+            )
+    return tuple(failovers), tuple(left)
 
 
 def stranded(
     lane: str, sessions: Iterable[Session], lane_of: Callable[[ProcessKey], str | None]
 ) -> tuple[tuple[SessionKey, int], ...]:
-    """The standbys on ``lane``, by session and token: they wait, and would not find out that their context is dead."""
+    """Return session and token of each standby on ``lane``: it waits, and would not notice that its context is lost."""
     return tuple(
         (session.key, lease.token)
         for session in sessions
@@ -117,7 +127,7 @@ def stranded(
 
 
 def waiting(sessions: Iterable[Session]) -> frozenset[ProcessKey]:
-    """The processes that have said that they only wait."""
+    """Return the processes that have declared themselves ready standbys, which only wait."""
     return frozenset(lease.process for session in sessions for lease in ready_standbys(session))
 
 

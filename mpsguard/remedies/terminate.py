@@ -1,4 +1,4 @@
-"""The remedy `terminate`: end the culprit, and nobody else, in the clean order."""
+"""The remedy `terminate`: ends the culprit, without harm to the other clients of its lane."""
 
 import signal
 from collections.abc import Callable
@@ -9,18 +9,23 @@ from mpsguard.linux.process import ProcessHandle
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import termination
 from mpsguard.remedies.remedy import Done, Failed, NotNeeded, Outcome, RemedyCase
-from mpsguard.remedies.termination import Lane, Plan, Work
+from mpsguard.remedies.termination import TerminationLane, TerminationPlan, Work
 
 _SPARE: Final = 1.0
 
 
 class Terminate:
-    """In one domain."""
+    """The remedy `terminate` of one domain."""
 
     name: Final[RemedyName] = "terminate"
 
-    def __init__(self, lane_of: Callable[[ProcessKey], Lane], answer_within: float) -> None:
-        """``lane_of`` tells the lane of a client; ``answer_within``: seconds its control daemon gets."""
+    def __init__(self, lane_of: Callable[[ProcessKey], TerminationLane], answer_within: float) -> None:
+        """Create it.
+
+        Args:
+            lane_of: returns the lane of a client.
+            answer_within: seconds for the lane's control daemon to answer.
+        """
         self._lane_of = lane_of
         self._answer_within = answer_within
 
@@ -30,8 +35,8 @@ class Terminate:
 
     def would(self, case: RemedyCase) -> str:
         """See `Remedy`."""
-        pid = case.culprit.pid if case.culprit else "nobody"
-        return f"end the GPU work of process {pid}, then SIGTERM, then SIGKILL after {case.step.grace:g} s"
+        process = f"process {case.culprit.pid}" if case.culprit else "no process"
+        return f"end the GPU work of {process}, then SIGTERM, then SIGKILL after {case.step.grace:g} s"
 
     async def apply(self, case: RemedyCase) -> Outcome:
         """See `Remedy`."""
@@ -41,7 +46,7 @@ class Terminate:
             held = ProcessHandle.hold(case.culprit)
         except ProcessLookupError:
             return NotNeeded(f"process {case.culprit.pid} has ended")
-        plan = Plan(self._answer_within, signal.SIGTERM, case.step.grace)
+        plan = TerminationPlan(self._answer_within, signal.SIGTERM, case.step.grace)
         with held as culprit:
             result = await termination.terminate(self._lane_of(case.culprit), culprit, plan)
         end = result.end

@@ -1,11 +1,11 @@
-"""Clean termination: the one order in which a client is ended without harm to the others of its lane.
+"""Clean termination: the only order of steps that ends a client without harm to the others of its lane.
 
-``terminate_client SERVER PID``, its answer 0, a signal, after a grace SIGKILL, the end of the process. A client that is
-signalled first, with a kernel in flight, takes the others with it (all die of error 700, 0.15 s later); after the
-answer 0 they run on (both seen on an H200 with driver 580.159.04).
+``terminate_client SERVER PID``, its answer 0, a signal, SIGKILL after a grace period, the end of the process. If a
+client with a kernel in flight is signalled first, the others fail too (error 700, 0.15 s later); after the answer 0
+they continue (both seen on an H200 with driver 580.159.04).
 
-The process is held by pidfd throughout, and signals go through that. The vendor's command knows bare pids only: that
-the process still lives is looked at right before it is asked.
+The process is held by a pidfd throughout, and signalled through it. The vendor's command takes bare pids only, so it is
+checked right before the command that the process still lives.
 """
 
 import asyncio
@@ -20,78 +20,78 @@ from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.procfs import printable
 
 SEEN_WITHIN: Final = 1.0
-"""Seconds in which the end of a process is waited for that was sent one signal and is to get no other."""
+"""Seconds to wait for the end of a process that gets one signal and no SIGKILL after it."""
 
 KILLED_WITHIN: Final = 5.0
-"""Seconds in which SIGKILL is to have ended a process; one in an uninterruptible driver call takes longer."""
+"""Seconds for SIGKILL to end a process; in an uninterruptible driver call it takes longer."""
 
 
-class Lane(Protocol):
-    """What is asked of a lane; `mps.lane.Lane` is one."""
+class TerminationLane(Protocol):
+    """The part of `mpsguard.lanes.lane.Lane` that termination needs."""
 
     async def clients(self) -> dict[int, int]:
-        """Client pid to server pid, as listed now; raises CommandFailedError."""
+        """Return server pid by client pid, as listed now; raises CommandFailedError."""
 
     async def ask_for(self, user: Command, deadline: float | None) -> Reply:
         """Send a command; raises CommandFailedError."""
 
 
 class Work(StrEnum):
-    """What became of a client's GPU work."""
+    """The state of a client's GPU work after an attempt to end it."""
 
     ENDED = "ended"
     """The control daemon answered 0."""
     NONE = "none"
-    """No server lists the process: it has no context, or has none any more."""
+    """No server lists the process: it has no context now."""
     GONE = "gone"
-    """The process had ended by itself before it was asked for. Its kernels may run on."""
+    """The process had ended by itself before the command. Its kernels may still run."""
     REFUSED = "refused"
-    """The control daemon answered something else than 0: it may be running on."""
+    """The control daemon did not answer 0: the work may still run."""
     UNKNOWN = "unknown"
-    """No answer in time, or nobody to ask: it may be running on, or be ended later by the command that hangs."""
+    """No control daemon answered in time: the work may still run, or the hanging command may end it later."""
 
 
 class WorkEnd(msgspec.Struct, frozen=True):
-    """What became of a client's GPU work, and the words for it."""
+    """The result of an attempt to end a client's GPU work."""
 
     work: Work
     server: int | None
     answer: str
-    """The control daemon's own words, or why there are none; printable."""
+    """The control daemon's answer, or why there is none; printable."""
 
     def in_flight(self) -> bool:
-        """Whether kernels of the living process may be running: who ends it now may end its neighbours."""
+        """Return whether kernels of the living process may be running: then ending it may end its neighbours."""
         return self.work in (Work.REFUSED, Work.UNKNOWN)
 
 
-class Plan(msgspec.Struct, frozen=True):
+class TerminationPlan(msgspec.Struct, frozen=True):
     """How to end a client; times in seconds."""
 
     answer_within: float
-    """For the control daemon: to list its clients and to terminate this one."""
+    """Time for the control daemon to list its clients and to terminate this one."""
     first: signal.Signals | None = None
-    """Sent once the work has ended; None leaves the process alone."""
+    """Sent after the work has ended; with None the process gets no signal."""
     grace: float | None = None
-    """After ``first``: how long until SIGKILL; None never sends it."""
+    """Time from ``first`` to SIGKILL; with None, no SIGKILL is sent."""
     force: bool = False
     """Signal even if the work may still be in flight, or no server lists the process."""
 
 
 class Termination(msgspec.Struct, frozen=True):
-    """How far a client was ended."""
+    """The result of a termination."""
 
     pid: int
     end: WorkEnd
     signals: tuple[str, ...] = ()
-    """Those that were sent, by name, in order."""
+    """Names of the signals that were sent, in order."""
     ended: bool = False
-    """Whether the process has ended, by whatever."""
+    """Whether the process has ended, for any reason."""
 
 
-async def terminate(lane: Lane, client: ProcessHandle, plan: Plan) -> Termination:
-    """End a client as ``plan`` says. Never raises for what the daemon or the process does; the deadlines bound it.
+async def terminate(lane: TerminationLane, client: ProcessHandle, plan: TerminationPlan) -> Termination:
+    """End a client according to ``plan``, within the plan's deadlines.
 
-    Cancelled, it leaves the process as it is at that moment: no signal is sent any more.
+    Failures of the daemon or the process are part of the result. After a cancellation, no further signal is sent.
     """
     end = await end_work(lane, client, plan.answer_within)
     sent: list[str] = []
@@ -100,8 +100,8 @@ async def terminate(lane: Lane, client: ProcessHandle, plan: Plan) -> Terminatio
     return Termination(client.key.pid, end, tuple(sent), not client.alive())
 
 
-async def end_work(lane: Lane, client: ProcessHandle, within: float) -> WorkEnd:
-    """The first half: the client's GPU work, and nothing of the process. Takes at most ``within`` seconds."""
+async def end_work(lane: TerminationLane, client: ProcessHandle, within: float) -> WorkEnd:
+    """End a client's GPU work, and leave its process alone. Takes at most ``within`` seconds."""
     loop = asyncio.get_running_loop()
     due = loop.time() + within
     pid = client.key.pid

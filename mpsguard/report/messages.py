@@ -1,4 +1,4 @@
-"""Sentences: for an observation, for a verdict, and for what to do. Plain text; whoever prints it escapes it."""
+"""Sentences for observations, verdicts and advice. They are plain text: the caller escapes them."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,12 @@ from mpsguard.evidence import (
 )
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
 from mpsguard.model import ProcessKey
-from mpsguard.report.case import Advice
+
+Advice = Mapping[int, str]
+"""What to do about an Xid, by its number."""
 
 Commands = Mapping[ProcessKey, str]
+"""Command line of each known client, by its identity."""
 
 SENSORS: Final = {
     Source.UVM: "UVM events",
@@ -48,8 +51,8 @@ _FAULTS: Final = {
 }
 
 _DOUBT: Final = {31: ", which under MPS is most often an innocent client"}
-"""What is to be known of the pid that the kernel's line for an Xid names. H200, driver 580.159.04: the culprit in 14 of
-130 lines (`scripts/gpu-suite triage`)."""
+"""Caveat on the pid that the kernel's line for an Xid names. H200, driver 580.159.04: it was the culprit's in 14 of 130
+lines (`scripts/gpu-suite triage`)."""
 
 _SAID: Final = {
     "sticky": "that the error stays until the process ends,",
@@ -62,7 +65,7 @@ _SAID: Final = {
 """What the lines of the server's log mean."""
 
 _NO_CULPRIT: Final = frozenset({FaultClass.LANE, FaultClass.DEVICE})
-"""Classes in which no process is sought."""
+"""Classes of faults that have no culprit."""
 
 _DEFAULT_ADVICE: Final = {
     FaultClass.MMU: "Look for an out-of-bounds, freed or host pointer in the culprit: run it alone under "
@@ -82,7 +85,7 @@ _DEFAULT_ADVICE: Final = {
 
 
 def observation(what: Observation) -> str:
-    """One observation as a sentence without its subject."""
+    """Return one observation as a sentence without its subject."""
     match what:
         case UvmFault():
             fatal = "fatal" if what.fatal else "non-fatal"
@@ -134,59 +137,59 @@ def _ending(what: ProcessEnded) -> str:
     elif what.exit_code is not None:
         how = f"ended with exit code {what.exit_code}"
     else:
-        how = "ended, nobody knows how"
-    killed = ", killed for want of memory" if what.oom_killed else ""
+        how = "ended, how is not known"
+    killed = ", killed by the OOM killer" if what.oom_killed else ""
     in_flight = {True: ", with work in flight", False: ", with no work in flight", None: ""}[what.work_in_flight]
     return how + killed + in_flight
 
 
-def suspect(who: Suspect, commands: Commands) -> str:
-    """A process as a person knows it: its pid, and its command line if it was a known client."""
-    command = commands.get(who.process, "") if who.process else ""
-    stranger = "" if who.client else ", no client of ours"
-    return f"process {who.pid}" + (
+def suspect(process: Suspect, commands: Commands) -> str:
+    """Return a process as a reader knows it: its pid, and its command line if it was a known client."""
+    command = commands.get(process.process, "") if process.process else ""
+    stranger = "" if process.client else ", no client of ours"
+    return f"process {process.pid}" + (
         f" ({command}{stranger})" if command else stranger.replace(", ", " (") + ")" * bool(stranger)
     )
 
 
 def verdict(incident: Incident, commands: Commands) -> str:
-    """What happened, who did it, how sure that is and whom it hit, in one sentence."""
+    """Return one sentence: what happened, its culprit, how sure that is, and which clients it hit."""
     fault = _FAULTS[incident.fault_class]
     if incident.xids:
         fault += f" (Xid {', '.join(map(str, incident.xids))})"
     if incident.gpu is not None:
         fault += f" on GPU {incident.gpu}"
-    others = [who for who in incident.victims if who != incident.culprit]
+    others = [victim for victim in incident.victims if victim != incident.culprit]
     hit = f"; it hit {_count(len(others), 'client')}" if others else "; no client was hit"
     if incident.culprit is not None:
-        who = _capital(suspect(incident.culprit, commands))
+        culprit = _capital(suspect(incident.culprit, commands))
         if incident.fault_class is FaultClass.PROCESS:
             fault = (
                 fault.replace("a client's end", "a fault by the way it ended") if others else "nothing but its own end"
             )
         sure = {
-            Confidence.PROVEN: f"{who} caused {fault}; this is proven",
-            Confidence.LIKELY: f"{who} most likely caused {fault}",
-            Confidence.UNKNOWN: f"{who} may have caused {fault}; it is not known",
+            Confidence.PROVEN: f"{culprit} caused {fault}; this is proven",
+            Confidence.LIKELY: f"{culprit} most likely caused {fault}",
+            Confidence.UNKNOWN: f"{culprit} may have caused {fault}; it is not known",
         }
         return sure[incident.confidence] + hit + "."
     if incident.fault_class in _NO_CULPRIT and not incident.candidates:
         return f"{_capital(fault)}; no process is to blame{hit}."
     if incident.candidates:
-        suspects = _listed([suspect(who, commands) for who in incident.candidates])
+        suspects = _listed([suspect(candidate, commands) for candidate in incident.candidates])
         return f"{_capital(fault)}; the culprit is not known, but is among: {suspects}{hit}."
     return f"{_capital(fault)}; the culprit is not known{hit}."
 
 
 def in_flight(incident: Incident) -> tuple[tuple[str, str], ...]:
-    """Whether the culprit's end left work on the GPU; nothing where the question does not arise."""
+    """Return a fact, whether the culprit's end left work on the GPU; () if the question does not arise."""
     if incident.work_in_flight is None and incident.fault_class is not FaultClass.PROCESS:
         return ()
     return (("work in flight", {True: "yes", False: "no", None: "not known"}[incident.work_in_flight]),)
 
 
 def what_to_do(incident: Incident, advice: Advice) -> tuple[str, ...]:
-    """Advice on the Xids if there is any, then on the class of fault."""
+    """Return the advice on the Xids, if there is any, then that on the class of fault."""
     steps = [f"Xid {number}: {advice[number]}" for number in incident.xids if number in advice]
     steps.append(_DEFAULT_ADVICE[incident.fault_class])
     if incident.confidence is Confidence.UNKNOWN and len(incident.candidates) > 1:

@@ -1,7 +1,7 @@
-"""An incident as one HTML file that needs nothing else: no script, no font, no picture, no network.
+"""An incident as one self-contained HTML file: no script, no font, no picture, no network.
 
-Nearly every text in it is a stranger's: command lines, log lines, names. All of it is escaped; and should one slip
-through, the content security policy lets no script run and nothing be loaded. The style sheet is allowed by its hash.
+Nearly every text in it is untrusted: command lines, log lines, names. All of them are escaped. As a second line of
+defence, the content security policy forbids scripts and external resources; the style sheet is allowed by its hash.
 """
 
 import base64
@@ -12,7 +12,7 @@ from html import escape
 from typing import Final
 
 from mpsguard.report import timeline
-from mpsguard.report.report_model import Moment, ReportModel
+from mpsguard.report.report_model import ReportModel, TimelineEntry
 
 LIGHT: Final = {
     "paper": "#ffffff",
@@ -92,12 +92,12 @@ _POLICY: Final = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'non
 
 _FOOTER: Final = (
     "Written by mpsguard. Times are milliseconds after the incident began; command lines and log lines are shown as "
-    "they were found, and are nobody's word but their own."
+    "they were found, and are not verified."
 )
 
 
-def render(story: ReportModel) -> str:
-    """The whole file."""
+def render(report: ReportModel) -> str:
+    """Return the whole file."""
     return "\n".join(
         (
             "<!DOCTYPE html>",
@@ -107,25 +107,25 @@ def render(story: ReportModel) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
-            f"<title>Incident {escape(story.id)}</title>",
+            f"<title>Incident {escape(report.id)}</title>",
             f"<style>{STYLE}</style>",
             "</head>",
             "<body>",
             "<main>",
-            f"<h1>Incident {escape(story.id)}</h1>",
-            f'<p class="verdict">{_text(story, story.verdict)}</p>',
-            f'<p class="reason">{_text(story, story.reason)}</p>',
+            f"<h1>Incident {escape(report.id)}</h1>",
+            f'<p class="verdict">{_text(report, report.verdict)}</p>',
+            f'<p class="reason">{_text(report, report.reason)}</p>',
             "<h2>Timeline</h2>",
-            f'<figure class="wide">{timeline.draw(story, timeline.WIDE)}</figure>',
-            f'<figure class="narrow">{timeline.draw(story, timeline.NARROW)}</figure>',
+            f'<figure class="wide">{timeline.draw(report, timeline.WIDE)}</figure>',
+            f'<figure class="narrow">{timeline.draw(report, timeline.NARROW)}</figure>',
             "<h2>What to do</h2>",
-            *_steps(story),
+            *_steps(report),
             "<h2>Facts</h2>",
             "<dl>",
-            *(f"<dt>{escape(name)}</dt><dd>{_text(story, value)}</dd>" for name, value in story.facts),
+            *(f"<dt>{escape(name)}</dt><dd>{_text(report, value)}</dd>" for name, value in report.facts),
             "</dl>",
             "<h2>Evidence</h2>",
-            *_table(story),
+            *_table(report),
             "</main>",
             f"<footer>{_FOOTER}</footer>",
             "</body>",
@@ -136,12 +136,12 @@ def render(story: ReportModel) -> str:
 
 
 _LONGEST: Final = 60
-"""Characters of a command line that are shown; the whole of a longer one is shown on hover."""
+"""Characters of a command line that are shown; a longer one is shown in full on hover."""
 
 
-def _text(story: ReportModel, text: str) -> str:
+def _text(report: ReportModel, text: str) -> str:
     """Escape a text, with long command lines shortened in the middle."""
-    long = [command for command in story.commands if len(command) > _LONGEST]
+    long = [command for command in report.commands if len(command) > _LONGEST]
     if not long:
         return escape(text)
     longest_first = "|".join(re.escape(command) for command in sorted(long, key=len, reverse=True))
@@ -150,7 +150,7 @@ def _text(story: ReportModel, text: str) -> str:
 
 
 def _advice(text: str) -> str:
-    """Escape a text of ours, with what stands in backticks as code."""
+    """Escape one of our own texts; a part in backticks becomes code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
@@ -159,31 +159,31 @@ def _abbreviated(command: str) -> str:
     return f'<abbr title="{escape(command)}">{escape(command[:half])} … {escape(command[-half:])}</abbr>'
 
 
-def _steps(story: ReportModel) -> Iterable[str]:
+def _steps(report: ReportModel) -> Iterable[str]:
     yield "<ol>"
-    yield from (f"<li>{_advice(step)}</li>" for step in story.steps)
+    yield from (f"<li>{_advice(step)}</li>" for step in report.steps)
     yield "</ol>"
 
 
-def _table(story: ReportModel) -> Iterable[str]:
+def _table(report: ReportModel) -> Iterable[str]:
     yield '<div class="scroll"><table>'
     yield (
         '<thead><tr><th scope="col" class="number">#</th><th scope="col" class="number">ms</th>'
-        '<th scope="col">Role</th><th scope="col">Who</th><th scope="col">What</th>'
+        '<th scope="col">Role</th><th scope="col">Process</th><th scope="col">What</th>'
         '<th scope="col">Seen by</th><th scope="col">Trust</th></tr></thead>'
     )
     yield "<tbody>"
-    yield from (_row(story, moment) for moment in story.moments)
+    yield from (_row(report, entry) for entry in report.entries)
     yield "</tbody></table></div>"
-    if story.left_out:
-        yield f"<p>{story.left_out} pieces of evidence in between were too many to be kept.</p>"
+    if report.left_out:
+        yield f"<p>{report.left_out} pieces of evidence in between were too many to be kept.</p>"
 
 
-def _row(story: ReportModel, moment: Moment) -> str:
-    role = moment.role.value
-    off = f" ±{moment.off:.3f}" if moment.off else ""
+def _row(report: ReportModel, entry: TimelineEntry) -> str:
+    role = entry.role.value
+    off = f" ±{entry.off:.3f}" if entry.off else ""
     return (
-        f'<tr class="{role}"><td class="number">{moment.number}</td><td class="number">{moment.ms:.3f}{off}</td>'
-        f'<td class="role {role}">{role}</td><td>{_text(story, moment.track)}</td><td>{_text(story, moment.text)}</td>'
-        f"<td>{escape(moment.source)}</td><td>{escape(moment.trust)}</td></tr>"
+        f'<tr class="{role}"><td class="number">{entry.number}</td><td class="number">{entry.ms:.3f}{off}</td>'
+        f'<td class="role {role}">{role}</td><td>{_text(report, entry.track)}</td><td>{_text(report, entry.text)}</td>'
+        f"<td>{escape(entry.source)}</td><td>{escape(entry.trust)}</td></tr>"
     )

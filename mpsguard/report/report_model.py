@@ -1,4 +1,4 @@
-"""The incident told in order: what every form of the report is laid out from."""
+"""Report model: an incident in chronological order, from which every format of the report is rendered."""
 
 import time
 from enum import StrEnum
@@ -8,111 +8,112 @@ import msgspec
 
 from mpsguard.evidence import Evidence
 from mpsguard.incident import Incident
+from mpsguard.journal.records import RecordedIncident
 from mpsguard.linux.procfs import printable
 from mpsguard.model import ProcessKey
 from mpsguard.report import messages
-from mpsguard.report.case import Advice, Case
+from mpsguard.report.messages import Advice
 
 _GUARD: Final = "mpsguard"
-"""The track of what the guard itself decided and did."""
+"""The track of the guard's own decisions and actions."""
 
 
 _MISSING: Final = {"culprit": "not known", "candidates": "none", "victims": "none"}
-"""What stands for a group without a process."""
+"""Text for a group without a process."""
 
 
-class Role(StrEnum):
-    """Whom a moment, or a track, is about."""
+class TrackRole(StrEnum):
+    """The part of a track, or of a timeline entry on it, in the incident."""
 
     CULPRIT = "culprit"
     CANDIDATE = "candidate"
     VICTIM = "victim"
     SENSOR = "sensor"
-    """The machine's own word, about nobody in particular."""
+    """An observation about no particular process."""
     GUARD = "guard"
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """One thing that happened, milliseconds after the incident began."""
+class TimelineEntry(msgspec.Struct, frozen=True):
+    """One observation or decision, placed in milliseconds after the incident began."""
 
     number: int
     ms: float
     off: float
-    """Milliseconds by which ``ms`` may be wrong, either way."""
+    """Uncertainty of ``ms``, in milliseconds either way."""
     track: str
-    role: Role
+    role: TrackRole
     text: str
     source: str
     trust: str
 
 
 class ReportModel(msgspec.Struct, frozen=True):
-    """All texts are printable; none is escaped for any format."""
+    """An incident as printable texts, which are escaped for no format."""
 
     id: str
     verdict: str
     reason: str
     facts: tuple[tuple[str, str], ...]
-    moments: tuple[Moment, ...]
+    entries: tuple[TimelineEntry, ...]
     """In the order in which they happened."""
-    tracks: tuple[tuple[str, Role], ...]
-    """The processes and sensors of the moments, in order of appearance, the culprit's first."""
+    tracks: tuple[tuple[str, TrackRole], ...]
+    """The processes and sensors of the entries, in order of appearance, the culprit's first."""
     steps: tuple[str, ...]
     left_out: int
     commands: tuple[str, ...] = ()
-    """Command lines that the other texts may hold, as they stand there."""
+    """Command lines that may occur in the other texts, verbatim."""
 
 
 def clock(unix: float) -> str:
-    """A time as it is shown, in UTC like the ids."""
+    """Return a time (UNIX seconds) as text, in UTC like the ids."""
     milliseconds = round(unix * 1000)
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(milliseconds // 1000))}.{milliseconds % 1000:03d} UTC"
 
 
-def tell(case: Case, advice: Advice | None = None) -> ReportModel:
-    """Lay an incident out; the caller may add ``advice`` on single Xids."""
-    incident = case.incident
-    commands = {client.process: client.command for client in case.clients}
+def build_report(record: RecordedIncident, advice: Advice | None = None) -> ReportModel:
+    """Return the report of an incident; ``advice`` is on single Xids."""
+    incident = record.incident
+    commands = {client.process: client.command for client in record.clients}
     roles = _roles(incident)
     names = _names(incident, commands)
-    unnumbered = [_seen(piece, incident.began, roles, names) for piece in incident.evidence]
+    unnumbered = [_evidence_entry(piece, incident.began, roles, names) for piece in incident.evidence]
     unnumbered += [
-        Moment(
+        TimelineEntry(
             number=0,
-            ms=_milliseconds(decision.at - case.wall_offset - incident.began),
+            ms=_milliseconds(decision.at - record.wall_offset - incident.began),
             off=0.0,
             track=_GUARD,
-            role=Role.GUARD,
+            role=TrackRole.GUARD,
             text=printable(f"{decision.kind}: {decision.text}"),
             source=_GUARD,
             trust="",
         )
-        for decision in case.decisions
+        for decision in record.decisions
     ]
-    unnumbered.sort(key=lambda moment: moment.ms)
-    moments = tuple(msgspec.structs.replace(moment, number=n) for n, moment in enumerate(unnumbered, 1))
-    order = list(Role)
-    tracks = dict.fromkeys((moment.track, moment.role) for moment in moments)
+    unnumbered.sort(key=lambda entry: entry.ms)
+    entries = tuple(msgspec.structs.replace(entry, number=n) for n, entry in enumerate(unnumbered, 1))
+    order = list(TrackRole)
+    tracks = dict.fromkeys((entry.track, entry.role) for entry in entries)
     return ReportModel(
-        id=printable(case.id),
+        id=printable(record.id),
         verdict=printable(messages.verdict(incident, commands)),
         reason=printable(incident.reason),
-        facts=_facts(case),
-        moments=moments,
+        facts=_facts(record),
+        entries=entries,
         tracks=tuple(sorted(tracks, key=lambda track: order.index(track[1]))),
         steps=tuple(printable(step) for step in messages.what_to_do(incident, advice or {})),
-        left_out=case.evidence_left_out,
+        left_out=record.evidence_left_out,
         commands=tuple(dict.fromkeys(printable(command) for command in commands.values() if command)),
     )
 
 
 def _milliseconds(seconds: float) -> float:
-    """To the microsecond; what rounds to nothing has no sign."""
+    """Return milliseconds, rounded to the microsecond, without a negative zero."""
     return round(seconds * 1000, 3) + 0.0
 
 
 def _names(incident: Incident, commands: messages.Commands) -> dict[ProcessKey, str]:
-    """What each process of the evidence is called; one that had its pid before or after it is called otherwise."""
+    """Return a name for each process of the evidence; processes that shared a pid get different names."""
     seen = dict.fromkeys(piece.process for piece in incident.evidence if piece.process is not None)
     pids = [process.pid for process in seen]
     names = {}
@@ -123,19 +124,21 @@ def _names(incident: Incident, commands: messages.Commands) -> dict[ProcessKey, 
     return names
 
 
-def _roles(incident: Incident) -> dict[ProcessKey, Role]:
-    groups = ((Role.VICTIM, incident.victims), (Role.CANDIDATE, incident.candidates))
-    roles = {who.process: role for role, group in groups for who in group if who.process is not None}
+def _roles(incident: Incident) -> dict[ProcessKey, TrackRole]:
+    groups = ((TrackRole.VICTIM, incident.victims), (TrackRole.CANDIDATE, incident.candidates))
+    roles = {suspect.process: role for role, group in groups for suspect in group if suspect.process is not None}
     if incident.culprit is not None and incident.culprit.process is not None:
-        roles[incident.culprit.process] = Role.CULPRIT
+        roles[incident.culprit.process] = TrackRole.CULPRIT
     return roles
 
 
-def _seen(piece: Evidence, began: float, roles: dict[ProcessKey, Role], names: dict[ProcessKey, str]) -> Moment:
+def _evidence_entry(
+    piece: Evidence, began: float, roles: dict[ProcessKey, TrackRole], names: dict[ProcessKey, str]
+) -> TimelineEntry:
     happened = piece.observed_at if piece.happened_at is None else piece.happened_at
     sensor = messages.SENSORS[piece.source]
-    role = roles.get(piece.process, Role.SENSOR) if piece.process else Role.SENSOR
-    return Moment(
+    role = roles.get(piece.process, TrackRole.SENSOR) if piece.process else TrackRole.SENSOR
+    return TimelineEntry(
         number=0,
         ms=_milliseconds(happened - began),
         off=piece.uncertainty * 1000,
@@ -147,16 +150,16 @@ def _seen(piece: Evidence, began: float, roles: dict[ProcessKey, Role], names: d
     )
 
 
-def _facts(case: Case) -> tuple[tuple[str, str], ...]:
-    incident = case.incident
-    commands = {client.process: client.command for client in case.clients}
+def _facts(record: RecordedIncident) -> tuple[tuple[str, str], ...]:
+    incident = record.incident
+    commands = {client.process: client.command for client in record.clients}
     groups = {
         "culprit": (incident.culprit,) if incident.culprit else (),
         "candidates": incident.candidates,
         "victims": incident.victims,
     }
     facts = [
-        ("began", clock(incident.began + case.wall_offset)),
+        ("began", clock(incident.began + record.wall_offset)),
         ("lasted", f"{(incident.ended - incident.began) * 1000:.3f} ms"),
         ("class", incident.fault_class.value),
         ("Xids", ", ".join(map(str, incident.xids)) or "none"),
@@ -165,9 +168,9 @@ def _facts(case: Case) -> tuple[tuple[str, str], ...]:
         ("confidence", incident.confidence.value),
         *messages.in_flight(incident),
         *(
-            (name, "; ".join(messages.suspect(who, commands) for who in group) or _MISSING[name])
+            (name, "; ".join(messages.suspect(suspect, commands) for suspect in group) or _MISSING[name])
             for name, group in groups.items()
         ),
-        *((f"version of {name}", version) for name, version in case.versions.items()),
+        *((f"version of {name}", version) for name, version in record.versions.items()),
     ]
     return tuple((printable(name), printable(value)) for name, value in facts)

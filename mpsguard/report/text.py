@@ -3,41 +3,47 @@
 import textwrap
 from collections.abc import Iterator
 
-from mpsguard.report.report_model import ReportModel, Role
+from mpsguard.report.report_model import ReportModel, TrackRole
 
-_MARKS = {Role.CULPRIT: "►", Role.CANDIDATE: "?", Role.VICTIM: "·", Role.SENSOR: " ", Role.GUARD: "✓"}
+_MARKS = {
+    TrackRole.CULPRIT: "►",
+    TrackRole.CANDIDATE: "?",
+    TrackRole.VICTIM: "·",
+    TrackRole.SENSOR: " ",
+    TrackRole.GUARD: "✓",
+}
 
-_WHO = 40
-"""Characters of a process' name in the timeline; the whole of it is among the facts."""
+_NAME_LENGTH = 40
+"""Characters of a process' name in the timeline; the full name is among the facts."""
 
 
-def render(story: ReportModel, width: int = 100) -> str:
-    """Return the whole report, folded between words at ``width`` columns."""
-    return "\n".join(_lines(story, width)) + "\n"
+def render(report: ReportModel, width: int = 100) -> str:
+    """Return the report as text, folded between words at ``width`` columns."""
+    return "\n".join(_lines(report, width)) + "\n"
 
 
-def _lines(story: ReportModel, width: int) -> Iterator[str]:
-    yield from textwrap.wrap(story.verdict, width)
-    if story.reason:
-        yield from textwrap.wrap(story.reason, width)
+def _lines(report: ReportModel, width: int) -> Iterator[str]:
+    yield from textwrap.wrap(report.verdict, width)
+    if report.reason:
+        yield from textwrap.wrap(report.reason, width)
     yield ""
-    longest = max(len(name) for name, _ in story.facts)
-    for name, value in (("incident", story.id), *story.facts):
-        yield from _folded(f"{name:{longest}}  ", value, width)
+    longest = max(len(name) for name, _ in report.facts)
+    for fact, value in (("incident", report.id), *report.facts):
+        yield from _folded(f"{fact:{longest}}  ", value, width)
     yield ""
     yield f"{'MS':>12}  {'SEEN BY':11}   WHAT"
-    for moment in story.moments:
-        off = f" (±{moment.off:.3f} ms)" if moment.off else ""
-        # A sensor's own word has its name in the column before already.
-        who = "" if moment.track == moment.source else f"{moment.track[:_WHO]}: "
+    for entry in report.entries:
+        off = f" (±{entry.off:.3f} ms)" if entry.off else ""
+        # An entry on a sensor's own track has the sensor's name in the column before already.
+        name = "" if entry.track == entry.source else f"{entry.track[:_NAME_LENGTH]}: "
         yield from _folded(
-            f"{moment.ms:12.3f}  {moment.source:11} {_MARKS[moment.role]} ", f"{who}{moment.text}{off}", width
+            f"{entry.ms:12.3f}  {entry.source:11} {_MARKS[entry.role]} ", f"{name}{entry.text}{off}", width
         )
-    if story.left_out:
-        yield f"{'':12}  ({story.left_out} pieces of evidence in between were too many to be kept)"
+    if report.left_out:
+        yield f"{'':12}  ({report.left_out} pieces of evidence in between were too many to be kept)"
     yield ""
     yield "What to do"
-    for step in story.steps:
+    for step in report.steps:
         yield from _folded("  - ", step, width)
 
 

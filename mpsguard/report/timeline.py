@@ -7,75 +7,75 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.report.report_model import Moment, ReportModel, Role
+from mpsguard.report.report_model import ReportModel, TimelineEntry, TrackRole
 
 _SVG: Final = 'xmlns="http://www.w3.org/2000/svg" role="img"'
 _TOP: Final = 34
 
 
-class Layout(msgspec.Struct, frozen=True):
-    """Where things are, in pixels of the drawing."""
+class TimelineLayout(msgspec.Struct, frozen=True):
+    """Positions and sizes of the drawing's parts, in pixels."""
 
     name: str
     width: int
     plot_left: int
     plot_right: int
     before: int
-    """Where marks stand of what happened before the incident began: how long before is in the table."""
+    """Where marks of entries before the incident's beginning stand; the table says how long before they were."""
     row: int
-    """Height of one."""
+    """Height of a row."""
     label_length: int
     labels_above: bool
     """Whether a row's name stands above its marks, not beside them."""
     legend_columns: int
 
     def mark_y(self, row: int) -> float:
-        """The height of the marks of a row."""
+        """Return the vertical position of a row's marks."""
         return _TOP + row * self.row + (self.row - 14 if self.labels_above else self.row / 2 + 3)
 
     def label_y(self, row: int) -> float:
-        """The base line of a row's name."""
+        """Return the base line of a row's name."""
         return _TOP + row * self.row + (15 if self.labels_above else self.row / 2 + 4.5)
 
 
-WIDE: Final = Layout("wide", 960, 312, 936, 268, 36, 30, labels_above=False, legend_columns=5)
-NARROW: Final = Layout("narrow", 460, 60, 444, 26, 52, 56, labels_above=True, legend_columns=2)
+WIDE: Final = TimelineLayout("wide", 960, 312, 936, 268, 36, 30, labels_above=False, legend_columns=5)
+NARROW: Final = TimelineLayout("narrow", 460, 60, 444, 26, 52, 56, labels_above=True, legend_columns=2)
 """For screens and windows of less than 46 rem."""
 
 _LINEAR_UP_TO: Final = 50.0
-"""Milliseconds: a longer incident is drawn on a logarithmic axis, or its beginning would be one point."""
+"""Milliseconds. A longer incident is drawn on a logarithmic axis: on a linear one its beginning would be one point."""
 _MOST_TRACKS: Final = 24
 _APART: Final = 17
-"""Pixels between two numbers that can both be read."""
+"""Least distance of two legible numbers, in pixels."""
 _OTHERS: Final = "all others"
 
-# Shape as well as colour tells the roles apart: not everybody sees the colours, and paper has none.
+# Shape as well as colour tells the roles apart: some readers do not see the colours, and paper may have none.
 _SHAPES: Final = {
-    Role.CULPRIT: '<path d="M0-9 9 0 0 9-9 0Z"/>',
-    Role.CANDIDATE: '<path d="M0-8 8 6-8 6Z"/>',
-    Role.VICTIM: '<circle r="6.5"/>',
-    Role.SENSOR: '<rect x="-5.5" y="-5.5" width="11" height="11" rx="1.5"/>',
-    Role.GUARD: '<path d="M-7-4H7V4H-7Z"/>',
+    TrackRole.CULPRIT: '<path d="M0-9 9 0 0 9-9 0Z"/>',
+    TrackRole.CANDIDATE: '<path d="M0-8 8 6-8 6Z"/>',
+    TrackRole.VICTIM: '<circle r="6.5"/>',
+    TrackRole.SENSOR: '<rect x="-5.5" y="-5.5" width="11" height="11" rx="1.5"/>',
+    TrackRole.GUARD: '<path d="M-7-4H7V4H-7Z"/>',
 }
 _LEGEND: Final = {
-    Role.CULPRIT: "culprit",
-    Role.CANDIDATE: "may be the culprit",
-    Role.VICTIM: "victim",
-    Role.SENSOR: "sensor, or another process",
-    Role.GUARD: "the guard's own doing",
+    TrackRole.CULPRIT: "culprit",
+    TrackRole.CANDIDATE: "may be the culprit",
+    TrackRole.VICTIM: "victim",
+    TrackRole.SENSOR: "sensor, or another process",
+    TrackRole.GUARD: "the guard's own doing",
 }
 
 
 class _Axis:
-    """Milliseconds to pixels."""
+    """The mapping of milliseconds to pixels."""
 
-    def __init__(self, moments: tuple[Moment, ...], layout: Layout) -> None:
+    def __init__(self, entries: tuple[TimelineEntry, ...], layout: TimelineLayout) -> None:
         self._layout = layout
-        self.span = max([1.0, *(moment.ms for moment in moments)])
+        self.span = max([1.0, *(entry.ms for entry in entries)])
         self.logarithmic = self.span > _LINEAR_UP_TO
 
     def x(self, ms: float) -> float:
-        """Where ``ms`` is; before the beginning there is one place only."""
+        """Return the position of ``ms``; all times before the beginning share one."""
         layout = self._layout
         if ms < 0:
             return layout.before
@@ -83,7 +83,7 @@ class _Axis:
         return round(layout.plot_left + part * (layout.plot_right - layout.plot_left), 1)
 
     def ticks(self) -> list[float]:
-        """Round numbers within the span."""
+        """Return the round numbers within the span, in milliseconds."""
         if self.logarithmic:
             return [0.0, *(10.0**power for power in range(int(math.log10(self.span)) + 1))]
         step = 10 ** math.floor(math.log10(self.span))
@@ -91,38 +91,38 @@ class _Axis:
         return [step * index for index in range(int(self.span / step + 1e-9) + 1)]
 
 
-def draw(story: ReportModel, layout: Layout = WIDE) -> str:
-    """An ``<svg>`` element that needs the page's style sheet for its colours and nothing else."""
-    shown = story.tracks[:_MOST_TRACKS]
+def draw(report: ReportModel, layout: TimelineLayout = WIDE) -> str:
+    """Return an ``<svg>`` element, which takes its colours from the page's style sheet."""
+    shown = report.tracks[:_MOST_TRACKS]
     rows = {track: row for row, (track, _) in enumerate(shown)}
-    titles = [*shown, (_OTHERS, Role.SENSOR)] if len(story.tracks) > len(shown) else list(shown)
+    titles = [*shown, (_OTHERS, TrackRole.SENSOR)] if len(report.tracks) > len(shown) else list(shown)
     roles = {role for _, role in titles}
     legend_rows = -(-len(roles) // layout.legend_columns)
     bottom = _TOP + layout.row * len(titles)
     height = bottom + 14 + 20 * legend_rows
-    axis = _Axis(story.moments, layout)
+    axis = _Axis(report.entries, layout)
     scale = "logarithmic" if axis.logarithmic else "linear"
-    accused = [track for track, role in shown if role is Role.CULPRIT]
-    described = f"{len(story.moments)} moments on {len(titles)} rows over {axis.span:.3f} ms, {scale} axis. " + (
+    accused = [track for track, role in shown if role is TrackRole.CULPRIT]
+    described = f"{len(report.entries)} moments on {len(titles)} rows over {axis.span:.3f} ms, {scale} axis. " + (
         f"The culprit's row is {accused[0]}." if accused else "No row is marked as the culprit's."
     )
     name = layout.name
     parts = [
         f'<svg {_SVG} aria-labelledby="title-{name} desc-{name}" viewBox="0 0 {layout.width} {height}">',
-        f'<title id="title-{name}">Timeline of incident {escape(story.id)}</title>',
+        f'<title id="title-{name}">Timeline of incident {escape(report.id)}</title>',
         f'<desc id="desc-{name}">{escape(described)} The table below says the same in words.</desc>',
         *_rows(titles, layout),
         *_ticks(axis, bottom, layout),
-        *_marks(story.moments, rows, axis, layout),
+        *_marks(report.entries, rows, axis, layout),
         *_legend(roles, bottom + 24, layout),
         "</svg>",
     ]
     return "\n".join(parts)
 
 
-def _rows(titles: list[tuple[str, Role]], layout: Layout) -> Iterator[str]:
+def _rows(titles: list[tuple[str, TrackRole]], layout: TimelineLayout) -> Iterator[str]:
     for row, (track, role) in enumerate(titles):
-        kind = role.value if role is Role.CULPRIT else ("even", "odd")[row % 2]
+        kind = role.value if role is TrackRole.CULPRIT else ("even", "odd")[row % 2]
         top = _TOP + row * layout.row
         yield f'<rect class="row {kind}" x="0" y="{top}" width="{layout.width}" height="{layout.row}"/>'
         yield (
@@ -131,15 +131,15 @@ def _rows(titles: list[tuple[str, Role]], layout: Layout) -> Iterator[str]:
         )
 
 
-def _shortened(track: str, layout: Layout) -> str:
-    """The beginning tells the process, the end the program's arguments: what is left out is the middle."""
+def _shortened(track: str, layout: TimelineLayout) -> str:
+    """Shorten a track's name in the middle: it begins with the process and ends with the program's arguments."""
     if len(track) <= layout.label_length:
         return track
     half = (layout.label_length - 1) // 2
     return f"{track[:half]}…{track[-half:]}"
 
 
-def _ticks(axis: _Axis, bottom: float, layout: Layout) -> Iterator[str]:
+def _ticks(axis: _Axis, bottom: float, layout: TimelineLayout) -> Iterator[str]:
     scale = ", logarithmic" if axis.logarithmic else ""
     if not layout.labels_above:
         yield f'<text class="tick" x="10" y="20">milliseconds{scale}</text>'
@@ -150,31 +150,33 @@ def _ticks(axis: _Axis, bottom: float, layout: Layout) -> Iterator[str]:
         yield f'<text class="tick" x="{x}" y="20" text-anchor="middle">{ms:g}</text>'
 
 
-def _marks(moments: tuple[Moment, ...], rows: dict[str, int], axis: _Axis, layout: Layout) -> Iterator[str]:
+def _marks(
+    entries: tuple[TimelineEntry, ...], rows: dict[str, int], axis: _Axis, layout: TimelineLayout
+) -> Iterator[str]:
     last: dict[int, float] = {}
-    for moment in moments:
-        row = rows.get(moment.track, len(rows))
-        x, y = axis.x(moment.ms), layout.mark_y(row)
-        if moment.off and moment.ms >= 0:
+    for entry in entries:
+        row = rows.get(entry.track, len(rows))
+        x, y = axis.x(entry.ms), layout.mark_y(row)
+        if entry.off and entry.ms >= 0:
             left, right = (
-                axis.x(max(0.0, moment.ms - moment.off)),
-                min(axis.x(moment.ms + moment.off), layout.plot_right),
+                axis.x(max(0.0, entry.ms - entry.off)),
+                min(axis.x(entry.ms + entry.off), layout.plot_right),
             )
             yield f'<line class="whisker" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>'
         label = ""
         if x - last.get(row, -math.inf) >= _APART:
             last[row] = x
-            label = f'<text y="-10" text-anchor="middle">{moment.number}</text>'
+            label = f'<text y="-10" text-anchor="middle">{entry.number}</text>'
         yield (
-            f'<g class="mark {moment.role.value}" data-number="{moment.number}" transform="translate({x} {y})">'
-            f"<title>{moment.ms:.3f} ms: {escape(moment.track)}: {escape(moment.text)}</title>"
-            f"{_SHAPES[moment.role]}{label}</g>"
+            f'<g class="mark {entry.role.value}" data-number="{entry.number}" transform="translate({x} {y})">'
+            f"<title>{entry.ms:.3f} ms: {escape(entry.track)}: {escape(entry.text)}</title>"
+            f"{_SHAPES[entry.role]}{label}</g>"
         )
 
 
-def _legend(roles: set[Role], top: float, layout: Layout) -> Iterator[str]:
+def _legend(roles: set[TrackRole], top: float, layout: TimelineLayout) -> Iterator[str]:
     x, y, column = 16.0, top, 0
-    for role in Role:
+    for role in TrackRole:
         if role not in roles:
             continue
         if column == layout.legend_columns:

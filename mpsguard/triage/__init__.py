@@ -1,1 +1,1 @@
-"""From evidence to incidents: what each Xid means, what belongs together, who did it."""
+"""Triage: groups evidence by fault, knows what each Xid means, and names the culprits of incidents."""

@@ -1,4 +1,4 @@
-"""The Xid catalog: what each number means to those who share a GPU, with source and date.
+"""The Xid catalog: what each number means to the clients that share a GPU, with source and date.
 
 The data is ``xid_catalog.json`` beside this file, made by ``scripts/make-catalog``; ``docs/xids.md`` shows it.
 """
@@ -16,20 +16,20 @@ DATA: Final = Path(__file__).with_name("xid_catalog.json")
 
 
 class Level(StrEnum):
-    """Whom an Xid concerns under MPS."""
+    """The scope of an Xid under MPS."""
 
     CLIENT = "client"
-    """One client's work did it; the GPU is fine."""
+    """One client's work caused it; the GPU is fine."""
     SYMPATHETIC = "sympathetic"
-    """Printed for those who fall with the one who did it, in bursts: never an incident of its own."""
+    """Logged for the clients that fail with the culprit, in bursts: never an incident of its own."""
     ENGINE = "engine"
-    """An engine or a link stopped on somebody's work; the GPU goes on."""
+    """An engine or a link stopped on a client's work; the GPU goes on."""
     DEVICE = "device"
-    """The GPU is gone, or is of no use until it is reset."""
+    """The GPU is gone, or unusable until it is reset."""
     INFORMATIONAL = "informational"
-    """Nobody needs to do anything now."""
+    """No action is needed now."""
     UNKNOWN = "unknown"
-    """Nobody says in public what it means for those who share a GPU."""
+    """No public source says what it means for the clients that share a GPU."""
 
 
 class XidEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,23 +37,23 @@ class XidEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     number: int
     mnemonic: str
-    """The vendor's names, the catalog's first where the headers have another one."""
+    """The vendor's names: the catalog's, then the headers' if it differs."""
     level: Level
     fault_class: FaultClass | None
-    """What triage may take a fault with this Xid for; None if it suggests nothing."""
+    """The class that triage may give a fault with this Xid; None if it suggests none."""
     explanation: str
     advice: str
     immediate: str
-    """The vendor's immediate action, in the vendor's word; empty if the vendor has none."""
+    """The vendor's term for the immediate action; empty if the vendor has none."""
     investigatory: str
     source: str
-    """Where number, names and actions are from."""
+    """The source of number, names and actions."""
     basis: str
-    """Who says that it is of this level."""
+    """The source of the level."""
     date: str
     """When the row was made from its sources."""
     disputed: str | None = None
-    """Which sources disagree about it, and how."""
+    """The disagreement between sources, if there is any."""
 
 
 class XidCatalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,12 +64,12 @@ class XidCatalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def catalog() -> dict[int, XidEntry]:
-    """The committed catalog, by number; read once."""
+    """Return the committed catalog, by number; it is read once."""
     return {row.number: row for row in msgspec.json.decode(DATA.read_bytes(), type=XidCatalog).rows}
 
 
 def lookup(number: int) -> XidEntry:
-    """What is known of an Xid; of a number that no source has, an entry that says so."""
+    """Return the entry of an Xid; for a number that no source has, an entry that says so."""
     known = catalog().get(number)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Who was on a lane when: what the evidence says of clients coming and ending, and of the lanes' servers."""
+"""Client history: which clients were on which lane at what time, and the lanes' servers, according to the evidence."""
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable
@@ -12,53 +12,53 @@ from mpsguard.incident import Suspect
 from mpsguard.model import LaneState, ProcessKey
 
 _MOST_PIDS: Final = 64
-"""Servers' pids, and times, that are remembered of one lane, the latest: it has one server, and a new one after a
-failure."""
+"""Pids of servers, and states, remembered per lane; the oldest are forgotten. A lane has one server, and a new one
+after a failure."""
 
 END_LAG: Final = 0.5
 """Seconds by which the end of a process may be seen later than its GPU work was left alone (0.23 s seen)."""
 
 
 def when(evidence: Evidence) -> float:
-    """The best that is known of when it happened."""
+    """Return the best estimate of when it happened."""
     return evidence.observed_at if evidence.happened_at is None else evidence.happened_at
 
 
-class Member(msgspec.Struct, frozen=True):
-    """One client's time on its lane."""
+class ClientStay(msgspec.Struct, frozen=True):
+    """One client's presence on its lane, from its arrival to its end."""
 
     process: ProcessKey
     lane: str
-    came: float
+    arrived: float
     ended: float | None
     uid: int | None = None
 
     def was_there(self, at: float) -> bool:
-        """Whether it lived at a time; the moment of its end counts."""
-        return self.came <= at and (self.ended is None or self.ended >= at)
+        """Return whether the client lived at a time; the moment of its end counts."""
+        return self.arrived <= at and (self.ended is None or self.ended >= at)
 
 
 class _Lane:
-    """What is remembered of a lane, for as long as the lane is there."""
+    """The history of one lane."""
 
     def __init__(self) -> None:
-        self.members: dict[ProcessKey, Member] = {}
+        self.stays: dict[ProcessKey, ClientStay] = {}
         self.last_end = float("-inf")
-        """When a client of it last ended, forgotten ones included."""
+        """When a client of it last ended, including forgotten ones."""
         self.forgotten: tuple[float, float] | None = None
-        """Of the clients that have ended and are forgotten: when the first of them ended, and the last of them came."""
+        """Of the ended clients that are forgotten: when the first of them ended, and when the last of them arrived."""
         self.states: list[tuple[float, str, bool]] = []
-        """What its daemon said: when, the state, and whether it has a server; ascending, the last few."""
+        """The last few states reported by its control daemon: time, state, and whether it had a server; ascending."""
         self.servers: dict[int, None] = {}
 
     def fresh(self) -> list[float]:
-        """When it was seen to have no server."""
+        """Return the times at which it was seen to have no server."""
         return [at for at, _, served in self.states if not served]
 
     def resets(self) -> list[float]:
-        """When its server was gone, or had cleaned up after a fault.
+        """Return the times at which its server was gone, or had cleaned up after a fault.
 
-        The daemon's own word: what stands in the logs, the server's user could have written.
+        These are the control daemon's answers: the server's user could have written to the logs.
         """
         cleaned = [
             after[0]
@@ -68,39 +68,39 @@ class _Lane:
         return [*self.fresh(), *cleaned]
 
     def found_at_work(self) -> float | None:
-        """When it was found with a server that had clients of which nothing is known."""
+        """Return when it was found with a server already, which may have had unknown clients; None if it was not."""
         first = self.states[0] if self.states else None
         return first[0] if first is not None and first[2] else None
 
 
 class ClientHistory:
-    """The clients and lanes that evidence tells of: an index, to which evidence is added in any order."""
+    """Index of the clients and lanes in the evidence, which may be added in any order."""
 
     def __init__(self, evidence: Iterable[Evidence] = ()) -> None:
-        self._members: dict[ProcessKey, Member] = {}
+        self._stays: dict[ProcessKey, ClientStay] = {}
         self._ended: dict[ProcessKey, float] = {}
-        """Of processes whose coming is not known (yet)."""
+        """Ends of processes with an arrival that is not known (yet)."""
         self._by_pid: dict[int, dict[ProcessKey, None]] = {}
         self._lanes: dict[str, _Lane] = {}
         self._servers: dict[int, None] = {}
-        """Those of which the lane is not known."""
+        """Pids of servers with an unknown lane."""
         for each in evidence:
             self.add(each)
 
     def add(self, evidence: Evidence) -> None:
-        """Take in one observation; most say nothing of clients or lanes."""
+        """Add one observation; most are not about clients or lanes."""
         what, process, at = evidence.what, evidence.process, when(evidence)
         if isinstance(what, ClientCame) and process is not None:
-            known = self._members.get(process)
-            if known is None or at < known.came:
+            known = self._stays.get(process)
+            if known is None or at < known.arrived:
                 ended = known.ended if known is not None else self._ended.pop(process, None)
-                self._put(Member(process, what.lane, at, ended, what.uid))
+                self._put_stay(ClientStay(process, what.lane, at, ended, what.uid))
         elif isinstance(what, ProcessEnded) and process is not None:
-            known = self._members.get(process)
+            known = self._stays.get(process)
             if known is None:
                 self._ended[process] = at
             else:
-                self._put(msgspec.structs.replace(known, ended=at))
+                self._put_stay(msgspec.structs.replace(known, ended=at))
                 for pid in what.servers:
                     self._serves(pid, known.lane)
         elif isinstance(what, LaneChanged) and what.servers is not None:
@@ -112,103 +112,104 @@ class ClientHistory:
             self._serves(what.server, what.lane)
 
     def forget(self, process: ProcessKey) -> None:
-        """A client that has ended, and of which nothing more can be told."""
-        member = self._members.pop(process, None)
+        """Remove a client that has ended, and about which no more evidence is expected."""
+        stay = self._stays.pop(process, None)
         self._ended.pop(process, None)
-        if member is None:
+        if stay is None:
             return
-        lane = self._lanes[member.lane]
-        del lane.members[process]
-        if member.ended is not None and not any(member.came <= reset for reset in lane.resets()):
-            first, last = lane.forgotten or (member.ended, member.came)
-            lane.forgotten = min(first, member.ended), max(last, member.came)
+        lane = self._lanes[stay.lane]
+        del lane.stays[process]
+        if stay.ended is not None and not any(stay.arrived <= reset for reset in lane.resets()):
+            first, last = lane.forgotten or (stay.ended, stay.arrived)
+            lane.forgotten = min(first, stay.ended), max(last, stay.arrived)
         there = self._by_pid[process.pid]
         del there[process]
         if not there:
             del self._by_pid[process.pid]
 
-    def member(self, process: ProcessKey | None) -> Member | None:
-        """A client by its identity."""
-        return self._members.get(process) if process is not None else None
+    def stay(self, process: ProcessKey | None) -> ClientStay | None:
+        """Return the presence of a client, by its identity."""
+        return self._stays.get(process) if process is not None else None
 
-    def all(self) -> tuple[Member, ...]:
-        """Every client, in the order of their identities."""
-        return tuple(sorted(self._members.values(), key=lambda member: member.process))
+    def all(self) -> tuple[ClientStay, ...]:
+        """Return the presences of all clients, in the order of their identities."""
+        return tuple(sorted(self._stays.values(), key=lambda stay: stay.process))
 
-    def of_pid(self, pid: int, at: float) -> Member | None:
-        """The client that had a pid at a time."""
-        members = (self._members[process] for process in sorted(self._by_pid.get(pid, ())))
-        return next((member for member in members if member.was_there(at)), None)
+    def of_pid(self, pid: int, at: float) -> ClientStay | None:
+        """Return the presence of the client that had a pid at a time."""
+        stays = (self._stays[process] for process in sorted(self._by_pid.get(pid, ())))
+        return next((stay for stay in stays if stay.was_there(at)), None)
 
-    def present(self, at: float, lane: str | None) -> tuple[Member, ...]:
-        """The clients that lived at a time, on one lane or on any, in the order of their identities."""
+    def present(self, at: float, lane: str | None) -> tuple[ClientStay, ...]:
+        """Return the clients that lived at a time, on one lane or on any, in the order of their identities."""
         if lane is not None and lane not in self._lanes:
             return ()
-        members = self._members if lane is None else self._lanes[lane].members
-        return tuple(sorted((m for m in members.values() if m.was_there(at)), key=lambda member: member.process))
+        stays = self._stays if lane is None else self._lanes[lane].stays
+        there = (stay for stay in stays.values() if stay.was_there(at))
+        return tuple(sorted(there, key=lambda stay: stay.process))
 
     def suspect(self, process: ProcessKey) -> Suspect:
-        """A process as it stands in an incident."""
-        return Suspect(process.pid, process, process in self._members)
+        """Return a process in the form that incidents have."""
+        return Suspect(process.pid, process, process in self._stays)
 
     def servers(self, lane: str) -> frozenset[int]:
-        """Pids that servers of a lane have, or had."""
+        """Return the pids that servers of a lane have, or had."""
         known = self._lanes.get(lane)
         return frozenset(known.servers) if known is not None else frozenset()
 
     def all_servers(self) -> frozenset[int]:
-        """Pids that servers of any lane have, or had."""
+        """Return the pids that servers of any lane have, or had."""
         return frozenset(self._servers).union(*(lane.servers for lane in self._lanes.values()))
 
     def lanes_of_server(self, pid: int) -> frozenset[str]:
-        """The lanes of which a pid is, or was, a server's."""
+        """Return the lanes with a server that has, or had, a pid."""
         return frozenset(name for name, lane in self._lanes.items() if pid in lane.servers)
 
     def none_ended_since_the_server_started(self, lane: str, at: float) -> bool:
-        """Whether it is known that no client of a lane has ended on the server that was there at a time."""
+        """Return whether it is known that no client has ended on the server that a lane had at a time."""
         known = self._lanes.get(lane)
         if known is None:
             return False
         started = max((fresh for fresh in known.fresh() if fresh <= at), default=None)
         return started is not None and known.last_end < started
 
-    def may_hold_work_of_the_ended(self, member: Member, now: float) -> bool:
-        """Whether an earlier client may have ended alone on the lane, on a server that has not cleaned up since.
+    def may_hold_work_of_the_ended(self, stay: ClientStay, now: float) -> bool:
+        """Return whether an earlier client may have ended alone on the lane, on a server that has not cleaned up since.
 
-        Without another client the server takes no notice of what an ended one left on the GPU. That a client has ended
-        is seen up to END_LAG later.
+        Without another client, the server does not notice work that an ended client left on the GPU. The end of a
+        client is observed up to END_LAG later.
         """
-        known = self._lanes[member.lane]
+        known = self._lanes[stay.lane]
         others = sorted(
-            (each for each in known.members.values() if each.process != member.process), key=lambda each: each.came
+            (each for each in known.stays.values() if each.process != stay.process), key=lambda each: each.arrived
         )
-        cames = [each.came for each in others]
+        arrivals = [each.arrived for each in others]
         lived: list[float] = []
-        """Until when at least one of the first so many was alive for certain."""
+        """For each number of first arrivals: until when at least one of them was certainly alive."""
         for each in others:
             until = (now if each.ended is None else each.ended) - END_LAG
             lived.append(max(until, lived[-1]) if lived else until)
 
         def alone(first: float, last: float) -> bool:
-            """Whether it may be that there was no client at some time between."""
-            index = bisect_right(cames, first)
+            """Return whether there may have been no client at some time between ``first`` and ``last``."""
+            index = bisect_right(arrivals, first)
             return not index or lived[index - 1] < last
 
         gone = [
-            each.came
+            each.arrived
             for each in others
-            if each.came <= member.came
-            and (end := (now if each.ended is None else each.ended) - END_LAG) <= member.came
-            and alone(end, min(end + END_LAG, member.came))
+            if each.arrived <= stay.arrived
+            and (end := (now if each.ended is None else each.ended) - END_LAG) <= stay.arrived
+            and alone(end, min(end + END_LAG, stay.arrived))
         ]
-        if known.forgotten is not None and alone(known.forgotten[0] - END_LAG, member.came):
+        if known.forgotten is not None and alone(known.forgotten[0] - END_LAG, stay.arrived):
             gone.append(known.forgotten[1])
         found = known.found_at_work()
-        if found is not None and found <= member.came and alone(found + END_LAG, member.came):
+        if found is not None and found <= stay.arrived and alone(found + END_LAG, stay.arrived):
             gone.append(found)
         newest = max(gone, default=float("-inf"))
-        # A server that cleans up ends the work of all clients that it has by then, even of those that end later.
-        return newest > float("-inf") and not any(newest <= reset <= member.came for reset in known.resets())
+        # A server that cleans up ends the work of all its clients, even of those that end later.
+        return newest > float("-inf") and not any(newest <= reset <= stay.arrived for reset in known.resets())
 
     def _serves(self, pid: int, lane: str | None) -> None:
         _remember(self._servers if lane is None else self._lane(lane).servers, pid)
@@ -216,16 +217,16 @@ class ClientHistory:
     def _lane(self, name: str) -> _Lane:
         return self._lanes.setdefault(name, _Lane())
 
-    def _put(self, member: Member) -> None:
-        before = self._members.get(member.process)
-        if before is not None and before.lane != member.lane:
-            del self._lanes[before.lane].members[member.process]
-        self._members[member.process] = member
-        lane = self._lane(member.lane)
-        lane.members[member.process] = member
-        if member.ended is not None:
-            lane.last_end = max(lane.last_end, member.ended)
-        self._by_pid.setdefault(member.process.pid, {})[member.process] = None
+    def _put_stay(self, stay: ClientStay) -> None:
+        before = self._stays.get(stay.process)
+        if before is not None and before.lane != stay.lane:
+            del self._lanes[before.lane].stays[stay.process]
+        self._stays[stay.process] = stay
+        lane = self._lane(stay.lane)
+        lane.stays[stay.process] = stay
+        if stay.ended is not None:
+            lane.last_end = max(lane.last_end, stay.ended)
+        self._by_pid.setdefault(stay.process.pid, {})[stay.process] = None
 
 
 def _remember(pids: dict[int, None], pid: int) -> None:

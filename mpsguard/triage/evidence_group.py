@@ -1,9 +1,8 @@
-"""Episodes: evidence that belongs together in time and place, before anybody asks whose fault it was.
+"""Evidence groups: evidence that belongs together in time and place, before any culprit is sought.
 
-An episode grows around *signs*, observations of the GPU, a server or a lane that tell of a fault by themselves; the
-ends of clients close by join it, and so does what else happened. An end without a sign close by is an episode of its
-own, however many there are: it draws nothing to it. The order in which evidence arrived plays no part: only when
-things happened does.
+A group forms around *signs*: observations of the GPU, a server or a lane that indicate a fault by themselves. The ends
+of clients at about the same time join it, and so do other observations. An end without a sign near it is a group of its
+own, which attracts no other evidence. Only the times of the events count, not the order in which evidence arrived.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,20 +29,20 @@ from mpsguard.triage.catalog import Level
 from mpsguard.triage.client_history import ClientHistory, when
 
 ECHO: Final = 1.0
-"""Seconds after its first sign within which what comes of a fault is seen: the clients' own errors up to 0.43 s (trap),
-their ends somewhat later (H200, driver 580.159.04)."""
+"""Seconds after a fault's first sign within which its consequences are seen: the clients' own errors up to 0.43 s
+(trap), their ends somewhat later (H200, driver 580.159.04)."""
 
 _SIGNS: Final = 0.4
-"""Seconds within which the driver and the server have said all they say of one fault (0.15 s for a memory fault, from
-the UVM event to NVML's); what they say later is of another one."""
+"""Seconds within which the driver and the server have reported all signs of one fault (0.15 s for a memory fault, from
+the UVM event to NVML's); later signs belong to another fault."""
 
 BEFORE: Final = 0.5
-"""Seconds before the first sign within which a process may have ended whose work then caused it (SIGKILL with a kernel
-in flight: 0.15 s)."""
+"""Seconds before the first sign within which the process that caused it may have ended (SIGKILL with a kernel in
+flight: 0.15 s)."""
 
 _BLUR: Final = 0.02
 """Seconds by which the order of two observations may be wrong: the logs' clocks tick in milliseconds, the kernel log's
-is known to 10 ms."""
+clock is known to 10 ms."""
 
 _TELLING: Final = frozenset({Level.CLIENT, Level.ENGINE, Level.DEVICE})
 
@@ -54,14 +53,14 @@ class EvidenceGroup(msgspec.Struct, frozen=True):
     began: float
     gpu: str | None
     anchors: tuple[Evidence, ...]
-    """Its signs, and the ends that belong to them; of one without a sign, the one end."""
+    """Its signs, and the ends that belong to them; in a group without a sign, the one end."""
     evidence: tuple[Evidence, ...]
     other_gpus: bool = False
-    """Whether the driver told of a fault on another GPU at the same time: what names no GPU may be of that one."""
+    """Whether the driver reported a fault on another GPU at the same time: evidence without a GPU may be about it."""
 
 
 def is_anchor(evidence: Evidence) -> bool:
-    """Whether an observation tells of a fault by itself."""
+    """Return whether an observation indicates a fault by itself."""
     what = evidence.what
     if isinstance(what, UvmFault):
         return what.fatal
@@ -79,40 +78,41 @@ def is_anchor(evidence: Evidence) -> bool:
 
 
 def identity(evidence: Evidence) -> tuple[str, object]:
-    """What two copies of one observation have in common."""
+    """Return a key that is equal for two copies of one observation."""
     return evidence.source.value, evidence.serial or msgspec.json.encode(evidence)
 
 
 def rank(evidence: Evidence) -> tuple[float, str, bytes]:
-    """By time, ties broken by content."""
+    """Return the sort key of an observation: its time, then its content."""
     return when(evidence), evidence.source.value, msgspec.json.encode(evidence)
 
 
 def in_order(evidence: Iterable[Evidence]) -> list[Evidence]:
-    """Evidence by `rank`, each observation once: the same list for every order of arrival."""
+    """Return each observation once, sorted by `rank`: the same list for every order of arrival."""
     by_identity: dict[object, tuple[tuple[float, str, bytes], Evidence]] = {}
     for each in evidence:
         name, place = identity(each), rank(each)
         kept = by_identity.get(name)
-        # The same record read twice, by two guards say, may have been observed at two times: the earlier one counts.
+        # A record that was read twice, by two guards for example, may have two times of observation: the earlier one
+        # counts.
         if kept is None or place < kept[0]:
             by_identity[name] = place, each
     return [each for _, each in sorted(by_identity.values(), key=lambda pair: pair[0])]
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """Evidence by the part that it plays, each in order of time."""
+    """Evidence by its part in the grouping, each in order of time."""
 
     signs: list[Evidence]
     ends: list[Evidence]
     zones: list[Evidence]
-    """Accesses that a zone absorbed: an incident each (`absorbed`), and the cause of nothing."""
+    """Accesses that a zone absorbed: an incident each (`zone_hits`), and the cause of no other."""
     others: list[Evidence]
-    """What joins an episode and makes none."""
+    """Evidence that joins groups, and forms none."""
 
     @classmethod
     def of(cls, ordered: Iterable[Evidence]) -> "Parts":
-        """Evidence that is `in_order`."""
+        """Return the parts of evidence that is `in_order`."""
         parts = cls([], [], [], [])
         for each in ordered:
             found = parts.part(each)
@@ -121,7 +121,7 @@ class Parts(msgspec.Struct, frozen=True):
         return parts
 
     def part(self, evidence: Evidence) -> list[Evidence] | None:
-        """Where an observation belongs; None if it plays no part: that a client came is the population's."""
+        """Return the list that an observation belongs to; None for an arrival, which only the client history uses."""
         if isinstance(evidence.what, ProcessEnded):
             return self.ends
         if isinstance(evidence.what, ZoneHit):
@@ -131,27 +131,27 @@ class Parts(msgspec.Struct, frozen=True):
         return self.signs if is_anchor(evidence) else self.others
 
 
-def evidence_groups(parts: Parts, population: ClientHistory) -> list[EvidenceGroup]:
-    """The episodes in evidence, oldest first."""
+def evidence_groups(parts: Parts, history: ClientHistory) -> list[EvidenceGroup]:
+    """Return the evidence groups, oldest first."""
     finishes = [
         when(each) for each in parts.others if isinstance(each.what, ServerSays) and each.what.what == daemon_log.ENDS
     ]
     clusters: list[list[Evidence]] = []
     for sign in parts.signs:
-        home = _home(sign, clusters, finishes)
+        home = _cluster_of(sign, clusters, finishes)
         if home is None:
             clusters.append([sign])
         else:
             home.append(sign)
-    alone = _add_ends(clusters, parts.ends, population)
+    alone = _add_ends(clusters, parts.ends, history)
     times = [when(each) for each in parts.others]
-    found = [_episode(cluster, parts.others, times, clusters) for cluster in clusters]
+    found = [_group(cluster, parts.others, times, clusters) for cluster in clusters]
     found += [EvidenceGroup(when(end), end.gpu, (end,), (end,)) for end in alone]
-    found.sort(key=lambda episode: episode.began)
+    found.sort(key=lambda group: group.began)
     return found
 
 
-def _home(sign: Evidence, clusters: Sequence[list[Evidence]], finishes: Sequence[float]) -> list[Evidence] | None:
+def _cluster_of(sign: Evidence, clusters: Sequence[list[Evidence]], finishes: Sequence[float]) -> list[Evidence] | None:
     at = when(sign)
     reach = ECHO if isinstance(sign.what, LaneChanged) else _SIGNS
     for cluster in reversed(clusters):
@@ -167,26 +167,24 @@ def _home(sign: Evidence, clusters: Sequence[list[Evidence]], finishes: Sequence
     return None
 
 
-def _add_ends(
-    clusters: Sequence[list[Evidence]], ends: Sequence[Evidence], population: ClientHistory
-) -> list[Evidence]:
-    """Put each end into the cluster that it is of; returns those by a signal that are of none.
+def _add_ends(clusters: Sequence[list[Evidence]], ends: Sequence[Evidence], history: ClientHistory) -> list[Evidence]:
+    """Put each end into the cluster that it belongs to; return those by a signal that belong to none.
 
-    A process is seen to have ended long after its work went wrong: the driver holds it until the GPU is back (0.07 to
-    0.08 s after the first sign, and after the server's recovery). So the fault before it comes first, if the process
-    was there by then, and then the one after it.
+    The end of a process is seen long after its work failed: the driver holds the process until the GPU has recovered
+    (0.07 to 0.08 s after the first sign, and after the server's recovery). So an end belongs to the fault before it, if
+    the process was there by then; else to the fault after it.
     """
     starts = [when(cluster[0]) for cluster in clusters]
     found: dict[int, list[Evidence]] = {}
     alone = []
     for end in ends:
-        at, member = when(end), population.member(end.process)
+        at, stay = when(end), history.stay(end.process)
         after = bisect_right(starts, at)
         home = next(
             (
                 index
                 for index in reversed(range(bisect_left(starts, at - ECHO), after))
-                if member is None or member.came <= starts[index]
+                if stay is None or stay.arrived <= starts[index]
             ),
             None,
         )
@@ -202,10 +200,10 @@ def _add_ends(
     return alone
 
 
-def _episode(
+def _group(
     cluster: Sequence[Evidence], others: Sequence[Evidence], times: Sequence[float], clusters: Sequence[list[Evidence]]
 ) -> EvidenceGroup:
-    # An end that was no crash tells nothing by itself, and does not say when it began.
+    # An end that was no crash indicates no fault by itself, nor when the fault began.
     telling = [each for each in cluster if is_anchor(each)]
     began, gpu = when(telling[0]), _gpu_of(cluster)
     first, past = bisect_left(times, began - BEFORE), bisect_right(times, began + ECHO)
@@ -224,5 +222,5 @@ def _gpu_of(cluster: Iterable[Evidence]) -> str | None:
 
 
 def _same_place(one: str | None, other: str | None) -> bool:
-    """Whether two observations may be of the same GPU; most sources do not say."""
+    """Return whether two observations may be of the same GPU; most sources do not name it."""
     return one is None or other is None or one == other

@@ -1,10 +1,10 @@
-"""Grounds: every kind of evidence that can name a culprit, who could forge it, and what may follow from it.
+"""Grounds: every kind of evidence that can name a culprit, the processes that could forge it, and its consequences.
 
-A verdict is as sure as its ground allows and never more, and policy ends a process on no other grounds than those
-marked here. docs/policy.md shows this table; a test compares the two.
+A verdict is never surer than its ground allows, and policy ends a process only on the grounds marked here.
+docs/policy.md shows this table; a test compares the two.
 
-A user (uid) is a tenant: a process that may trace another one, or write into its memory files, can make it do anything.
-What such a process of the same user could forge is said here, and counts as the user's own doing.
+A user (uid) is a tenant: a process that may trace another one, or write into its memory files, controls it. So forgery
+by a process of the same user is listed here, but counts as the user's own action.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from mpsguard.incident import Confidence, Ground
 
 
 class Worth(msgspec.Struct, frozen=True):
-    """What one kind of evidence is worth."""
+    """The worth of one kind of evidence."""
 
     what: str
     sensor: str
     forger: str
     """The processes that could produce or alter it without being at fault."""
     confidence: Confidence
-    """The highest that it gives."""
+    """The highest confidence that it supports."""
     may_act: bool
     """Whether policy may end a process on it."""
 
@@ -137,12 +137,12 @@ GROUNDS: Final[Mapping[Ground, Worth]] = {
 
 
 def worth(ground: Ground | None) -> Worth | None:
-    """What a ground is worth; None for none, and for one that this version does not know."""
+    """Return the worth of a ground; None for no ground, and for one that this version does not know."""
     return None if ground is None else GROUNDS.get(ground)
 
 
 def table() -> str:
-    """The grounds as a Markdown table, for docs/policy.md."""
+    """Return the grounds as a Markdown table, for docs/policy.md."""
     lines = [
         "| ground | what it is | sensor | could be forged by | at most | policy may act |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -1,4 +1,4 @@
-"""What triage remembers of earlier faults: whom they hit, who stands in them, and what no server took notice of."""
+"""Earlier faults, as triage remembers them: their victims, their suspects, and the faults that no server noticed."""
 
 from collections.abc import Iterator
 from math import inf
@@ -9,7 +9,7 @@ from mpsguard.model import ProcessKey
 from mpsguard.triage.orphaned_work import Unnoticed
 
 AFTERMATH: Final = 60.0
-"""Seconds after a fault within which the crash of a client that it hit is its consequence."""
+"""Seconds after a fault within which the crash of one of its victims is its consequence."""
 
 _KEPT: Final = 90.0
 """Seconds for which an earlier fault is remembered."""
@@ -22,7 +22,7 @@ _MOST_UNNOTICED: Final = 64
 
 
 class Past:
-    """Grows with each incident, in the order in which they began. A layer over ``base``, which it leaves as it is."""
+    """The earlier incidents, in the order in which they began: a layer over ``base``, which it does not change."""
 
     def __init__(self, base: Self | None = None) -> None:
         self._base = base
@@ -31,7 +31,7 @@ class Past:
         self._unnoticed: list[Unnoticed] = []
 
     def add(self, incident: Incident, unnoticed: Unnoticed | None = None) -> None:
-        """Remember an incident."""
+        """Add an incident."""
         for victim in incident.victims:
             if victim.process is not None:
                 self._hit.setdefault(victim.process, incident.began)
@@ -42,15 +42,15 @@ class Past:
             self._unnoticed.append(unnoticed)
 
     def was_hit(self, process: ProcessKey | None, at: float) -> bool:
-        """Whether a fault before ``at`` has hit a process."""
+        """Return whether a fault before ``at`` has hit a process."""
         return process is not None and any(layer._hit.get(process, inf) <= at for layer in self._layers())
 
     def unnoticed(self) -> tuple[Unnoticed, ...]:
-        """The faults that no server noticed, newest first."""
+        """Return the faults that no server noticed, newest first."""
         return tuple(each for layer in self._layers() for each in reversed(layer._unnoticed))
 
     def explains(self, incident: Incident) -> bool:
-        """Whether a crash is a consequence of an earlier fault: programs that it hits abort on their CUDA error."""
+        """Return whether a crash is a consequence of an earlier fault: its victims abort on their CUDA error."""
         culprit = incident.culprit
         if incident.fault_class is not FaultClass.PROCESS or culprit is None or incident.victims:
             return False
@@ -62,7 +62,7 @@ class Past:
         )
 
     def forget(self, now: float) -> None:
-        """Let go of what is too old, and of the oldest of what is too much."""
+        """Remove what is too old, and the oldest of what is too much."""
         for times in (self._hit, self._involved):
             old = [process for process, at in times.items() if at < now - _KEPT]
             for process in old:

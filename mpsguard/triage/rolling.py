@@ -1,8 +1,8 @@
-"""Triage as evidence comes: each judgement looks at what is recent, and what is older is kept as what came of it.
+"""Rolling triage: judges the recent evidence as it arrives, and keeps the outcome of older evidence.
 
-Work grows with what happened, for what is judged together is bounded in time and in number. Each owner (a user, a lane,
-the kernel) has a share of it. What an owner brings beyond its share is not judged, and counted: it can only blunt what
-is said of itself, for a client's faults count as its user's, and a server's words as its lane's.
+The evidence that is judged together is bounded in time and in number, which bounds the work. Each owner (a user, a
+lane, the kernel) has a share of it. Evidence beyond an owner's share is counted and not judged: this can only affect
+verdicts on that owner, because a client's faults count as its user's, and a server's log lines as its lane's.
 
 Pure: the clock is an argument.
 """
@@ -22,14 +22,14 @@ from mpsguard.triage.past import Past
 from mpsguard.triage.verdict import Judgement, judge
 
 HORIZON: Final = 30.0
-"""Seconds for which a fault's evidence is judged anew with what comes: a GPU core dump takes up to 10 s, a line of the
-kernel log came 0.15 s late at most."""
+"""Seconds for which a fault is judged again as evidence arrives: a GPU core dump takes up to 10 s, and a line of the
+kernel log was 0.15 s late at most."""
 
 _END_HORIZON: Final = 5.0
-"""Seconds for which the end of a client waits for a sign of what its work did: 0.15 s were seen."""
+"""Seconds for which the end of a client is kept for a sign that its work caused: 0.15 s were seen."""
 
 _DEPARTED: Final = 90.0
-"""Seconds for which it is remembered that a client was there: longer than any fault's aftermath."""
+"""Seconds for which an ended client is remembered: longer than the aftermath of any fault."""
 
 _SHARE: Final = 160
 """Signs and ends of one owner that are judged together; a GPU has 60 MPS clients at most, a fault some 5 signs."""
@@ -38,7 +38,7 @@ _MOST: Final = 480
 """Signs and ends of all owners; a judgement of that many takes some milliseconds."""
 
 _SHARE_OTHERS: Final = 768
-"""What joins an episode of one owner: a server tells of each client that it tears down."""
+"""Other evidence of one owner: a server logs each client that it tears down."""
 
 _MOST_OTHERS: Final = 2048
 
@@ -60,27 +60,27 @@ class _Kept(NamedTuple):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """An incident is new, or there is more or another thing to say of it."""
+    """A new incident, or a change of a known one."""
 
     key: int
-    """The incident's, for as long as it may change."""
+    """Identifies the incident for as long as it may change."""
     incident: Incident
     new: bool
     verdict: bool
-    """Whether the verdict is another one than before: a new revision."""
+    """Whether the verdict changed, which is a new revision."""
 
 
 class RollingTriage:
-    """Owns the recent evidence, and what is remembered of older."""
+    """Owns the recent evidence, and the outcome of older evidence."""
 
     def __init__(self) -> None:
-        self.population = ClientHistory()
+        self.history = ClientHistory()
         self._past = Past()
         self._placed: tuple[list[_Placed], list[_Placed], list[_Placed], list[_Placed]] = ([], [], [], [])
         """Signs, ends, zones, others."""
         self._kept: dict[tuple[str, object], _Kept] = {}
         self._counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-        """Of each owner: signs and ends; others."""
+        """Number of signs and ends of each owner, and of its other evidence."""
         self._departed: OrderedDict[str, deque[tuple[float, Evidence]]] = OrderedDict()
         self._known: OrderedDict[int, Incident] = OrderedDict()
         self._signs: dict[int, set[tuple[str, object]]] = {}
@@ -88,24 +88,24 @@ class RollingTriage:
         self._next = 1
         self._judged: list[Judgement] = []
         self.shed: Counter[str] = Counter()
-        """What was not judged, by owner: beyond its share."""
+        """Number of observations beyond each owner's share, which were not judged."""
 
     def owner(self, evidence: Evidence) -> str:
-        """Whose share an observation is of."""
+        """Return the owner that an observation counts for."""
         what = evidence.what
         if isinstance(what, ClientCame):
             return f"user {what.uid}"
         if evidence.process is not None:
-            member = self.population.member(evidence.process)
-            return f"user {member.uid if member is not None else None}"
+            stay = self.history.stay(evidence.process)
+            return f"user {stay.uid if stay is not None else None}"
         if isinstance(what, ServerSays | LaneChanged):
             return f"lane {what.lane}"
         return "kernel"
 
     def add(self, evidence: Evidence) -> bool:
-        """Take in one observation; whether it may change what is to be said."""
+        """Add one observation, and return whether it may change a verdict."""
         owner = self.owner(evidence)
-        self.population.add(evidence)
+        self.history.add(evidence)
         if isinstance(evidence.what, ProcessEnded):
             self._departed.setdefault(owner, deque()).append((evidence.observed_at, evidence))
         index = _part(evidence)
@@ -128,11 +128,16 @@ class RollingTriage:
         return bool(self._known) or is_anchor(evidence)
 
     def judge(self, now: float) -> tuple[list[Change], bool]:
-        """What is to be said anew; and whether there will be something to say when nothing more happens for BEFORE."""
+        """Judge the recent evidence.
+
+        Returns:
+            The changes since the last call, and whether a verdict may still change without further evidence, once
+            BEFORE seconds have passed.
+        """
         self._settle(now)
         self._forget(now)
         parts = Parts(*([evidence for _, evidence in placed] for placed in self._placed))
-        judged = judge(parts, self.population, self._past, now)
+        judged = judge(parts, self.history, self._past, now)
         changes: list[Change] = []
         open_question = False
         for judgement in judged:
@@ -149,7 +154,7 @@ class RollingTriage:
         return changes, open_question
 
     def _change(self, incident: Incident) -> Change | None:
-        """Tell a known incident from a new one by the signs it has."""
+        """Return the change that an incident makes, if any; its signs tell whether it is known already."""
         signs = [identity(each) for each in incident.evidence if is_anchor(each)]
         key = next(
             (key for sign in signs for key in self._by_sign.get(sign, ()) if _may_be(self._known[key], incident)), None
@@ -174,7 +179,7 @@ class RollingTriage:
         return Change(key, incident, before is None, changed)
 
     def _settle(self, now: float) -> None:
-        """Keep of what is too old what came of it, as it was judged last."""
+        """Replace evidence that is too old by the incidents of its last judgement."""
         for judgement in self._judged:
             ends_only = all(isinstance(each.what, ProcessEnded) for each in judgement.evidence)
             latest = max(each.observed_at for each in judgement.evidence)
@@ -209,7 +214,7 @@ class RollingTriage:
                     del self._by_sign[sign]
 
     def _old(self, now: float) -> Iterator[Evidence]:
-        """What joins no episode any more: what makes one leaves with its judgement, unless nothing was made of it."""
+        """Yield the evidence that is too old to join a group; signs leave with their judgement instead."""
         yield from (each for _, each in self._placed[_OTHERS] if each.observed_at < now - HORIZON - ECHO)
         signs = [place[0] for place, _ in self._placed[_SIGNS]]
         for place, end in self._placed[_ENDS]:
@@ -222,7 +227,7 @@ class RollingTriage:
     def _forget_client(self, departed: deque[tuple[float, Evidence]]) -> None:
         _, evidence = departed.popleft()
         assert evidence.process is not None
-        self.population.forget(evidence.process)
+        self.history.forget(evidence.process)
 
     def _remove(self, evidence: Evidence) -> None:
         kept = self._kept.pop(identity(evidence), None)
@@ -248,12 +253,12 @@ def _part(evidence: Evidence) -> int | None:
 
 
 def _may_be(before: Incident, incident: Incident) -> bool:
-    """Whether two verdicts on the same signs are on one happening: no other culprit stands between them."""
+    """Return whether two verdicts on the same signs may be on one fault: they have no different culprits."""
     return not (before.culprit and incident.culprit and before.culprit != incident.culprit)
 
 
 def _verdict(incident: Incident) -> tuple[object, ...]:
-    """What of an incident is worth telling again when it changes."""
+    """Return the parts of an incident that make a new revision when they change."""
     return (
         incident.fault_class,
         incident.culprit,

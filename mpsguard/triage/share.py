@@ -1,14 +1,14 @@
-"""Shares: how much of what is bounded one user may take in a stretch of time, so that none takes it all."""
+"""Shares: limit how much of a bounded resource one user may take within a window of time."""
 
 from collections import OrderedDict
 from typing import Final
 
 _MOST_OWNERS: Final = 4096
-"""Owners counted at the same time; the one that was idle longest is forgotten."""
+"""Owners counted at the same time; the one that has been idle longest is forgotten."""
 
 
 class Share:
-    """Counts what each owner takes within a window of time; not more than ``most``."""
+    """Counts the units that each owner takes within a window of time, up to ``most``."""
 
     def __init__(self, most: int, window: float) -> None:
         self._most = most
@@ -16,7 +16,7 @@ class Share:
         self._taken: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def take(self, owner: str, now: float) -> bool:
-        """Whether ``owner`` may have one more."""
+        """Count one unit for ``owner``, and return whether it is within its share."""
         began, count = self._taken.get(owner, (now, 0))
         if now - began >= self._window:
             began, count = now, 0

@@ -1,11 +1,11 @@
-"""Whose kernel an SM fault was in, by GPU core dumps: the clients' own, and the places at which SMs stopped.
+"""Attribution of SM faults to processes, by GPU core dumps: the clients' own, and the addresses at which SMs stopped.
 
-What each is worth was measured under MPS (H200, driver 580.159.04, `scripts/gpu-suite sm`): an exception in a thread of
-a client's own dump was the culprit's in every fault but `trap`, and never an innocent's; the instruction's address lay
-in a range that the culprit alone had reserved.
+Their worth was measured under MPS (H200, driver 580.159.04, `scripts/gpu-suite sm`): an exception in a thread of a
+client's own dump was the culprit's in every fault but `trap`, and never an innocent client's; the instruction's address
+lay in a range that the culprit alone had reserved.
 
-Dumps are files that clients write. So a dump speaks for its writer alone, a place counts only from the sentinel or from
-a client of the lane that was struck, and nobody is named where two could be.
+Dumps are files that clients write. So a dump is evidence about its writer alone, an address counts only from the
+sentinel or from a client of the affected lane, and no process is named if there could be two.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from mpsguard.model import ProcessKey
 
 
 class Attribution(msgspec.Struct, frozen=True):
-    """The process that did it, or at least those that may have."""
+    """The culprit of an SM fault, or the candidates."""
 
     culprits: tuple[ProcessKey, ...] = ()
     """More than one: two faults at the same time, each proven."""
@@ -29,7 +29,7 @@ class Attribution(msgspec.Struct, frozen=True):
 
 
 def attribute_sm_fault(evidence: Iterable[Evidence], present: Iterable[ProcessKey]) -> Attribution:
-    """What the dumps in the evidence of one fault say about the clients that were on the lane."""
+    """Return what the dumps of one fault say about the clients that were on the lane."""
     seen = list(evidence)
     there = set(present)
     dumps = {
@@ -69,13 +69,13 @@ def attribute_sm_fault(evidence: Iterable[Evidence], present: Iterable[ProcessKe
 
 
 def _by_place(places: Sequence[SmError], there: set[ProcessKey], ground: Ground) -> Attribution:
-    """By the addresses of the instructions: all of them must be of one and the same client."""
+    """Attribute by the instructions' addresses: all of them must belong to the same client."""
     left: set[ProcessKey] = set()
     found: set[ProcessKey | None] = set()
     for place in places:
         unread = there.intersection(place.unread)
         left |= there.intersection(place.holders) | unread
-        # A process' layout is random, and a long range of another one may lie across the address by chance.
+        # Address space layouts are random, and a long range of another process may contain the address by chance.
         exact = there.intersection(place.exact)
         found |= exact if len(exact) == 1 and not unread else {None}
     culprit = found.pop() if len(found) == 1 else None

@@ -1,7 +1,7 @@
-"""SM faults: the driver's log leaves no name at all, so that its candidates are the clients that were there.
+"""SM faults: the driver's log names no process, so the candidates are the clients that were there.
 
-GPU core dumps can tell in which process' code the fault was (`attribute_sm_fault`). Being the only client is not proof:
-a program outside of MPS, work that an ended client left running, or a process that holds a client's connection would
+GPU core dumps can tell which process' code faulted (`attribute_sm_fault`). Being the only client is not proof: a
+program outside of MPS, work that an ended client left running, or a process that holds a client's connection would
 leave the same log.
 """
 
@@ -10,7 +10,7 @@ from typing import Final
 from mpsguard import daemon_log
 from mpsguard.evidence import Lost, ServerSays, Xid
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident
-from mpsguard.triage.client_history import Member
+from mpsguard.triage.client_history import ClientStay
 from mpsguard.triage.fault_case import FaultCase
 from mpsguard.triage.orphaned_work import SERVER_LAG
 from mpsguard.triage.sm_attribution import attribute_sm_fault
@@ -21,8 +21,8 @@ _SERVER_SIGNS: Final = (daemon_log.BEGINS, daemon_log.STICKY, daemon_log.TEARDOW
 
 
 def rule(case: FaultCase) -> list[Incident]:
-    """An SM fault, as the kernel log or a server tells."""
-    if not XIDS & set(case.xids) and not case.said(*_SERVER_SIGNS):
+    """Return the incidents of an SM fault that the kernel log or a server reports."""
+    if not XIDS & set(case.xids) and not case.server_lines(*_SERVER_SIGNS):
         return []
     found = by_code(case, FaultClass.SM)
     if found:
@@ -34,25 +34,25 @@ def rule(case: FaultCase) -> list[Incident]:
                 FaultClass.SM,
                 Ground.ONLY_CLIENT,
                 "It was the only client, and no other has been on the server since that started.",
-                case.population.suspect(only.process),
+                case.history.suspect(only.process),
             )
         ]
     present = case.present()
-    left = [member for member in case.left_before() if member not in present] if len(present) < 2 else []
+    left = [stay for stay in case.left_before() if stay not in present] if len(present) < 2 else []
     why = "the stock driver does not say which client's kernel raised an SM exception"
     return [case.unknown(FaultClass.SM, why, left)]
 
 
 def by_code(case: FaultCase, fault_class: FaultClass) -> list[Incident]:
-    """By the GPU core dumps that were written on the lane, if there are any."""
+    """Return the incidents that the lane's GPU core dumps allow; [] if they do not narrow the candidates down."""
     present = case.present()
-    found = attribute_sm_fault(case.episode.evidence, [member.process for member in present])
+    found = attribute_sm_fault(case.group.evidence, [stay.process for stay in present])
     if found.ground is not None:
         return [
-            case.named(fault_class, found.ground, found.reason, case.population.suspect(process))
+            case.named(fault_class, found.ground, found.reason, case.history.suspect(process))
             for process in found.culprits
         ]
-    left = [member for member in present if member.process in found.candidates]
+    left = [stay for stay in present if stay.process in found.candidates]
     if left and len(left) < len(present):
         return [
             case.incident(
@@ -66,19 +66,19 @@ def by_code(case: FaultCase, fault_class: FaultClass) -> list[Incident]:
     return []
 
 
-def _only_client(case: FaultCase) -> Member | None:
-    """The one client that can have done it, as far as the guard knows."""
+def _only_client(case: FaultCase) -> ClientStay | None:
+    """Return the only client that can be the culprit, as far as the guard knows."""
     present = case.present()
-    if len(present) != 1 or case.now < case.episode.began + SERVER_LAG or case.episode.other_gpus:
+    if len(present) != 1 or case.now < case.group.began + SERVER_LAG or case.group.other_gpus:
         return None
-    (member,) = present
-    signs = [e.what for e in case.said(*_SERVER_SIGNS) if isinstance(e.what, ServerSays)]
-    if not any(sign.lane == member.lane for sign in signs):
+    (stay,) = present
+    signs = [e.what for e in case.server_lines(*_SERVER_SIGNS) if isinstance(e.what, ServerSays)]
+    if not any(sign.lane == stay.lane for sign in signs):
         return None
-    # The driver's line for the server's work: another pid is a program's outside of this lane.
-    blamed = {e.what.pid for e in case.episode.evidence if isinstance(e.what, Xid) and e.what.number == _SERVER_XID}
-    if blamed - {None} - case.population.servers(member.lane):
+    # The driver's line names the server: another pid belongs to a program outside of this lane.
+    blamed = {e.what.pid for e in case.group.evidence if isinstance(e.what, Xid) and e.what.number == _SERVER_XID}
+    if blamed - {None} - case.history.servers(stay.lane):
         return None
-    if any(isinstance(e.what, Lost) for e in case.episode.evidence):
+    if any(isinstance(e.what, Lost) for e in case.group.evidence):
         return None
-    return member if case.population.none_ended_since_the_server_started(member.lane, case.episode.began) else None
+    return stay if case.history.none_ended_since_the_server_started(stay.lane, case.group.began) else None

@@ -2,19 +2,20 @@
 
 The rules follow what was measured under MPS on the stock driver (H200, 580.159.04):
 
-* A fatal fault in a client's own UVM event queue is of that client and no other: proof, 2 ms after the access; unless
-  the client has only just come to a lane that others had left (`mpsguard.triage.orphaned_work`).
+* A fatal fault in a client's own UVM event queue was caused by that client: proof, 2 ms after the access; unless the
+  client has only just arrived on a lane that others had left (`mpsguard.triage.orphaned_work`).
 * The pid in an Xid 31 line is mostly an innocent client's, the one in an Xid 43 line the server's, and the client that
-  the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them names anybody here.
-* With the patched nvidia-uvm a fault is contained, and the module says so: the queue tells of it as well, no Xid comes.
-* A client that ends with work in flight brings an Xid 31 upon all others, with no fatal event in any living client's
+  the server's log says "encountered a fatal GPU error" is mostly innocent too: none of them is used to name a culprit.
+* With the patched nvidia-uvm a fault is contained, and the module reports it: the queue has it as well, and there is no
+  Xid.
+* A client that ends with work in flight causes an Xid 31 for all others, with no fatal event in any living client's
   queue; the server tears down all clients but that one, and its process is seen to end some 0.08 s later.
-* Without another client the server says nothing, and the work may come back in a later client's queue: see
+* Without another client the server logs nothing, and the work may fault again in a later client's queue: see
   `mpsguard.triage.orphaned_work`.
-* An SM fault leaves no name at all in the driver's log: see `mpsguard.triage.sm_fault`.
+* For an SM fault the driver's log names no process: see `mpsguard.triage.sm_fault`.
 
 Not knowing is a verdict: `Confidence.UNKNOWN`, the candidates, and the reason. Elimination proves nothing: a process
-may run on a GPU of which no evidence tells. What each kind of evidence is worth is in `mpsguard.triage.grounds`.
+without any evidence may run on a GPU. The worth of each kind of evidence is in `mpsguard.triage.grounds`.
 """
 
 import signal
@@ -38,27 +39,29 @@ from mpsguard.triage.past import Past
 
 _MMU_XIDS: Final = frozenset({31})
 _KERNEL_LOG_LAG: Final = 0.25
-"""Seconds by which the kernel log's line may come after the server's first word (35 ms seen)."""
+"""Seconds by which the kernel log's line may come after the server's first line (35 ms seen)."""
 
 _ECHO_XIDS: Final = frozenset({43, 45})
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What was made of one episode, or of one access that a zone absorbed."""
+    """The incidents of one evidence group, or of one access that a zone absorbed."""
 
     evidence: tuple[Evidence, ...]
-    """What it stands on: signs, ends, or the access."""
+    """Its anchors: signs, ends, or the access."""
     incidents: tuple[Incident, ...]
-    """Those to be told of."""
+    """The incidents to publish."""
     remembered: tuple[tuple[Incident, Unnoticed | None], ...]
-    """All of them, for `Past`."""
+    """All incidents, for `Past`."""
 
 
 def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ...]:
-    """The incidents that ``evidence`` tells of, oldest first; the order of ``evidence`` does not matter.
+    """Return the incidents in ``evidence``, oldest first; the order of ``evidence`` does not matter.
 
-    ``now`` is when it is judged, on the evidence's clock: what may still come is not ruled out. A record is judged
-    with all of it in, which is the default.
+    Args:
+        evidence: the observations.
+        now: time of the judgement, on the evidence's clock: evidence that may still arrive is taken into account. The
+            default is for a complete record.
     """
     ordered = in_order(evidence)
     judged = judge(Parts.of(ordered), ClientHistory(ordered), Past(), now)
@@ -66,11 +69,18 @@ def triage(evidence: Iterable[Evidence], now: float = inf) -> tuple[Incident, ..
     return tuple(sorted(found, key=lambda incident: (incident.began, incident.fault_class.value)))
 
 
-def judge(parts: Parts, population: ClientHistory, past: Past, now: float) -> list[Judgement]:
-    """What is made of evidence, in the order in which things began; ``past`` is what is known of earlier faults."""
+def judge(parts: Parts, history: ClientHistory, past: Past, now: float) -> list[Judgement]:
+    """Return the judgements on evidence, in the order in which the faults began.
+
+    Args:
+        parts: the evidence.
+        history: the clients and lanes.
+        past: the earlier faults.
+        now: time of the judgement, on the evidence's clock.
+    """
     grown = Past(past)
     steps: list[tuple[float, EvidenceGroup | Evidence]] = [
-        (episode.began, episode) for episode in evidence_groups(parts, population)
+        (group.began, group) for group in evidence_groups(parts, history)
     ]
     steps += [(when(zone), zone) for zone in parts.zones]
     steps.sort(key=lambda step: step[0])
@@ -78,40 +88,42 @@ def judge(parts: Parts, population: ClientHistory, past: Past, now: float) -> li
     for _, step in steps:
         if isinstance(step, Evidence):
             evidence: tuple[Evidence, ...] = (step,)
-            found: list[tuple[Incident, Unnoticed | None]] = [(zone_hits.incident(step, population), None)]
+            found: list[tuple[Incident, Unnoticed | None]] = [(zone_hits.incident(step, history), None)]
         else:
             evidence = step.anchors
-            found = _judge(FaultCase(step, population, now, grown))
-        told = tuple(incident for incident, _ in found if not grown.explains(incident))
+            found = _judge(FaultCase(step, history, now, grown))
+        published = tuple(incident for incident, _ in found if not grown.explains(incident))
         for incident, unnoticed in found:
             grown.add(incident, unnoticed)
-        judged.append(Judgement(evidence, told, tuple(found)))
+        judged.append(Judgement(evidence, published, tuple(found)))
     return judged
 
 
 def _judge(case: FaultCase) -> list[tuple[Incident, Unnoticed | None]]:
     ends = case.ends()
-    if len(case.episode.anchors) == 1 and isinstance(case.episode.anchors[0].what, ProcessEnded):
-        # No sign of a fault: how many such ends there are costs nothing but their number.
+    if len(case.group.anchors) == 1 and isinstance(case.group.anchors[0].what, ProcessEnded):
+        # No sign of a fault: such ends are judged one by one, in linear time.
         return [(_crash(case, end, False), None) for end in ends]
     # The first rule that applies decides what happened; a proven culprit beats every hint.
     for rule in _RULES:
         incidents = rule(case)
         if incidents:
-            return [(incident, _unnoticed(case, incident) if rule is _nobody_left else None) for incident in incidents]
+            return [
+                (incident, _unnoticed(case, incident) if rule is _no_client_left else None) for incident in incidents
+            ]
     return []
 
 
 def _unnoticed(case: FaultCase, incident: Incident) -> Unnoticed:
-    parties = [case.population.member(s.process) for s in (incident.culprit, *incident.candidates) if s is not None]
-    lanes = frozenset(member.lane for member in parties if member is not None)
-    return Unnoticed(incident, orphaned_work.unnoticed_pages(case.episode), lanes, case.episode.gpu)
+    parties = [case.history.stay(s.process) for s in (incident.culprit, *incident.candidates) if s is not None]
+    lanes = frozenset(stay.lane for stay in parties if stay is not None)
+    return Unnoticed(incident, orphaned_work.unnoticed_pages(case.group), lanes, case.group.gpu)
 
 
 def _device(case: FaultCase) -> list[Incident]:
-    """The GPU itself is in trouble: whoever runs on it is a victim, nobody a culprit."""
+    """A fault of the GPU itself: every client on it is a victim, and there is no culprit."""
     if Level.DEVICE not in case.levels and not any(
-        isinstance(e.what, DeviceHealth) and e.what.fatal for e in case.episode.evidence
+        isinstance(e.what, DeviceHealth) and e.what.fatal for e in case.group.evidence
     ):
         return []
     return [
@@ -125,7 +137,7 @@ def _device(case: FaultCase) -> list[Incident]:
 
 
 def _contained_memory_fault(case: FaultCase) -> list[Incident]:
-    """Faults that the kernel module kept with their clients, and beside them those that it could not keep."""
+    """Faults that the kernel module contained, and beside them those that it could not contain."""
     contained = case.contained()
     if not contained:
         return []
@@ -133,10 +145,10 @@ def _contained_memory_fault(case: FaultCase) -> list[Incident]:
     incidents = [
         case.named(
             FaultClass.MMU,
-            # A bare pid may have been given away; the queue of the same process says that it was not.
+            # A bare pid may have been reused; a fault in the queue of the same process proves that it was not.
             Ground.CONTAINED if evidence.trust is Trust.PROOF or process in fatal else Ground.CONTAINED_PID,
             "The kernel module contained the fault and named the process; nobody else was hurt.",
-            case.population.suspect(process),
+            case.history.suspect(process),
             victims=(),
             began=when(evidence),
         )
@@ -150,9 +162,9 @@ def _contained_memory_fault(case: FaultCase) -> list[Incident]:
 
 
 def _came_back(case: FaultCase) -> list[Incident]:
-    """Work that an ended client left on the GPU faults in the queue of one that came since: that one is hit by it."""
+    """Work that an ended client left on the GPU faults in the queue of a later client, which is a victim."""
     for process, evidence in case.fatal_faults().items():
-        before = orphaned_work.came_back(evidence, case.population.member(process), case.unnoticed)
+        before = orphaned_work.came_back(evidence, case.history.stay(process), case.unnoticed)
         if before is not None:
             incident = case.incident(
                 before.fault_class,
@@ -172,15 +184,15 @@ def _came_back(case: FaultCase) -> list[Incident]:
 def _proven_memory_fault(case: FaultCase) -> list[Incident]:
     incidents = []
     for process, evidence in case.fatal_faults().items():
-        member = case.population.member(process)
+        stay = case.history.stay(process)
         ground, reason = (
             Ground.UVM_QUEUE,
             "The fatal fault was in this process' own UVM event queue, and in no other's.",
         )
         if (
-            member is not None
-            and when(evidence) - member.came <= orphaned_work.NEWCOMER
-            and case.population.may_hold_work_of_the_ended(member, case.now)
+            stay is not None
+            and when(evidence) - stay.arrived <= orphaned_work.NEWCOMER
+            and case.history.may_hold_work_of_the_ended(stay, case.now)
         ):
             ground = Ground.UVM_QUEUE_NEWCOMER
             reason = (
@@ -188,22 +200,22 @@ def _proven_memory_fault(case: FaultCase) -> list[Incident]:
                 "had left, and work of theirs could show there, too."
             )
         incidents.append(
-            case.named(FaultClass.MMU, ground, reason, case.population.suspect(process), began=when(evidence))
+            case.named(FaultClass.MMU, ground, reason, case.history.suspect(process), began=when(evidence))
         )
     return incidents
 
 
 def _lane(case: FaultCase) -> list[Incident]:
-    """A control daemon or a server ended: its clients end with it, by nobody's doing."""
-    downs = [e for e in case.episode.anchors if isinstance(e.what, LaneChanged)]
-    exits = case.said(daemon_log.EXITED)
+    """A control daemon or a server ended, and its clients with it; there is no culprit."""
+    downs = [e for e in case.group.anchors if isinstance(e.what, LaneChanged)]
+    exits = case.server_lines(daemon_log.EXITED)
     if not downs and not exits:
         return []
-    if case.first_gpu_sign() is not None and case.said(daemon_log.BEGINS, daemon_log.CULPRIT):
-        # The server ended because of a fault: that is what the incident is about.
+    if case.first_gpu_sign() is not None and case.server_lines(daemon_log.BEGINS, daemon_log.CULPRIT):
+        # The server ended because of a fault: the rules for that fault apply.
         return []
     told_to_quit = all(isinstance(e.what, LaneChanged) and e.what.reason == TOLD_TO_QUIT for e in downs)
-    # The log's line of a server's end may come after the ends of its clients, which fail with it.
+    # The log line on a server's end may come after the ends of its clients, which fail with it.
     failed = any(isinstance(e.what, ProcessEnded) and e.what.exit_code != 0 for e in case.ends())
     if told_to_quit and not case.present() and (downs or not failed):
         # An orderly end, or that of a server without clients.
@@ -215,8 +227,8 @@ def _lane(case: FaultCase) -> list[Incident]:
 def _process(case: FaultCase) -> list[Incident]:
     """A client ended, and the fault followed from its work.
 
-    Whose work it was shows in what the server does not say: it tears down every client it has, and the one whose
-    process is ending has left it already.
+    The culprit is the client that the server does not tear down: the server tears down all its clients, and a client
+    with an ending process has left it already.
     """
     ends = case.ends()
     sign = case.first_gpu_sign()
@@ -225,39 +237,39 @@ def _process(case: FaultCase) -> list[Incident]:
     if set(case.xids) & sm_fault.XIDS or (43 in case.xids and not set(case.xids) & _MMU_XIDS):
         return []
     if not case.xids and case.now < sign + _KERNEL_LOG_LAG:
-        # The kernel log will tell in a moment whether it was an SM fault: no accusation before.
+        # The kernel log will soon tell whether it was an SM fault: no culprit is named before.
         return []
     kept = case.torn_down()
     gone = [end for end in ends if not case.was_hit(end.process) and end.process not in kept]
     if not set(case.xids) & _MMU_XIDS:
-        # Nothing says that it was a memory fault: whoever may have ended of its own CUDA error is accused of nothing.
+        # Without evidence of a memory fault, a client that may have ended of its own CUDA error is no suspect.
         gone = [end for end in gone if not _may_be_of_an_error(end)]
     if not kept or not gone:
         return []
     if len(gone) == 1:
         return [_crash(case, gone[0], True)]
-    members = [member for end in gone if (member := case.population.member(end.process)) is not None]
+    stays = [stay for end in gone if (stay := case.history.stay(end.process)) is not None]
     return [
         case.incident(
             FaultClass.PROCESS,
             Confidence.UNKNOWN,
             f"{len(gone)} clients had left the server when it faulted; the work of any of them may have caused it.",
-            candidates=members,
-            victims=[member for member in case.present(sign) if member not in members],
+            candidates=stays,
+            victims=[stay for stay in case.present(sign) if stay not in stays],
         )
     ]
 
 
 def _may_be_of_an_error(end: Evidence) -> bool:
-    """Whether a program ends like this when a CUDA call fails: it exits or aborts."""
+    """Return whether a program may end like this when a CUDA call fails: it exits or aborts."""
     assert isinstance(end.what, ProcessEnded)
     return end.what.signal in (None, signal.SIGABRT) and end.what.execed is None
 
 
-def _nobody_left(case: FaultCase) -> list[Incident]:
-    """A memory fault that no server noticed, for no client was left."""
-    there = orphaned_work.ended_alone(case.episode, case.population, case.was_hit)
-    if not there or case.now < case.episode.began + orphaned_work.SERVER_LAG:
+def _no_client_left(case: FaultCase) -> list[Incident]:
+    """A memory fault that no server noticed, because no client was left."""
+    there = orphaned_work.ended_alone(case.group, case.history, case.was_hit)
+    if not there or case.now < case.group.began + orphaned_work.SERVER_LAG:
         return []
     end = next(end for end in case.ends() if end.process == there[0].process)
     reason = orphaned_work.reason(there, end)
@@ -272,7 +284,7 @@ def _nobody_left(case: FaultCase) -> list[Incident]:
                 work_in_flight=True,
             )
         ]
-    culprit = case.population.suspect(there[0].process)
+    culprit = case.history.suspect(there[0].process)
     return [case.named(FaultClass.PROCESS, Ground.LEFT_ALONE, reason, culprit, victims=(), work_in_flight=True)]
 
 
@@ -289,7 +301,7 @@ def _crash(case: FaultCase, end: Evidence, in_flight: bool) -> Incident:
             FaultClass.PROCESS,
             Ground.OWN_END,
             f"The client ended {how}; {outcome}.",
-            case.population.suspect(end.process),
+            case.history.suspect(end.process),
             victims=(),
             began=when(end),
             work_in_flight=False if settled else None,
@@ -299,7 +311,7 @@ def _crash(case: FaultCase, end: Evidence, in_flight: bool) -> Incident:
         Ground.LEFT_SERVER,
         f"The client ended {how}; of all clients present it alone had left the server when that faulted, and no living "
         "client's queue has a fatal fault: its work was in flight.",
-        case.population.suspect(end.process),
+        case.history.suspect(end.process),
         victims=case.present(case.first_gpu_sign()),
         began=when(end),
         work_in_flight=True,
@@ -307,15 +319,15 @@ def _crash(case: FaultCase, end: Evidence, in_flight: bool) -> Incident:
 
 
 def _other_process(case: FaultCase) -> list[Incident]:
-    """The kernel log tells of a fault that no client of ours took part in."""
+    """A fault in the kernel log that involves no client."""
     if case.involves_clients() or not case.xids:
         return []
-    pids = {e.what.pid for e in case.episode.anchors if isinstance(e.what, Xid) and e.what.pid is not None}
-    strangers = {pid for pid in pids if case.population.of_pid(pid, case.episode.began) is None}
+    pids = {e.what.pid for e in case.group.anchors if isinstance(e.what, Xid) and e.what.pid is not None}
+    strangers = {pid for pid in pids if case.history.of_pid(pid, case.group.began) is None}
     if not strangers and case.present():
         return []
     fault_class = _class_of(case)
-    if case.present() and case.now < case.episode.began + orphaned_work.SERVER_LAG:
+    if case.present() and case.now < case.group.began + orphaned_work.SERVER_LAG:
         why = "The kernel log names a process that is no client; whether a client was hit is not known yet."
         return [case.incident(fault_class, Confidence.UNKNOWN, why, victims=())]
     if len(strangers) == 1 and strangers == pids:
@@ -332,7 +344,7 @@ def _other_process(case: FaultCase) -> list[Incident]:
 
 
 def _memory_fault(case: FaultCase) -> list[Incident]:
-    """A memory fault without proof of whose it was: the UVM sensor was absent or not attached."""
+    """A memory fault without a proven culprit: the UVM sensor was absent or not attached."""
     if not _MMU_XIDS & set(case.xids):
         return []
     return sm_fault.by_code(case, FaultClass.MMU) or [
@@ -361,7 +373,7 @@ _RULES: Final[tuple[Callable[[FaultCase], list[Incident]], ...]] = (
     _proven_memory_fault,
     _lane,
     _process,
-    _nobody_left,
+    _no_client_left,
     _other_process,
     _memory_fault,
     sm_fault.rule,

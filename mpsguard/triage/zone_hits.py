@@ -1,6 +1,6 @@
-"""Accesses outside an allocation that a zone absorbed: an incident each, with a culprit and nobody hit.
+"""Accesses outside an allocation that a zone absorbed: an incident each, with a culprit and without victims.
 
-They take no part in episodes: nothing follows from them, and what else happens at the time has another cause.
+They join no evidence group: they have no consequences, and other events at the time have another cause.
 """
 
 from mpsguard.evidence import Evidence, ZoneHit
@@ -9,20 +9,20 @@ from mpsguard.triage.client_history import ClientHistory, when
 from mpsguard.triage.grounds import GROUNDS
 
 
-def incident(evidence: Evidence, population: ClientHistory) -> Incident:
-    """That of one access told of; a sensor tells of the first in each region."""
+def incident(evidence: Evidence, history: ClientHistory) -> Incident:
+    """Return the incident of one access; the sensor reports the first access in each region."""
     hit = evidence.what
     assert isinstance(hit, ZoneHit)
     assert evidence.process is not None
-    member = population.member(evidence.process)
+    stay = history.stay(evidence.process)
     where = f"{-hit.beyond} bytes before the start" if hit.beyond < 0 else f"byte {hit.beyond} behind the end"
     return Incident(
         fault_class=FaultClass.MMU,
         began=when(evidence),
         ended=evidence.observed_at,
         gpu=evidence.gpu,
-        lane=member.lane if member is not None else None,
-        culprit=population.suspect(evidence.process),
+        lane=stay.lane if stay is not None else None,
+        culprit=history.suspect(evidence.process),
         candidates=(),
         victims=(),
         confidence=GROUNDS[Ground.ZONE].confidence,

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mpsguard.remedies.held_lifelines import Held
+from mpsguard.remedies.held_lifelines import Lifeline
 
 
 class Arguments(msgspec.Struct):
@@ -16,4 +16,4 @@ class LifelineList(msgspec.Struct, frozen=True):
 
     now: float
     """CLOCK_MONOTONIC seconds, the clock of the times in it."""
-    lifelines: tuple[Held, ...]
+    lifelines: tuple[Lifeline, ...]

@@ -12,13 +12,13 @@ class Arguments(msgspec.Struct):
 
 
 class Switchover(msgspec.Struct, frozen=True):
-    """What came of the wish to leave a lane."""
+    """The result of a failover or a planned switchover of one lane."""
 
     lane: str
     to: str | None
-    """The lane on which the work goes on; None if nothing was moved."""
+    """The lane that continues the work; None if no session was moved."""
     moved: tuple[SessionKey, ...]
     left: tuple[SessionKey, ...]
-    """Without a standby that was ready elsewhere, or that could not be promoted."""
+    """Sessions without a ready standby elsewhere, or with one that could not be promoted."""
     unsaved: str | None = None
-    """Why it could not be saved that the lanes changed places: the next guard will bring new work to ``lane``."""
+    """Why the new active lane could not be saved: then the next guard will route new clients to ``lane``."""

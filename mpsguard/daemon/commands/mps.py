@@ -14,7 +14,7 @@ async def serve(guard: Guard, arguments: Arguments) -> Reply:
         raise RequestError("arguments", "one command line of 1 to 1024 characters is needed")
     domain = guard.domain(arguments.domain)
     try:
-        reply = await domain.broker.command_lines.run(Command(arguments.line))
+        reply = await domain.broker.ui_sessions.run(Command(arguments.line))
     except CommandFailedError as error:
         raise RequestError("failed", str(error)) from None
     return Reply(tuple(procfs.printable(line) for line in reply.lines), reply.exit_status)

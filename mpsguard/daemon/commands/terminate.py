@@ -13,7 +13,7 @@ from mpsguard.lanes.command import CommandFailedError
 from mpsguard.lanes.lane import Lane
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.remedies import termination
-from mpsguard.remedies.termination import Plan, Termination, Work
+from mpsguard.remedies.termination import Termination, TerminationPlan, Work
 
 
 async def serve(guard: Guard, arguments: Arguments) -> Outcome:
@@ -25,7 +25,7 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
             raise RequestError("arguments", f"{name}: {value:g} s is not from 0 to {MAX_WAIT:g} s")
     if arguments.signal is None and (arguments.force or arguments.grace is not None):
         raise RequestError("arguments", "force and grace say how to signal: they need a signal")
-    plan = Plan(
+    plan = TerminationPlan(
         answer_within=arguments.answer_within,
         first=signal.Signals[f"SIG{arguments.signal}"] if arguments.signal else None,
         grace=arguments.grace,

@@ -19,7 +19,7 @@ from mpsguard.control_api.messages.status import SensorStatus
 from mpsguard.control_api.messages.terminate import Outcome as Terminated
 from mpsguard.control_api.messages.vault import LeaseView
 from mpsguard.model import Client, LaneReport
-from mpsguard.remedies.held_lifelines import Held
+from mpsguard.remedies.held_lifelines import Lifeline
 from mpsguard.vault.address import socket_path
 from mpsguard.vault.region import Role
 from tests.gpu.core.control_ui import ControlUi
@@ -204,9 +204,9 @@ class Guard:
         """Whether a sentinel stands on its lane."""
         return any(each.present for each in self.sensors() if each.name.startswith("sentinel "))
 
-    def lifelines(self) -> list[Held]:
+    def lifelines(self) -> list[Lifeline]:
         """What `mpsguard-ctl --json lifelines` says."""
-        return self._ask("lifelines", Held)
+        return self._ask("lifelines", Lifeline)
 
     def terminate(self, pid: int) -> Terminated:
         """`mpsguard-ctl --json terminate PID`: what it answered; SuiteError if it did not."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mpsguard.report import page
-from mpsguard.report.report_model import tell
+from mpsguard.report.report_model import build_report
 from tests.integration.browser import chromium
 from tests.integration.browser.chromium import DARK, LIGHT
 from tests.unit.report.examples import CASE, EVIDENCE
@@ -42,7 +42,7 @@ MEASURE = """<script>addEventListener('load', () => {
 
 @pytest.fixture(scope="module")
 def report() -> str:
-    return page.render(tell(CASE))
+    return page.render(build_report(CASE))
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mpsguard.journal.journal import Journal
-from mpsguard.journal.records import JournalError, Limits
+from mpsguard.journal.records import JournalError, JournalLimits
 from mpsguard.journal.schema import APPLICATION_ID, VERSION
 from tests.unit.journal.incidents import came, fault, incident, wait, xid
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SMALL = Limits(incidents=8, evidence=60, bytes=256 << 10)
+SMALL = JournalLimits(incidents=8, evidence=60, bytes=256 << 10)
 
 steps = st.lists(
     st.one_of(
@@ -75,7 +75,7 @@ def test_a_flood_within_one_incident_keeps_how_it_began_and_how_it_ended(tmp_pat
 
 
 def test_a_flood_of_evidence_costs_no_incident_and_no_living_client(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path / "journal.db", Limits(incidents=100, evidence=1000, bytes=256 << 10))
+    journal = Journal.open(tmp_path / "journal.db", JournalLimits(incidents=100, evidence=1000, bytes=256 << 10))
     arrival = came(0.0, 1)
     journal.record_evidence(arrival)
     name = journal.record_incident(incident(fault(50.0, 1), culprit=1))

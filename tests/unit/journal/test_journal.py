@@ -13,7 +13,7 @@ import pytest
 
 from mpsguard.incident import Confidence
 from mpsguard.journal.journal import Journal
-from mpsguard.journal.records import Bundle, JournalBusyError, JournalError, Limits
+from mpsguard.journal.records import Bundle, JournalBusyError, JournalError, JournalLimits
 from mpsguard.journal.store import Store
 from tests.unit.journal.incidents import came, client, ended, fault, incident, process, wait, xid
 
@@ -144,7 +144,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_incidents_have_room_when_evidence
 
     monkeypatch.setattr(Store, "put_meta", hang)
     heard: list[tuple[str, Mapping[str, Any]]] = []
-    journal = Journal.open(path, Limits(queue=40), noticed=lambda kind, data: heard.append((kind, data)))
+    journal = Journal.open(path, JournalLimits(queue=40), noticed=lambda kind, data: heard.append((kind, data)))
     journal.remember("first", "waits for the disk")
     assert hangs.wait(60)
     for number in range(100):

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from mpsguard.journal.journal import Journal
-from mpsguard.journal.records import Limits
+from mpsguard.journal.records import JournalLimits
 from tests.unit.journal.incidents import fault, incident, xid
 
 
 async def main(path: Path) -> None:
-    journal = Journal.open(path, Limits(incidents=100_000, evidence=1_000_000))
+    journal = Journal.open(path, JournalLimits(incidents=100_000, evidence=1_000_000))
     print("open", flush=True)  # noqa: T201
     for number in itertools.count():
         now = time.monotonic()

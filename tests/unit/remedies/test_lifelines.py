@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mpsguard.evidence import ProcessEnded
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import held_lifelines as lifelines_module
-from mpsguard.remedies.held_lifelines import MOST, MOST_OF_A_USER, NAME, Held, Lifelines, held_by_name, stored_name
+from mpsguard.remedies.held_lifelines import MOST, MOST_OF_A_USER, NAME, Lifeline, Lifelines, held_by_name, stored_name
 from mpsguard.remedies.lifeline import IDLE_WINDOW, Hold, drained, hold_for
 from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
 
@@ -258,7 +258,7 @@ def test_the_service_manager_is_given_a_copy_and_told_to_drop_it(
 def test_the_name_in_the_store_tells_all_that_the_next_guard_needs(
     pid: int, start_ticks: int, since: float, seconds: float, beyond: bool
 ) -> None:
-    held = Held(pid, start_ticks, since, since + seconds, beyond)
+    held = Lifeline(pid, start_ticks, since, since + seconds, beyond)
     name = stored_name(held)
     # What sd_notify(3) allows in FDNAME.
     assert name.isascii()
@@ -298,9 +298,9 @@ def test_the_next_guard_goes_on_with_what_the_store_has(tmp_path: Path, monkeypa
         gpus, told = Gpus(), Told()
         lifelines = Lifelines(MemorySpaces(), gpus, told)
         began = time.monotonic() - 5.0
-        drains = Held(1, 11, began, began + 3600.0)
-        over = Held(2, 12, began, began + 1.0)
-        kept = Held(3, 13, began, began + 1.0, beyond=True)
+        drains = Lifeline(1, 11, began, began + 3600.0)
+        over = Lifeline(2, 12, began, began + 1.0)
+        kept = Lifeline(3, 13, began, began + 1.0, beyond=True)
         names = [stored_name(drains), stored_name(drains), stored_name(over), stored_name(kept), f"{NAME}4"]
         files = [os.memfd_create("space") for _ in names]
         lifelines.adopt(zip(files, names, strict=True), 3600.0)

@@ -16,7 +16,7 @@ from mpsguard.evidence import (
     Xid,
 )
 from mpsguard.model import ProcessKey
-from mpsguard.remedies.takeover import LaneView, stranded, struck, takeovers, waiting
+from mpsguard.remedies.takeover import LaneView, lost_lane, session_failovers, stranded, waiting
 from mpsguard.vault.region import Lease, Role, Session, SessionKey
 
 GPU, OTHER_GPU = "0000:18:00", "0000:2a:00"
@@ -64,21 +64,21 @@ def uvm_fault(process: ProcessKey, *, fatal: bool = True) -> Evidence:
     ],
 )
 def test_what_each_sign_tells(evidence: Evidence, lane: str | None) -> None:
-    assert struck(evidence, [WORK, WAIT], IDLE) == lane
+    assert lost_lane(evidence, [WORK, WAIT], IDLE) == lane
 
 
 def test_an_xid_that_names_nobody_tells_nothing_where_two_lanes_have_work() -> None:
-    assert struck(seen(Xid(13, None, "")), [WORK, WAIT], frozenset()) is None
-    assert struck(seen(Xid(13, None, "")), [WAIT], IDLE) is None
+    assert lost_lane(seen(Xid(13, None, "")), [WORK, WAIT], frozenset()) is None
+    assert lost_lane(seen(Xid(13, None, "")), [WAIT], IDLE) is None
 
 
 def test_a_lane_whose_gpus_are_not_known_may_be_meant() -> None:
-    assert struck(seen(Xid(13, None, ""), gpu=OTHER_GPU), [LaneView("d-0", frozenset(), WORK.clients, None)], IDLE)
+    assert lost_lane(seen(Xid(13, None, ""), gpu=OTHER_GPU), [LaneView("d-0", frozenset(), WORK.clients, None)], IDLE)
 
 
 def test_a_fault_that_the_module_keeps_with_its_client_strikes_no_lane() -> None:
-    assert struck(uvm_fault(WORKER), [WORK, WAIT], IDLE, contained=True) is None
-    assert struck(seen(Xid(31, WORKER.pid, "")), [WORK, WAIT], IDLE, contained=True) == "d-0"
+    assert lost_lane(uvm_fault(WORKER), [WORK, WAIT], IDLE, contained=True) is None
+    assert lost_lane(seen(Xid(31, WORKER.pid, "")), [WORK, WAIT], IDLE, contained=True) == "d-0"
 
 
 PROCESSES = [WORKER, STANDBY, OTHER]
@@ -100,7 +100,7 @@ def test_only_who_is_struck_is_left_and_only_for_somebody_who_is_ready_elsewhere
     found: list[Session], places: list[str | None]
 ) -> None:
     where = dict(zip(PROCESSES, places, strict=False))
-    taken, left = takeovers("d-0", found, where.get)
+    taken, left = session_failovers("d-0", found, where.get)
     by_key = {session.key: session for session in found}
     struck_keys = {session.key for session in found if session.writer and where.get(session.writer.process) == "d-0"}
     assert {each.session for each in taken} | set(left) == struck_keys
@@ -110,7 +110,7 @@ def test_only_who_is_struck_is_left_and_only_for_somebody_who_is_ready_elsewhere
     for each in taken:
         lease = by_key[each.session].lease(each.token)
         assert lease is not None
-        assert (lease.role, lease.ready, lease.process) == (Role.STANDBY, True, each.heir)
+        assert (lease.role, lease.ready, lease.process) == (Role.STANDBY, True, each.candidate)
         assert where.get(lease.process) != "d-0"
         assert lease.process in waiting(found)
     for key in left:

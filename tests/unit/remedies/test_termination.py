@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpsguard.lanes.command import CommandFailedError
-from mpsguard.remedies.termination import Plan, Termination, Work, terminate
+from mpsguard.remedies.termination import Termination, TerminationPlan, Work, terminate
 from tests.unit.remedies.lanes import OBEDIENT, STUBBORN, ScriptedLane, UnlistedLane, living
 
 SERVER = 77
@@ -24,7 +24,7 @@ def _nothing_stays_open() -> Iterator[None]:
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def run(lane: ScriptedLane, plan: Plan, program: str = OBEDIENT) -> tuple[Termination, int | None]:
+def run(lane: ScriptedLane, plan: TerminationPlan, program: str = OBEDIENT) -> tuple[Termination, int | None]:
     """What came of it, and how the process ended; None if it lives."""
     with living(program) as (process, handle):
         lane.listed = {process.pid: SERVER, **lane.listed}
@@ -36,23 +36,23 @@ def run(lane: ScriptedLane, plan: Plan, program: str = OBEDIENT) -> tuple[Termin
 
 def test_the_work_ends_first_and_without_a_signal_the_process_lives() -> None:
     lane = ScriptedLane({}, ("0",))
-    result, status = run(lane, Plan(5))
+    result, status = run(lane, TerminationPlan(5))
     assert (result.end.work, result.end.server, result.signals, status) == (Work.ENDED, SERVER, (), None)
     assert lane.asked == [f"terminate_client {SERVER} {result.pid}"]
 
 
 def test_one_signal_ends_a_process_that_obeys() -> None:
-    result, status = run(ScriptedLane({}, ("0",)), Plan(5, TERM, grace=20))
+    result, status = run(ScriptedLane({}, ("0",)), TerminationPlan(5, TERM, grace=20))
     assert (result.signals, status) == (("SIGTERM",), -signal.SIGTERM)
 
 
 def test_one_that_does_not_is_killed_after_the_grace() -> None:
-    result, status = run(ScriptedLane({}, ("0",)), Plan(5, TERM, grace=0.05), STUBBORN)
+    result, status = run(ScriptedLane({}, ("0",)), TerminationPlan(5, TERM, grace=0.05), STUBBORN)
     assert (result.signals, status) == (("SIGTERM", "SIGKILL"), -signal.SIGKILL)
 
 
 def test_without_a_grace_there_is_one_signal() -> None:
-    result, status = run(ScriptedLane({}, ("0",)), Plan(5, TERM), STUBBORN)
+    result, status = run(ScriptedLane({}, ("0",)), TerminationPlan(5, TERM), STUBBORN)
     assert (result.signals, status, result.ended) == (("SIGTERM",), None, False)
 
 
@@ -68,9 +68,9 @@ def test_without_a_grace_there_is_one_signal() -> None:
     ],
 )
 def test_work_that_may_go_on_keeps_its_process_unless_forced(lane: ScriptedLane, work: Work) -> None:
-    result, status = run(lane, Plan(0.1, signal.SIGKILL))
+    result, status = run(lane, TerminationPlan(0.1, signal.SIGKILL))
     assert (result.end.work, result.end.in_flight(), result.signals, status) == (work, True, (), None)
-    forced, status = run(lane, Plan(0.1, signal.SIGKILL, force=True))
+    forced, status = run(lane, TerminationPlan(0.1, signal.SIGKILL, force=True))
     assert (forced.signals, status) == (("SIGKILL",), -signal.SIGKILL)
 
 
@@ -80,7 +80,7 @@ def test_a_process_that_no_server_lists_is_left_alone() -> None:
             return {1: SERVER}
 
     lane = Elsewhere({}, ("0",))
-    result, status = run(lane, Plan(5, TERM))
+    result, status = run(lane, TerminationPlan(5, TERM))
     assert (result.end.work, result.signals, status, lane.asked) == (Work.NONE, (), None, [])
 
 
@@ -90,10 +90,10 @@ def test_a_process_that_has_ended_is_not_asked_for() -> None:
         process.kill()
         process.wait()
         lane = ScriptedLane({process.pid: SERVER}, ("0",))
-        result = asyncio.run(terminate(lane, handle, Plan(5, TERM, force=True)))
+        result = asyncio.run(terminate(lane, handle, TerminationPlan(5, TERM, force=True)))
     assert (result.end.work, result.ended, result.signals, lane.asked) == (Work.GONE, True, (), [])
 
 
 def test_what_the_daemon_says_is_printable() -> None:
-    result, _ = run(ScriptedLane({}, ("a\x1b[31m\nb", "1")), Plan(5))
+    result, _ = run(ScriptedLane({}, ("a\x1b[31m\nb", "1")), TerminationPlan(5))
     assert result.end.answer.isprintable()

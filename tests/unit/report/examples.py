@@ -21,7 +21,7 @@ from mpsguard.evidence import (
     Xid,
 )
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
-from mpsguard.journal.records import Decision, RecordedIncident
+from mpsguard.journal.records import RecordedDecision, RecordedIncident
 from mpsguard.model import Client, ProcessKey
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\x1b[31m\u202e&amp;'\""
@@ -92,7 +92,7 @@ CASE = RecordedIncident(
     updated_at=1_795_188_612.28,
     incident=INCIDENT,
     clients=tuple(map(client, (CULPRIT, VICTIM, OTHER))),
-    decisions=(Decision(1_795_188_612.25 + 0.006, "decided", "park newcomers until the lane is ready", {}),),
+    decisions=(RecordedDecision(1_795_188_612.25 + 0.006, "decided", "park newcomers until the lane is ready", {}),),
     versions={"mpsguard": "0.1", "kernel": "6.8"},
     evidence_left_out=0,
 )

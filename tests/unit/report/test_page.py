@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mpsguard.evidence import Lost, Source, Xid
 from mpsguard.model import ProcessKey
 from mpsguard.report import page, timeline
-from mpsguard.report.report_model import tell
+from mpsguard.report.report_model import build_report
 from tests.unit.report.examples import CASE, CULPRIT, EVIDENCE, case, client, seen
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -37,7 +37,7 @@ class Tags(HTMLParser):
 
 
 def drawn(**changes: object) -> ET.Element:
-    return ET.fromstring(timeline.draw(tell(case(**changes))))
+    return ET.fromstring(timeline.draw(build_report(case(**changes))))
 
 
 def marks(svg: ET.Element) -> dict[int, ET.Element]:
@@ -59,24 +59,24 @@ def test_a_strangers_text_opens_no_tag_and_no_attribute(hostile: str) -> None:
     )
     known = msgspec.structs.replace(client(CULPRIT), command=hostile)
     record = msgspec.structs.replace(record, id=hostile, clients=(known,), versions={hostile: hostile})
-    story = tell(record, {31: hostile})
-    for tag, attributes in Tags(page.render(story)).seen:
+    report = build_report(record, {31: hostile})
+    for tag, attributes in Tags(page.render(report)).seen:
         assert tag in ALLOWED
         assert not [name for name in attributes if name.startswith("on") or name in ("src", "href", "style")]
-    ET.fromstring(timeline.draw(story))
+    ET.fromstring(timeline.draw(report))
 
 
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60), st.text(alphabet="<>&\"'/script\x00\x1b\u2028", max_size=60))
 def test_no_text_whatever_breaks_the_page(text: str, worse: str) -> None:
     record = case(reason=text, evidence=(*EVIDENCE, seen(Source.KERNEL_LOG, 3, Xid(1, None, worse))))
-    document = page.render(tell(record))
+    document = page.render(build_report(record))
     document.encode()
     assert {tag for tag, _ in Tags(document).seen} <= ALLOWED
 
 
 def test_nothing_is_loaded_and_only_this_style_sheet_is_allowed() -> None:
-    document = page.render(tell(CASE))
+    document = page.render(build_report(CASE))
     policy = next(a["content"] for t, a in Tags(document).seen if a.get("http-equiv") == "Content-Security-Policy")
     style = re.search(r"<style>(.*)</style>", document, re.DOTALL)
     assert style is not None
@@ -145,14 +145,14 @@ def test_text_can_be_read(palette: dict[str, str]) -> None:
 
 
 def test_the_page_starts_with_the_verdict() -> None:
-    document = page.render(tell(CASE))
+    document = page.render(build_report(CASE))
     assert document.index("caused a memory fault") < document.index("<svg") < document.index("<table")
 
 
 def test_a_long_command_is_shortened_in_the_middle_and_whole_on_hover() -> None:
     command = f"python train.py {'--option=value ' * 20}--last"
     known = msgspec.structs.replace(client(CULPRIT), command=command)
-    document = page.render(tell(msgspec.structs.replace(CASE, clients=(known,))))
+    document = page.render(build_report(msgspec.structs.replace(CASE, clients=(known,))))
     tags = Tags(document).seen
     titles = {attributes["title"] for tag, attributes in tags if tag == "abbr"}
     assert titles == {command.strip()}
@@ -162,18 +162,18 @@ def test_a_long_command_is_shortened_in_the_middle_and_whole_on_hover() -> None:
 
 
 def test_our_advice_shows_commands_as_code_and_no_backticks() -> None:
-    document = page.render(tell(CASE))
+    document = page.render(build_report(CASE))
     assert "`" not in document.partition("What to do")[2].partition("Facts")[0]
     assert "<code>" in document
 
 
 def test_a_moment_just_before_the_beginning_is_not_minus_nothing() -> None:
     early = msgspec.structs.replace(EVIDENCE[0], happened_at=CASE.incident.began - 1e-7)
-    document = page.render(tell(case(evidence=(early, *EVIDENCE[1:]))))
+    document = page.render(build_report(case(evidence=(early, *EVIDENCE[1:]))))
     assert ">-0.000" not in document
 
 
 def test_the_narrow_timeline_has_every_moment_within_its_width() -> None:
-    svg = ET.fromstring(timeline.draw(tell(CASE), timeline.NARROW))
+    svg = ET.fromstring(timeline.draw(build_report(CASE), timeline.NARROW))
     assert marks(svg).keys() == marks(drawn()).keys()
     assert all(0 <= x_of(mark) <= timeline.NARROW.width for mark in marks(svg).values())

@@ -99,7 +99,7 @@ def test_what_is_kept_is_bounded() -> None:
             rolling.add(each)
         if number % 10 == 9:
             rolling.judge(20.1 + number / 10)
-    assert len(rolling.population.all()) < 1100
+    assert len(rolling.history.all()) < 1100
 
 
 def test_an_orderly_quit_without_clients_is_no_incident_and_any_other_end_of_a_lane_is() -> None:
