@@ -90,7 +90,7 @@ _TERMINATE: Final = (Step("terminate"),)
 
 
 class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which remedies follow, by fault class (docs/policy.md). What ends a process is only observed until asked for."""
+    """Which remedies follow, by fault class (docs/guides/policy.md). What ends a process is observed by default."""
 
     mmu: tuple[Step, ...] = _TERMINATE
     """Memory faults: Xid 31 and what the address spaces tell."""
@@ -122,13 +122,13 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     simulated: bool = False
     """The control daemon is a simulation, as in `make demo`: there is no GPU, and no sensor of one is missed."""
     standby: bool = False
-    """Run a second lane, on which standbys wait behind ``standby`` in the pipe directory (docs/standby.md)."""
+    """Run a second lane, on which standbys wait behind ``standby`` in the pipe directory (docs/guides/standby.md)."""
     sentinel: bool = False
     """Keep an idle process of ours on the lane while it has clients, which tells whose kernel an SM fault was in. It
-    takes a client's place and the memory of a context on each GPU (docs/sm-faults.md)."""
+    takes a client's place and the memory of a context on each GPU (docs/guides/sm-faults.md)."""
     unwatched: Literal["serve", "refuse"] = "serve"
-    """What becomes of a client that cannot be watched (docs/security.md): its faults would not be seen, nor its end be
-    harmless. With ``refuse`` its next connection is refused, so that it gets no context; it is not ended."""
+    """What becomes of a client that cannot be watched (docs/concepts/security.md): its faults are not seen, and its end
+    can harm others. With ``refuse`` its next connection is refused, so that it gets no context; it is not ended."""
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
     lifelines: Lifelines = Lifelines()
@@ -145,7 +145,7 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_directory: str = "/var/log/mpsguard"
     """The lanes' control.log and server.log, a directory for each lane."""
     core_directory: str | None = None
-    """Where clients that opted in write their GPU core dumps, by the name ``core.PID`` (docs/sm-faults.md)."""
+    """Where clients that opted in write their GPU core dumps, by the name ``core.PID`` (docs/guides/sm-faults.md)."""
     group: str | None = None
     """Members may use the control API, besides root."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,6 +1,7 @@
 """The nouns of mpsguard as frozen types; imports nothing of the project.
 
-The words are those of docs/architecture.md. Times are UNIX seconds (``time.time()``) unless a name says otherwise.
+The glossary of docs/concepts/architecture.md defines the words.
+Times are UNIX seconds (``time.time()``) unless a name says otherwise.
 """
 
 from enum import StrEnum

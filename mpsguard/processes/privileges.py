@@ -13,7 +13,7 @@ from mpsguard.linux import privileges
 from mpsguard.linux.privileges import Capability, PrivilegesError
 
 KEPT: Final = frozenset(Capability)
-"""All that have a name here; docs/security.md has the reason for each."""
+"""All that have a name here; docs/concepts/security.md has the reason for each."""
 
 DENIED: Final = {
     "kernel modules": ("init_module", "finit_module", "delete_module"),
@@ -40,7 +40,7 @@ DENIED: Final = {
     "swap, quotas, accounting": ("swapon", "swapoff", "quotactl", "quotactl_fd", "acct"),
     "ports and files by handle": ("iopl", "ioperm", "open_by_handle_at"),
 }
-"""System calls that fail with EPERM, by group; docs/security.md has the reason for each."""
+"""System calls that fail with EPERM, by group; docs/concepts/security.md has the reason for each."""
 
 
 class Given(msgspec.Struct, frozen=True):

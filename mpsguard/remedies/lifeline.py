@@ -2,8 +2,8 @@
 
 A kernel that outlives its process' address space faults, and under MPS that ends all clients; one whose address space
 is kept ends by itself, unnoticed (H200, driver 580.159.04). Nothing on the stock driver tells from outside whether an
-ended client's work still runs; what was looked at is in docs/lifelines.md. So how the process ended decides, and
-whether the GPUs have been idle since, which proves that nothing runs.
+ended client's work still runs; what was looked at is in docs/concepts/lifelines.md. So how the process ended decides,
+and whether the GPUs have been idle since, which proves that nothing runs.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """Grounds: every kind of evidence that can name a culprit, who could forge it, and what may follow from it.
 
 A verdict is as sure as its ground allows and never more, and policy ends a process on no other grounds than those
-marked here. docs/policy.md shows this table; a test compares the two.
+marked here. docs/guides/policy.md shows this table; a test compares the two.
 
 A user (uid) is a tenant: a process that may trace another one, or write into its memory files, can make it do anything.
 What such a process of the same user could forge is said here, and counts as the user's own doing.
@@ -142,7 +142,7 @@ def worth(ground: Ground | None) -> Worth | None:
 
 
 def table() -> str:
-    """The grounds as a Markdown table, for docs/policy.md."""
+    """The grounds as a Markdown table, for docs/guides/policy.md."""
     lines = [
         "| ground | what it is | sensor | could be forged by | at most | policy may act |",
         "| --- | --- | --- | --- | --- | --- |",

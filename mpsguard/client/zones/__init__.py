@@ -6,9 +6,9 @@
         weights = space.allocate(4 << 30)
         tensor = torch.as_tensor(weights, device="cuda")
 
-What the preload does for programs as they are (docs/preload.md), this does for one allocation at a time, with sizes of
-its own. The guard reads both in the same form. Importing this takes no CUDA; making a space takes cuda-bindings, which
-the extra `mpsguard[cuda]` brings.
+What the preload does for programs as they are (docs/guides/preload.md), this does for one allocation at a time, with
+sizes of its own. The guard reads both in the same form. Importing this takes no CUDA; making a space takes
+cuda-bindings, which the extra `mpsguard[cuda]` brings.
 """
 
 from mpsguard.client.zones.driver import Context, Driver

@@ -39,7 +39,7 @@ class ZonedRegion:
 
     @property
     def kind(self) -> Kind:
-        """What is around it now. Its zones go when too little of the card is free for them (docs/preload.md)."""
+        """What is around it now. Its zones go when too little of the card is free for them (docs/guides/preload.md)."""
         return self._space.kind_of(self._number)
 
     @property

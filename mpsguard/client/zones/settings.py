@@ -26,8 +26,8 @@ class Kind(StrEnum):
 class Settings(msgspec.Struct, frozen=True):
     """Sizes in bytes; SettingsError for one that is not allowed.
 
-    They are those of the preload (docs/preload.md), but for this: a zone has the size that was asked for, or the region
-    is refused.
+    They are those of the preload (docs/guides/preload.md), but for this: a zone has the size that was asked for, or the
+    region is refused.
     """
 
     front: int = 16 * MIB
