@@ -23,7 +23,7 @@ class Admission:
         self._entered = False
         self._is_new = known.get(handle.key) is None
         if self._is_new:
-            known.entering.add(self._key)
+            known.entering[self._key] = sender.uid
 
     def read(self) -> None:
         """Begin to read of a new client what /proc says, unless that has begun."""
@@ -50,7 +50,7 @@ class Admission:
         """Give the handle back, unless the client is entered."""
         if self._entered:
             return
-        self._clients.entering.discard(self._key)
+        self._clients.entering.pop(self._key, None)
         if self._reading is not None:
             self._reading.cancel()
         self._handle.close()
@@ -61,7 +61,7 @@ class Admission:
         owner = (self._sender.uid, self._sender.gid)
         client = client_table.identify(self._handle, owner, told, domain=self._domain, lane=lane)
         self._clients.add(client, self._handle)
-        self._clients.entering.discard(self._key)
+        self._clients.entering.pop(self._key, None)
 
 
 def _told(reading: asyncio.Task[Told]) -> Told:

@@ -35,6 +35,13 @@ _ACCEPT_BATCH: Final = 256
 _WAITING_OF_A_USER: Final = 1024
 """Accepted and not served yet; each is a descriptor."""
 
+_WAITING: Final = 16384
+"""Of all users together: a quarter of the descriptors that the unit allows (LimitNOFILE=)."""
+
+MAX_CLIENTS_OF_A_USER: Final = 512
+"""Clients of a user other than root: eight GPUs have 480 MPS clients at most. Each costs some three descriptors, and
+0.02 % of a core."""
+
 _BLOCKED_PAUSE: Final = 0.02
 """Seconds until users are looked at again of which none may have one more peer served."""
 
@@ -84,7 +91,7 @@ class Broker:
         self._events = events
         self._unwatchable = unwatchable
         self._connections = ConnectionTable(policy.max_connections)
-        self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER)
+        self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER, _WAITING)
         self._turns: asyncio.Handle | None = None
         """The next turn of those that wait, if any does."""
         self._closer = ForeignFdCloser()
@@ -137,7 +144,7 @@ class Broker:
         dropped = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
         if dropped is not None:
             self._drop(dropped)
-            self._refuse("evicted", dropped.peer, f"{_WAITING_OF_A_USER} connections of this user wait")
+            self._refuse("evicted", dropped.peer, "too many connections of this user wait")
 
     def _turn(self) -> None:
         """Serve one more of each user that may have one."""
@@ -241,6 +248,7 @@ class Broker:
     async def _serve_client(self, front: PacketStream, opening: Introduction, privileged: bool, began: float) -> None:
         handle = self._hold(front, opening)
         try:
+            self._check_share(handle, opening.sender.uid)
             await self._check_watched(handle)
         except BaseException:
             handle.close()
@@ -300,6 +308,13 @@ class Broker:
                         "client_turned_away", self._name, pid=opening.sender.pid, detail=str(error) or "by the lane"
                     )
                     return
+
+    def _check_share(self, handle: ProcessHandle, uid: int) -> None:
+        """A known client may always come again."""
+        if uid == 0 or self._clients.get(handle.key) is not None:
+            return
+        if self._clients.of_user(uid) >= MAX_CLIENTS_OF_A_USER:
+            raise RefusedError("share", f"uid {uid} has {MAX_CLIENTS_OF_A_USER} clients in this domain")
 
     async def _check_watched(self, handle: ProcessHandle) -> None:
         """A client's first connection tells who it is; by the next one, for a context, CUDA has its address space."""

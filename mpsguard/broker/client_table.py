@@ -81,10 +81,10 @@ class ClientTable:
     def __init__(self, audience: Audience) -> None:
         self._audience = audience
         self._alive: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
-        self._changed: dict[ProcessKey, ProcessHandle] = {}
-        """Living processes that have executed another program since they were clients, with the key they had then."""
-        self.entering: set[ProcessKey] = set()
-        """Processes whose first connection is under way: clients in a moment, if it succeeds."""
+        self._changed: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
+        """Living processes that have executed another program since they were clients, as they were then."""
+        self.entering: dict[ProcessKey, int] = {}
+        """Processes whose first connection is under way, with their uid: clients in a moment, if it succeeds."""
         self._execs: ExecWatch | None = None
         self._reader = LoopReader()
 
@@ -95,7 +95,10 @@ class ClientTable:
     def key_now(self, key: ProcessKey) -> ProcessKey:
         """The key under which a process, known by any of its keys, is a client if it comes now."""
         changed = self._changed.get(key.process)
-        return key.process if changed is None else msgspec.structs.replace(changed.key, execs=changed.key.execs + 1)
+        if changed is None:
+            return key.process
+        before = changed[1].key
+        return msgspec.structs.replace(before, execs=before.execs + 1)
 
     async def read(self, process: ProcessKey, uid: int) -> Told:
         """What /proc says of a process that is, or will be, a client; little if it does not let itself be read."""
@@ -120,13 +123,18 @@ class ClientTable:
         known = self._alive.get(process)
         return None if known is None else known[0]
 
+    def of_user(self, uid: int) -> int:
+        """How many processes of a user are held, or about to be: each costs descriptors and a regular look."""
+        held = [client.uid for known in (self._alive, self._changed) for client, _ in known.values()]
+        return held.count(uid) + list(self.entering.values()).count(uid)
+
     def all(self) -> list[Client]:
         """The clients, oldest first."""
         return [client for client, _ in self._alive.values()]
 
     def close(self) -> None:
         """Give all handles back; nobody is told that the clients ended, for they have not."""
-        for handle in (*(handle for _, handle in self._alive.values()), *self._changed.values()):
+        for _, handle in (*self._alive.values(), *self._changed.values()):
             asyncio.get_running_loop().remove_reader(handle.fileno())
             handle.close()
         self._alive.clear()
@@ -155,11 +163,12 @@ class ClientTable:
         del self._alive[key]
         self._audience.client_ended(client, handle)
         self._forget_changed(key.process)
-        self._changed[key.process] = handle
+        self._changed[key.process] = client, handle
         asyncio.get_running_loop().add_reader(handle.fileno(), self._forget_changed, key.process)
 
     def _forget_changed(self, process: ProcessKey) -> None:
-        handle = self._changed.pop(process, None)
-        if handle is not None:
+        changed = self._changed.pop(process, None)
+        if changed is not None:
+            handle = changed[1]
             asyncio.get_running_loop().remove_reader(handle.fileno())
             handle.close()

@@ -2,8 +2,9 @@
 
 A peer that has said nothing costs a descriptor and a little memory, and a thousand of them must not keep anybody else
 out. So the table is bounded, each user but root has a share of it, and room is made by ending the connection that has
-been silent longest: a proper peer speaks within milliseconds. Few of a user may be silent at one time; who comes beyond
-that waits for its turn (`arrivals`).
+been silent longest: a proper peer speaks within milliseconds. If none of the heaviest user's is silent, its newest
+gives way to a user that has fewer. Few of a user may be silent at one time; a peer beyond that waits for its turn
+(`arrivals`).
 """
 
 import asyncio
@@ -65,6 +66,9 @@ class ConnectionTable:
         oldest = self._longest_silent_of(heaviest)
         if oldest is not None:
             return oldest
+        if not over_share and heaviest != 0 and self._held[heaviest] > self._held[uid] + 1:
+            # All of them wait for a lane, say. The newest has waited for the shortest time.
+            return next(task for task in reversed(self._tasks) if self._tasks[task] == heaviest)
         if not over_share and self._silent:
             return next(iter(self._silent))
         raise LookupError(f"{len(self._tasks)} connections are held, {self._held[uid]} of them by uid {uid}")

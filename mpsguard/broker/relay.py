@@ -23,6 +23,10 @@ from mpsguard.tasks import end_tasks
 _LINGER: Final = 5.0
 """Seconds one side gets to finish once the other has."""
 
+MAX_WORDS: Final = 16
+"""Packets of a peer that are read after its opening: a CUDA client sends one (535, 550, 580). More would be read in one
+turn of the event loop for as long as the peer sends faster than they are read."""
+
 
 class LaneGoneError(Exception):
     """The control daemon left before it had said anything: the peer can be brought to another one."""
@@ -93,7 +97,7 @@ class Relay:
 
     async def _pass_on(self) -> None:
         deaf = False
-        while True:
+        for _ in range(MAX_WORDS):
             packet = await self._front.receive(mps_protocol.PACKET_LIMIT)
             if packet.end:
                 self._back.end_sending()
@@ -107,6 +111,7 @@ class Relay:
                 # Go on reading: closed with words unread, the front would be reset, and the daemon's last words to
                 # the peer be lost.
                 deaf = True
+        raise RefusedError("garbage", f"more than {MAX_WORDS} packets after the opening")
 
     async def _pass_back(self, handed_over: Callable[[], None]) -> None:
         while True:

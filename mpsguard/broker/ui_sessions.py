@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from mpsguard.broker.handshake import Introduction, RefusedError, checked
 from mpsguard.broker.lane_router import LaneRouter
+from mpsguard.broker.relay import MAX_WORDS
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes import mps_protocol, settings
@@ -52,20 +53,26 @@ class UiSessions:
             while (line := await self._next(front, opening, idles)) is not None:
                 reply = await self.run(Command(line, sender, privileged))
                 for said in reply.lines:
-                    await front.send(mps_protocol.encode_reply(said))
+                    await self._send(front, said)
                 status = reply.exit_status
                 if _is_quit(line) and not self._way.now().control_alive():
                     break
-            await front.send(mps_protocol.encode_reply(status))
+            await self._send(front, status)
             # Closed with words unread, the front would be reset and our last ones lost: let the user close first.
             front.end_sending()
             async with asyncio.timeout(self._policy.handshake_deadline):
-                while not (await front.receive(mps_protocol.PACKET_LIMIT)).end:
-                    pass
+                for _ in range(MAX_WORDS):
+                    if (await front.receive(mps_protocol.PACKET_LIMIT)).end:
+                        break
         except CommandFailedError as error:
             raise RefusedError("failed", str(error)) from None
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             return
+
+    async def _send(self, front: PacketStream, said: str | int) -> None:
+        """Send a line of a reply, or the exit status; TimeoutError if the user does not read what was sent before."""
+        async with asyncio.timeout(self._policy.handshake_deadline):
+            await front.send(mps_protocol.encode_reply(said))
 
     async def run(self, command: Command) -> Reply:
         """Carry out one command, and keep what it changed, on every lane; raises CommandFailedError."""

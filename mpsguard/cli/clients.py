@@ -45,7 +45,7 @@ async def serve(guard: Guard, arguments: Arguments) -> ClientList:
     """The server half."""
     domains = guard.domains.values() if arguments.domain is None else [guard.domain(arguments.domain)]
     found = tuple(client for domain in domains for client in domain.clients.all())
-    attachments = guard.investigation.senses.attachments() if guard.investigation else {}
+    attachments = guard.investigation.sensors.attachments() if guard.investigation else {}
     return ClientList(found, tuple(_watch(client, attachments.get(client.process)) for client in found))
 
 

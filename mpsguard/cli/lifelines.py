@@ -36,7 +36,7 @@ async def serve(guard: Guard, arguments: Arguments) -> LifelineList:
     """The server half."""
     if guard.investigation is None:
         raise RequestError("busy", "the guard is still starting")
-    lifelines = guard.investigation.senses.lifelines
+    lifelines = guard.investigation.sensors.lifelines
     if arguments.release is not None and not lifelines.release_pid(arguments.release, "an operator said so"):
         raise RequestError("failed", f"no lifeline of process {arguments.release} is held")
     return LifelineList(time.monotonic(), tuple(lifelines.held()))

@@ -10,8 +10,8 @@ import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.messages.switchover import Switchover
 from mpsguard.control_api.protocol import RequestError
-from mpsguard.daemon.switchover import Switchover
 
 if TYPE_CHECKING:
     from mpsguard.daemon.guard import Guard
@@ -30,7 +30,7 @@ async def serve(guard: Guard, arguments: Arguments) -> Switchover:
         raise RequestError("failed", f"domain {domain.name!r} has one lane only (standby = true gives it another)")
     if guard.vault is None:
         raise RequestError("failed", "there is no vault, and so no session that could go on elsewhere")
-    return await guard.takeovers.move(domain)
+    return await guard.takeovers.move(domain.view)
 
 
 HANDLER = Handler("move", Arguments, serve)

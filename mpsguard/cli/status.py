@@ -83,7 +83,7 @@ async def serve(guard: Guard, _: Arguments) -> Status:
             for domain in guard.domains.values()
         ]
     )
-    states = guard.investigation.senses.states() if guard.investigation else ()
+    states = guard.investigation.sensors.states() if guard.investigation else ()
     real = any(not domain.settings.simulated for domain in guard.domains.values())
     lanes = [lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None]
     judgement = judge(lanes, {name: state.detail for name, state in states if real and not state.present})

@@ -17,6 +17,7 @@ from mpsguard.broker.lane_router import ActiveLaneRouter, LaneRouter, StandbyLan
 from mpsguard.broker.unbrokered import Reconciliation, is_anothers
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import ProcessEnded
+from mpsguard.incidents.domain_view import DomainView
 from mpsguard.incidents.lane_sentinel import LaneSentinel
 from mpsguard.incidents.sensor_hub import SensorHub
 from mpsguard.lanes.command import Command, CommandFailedError
@@ -96,6 +97,7 @@ class Domain:
         state = Path(guard.state_directory) / "lanes"
         made = [self._make_lane(guard, binary, state, index) for index in range(_lanes(settings))]
         self.lanes = LaneSet(made, state / f"{self.name}.active.json")
+        self.view = DomainView(settings, self.clients, self.lanes)
         public = Path(settings.pipe_directory)
         ways: dict[Path, LaneRouter] = {public: ActiveLaneRouter(self.lanes, self.clients)}
         if settings.standby:
@@ -147,9 +149,8 @@ class Domain:
         return self.entrances[0].directory.held
 
     def lane_of(self, process: ProcessKey) -> Lane:
-        """The lane that a client is on; the active one for somebody who is no client."""
-        client = self.clients.get(process)
-        return (client is not None and self.lanes.named(client.lane)) or self.lanes.active
+        """See `DomainView.lane_of`."""
+        return self.view.lane_of(process)
 
     def open(self, given: dict[str, socket.socket]) -> None:
         """Take the public directories; sockets of ours that were handed over are taken out of ``given``.

@@ -22,12 +22,12 @@ from mpsguard.control_api.protocol import RequestError
 from mpsguard.control_api.server import Api
 from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
-from mpsguard.daemon.failover import Failover
-from mpsguard.daemon.remedy_resolver import RemedyResolver
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
+from mpsguard.incidents.failover import Failover
 from mpsguard.incidents.pipeline import IncidentPipeline
 from mpsguard.incidents.remedy_executor import RemedyExecutor
 from mpsguard.incidents.remedy_log import RemedyLog
+from mpsguard.incidents.remedy_resolver import RemedyResolver
 from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import JournalError
 from mpsguard.linux import service_manager
@@ -78,8 +78,9 @@ class Guard:
             )
             for domain in settings.domain
         }
+        self._views = {name: domain.view for name, domain in self.domains.items()}
         self._handlers = handlers
-        self.takeovers = Failover(self.domains, self.events, self.metrics)
+        self.takeovers = Failover(self._views, self.events, self.metrics)
         self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
         self.investigation: IncidentPipeline | None = None
@@ -134,10 +135,10 @@ class Guard:
             await self._open_vault(parcels)
             investigation = self.investigation
             assert investigation is not None
-            held = investigation.senses.lifelines
+            held = investigation.sensors.lifelines
             held.adopt(kept, max(domain.lifelines.crash_hold for domain in self.config.domain))
             domains = [
-                asyncio.create_task(domain.run(investigation.senses), name=domain.name)
+                asyncio.create_task(domain.run(investigation.sensors), name=domain.name)
                 for domain in self.domains.values()
             ]
             ends = [
@@ -163,7 +164,7 @@ class Guard:
             for sock in parcels.values():
                 sock.close()
             if self.investigation is not None:
-                await self.investigation.senses.lifelines.drained()
+                await self.investigation.sensors.lifelines.drained()
                 await self.investigation.close()
             for domain in self.domains.values():
                 domain.close()
@@ -222,19 +223,18 @@ class Guard:
             # The journal speaks from its own thread.
             loop.call_soon_threadsafe(lambda: self.events.publish(kind, "", **data))
 
-        cores = self.config.guard.core_directory
         journal = Journal.open(path, noticed=noticed)
-        treatments = RemedyResolver(self.domains)
-        books = RemedyLog(journal, self.events, self.metrics)
-        self._executor = RemedyExecutor(treatments.of, treatments.standing, books)
+        log = RemedyLog(journal, self.events, self.metrics)
+        self._executor = RemedyExecutor(RemedyResolver(self._views), log)
+        cores = self.config.guard.core_directory
         return IncidentPipeline(
             journal,
+            self._views,
+            self.takeovers,
+            self._executor,
             events=self.events,
             metrics=self.metrics,
-            clients=lambda: [client for domain in self.domains.values() for client in domain.clients.all()],
             core_directory=Path(cores) if cores is not None else None,
-            taken=self.takeovers.take,
-            concluded=self._executor.consider,
         )
 
     async def _tell_ready(self) -> None:

@@ -1,8 +1,11 @@
-"""From evidence to incidents: the senses, the desk that judges what they see, and the journal that keeps it all."""
+"""The incident pipeline: the way of one piece of evidence, from a sensor to a published incident and its remedies.
+
+Sensor hub, failover, tracker (journal and triage), publication, policy and remedies are called by name, in this order.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,14 +13,17 @@ import msgspec
 
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import Evidence, Source, UvmFault
-from mpsguard.incident import Incident
+from mpsguard.incidents.domain_view import DomainView
+from mpsguard.incidents.failover import Failover
+from mpsguard.incidents.remedy_executor import RemedyExecutor
 from mpsguard.incidents.sensor_hub import SensorHub
-from mpsguard.incidents.tracker import IncidentTracker
+from mpsguard.incidents.tracker import IncidentTracker, TrackedIncident
 from mpsguard.journal.journal import Journal
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client
 from mpsguard.sensors import kernel_log
 from mpsguard.sensors.uvm_client import Attachment
+from mpsguard.triage.evidence_group import BEFORE
 
 _POSITION: Final = "kernel_log_position"
 _CLOSE_WITHIN: Final = 5.0
@@ -25,96 +31,108 @@ _CLOSE_WITHIN: Final = 5.0
 
 
 class IncidentPipeline:
-    """Owns journal, desk and senses. Made in the event loop, by the guard that holds the public directories."""
+    """Owns journal, sensors and tracker. Made in the event loop, by the guard that holds the public directories."""
 
     def __init__(
         self,
         journal: Journal,
+        domains: Mapping[str, DomainView],
+        failover: Failover,
+        remedies: RemedyExecutor,
         *,
         events: EventStream,
         metrics: Metrics,
-        clients: Callable[[], Iterable[Client]],
         core_directory: Path | None,
-        taken: Callable[[Evidence], asyncio.Task[Any] | None],
-        concluded: Callable[[str, Incident], None],
     ) -> None:
-        """``clients`` tells who is on the lanes now; ``core_directory``: see `SensorHub`.
-
-        ``taken`` is told of every observation, before it is judged, and gives the work that is more urgent than a
-        verdict, if there is any; ``concluded`` is told of every incident and of every change of its verdict, once the
-        journal has it.
-        """
+        """``core_directory``: see `SensorHub`. ``failover`` and ``remedies`` stay the caller's."""
         self.journal = journal
+        self._domains = domains
+        self._failover = failover
+        self._remedies = remedies
         self._events = events
         self._metrics = metrics
-        self._taken = taken
-        self._urgent: asyncio.Task[Any] | None = None
-        self._waiting: list[Evidence] = []
-        self._concluded = concluded
-        self._desk = IncidentTracker(journal, clients, self._told)
-        self._clients = clients
-        self.senses = SensorHub(self._take, self._kernel_log_after(), core_directory, self._noticed, self._unwatched)
+        self._tracker = IncidentTracker(journal, self._clients)
+        self._switching: asyncio.Task[Any] | None = None
+        self._postponed: list[Evidence] = []
+        """Evidence that came during a switchover, to be judged after it."""
+        self._judging: asyncio.Handle | None = None
+        self._judging_again: asyncio.TimerHandle | None = None
+        self.sensors = SensorHub(
+            self.observe,
+            kernel_log_after=self._kernel_log_after(),
+            core_directory=core_directory,
+            on_lifeline=self._publish_lifeline,
+            on_attachment=self._publish_attachment,
+        )
 
     async def close(self) -> None:
         """Give everything back; what was seen is on disk then, unless the disk hangs."""
         self._remember_position()
-        self._desk.close()
-        self.senses.close()
+        if self._judging is not None:
+            self._judging.cancel()
+            self._judge()
+        if self._judging_again is not None:
+            self._judging_again.cancel()
+        self.sensors.close()
         await asyncio.to_thread(self.journal.close, _CLOSE_WITHIN)
 
-    def _take(self, evidence: Evidence) -> None:
+    def observe(self, evidence: Evidence) -> None:
+        """Take one piece of evidence."""
         self._metrics.evidence.labels(evidence.source.value).inc()
+        self.sensors.share(evidence)
         if isinstance(evidence.what, UvmFault) and not evidence.what.fatal:
             # A page of managed memory that comes to the GPU: daily work, of which there is a lot.
             return
-        # First, for here a millisecond counts: what will not live is left, whoever's fault it was.
-        urgent = self._taken(evidence)
-        if self._urgent is None and urgent is not None:
-            self._urgent = urgent
-            urgent.add_done_callback(self._judge_those_that_wait)
-        # A verdict takes many milliseconds of this loop after a storm, and changes nothing of what is under way.
-        if self._urgent is not None:
-            self._waiting.append(evidence)
+        # Fail over first: it is latency-critical and does not need a culprit.
+        self._fail_over(evidence)
+        if self._switching is None:
+            self._record(evidence)
         else:
-            self._judge(evidence)
+            # A verdict takes many milliseconds of this loop after a storm, and changes nothing of what is under way.
+            self._postponed.append(evidence)
 
-    def _judge_those_that_wait(self, _: asyncio.Task[Any]) -> None:
-        self._urgent = None
-        waiting, self._waiting = self._waiting, []
-        for evidence in waiting:
-            self._judge(evidence)
+    def _fail_over(self, evidence: Evidence) -> None:
+        switching = self._failover.act_on(evidence)
+        if self._switching is None and switching is not None:
+            self._switching = switching
+            switching.add_done_callback(self._switched)
 
-    def _judge(self, evidence: Evidence) -> None:
-        self._desk.take(evidence)
+    def _switched(self, _: asyncio.Task[Any]) -> None:
+        self._switching = None
+        postponed, self._postponed = self._postponed, []
+        for evidence in postponed:
+            self._record(evidence)
+
+    def _record(self, evidence: Evidence) -> None:
+        to_judge = self._tracker.add(evidence)
         if evidence.source is Source.KERNEL_LOG:
             self._remember_position()
+        if to_judge and self._judging is None:
+            # Everything that is already here is judged at once: a burst of lines costs one look.
+            self._judging = asyncio.get_running_loop().call_soon(self._judge)
 
-    def _noticed(self, kind: str, data: Mapping[str, Any]) -> None:
-        self._events.publish(kind, "", **data)
-        self._metrics.lifelines.set(len(self.senses.lifelines.held()))
+    def _judge(self) -> None:
+        self._judging = None
+        changed, open_question = self._tracker.judge(time.monotonic())
+        for tracked in changed:
+            self._publish(tracked)
+            self._remedies.consider(tracked.id, tracked.incident)
+        if open_question and self._judging_again is None:
+            # That nothing follows is known only when it has not.
+            self._judging_again = asyncio.get_running_loop().call_later(BEFORE, self._judge_again)
 
-    def _unwatched(self, attachment: Attachment) -> None:
-        client = next((client for client in self._clients() if client.process == attachment.process), None)
-        if client is None:
-            return
-        if attachment.unwatchable:
-            self._metrics.unwatched.labels(client.domain).inc()
-        self._events.publish(
-            "client_unwatched" if attachment.unwatchable else "client_watched",
-            client.domain,
-            pid=client.process.pid,
-            start_ticks=client.process.start_ticks,
-            uid=client.uid,
-            reason=attachment.reason,
-        )
+    def _judge_again(self) -> None:
+        self._judging_again = None
+        self._judge()
 
-    def _told(self, incident_id: str, incident: Incident, new: bool) -> None:
-        if new:
+    def _publish(self, tracked: TrackedIncident) -> None:
+        incident = tracked.incident
+        if tracked.new:
             self._metrics.incidents.labels(incident.fault_class.value).inc()
         self._events.publish(
             "incident",
             "",
-            id=incident_id,
+            id=tracked.id,
             fault_class=incident.fault_class.value,
             confidence=incident.confidence.value,
             culprit=incident.culprit.pid if incident.culprit else None,
@@ -129,7 +147,28 @@ class IncidentPipeline:
             revision=incident.revision,
             published_at=time.monotonic(),
         )
-        self._concluded(incident_id, incident)
+
+    def _publish_lifeline(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._events.publish(kind, "", **data)
+        self._metrics.lifelines.set(len(self.sensors.lifelines.held()))
+
+    def _publish_attachment(self, attachment: Attachment) -> None:
+        client = next((client for client in self._clients() if client.process == attachment.process), None)
+        if client is None:
+            return
+        if attachment.unwatchable:
+            self._metrics.unwatched.labels(client.domain).inc()
+        self._events.publish(
+            "client_unwatched" if attachment.unwatchable else "client_watched",
+            client.domain,
+            pid=client.process.pid,
+            start_ticks=client.process.start_ticks,
+            uid=client.uid,
+            reason=attachment.reason,
+        )
+
+    def _clients(self) -> list[Client]:
+        return [client for domain in self._domains.values() for client in domain.clients.all()]
 
     def _kernel_log_after(self) -> int | None:
         saved = self.journal.recall(_POSITION)
@@ -141,6 +180,6 @@ class IncidentPipeline:
             return None
 
     def _remember_position(self) -> None:
-        position = self.senses.position()
+        position = self.sensors.kernel_log_position()
         if position is not None:
             self.journal.remember(_POSITION, msgspec.json.encode(position).decode())

@@ -6,16 +6,14 @@ two incidents may name the same culprit. All in one event loop.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
-import msgspec
-
-from mpsguard.config import Remedies, RemedyName
 from mpsguard.incident import Incident
+from mpsguard.incidents.remedy_log import RemedyLog
+from mpsguard.incidents.remedy_resolver import DomainRemedies, RemedyResolver
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import policy
-from mpsguard.remedies.policy import Decision, Standing, Verdict
+from mpsguard.remedies.policy import Decision, Verdict
 from mpsguard.remedies.remedy import Failed, NotNeeded, Observed, Outcome, Remedy, RemedyCase
 from mpsguard.tasks import TaskSet, end_tasks
 
@@ -23,38 +21,12 @@ _KEPT: Final = 1000
 """Incidents whose remedies are remembered; the desk forgets an incident long before so many have followed."""
 
 
-class DomainRemedies(msgspec.Struct, frozen=True):
-    """What there is to be done in one domain."""
-
-    domain: str
-    remedies: Remedies
-    """As configured."""
-    by_name: Mapping[RemedyName, Remedy]
-
-
-class Books(Protocol):
-    """Who is told; nobody waits for them."""
-
-    def decided(self, domain: str, incident_id: str, decision: Decision) -> None:
-        """Policy has an opinion on a remedy for an incident, or another one than before."""
-
-    def came_of_it(self, domain: str, case: RemedyCase, outcome: Outcome) -> None:
-        """A remedy was run, or observed, for the one time."""
-
-
 class RemedyExecutor:
     """Owns the remedies under way."""
 
-    def __init__(
-        self,
-        domain_of: Callable[[Incident], DomainRemedies | None],
-        standing: Callable[[ProcessKey], Standing],
-        books: Books,
-    ) -> None:
-        """``domain_of``: whose policy it is, None if nobody's. ``standing``: what is known of a process now."""
-        self._domain_of = domain_of
-        self._standing = standing
-        self._books = books
+    def __init__(self, resolver: RemedyResolver, log: RemedyLog) -> None:
+        self._resolver = resolver
+        self._log = log
         self._past: OrderedDict[str, dict[str, Decision | None]] = OrderedDict()
         """Incident to remedy to the last decision that was told; None once it was run or observed."""
         self._against: dict[tuple[ProcessKey | None, str], str] = {}
@@ -64,35 +36,35 @@ class RemedyExecutor:
 
     def consider(self, incident_id: str, incident: Incident) -> None:
         """An incident is new, or its verdict is; what follows is begun, and not waited for."""
-        treatment = self._domain_of(incident)
-        if treatment is None or self._closed:
+        domain = self._resolver.of(incident)
+        if domain is None or self._closed:
             return
         culprit = incident.culprit.process if incident.culprit else None
-        standing = None if culprit is None else self._standing(culprit)
+        standing = None if culprit is None else self._resolver.standing(culprit)
         past = self._past.setdefault(incident_id, {})
         self._past.move_to_end(incident_id)
         while len(self._past) > _KEPT:
             self._past.popitem(last=False)
-        for decision in policy.decide(incident, treatment.remedies, standing):
+        for decision in policy.decide(incident, domain.remedies, standing):
             name = decision.step.remedy
             if name in past and past[name] in (None, decision):
                 continue
-            self._books.decided(treatment.domain, incident_id, decision)
+            self._log.decided(domain.domain, incident_id, decision)
             past[name] = decision if decision.verdict is Verdict.DECLINE else None
             if decision.verdict is not Verdict.DECLINE:
-                self._follow(treatment, RemedyCase(incident_id, incident, culprit, decision.step), decision.verdict)
+                self._follow(domain, RemedyCase(incident_id, incident, culprit, decision.step), decision.verdict)
 
-    def _follow(self, treatment: DomainRemedies, case: RemedyCase, verdict: Verdict) -> None:
-        remedy = treatment.by_name[case.step.remedy]
+    def _follow(self, domain: DomainRemedies, case: RemedyCase, verdict: Verdict) -> None:
+        remedy = domain.by_name[case.step.remedy]
         target = (case.culprit, remedy.name)
         if verdict is Verdict.OBSERVE:
-            self._books.came_of_it(treatment.domain, case, Observed(remedy.would(case)))
+            self._log.came_of_it(domain.domain, case, Observed(remedy.would(case)))
         elif case.culprit is not None and target in self._against:
             other = self._against[target]
-            self._books.came_of_it(treatment.domain, case, NotNeeded(f"it is under way for incident {other}"))
+            self._log.came_of_it(domain.domain, case, NotNeeded(f"it is under way for incident {other}"))
         else:
             self._against[target] = case.incident_id
-            self._tasks.spawn(self._run(treatment.domain, remedy, case), name=f"{remedy.name} {target[0]}")
+            self._tasks.spawn(self._run(domain.domain, remedy, case), name=f"{remedy.name} {target[0]}")
 
     async def _run(self, domain: str, remedy: Remedy, case: RemedyCase) -> None:
         within = remedy.within(case)
@@ -106,10 +78,10 @@ class RemedyExecutor:
             outcome = Failed(f"{type(error).__name__}: {error}")
         finally:
             del self._against[case.culprit, remedy.name]
-            self._books.came_of_it(domain, case, outcome)
+            self._log.came_of_it(domain, case, outcome)
 
     async def close(self) -> None:
-        """Break off what is under way, and do nothing more; each has its outcome in the books then."""
+        """Break off what is under way, and do nothing more; the outcome of each is logged then."""
         self._closed = True
         # One that was not begun yet has no `finally` to come to.
         await asyncio.sleep(0)

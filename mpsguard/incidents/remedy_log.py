@@ -19,7 +19,7 @@ _SAID = {
 
 
 class RemedyLog:
-    """See `executor.Books`."""
+    """Tells journal, event stream and metrics of remedies; waits for none of them."""
 
     def __init__(self, journal: Journal, events: EventStream, metrics: Metrics) -> None:
         self._journal = journal
@@ -27,7 +27,7 @@ class RemedyLog:
         self._metrics = metrics
 
     def decided(self, domain: str, incident_id: str, decision: Decision) -> None:
-        """See `executor.Books`."""
+        """Log what policy decides on a remedy for an incident, when that is new or has changed."""
         step = decision.step
         text = f"{step.remedy}: {_SAID[decision.verdict]}: {decision.why} (revision {decision.revision} of the verdict)"
         data = {
@@ -41,7 +41,7 @@ class RemedyLog:
         self._publish("decided", domain, incident_id, text, data)
 
     def came_of_it(self, domain: str, case: RemedyCase, outcome: Outcome) -> None:
-        """See `executor.Books`."""
+        """Log the outcome of a remedy that was run, or observed, for the one time."""
         name = case.step.remedy
         word = str(outcome.__struct_config__.tag)
         text = printable(f"{name}: {word.replace('_', ' ')}: {outcome.text}")

@@ -1,16 +1,15 @@
-"""The incident desk: takes in evidence as it comes, asks triage what it tells, and says so when that changes."""
+"""The incident tracker: keeps recent evidence, has triage judge it, and knows which incidents changed."""
 
-import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
+
+import msgspec
 
 from mpsguard.evidence import ClientCame, Evidence
 from mpsguard.incident import Ground, Incident
 from mpsguard.journal.journal import Journal
 from mpsguard.model import Client, ProcessKey
-from mpsguard.triage.evidence_group import BEFORE
 from mpsguard.triage.rolling import Change, RollingTriage
 from mpsguard.triage.share import Share
 
@@ -27,60 +26,50 @@ _CLIENTS: Final = 4096
 """Clients that are remembered beyond their end, for the incidents in which they stand; the oldest go first."""
 
 
-class IncidentTracker:
-    """Owns the recent evidence. All in one event loop."""
+class TrackedIncident(msgspec.Struct, frozen=True):
+    """An incident that is new, or has a new verdict."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        clients: Callable[[], Iterable[Client]],
-        publish: Callable[[str, Incident, bool], None],
-    ) -> None:
-        """``publish`` is told of every new incident (True) and of every change of its verdict (False)."""
+    id: str
+    """In the journal."""
+    incident: Incident
+    new: bool
+
+
+class IncidentTracker:
+    """Owns the recent evidence. Writes evidence and incidents to the journal."""
+
+    def __init__(self, journal: Journal, clients: Callable[[], Iterable[Client]]) -> None:
+        """``clients`` returns the clients on all lanes now."""
         self._journal = journal
         self._clients = clients
-        self._publish = publish
         self._triage = RollingTriage()
         self._evidence_share = Share(_EVIDENCE_SHARE, _WINDOW)
         self._crash_share = Share(_CRASH_SHARE, _WINDOW)
         self._seen: OrderedDict[ProcessKey, Client] = OrderedDict()
         self._ids: OrderedDict[int, str | None] = OrderedDict()
-        """Triage's key of an incident to the journal's; None for one beyond its user's share."""
-        self._judging = False
-        self._again: asyncio.TimerHandle | None = None
+        """Triage's key of an incident to the journal's id; None for one beyond its user's share."""
         self.left_out = 0
         """Incidents and observations that were not kept, being beyond their owner's share."""
 
-    def take(self, evidence: Evidence) -> None:
-        """Take in one observation; the verdict follows in the same turn of the loop."""
+    def add(self, evidence: Evidence) -> bool:
+        """Record one observation; return whether there is something to judge."""
         if self._evidence_share.take(self._triage.owner(evidence), evidence.observed_at):
             self._journal.record_evidence(evidence)
         else:
             self.left_out += 1
         if isinstance(evidence.what, ClientCame) and evidence.process is not None:
             self._remember(evidence.process)
-        # Everything that is already here is judged at once: a burst of lines costs one look.
-        if self._triage.add(evidence) and not self._judging:
-            self._judging = True
-            asyncio.get_running_loop().call_soon(self._judge)
+        return self._triage.add(evidence)
 
-    def _judge(self) -> None:
-        self._judging = False
-        changes, open_question = self._triage.judge(time.monotonic())
-        for change in changes:
-            self._note(change)
-        if open_question and self._again is None:
-            # That nothing follows is known only when it has not.
-            self._again = asyncio.get_running_loop().call_later(BEFORE, self._judge_again)
+    def judge(self, now: float) -> tuple[list[TrackedIncident], bool]:
+        """Judge what was added; record the incidents that changed.
 
-    def _judge_again(self) -> None:
-        self._again = None
-        self._judge()
-
-    def close(self) -> None:
-        """Judge no more."""
-        if self._again is not None:
-            self._again.cancel()
+        Returns:
+            Those that are new or have a new verdict, and whether a question is open that time alone answers.
+        """
+        changes, open_question = self._triage.judge(now)
+        tracked = (self._track(change) for change in changes)
+        return [one for one in tracked if one is not None], open_question
 
     def _remember(self, process: ProcessKey) -> None:
         client = next((each for each in self._clients() if each.process == process), None)
@@ -89,7 +78,7 @@ class IncidentTracker:
             if len(self._seen) > _CLIENTS:
                 self._seen.popitem(last=False)
 
-    def _note(self, change: Change) -> None:
+    def _track(self, change: Change) -> TrackedIncident | None:
         incident = change.incident
         known = self._ids.get(change.key)
         if change.new and is_crash(incident) and incident.evidence:
@@ -97,18 +86,17 @@ class IncidentTracker:
             if not self._crash_share.take(owner, incident.evidence[0].observed_at):
                 self.left_out += 1
                 self._ids[change.key] = None
-                return
+                return None
         if known is None and change.key in self._ids and is_crash(incident):
-            return
-        incident_id = self._journal.record_incident(incident, self._parties(incident), id=known)
+            return None
+        incident_id = self._journal.record_incident(incident, self._clients_in(incident), id=known)
         self._ids[change.key] = incident_id
         while len(self._ids) > _CLIENTS:
             self._ids.popitem(last=False)
-        if change.verdict:
-            self._publish(incident_id, incident, known is None)
+        return TrackedIncident(incident_id, incident, new=known is None) if change.verdict else None
 
-    def _parties(self, incident: Incident) -> list[Client]:
-        """The clients that stand in an incident, as they were when they came: some have gone since."""
+    def _clients_in(self, incident: Incident) -> list[Client]:
+        """Return the clients that stand in an incident, as they were when they came: some have gone since."""
         suspects = (incident.culprit, *incident.candidates, *incident.victims)
         named = dict.fromkeys(suspect.process for suspect in suspects if suspect is not None)
         named |= dict.fromkeys(each.process for each in incident.evidence)
@@ -118,5 +106,5 @@ class IncidentTracker:
 
 
 def is_crash(incident: Incident) -> bool:
-    """Whether it is nothing but the end of a client that did no harm to others."""
+    """Return whether an incident is nothing but the end of a client that did no harm to others."""
     return incident.ground is Ground.OWN_END

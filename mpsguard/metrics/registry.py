@@ -16,13 +16,14 @@ REFUSALS: Final = (
     "hung_up",
     "evicted",
     "foreign_user",
+    "share",
     "unwatched",
     "failed",
 )
 """Why the broker closed a connection: it said nothing in time; it spoke another protocol; its message was too long;
 its credentials were not the peer's; it brought file descriptors; its connection type is unknown or forbidden; it left
-in mid-handshake; it made room for others; an unprivileged guard cannot speak for its user; it cannot be watched, and
-the domain refuses such clients; the guard itself failed."""
+in mid-handshake; it made room for others; an unprivileged guard cannot speak for its user; its user has its
+share of clients; it cannot be watched, and the domain refuses such clients; the guard itself failed."""
 
 
 class Metrics:

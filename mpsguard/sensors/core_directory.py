@@ -16,18 +16,20 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Self
 
 from mpsguard.linux import fanotify
 from mpsguard.linux.fanotify import DirectoryEvents, FileEvent
 from mpsguard.linux.inotify import DirectoryWatch
+from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors.gpu_core import DumpFile, GpuCore, NotACoreError, parse
+from mpsguard.sensors.sensor import OnDump, Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 
 MODE: Final = 0o1733
@@ -51,14 +53,6 @@ _TELL_WITHIN: Final = 2.0
 _GONE_FOR: Final = 10.0
 """Seconds for which a client that has ended may have written a dump: the driver ends it when it has."""
 _CLOSE_WITHIN: Final = 2.0
-
-
-class Dumped(Protocol):
-    """See `SmErrorSensor.dumped`."""
-
-    def __call__(  # noqa: D102
-        self, read: Callable[[], GpuCore], began: float, process: ProcessKey | None, *, verified: bool
-    ) -> None: ...
 
 
 class _File:
@@ -106,12 +100,13 @@ class _Budget:
         self._seconds[owner] += round(seconds * 1e6)
 
 
-class CoreDirectory:
+@register
+class CoreDirectory(Sensor):
     """Watches one directory. Owns a descriptor of it, the watch, and a thread. To be told of clients."""
 
-    name: Final = "core directory"
+    name: ClassVar[str] = "core directory"
 
-    def __init__(self, path: Path, dumped: Dumped, *, identify: bool = True) -> None:
+    def __init__(self, path: Path, dumped: OnDump, *, identify: bool = True) -> None:
         """OSError if it cannot be made, or is not ours alone to rule. ``identify``: by fanotify if possible."""
         self._path = path
         self._dumped = dumped
@@ -146,13 +141,18 @@ class CoreDirectory:
             self._thread = threading.Thread(target=self._follow, args=(self._events,), name=self.name, daemon=True)
             self._thread.start()
 
-    def client_came(self, client: Client) -> None:
-        """A client whose dump would be its own word."""
+    def client_came(self, client: Client, _: ProcessHandle) -> None:
+        """Count a client among those with dumps that would be their own word."""
         self._clients[client.process] = client
 
     def client_ended(self, client: Client) -> None:
         """It has ended; its dump was written before, and is perhaps not read yet."""
         self._loop.call_later(_GONE_FOR, self._clients.pop, client.process, None)
+
+    @classmethod
+    def open(cls, setup: SensorSetup) -> Self | None:
+        """See `Sensor`."""
+        return None if setup.core_directory is None else cls(setup.core_directory, setup.on_dump)
 
     def state(self) -> SensorState:
         """Where it is, how writers are known, and what was not believed."""

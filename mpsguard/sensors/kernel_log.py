@@ -13,12 +13,13 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, Self
 
 import msgspec
 
 from mpsguard.evidence import Evidence, Lost, Observation, Source, Trust
 from mpsguard.linux.procfs import printable
+from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 from mpsguard.sensors.xid_line import parse_xid_line
 
@@ -77,12 +78,15 @@ def resume_after(saved: tuple[str, int] | None) -> int | None:
     return sequence if boot == _boot_id() else -1
 
 
-class KernelLogSensor:
+@register
+class KernelLogSensor(Sensor):
     """Emits every Xid line from sequence number ``after`` + 1 on. Owns one descriptor; never writes to it.
 
     ``after`` None begins at the present end, -1 at the first record of this boot. What is gone from the ring by then
     is reported as Lost. ``facility``, ``marker`` (what comes before the driver's words) and ``read`` are for tests.
     """
+
+    name: ClassVar[str] = Source.KERNEL_LOG.value
 
     def __init__(
         self,
@@ -116,10 +120,10 @@ class KernelLogSensor:
             return
         self._state = SensorState(present=True, detail=f"reading {path}")
 
-    @property
-    def name(self) -> str:
-        """kmsg."""
-        return Source.KERNEL_LOG.value
+    @classmethod
+    def open(cls, setup: SensorSetup) -> Self:
+        """See `Sensor`."""
+        return cls(setup.emit, after=setup.kernel_log_after)
 
     def state(self) -> SensorState:
         """Whether the log is being read, and why not."""

@@ -12,12 +12,13 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from mpsguard.evidence import Evidence, FaultContained, Lost, Source, Trust
 from mpsguard.linux import procfs
 from mpsguard.linux.uevents import Uevent, Uevents
 from mpsguard.model import ProcessKey
+from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 
 MODULE: Final = Path("/sys/module/nvidia_uvm")
@@ -76,11 +77,14 @@ def contains(module: Path = MODULE) -> bool:
         return False
 
 
-class KmodSensor:
+@register
+class KmodSensor(Sensor):
     """Emits `FaultContained` for each address space that the module has poisoned. Owns one netlink socket.
 
     ``module``, ``listen`` and ``key_of`` are for tests.
     """
+
+    name: ClassVar[str] = Source.KMOD.value
 
     def __init__(
         self,
@@ -103,10 +107,10 @@ class KmodSensor:
             return
         asyncio.get_running_loop().add_reader(self._events.fileno(), self._drain)
 
-    @property
-    def name(self) -> str:
-        """kmod."""
-        return Source.KMOD.value
+    @classmethod
+    def open(cls, setup: SensorSetup) -> Self:
+        """See `Sensor`."""
+        return cls(setup.emit)
 
     def state(self) -> SensorState:
         """Whether the loaded module contains faults and is listened to."""

@@ -11,10 +11,11 @@ import importlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from mpsguard.evidence import DeviceHealth, Evidence, Lost, Observation, Source, Trust
 from mpsguard.sensors.nvml_device import Device, Library, is_of_device, observation
+from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 
 _WAIT_MS: Final = 250
@@ -30,10 +31,11 @@ _TIMEOUT, _GPU_IS_LOST = 10, 15
 _T = TypeVar("_T")
 
 
-class NvmlSensor:
+@register
+class NvmlSensor(Sensor):
     """Owns a thread that listens to NVML. Made inside a running event loop; ``emit`` is called there."""
 
-    name: Final = Source.NVML.value
+    name: ClassVar[str] = Source.NVML.value
 
     def __init__(
         self,
@@ -55,6 +57,11 @@ class NvmlSensor:
         self._idle_seen_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._thread.start()
+
+    @classmethod
+    def open(cls, setup: SensorSetup) -> Self:
+        """See `Sensor`."""
+        return cls(setup.emit)
 
     def state(self) -> SensorState:
         """Present once the events of at least one GPU are awaited."""

@@ -9,13 +9,14 @@ reaction does tell, by a fault right after the end, and that is triage's to see.
 import signal
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Self
 
 from mpsguard.evidence import Evidence, ProcessEnded, Source, Trust
 from mpsguard.linux import procfs
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.process_exit import ExitWatch
 from mpsguard.model import Client, ProcessKey
+from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 
 _PROC: Final = Path("/proc")
@@ -138,10 +139,11 @@ def _count(counters: tuple[Path, ...]) -> int:
     raise FileNotFoundError(f"no count of kills in {counters[-1].parent}")
 
 
-class ProcessEndsSensor:
+@register
+class ProcessEndsSensor(Sensor):
     """The `procs` sensor: owns the watch over how clients end. To be told of each client twice, with its handle."""
 
-    name: Final = Source.PROCESSES.value
+    name: ClassVar[str] = Source.PROCESSES.value
 
     def __init__(self, exits: ExitWatch | None = None, mounted: dict[bool, Hierarchy] | None = None) -> None:
         self._exits = ExitWatch.open() if exits is None else exits
@@ -152,8 +154,10 @@ class ProcessEndsSensor:
         self._exits.watch(handle)
         self._oom_kills.came(client.process)
 
-    def client_ended(self, client: Client, handle: ProcessHandle, servers: tuple[int, ...] = ()) -> Evidence:
-        """How the client ended: to be called when its pidfd is readable, or when it has executed another program.
+    def end_of(self, client: Client, handle: ProcessHandle, servers: tuple[int, ...] = ()) -> Evidence:
+        """Return how the client ended.
+
+        To be called when its pidfd is readable, or when it has executed another program.
 
         ``oom_killed`` is a count's word (see `OomKills`), the rest the kernel's own record of this very process;
         neither exit code nor signal means that the record could not be had.
@@ -179,6 +183,11 @@ class ProcessEndsSensor:
             trust=Trust.PROOF,
             serial=str(client.process),
         )
+
+    @classmethod
+    def open(cls, _: SensorSetup) -> Self:
+        """See `Sensor`."""
+        return cls()
 
     def state(self) -> SensorState:
         """Always there; the detail says by what, and how often a kill for want of memory could not be told."""

@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final, Self
 
 import msgspec
 
-from mpsguard.evidence import Evidence, OwnDump, SmError, Source, Trust
+from mpsguard.evidence import Evidence, OwnDump, SmError, Source, Trust, Xid
+from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.process_reader import ProcessReader
 from mpsguard.linux.reserved_ranges import ReservedRanges, reserved_ranges
 from mpsguard.linux.side_threads import SideThreads
-from mpsguard.model import ProcessKey
+from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors.gpu_core import GpuCore, NotACoreError, exception_name, parse
+from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 
 FRESH: Final = 10.0
@@ -47,14 +49,22 @@ class _Look(msgspec.Struct, frozen=True):
     unread: tuple[ProcessKey, ...]
 
 
+_SM_XIDS: Final = frozenset({13, 43})
+"""What the kernel log says first of an SM fault (43 alone: `trap`)."""
+
+_LOOK_AFTER: Final = 0.01
+"""Seconds from such a line until the clients' memory maps are read, which takes a core: takeovers come first. No client
+hears of its error sooner than 40 ms after the fault."""
+
 _MAPS_WITHIN: Final = 3.0
 """Seconds for the memory maps of one client: nothing but a name waits for them, and a machine is busy after a fault."""
 
 
-class SmErrorSensor:
+@register
+class SmErrorSensor(Sensor):
     """The `gpucore` sensor: owns one thread. Made inside a running event loop; evidence is emitted in it."""
 
-    name: Final = Source.GPU_CORE.value
+    name: ClassVar[str] = Source.GPU_CORE.value
 
     def __init__(self, emit: Callable[[Evidence], None]) -> None:
         self._emit = emit
@@ -72,12 +82,12 @@ class SmErrorSensor:
         self._unreadable = 0
         self._closed = False
 
-    def client_came(self, process: ProcessKey) -> None:
-        """A client may be at fault from now on."""
+    def watch(self, process: ProcessKey) -> None:
+        """Count a client among those that may be at fault."""
         self._clients.add(process)
 
-    def client_ended(self, process: ProcessKey) -> None:
-        """And no longer."""
+    def unwatch(self, process: ProcessKey) -> None:
+        """Count it among them no longer."""
         self._clients.discard(process)
 
     def sm_fault_seen(self) -> None:
@@ -105,6 +115,24 @@ class SmErrorSensor:
             return
         self._waiting += 1
         self._reader.run(partial(self._read, read, began, process, verified, frozenset(self._clients)))
+
+    @classmethod
+    def open(cls, setup: SensorSetup) -> Self:
+        """See `Sensor`."""
+        return cls(setup.emit)
+
+    def client_came(self, client: Client, _: ProcessHandle) -> None:
+        """See `Sensor`."""
+        self.watch(client.process)
+
+    def client_ended(self, client: Client) -> None:
+        """See `Sensor`."""
+        self.unwatch(client.process)
+
+    def observe(self, evidence: Evidence) -> None:
+        """Look at the clients' memory soon after the kernel log has told of an SM fault."""
+        if isinstance(evidence.what, Xid) and evidence.what.number in _SM_XIDS:
+            self._loop.call_later(_LOOK_AFTER, self.sm_fault_seen)
 
     def state(self) -> SensorState:
         """Always there; whether there are dumps is the sentinel's and the clients' choice."""

@@ -1,3 +1,4 @@
+# long: one sensor, whose steps call each other
 """The ``uvm`` sensor: whose address space a GPU fault was in, told by the driver for each client apart.
 
 It is attached from outside, to the files that a client has open; the client notices nothing. A CUDA process opens its
@@ -28,7 +29,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 from mpsguard.evidence import Evidence
 from mpsguard.linux import foreign_fd
@@ -36,8 +37,9 @@ from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.side_threads import SharedThreads, SideThreads
 from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
 from mpsguard.linux.uvm_tools import ToolsDriver
-from mpsguard.model import ProcessKey
+from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors import uvm_client, uvm_schedule, uvm_shares
+from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 from mpsguard.sensors.uvm_client import Attachment, WatchedClient
 from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, Found, Looker, Order
@@ -56,7 +58,8 @@ _LOOKERS_OF_A_USER: Final = 2
 _CLOSERS: Final = 4
 
 
-class UvmSensor:
+@register
+class UvmSensor(Sensor):
     """Watches the address spaces of the clients it is told of. All calls come from its event loop; none waits."""
 
     name: ClassVar[str] = "uvm"
@@ -93,7 +96,7 @@ class UvmSensor:
         self._trying_since: float | None = None
         self._try()
 
-    def client_came(self, handle: ProcessHandle, uid: int = 0) -> None:
+    def watch(self, handle: ProcessHandle, uid: int = 0) -> None:
         """Look for the address space of a user's client, now and several times in the next 2 s.
 
         To be called at each handshake of a client. ``handle`` may be closed afterwards.
@@ -119,7 +122,7 @@ class UvmSensor:
         """
         if (client := self._clients.get(handle.key)) is None:
             return ""
-        self.client_came(handle, client.uid)
+        self.watch(handle, client.uid)
         client.asking.append(asking := self._loop.create_future())
         if client.looking_since is None:
             # It is left alone, or could not be held.
@@ -131,13 +134,13 @@ class UvmSensor:
             return f"a look at it was not over within {VERDICT_WITHIN:g} s"
         return client.unwatchable
 
-    def client_ended(self, key: ProcessKey) -> None:
+    def unwatch(self, key: ProcessKey) -> None:
         """Read what is left of the client and let go of it, at once: until then its GPU memory stays allocated."""
         if (client := self._forget(key)) is not None:
             self._let_go(client)
 
     def hold(self, key: ProcessKey) -> tuple[int, ...]:
-        """In the place of `client_ended`: go on watching an ended client's address spaces, which keeps them alive.
+        """In the place of `unwatch`: go on watching an ended client's address spaces, which keeps them alive.
 
         Descriptors of their files, which stay this sensor's, for whoever else is to hold them; () if there is none.
         """
@@ -157,6 +160,23 @@ class UvmSensor:
     def attachments(self) -> list[Attachment]:
         """Every client that came and has not ended."""
         return [client.attachment() for client in self._clients.values()]
+
+    @classmethod
+    def open(cls, setup: SensorSetup) -> Self:
+        """See `Sensor`."""
+        return cls(setup.emit, told=setup.on_attachment)
+
+    def client_came(self, client: Client, handle: ProcessHandle) -> None:
+        """See `Sensor`."""
+        self.watch(handle, client.uid)
+
+    def client_came_again(self, client: Client, handle: ProcessHandle) -> None:
+        """Look again: the client may have opened its address space since."""
+        self.watch(handle, client.uid)
+
+    def client_ended(self, client: Client) -> None:
+        """Let go of the client, unless it is held (`hold`)."""
+        self.unwatch(client.process)
 
     def state(self) -> SensorState:
         """Absent if the device cannot be opened or the kernel cannot compare files.
@@ -184,7 +204,7 @@ class UvmSensor:
     def close(self) -> None:
         """Let go of every client; waits until that is done, or CLOSE_WITHIN for what the driver holds up."""
         for key in list(self._clients):
-            self.client_ended(key)
+            self.unwatch(key)
         for key in list(self._held):
             self.release(key)
         self._lookers.close(CLOSE_WITHIN)

@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
 from mpsguard.linux import fd_closer, foreign_fd
 from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.side_threads import SideThreads
-from mpsguard.model import ProcessKey
+from mpsguard.model import Client, ProcessKey
 from mpsguard.preload import zone_table
 from mpsguard.preload.zone_table import Part, Place, TableError
+from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 
 AGAIN: Final = 60.0
@@ -43,10 +44,11 @@ class _Client:
         """Closes what it had under a table's name and was none."""
 
 
-class ZoneSensor:
+@register
+class ZoneSensor(Sensor):
     """Owns a pidfd of each client, and one thread that looks at their tables. Made inside a running event loop."""
 
-    name: Final = "zones"
+    name: ClassVar[str] = "zones"
 
     def __init__(self, emit: Callable[[Evidence], None]) -> None:
         self._emit = emit
@@ -55,14 +57,14 @@ class ZoneSensor:
         self._reader = SideThreads("zones", 1)
         self._hits = 0
 
-    def client_came(self, handle: ProcessHandle) -> None:
-        """A client that may have zones. ``handle`` may be closed afterwards."""
+    def watch(self, handle: ProcessHandle) -> None:
+        """Watch a client, which may have zones. ``handle`` may be closed afterwards."""
         if handle.key not in self._clients:
             with suppress(OSError):  # without it, its zones are ordinary memory to us
                 self._clients[handle.key] = _Client(os.dup(handle.fileno()))
 
-    def client_ended(self, key: ProcessKey) -> None:
-        """It has ended."""
+    def unwatch(self, key: ProcessKey) -> None:
+        """Let go of a client that has ended."""
         client = self._clients.pop(key, None)
         if client is not None:
             os.close(client.pidfd)
@@ -84,6 +86,24 @@ class ZoneSensor:
         client.looking = True
         self._reader.run(partial(self._look, key, pidfd, evidence))
 
+    @classmethod
+    def open(cls, setup: SensorSetup) -> Self:
+        """See `Sensor`."""
+        return cls(setup.emit)
+
+    def client_came(self, _: Client, handle: ProcessHandle) -> None:
+        """See `Sensor`."""
+        self.watch(handle)
+
+    def client_ended(self, client: Client) -> None:
+        """See `Sensor`."""
+        self.unwatch(client.process)
+
+    def observe(self, evidence: Evidence) -> None:
+        """Look where a fault was that was not fatal: perhaps in a zone."""
+        if isinstance(evidence.what, UvmFault) and not evidence.what.fatal:
+            self.fault(evidence)
+
     def state(self) -> SensorState:
         """Always there: whether a client has zones is its own choice."""
         return SensorState(True, f"{self._hits} accesses in zones")
@@ -92,7 +112,7 @@ class ZoneSensor:
         """Give everything back; safe to call twice."""
         self._reader.close(_CLOSE_WITHIN)
         for key in list(self._clients):
-            self.client_ended(key)
+            self.unwatch(key)
 
     def _look(self, key: ProcessKey, pidfd: int, evidence: Evidence) -> None:
         """On a thread of its own."""

@@ -21,6 +21,7 @@ from mpsguard.vault.errors import BadRequestError, QuotaError, TooLargeError, Va
 from mpsguard.vault.frame import Flag, Frame
 from mpsguard.vault.inspection import check_distinct, check_memory
 from mpsguard.vault.region import Lease, Region, Role, SessionKey
+from mpsguard.vault.turns import Turns
 from mpsguard.vault.vault import Vault
 
 GREETING_DEADLINE: Final = 10.0
@@ -51,12 +52,13 @@ class Conversation:
     """Serves one connection; owns nothing but what it has received and not yet passed on."""
 
     def __init__(
-        self, sock: socket.socket, peer: Credentials, pidfd: int | None, vault: Vault, *, simulated: bool
+        self, sock: socket.socket, peer: Credentials, pidfd: int | None, vault: Vault, turns: Turns, *, simulated: bool
     ) -> None:
         """``sock``: to the porter, non-blocking, stays the caller's. ``pidfd``: the peer's, ours from now on."""
         self._socket = sock
         self._stream = PacketStream(sock)
         self._vault = vault
+        self._turns = turns
         self._simulated = simulated
         self._unread = UnreadFds(sock)
         self._peer = peer
@@ -305,9 +307,13 @@ class Conversation:
         return self._decoded(packet.frame)
 
     async def _packet(self) -> _Received | None:
-        # A client that asks as fast as it is answered would never let anybody else have a turn.
-        await asyncio.sleep(0)
         packet = await self._stream.receive(wire.MAX_PACKET + frames.HEADER_BYTES, max_fds=KERNEL_MAX_FDS)
+        try:
+            # With the packet, not before it: what came on all of a user's connections is to be served one by one.
+            await self._turns.take(self._peer.uid)
+        except asyncio.CancelledError:
+            self._vault.stock.keeping.dispose(packet.fds)
+            raise
         if packet.end:
             raise _PorterGoneError
         frame = frames.decode(packet.data)

@@ -17,6 +17,7 @@ from mpsguard.vault.conversation import Conversation
 from mpsguard.vault.errors import Code
 from mpsguard.vault.porters import NoPorterError, Porters
 from mpsguard.vault.quota import room_of
+from mpsguard.vault.turns import Turns
 from mpsguard.vault.vault import Vault
 
 _BACKLOG: Final = 1024
@@ -36,6 +37,7 @@ class Server:
         """Whether connections come without descriptors in them."""
         self._listener: socket.socket | None = None
         self._porters = Porters()
+        self._turns = Turns()
         self._tasks: dict[asyncio.Task[None], int] = {}
         """Connections with their users, the oldest first."""
         self._held: Counter[int] = Counter()
@@ -104,8 +106,8 @@ class Server:
         sock.close()
         self._held[peer.uid] += 1
         tally.connections += 1
-        conversation = Conversation(admitted.socket, peer, pidfd, self._vault, simulated=self._simulated)
-        task = asyncio.create_task(self._converse(conversation, admitted.socket))
+        conversation = Conversation(admitted.socket, peer, pidfd, self._vault, self._turns, simulated=self._simulated)
+        task = asyncio.create_task(self._converse(conversation, admitted.socket, peer.uid))
         self._tasks[task] = peer.uid
 
         def over(task: asyncio.Task[None]) -> None:
@@ -135,10 +137,10 @@ class Server:
             newest.cancel()
         return newest is not None
 
-    async def _converse(self, conversation: Conversation, sock: socket.socket) -> None:
+    async def _converse(self, conversation: Conversation, sock: socket.socket, uid: int) -> None:
         """Serve a connection; its place is taken until nothing of it is left, in its porter either."""
         try:
-            await conversation.run()
+            await self._turns.metered(uid, conversation.run())
         finally:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_WR)

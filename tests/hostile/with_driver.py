@@ -6,11 +6,10 @@ As `tests.integration.systemd.with_driver`, for guards on a machine where nobody
 import sys
 import threading
 import time
-from functools import partial
 from unittest.mock import patch
 
 from mpsguard.cli.guard import main
-from mpsguard.incidents import sensor_hub
+from mpsguard.sensors.sensor import SensorSetup
 from mpsguard.sensors.uvm import UvmSensor
 from tests.unit.sensors.uvm_bench import DEVICE
 from tests.unit.sensors.uvm_driver import StandInDriver
@@ -38,5 +37,11 @@ class _Driver(StandInDriver):
 
 
 if __name__ == "__main__":
-    with patch.object(sensor_hub, "UvmSensor", partial(UvmSensor, driver=_Driver(), device=DEVICE)):
+    # Before there is an event loop, which the stand-in would use for itself.
+    driver = _Driver()
+
+    def open_sensor(setup: SensorSetup) -> UvmSensor:
+        return UvmSensor(setup.emit, driver=driver, device=DEVICE, told=setup.on_attachment)
+
+    with patch.object(UvmSensor, "open", open_sensor):
         sys.exit(main())

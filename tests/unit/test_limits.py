@@ -113,9 +113,9 @@ def test_three_users_cannot_hold_every_place_and_some_are_roots_alone() -> None:
         # Sixty are held: four are left, which are root's.
         assert table.make_room(0) is None
         with pytest.raises(LookupError):
-            table.make_room(5)
-        with pytest.raises(LookupError):
             table.make_room(3)
+        # All have spoken, and none wants nothing: the newest of a heaviest user gives way to a user that has fewer.
+        assert table.make_room(5) is tasks[30]
         # One that waits for its user gives way to a user that has less.
         table.has_finished(tasks[20])
         assert table.make_room(5) is tasks[20]
@@ -146,7 +146,7 @@ def test_few_of_a_user_may_be_silent_and_the_longest_makes_room_once_it_had_its_
 
 
 def test_each_user_that_may_has_one_arrival_taken_a_turn() -> None:
-    arrivals: Arrivals[str] = Arrivals(3)
+    arrivals: Arrivals[str] = Arrivals(3, 100)
     assert [arrivals.add(1, name) for name in "abcd"] == [None, None, None, "a"]
     arrivals.add(2, "x")
     arrivals.add(3, "y")
@@ -155,3 +155,14 @@ def test_each_user_that_may_has_one_arrival_taken_a_turn() -> None:
     assert len(arrivals) == 2
     assert arrivals.clear() == ["d", "y"]
     assert arrivals.turn(lambda _: True) == []
+
+
+def test_when_all_lines_are_full_the_longest_is_cut() -> None:
+    arrivals: Arrivals[str] = Arrivals(3, 6)
+    assert [arrivals.add(1, name) for name in ("a1", "a2", "a3")] == [None, None, None]
+    assert [arrivals.add(uid, f"b{uid}") for uid in (2, 3, 4)] == [None, None, None]
+    assert arrivals.add(5, "b5") == "a1"
+    assert arrivals.add(6, "b6") == "a2"
+    assert len(arrivals) == 6
+    assert arrivals.turn(lambda _: True) == ["a3", "b2", "b3", "b4", "b5", "b6"]
+    assert len(arrivals) == 0

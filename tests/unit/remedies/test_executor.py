@@ -14,7 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mpsguard.config import Remedies, RemedyName, Step
 from mpsguard.incident import Confidence, FaultClass, Ground, Incident, Suspect
-from mpsguard.incidents.remedy_executor import DomainRemedies, RemedyExecutor
+from mpsguard.incidents.remedy_executor import RemedyExecutor
+from mpsguard.incidents.remedy_log import RemedyLog
+from mpsguard.incidents.remedy_resolver import DomainRemedies, RemedyResolver
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import Decision, Standing, Verdict
 from mpsguard.remedies.remedy import Done, Failed, NotNeeded, Observed, Outcome, RemedyCase
@@ -53,7 +55,9 @@ class Scripted:
             del self.under_way[case.incident_id]
 
 
-class Notebook:
+class Notebook(RemedyLog):
+    """Remembers what is logged."""
+
     def __init__(self) -> None:
         self.decisions: list[tuple[str, Decision]] = []
         self.outcomes: list[tuple[RemedyCase, Outcome]] = []
@@ -73,15 +77,26 @@ class Bench:
         self.books = Notebook()
         self.alive = set(PEOPLE)
         self.clients = set(PEOPLE[:3])
-        treatment = DomainRemedies("default", REMEDIES, {"terminate": self.remedy})
-        self.executor = RemedyExecutor(
-            lambda incident: treatment if incident.lane == "default-0" else None, self.standing, self.books
-        )
+        self.resolver = OneDomain(self)
+        self.executor = RemedyExecutor(self.resolver, self.books)
+
+
+class OneDomain(RemedyResolver):
+    """Knows the bench's processes, and one domain with the lane ``default-0``."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__({})
+        self._bench = bench
+
+    def of(self, incident: Incident) -> DomainRemedies | None:
+        if incident.lane != "default-0":
+            return None
+        return DomainRemedies("default", REMEDIES, {"terminate": self._bench.remedy})
 
     def standing(self, process: ProcessKey) -> Standing:
-        if process not in self.alive:
+        if process not in self._bench.alive:
             return Standing.ENDED
-        return Standing.CLIENT if process in self.clients else Standing.STRANGER
+        return Standing.CLIENT if process in self._bench.clients else Standing.STRANGER
 
 
 def incident(
@@ -137,7 +152,13 @@ class AnyOrder(RuleBasedStateMachine):
         sure = confidence is Confidence.PROVEN or (
             confidence is Confidence.LIKELY and step and step.at_least == "likely"
         )
-        if culprit and step and step.mode == "enforce" and sure and self.bench.standing(culprit) is Standing.CLIENT:
+        if (
+            culprit
+            and step
+            and step.mode == "enforce"
+            and sure
+            and self.bench.resolver.standing(culprit) is Standing.CLIENT
+        ):
             self.allowed.add((name, culprit))
 
         async def tell() -> None:

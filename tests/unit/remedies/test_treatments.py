@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from mpsguard.daemon.remedy_resolver import domain_of
 from mpsguard.incident import Confidence, FaultClass, Incident, Suspect
+from mpsguard.incidents.remedy_resolver import domain_of
 from mpsguard.model import ProcessKey
 
 HOMES = {ProcessKey(1, 1): "a", ProcessKey(2, 1): "a", ProcessKey(3, 1): "b"}

@@ -88,7 +88,7 @@ def end_of(sensor: ProcessEndsSensor, running: Running, number: signal.Signals |
     sensor.client_came(running.client, running.handle)
     running.end(number)
     try:
-        return sensor.client_ended(running.client, running.handle)
+        return sensor.end_of(running.client, running.handle)
     finally:
         running.close()
 
@@ -127,7 +127,7 @@ def test_what_the_kernel_does_not_say_is_unknown() -> None:
     sensor.client_came(running.client, running.handle)
     running.process.kill()
     running.process.wait()
-    assert ended(sensor.client_ended(running.client, running.handle)) == ProcessEnded(None, None, False, None)
+    assert ended(sensor.end_of(running.client, running.handle)) == ProcessEnded(None, None, False, None)
     running.close()
     state = sensor.state()
     assert state.present
@@ -140,7 +140,7 @@ def test_the_end_of_a_client_that_was_not_announced_is_told_all_the_same(sensor:
         pytest.skip("only a pidfd tells of what was not watched")
     running = Running()
     running.end(signal.SIGKILL)
-    assert ended(sensor.client_ended(running.client, running.handle)) == ProcessEnded(None, 9, False, None)
+    assert ended(sensor.end_of(running.client, running.handle)) == ProcessEnded(None, 9, False, None)
     running.close()
 
 
@@ -171,7 +171,7 @@ def test_a_real_kill_for_want_of_memory_is_told_from_a_murder(sensor: ProcessEnd
     assert ended(victim) == ProcessEnded(None, 9, oom_killed=True, work_in_flight=None)
     assert ended(end_of(sensor, Running("pass", memory_cgroup), signal.SIGKILL)).oom_killed is False
     bystander.end(signal.SIGKILL)
-    assert ended(sensor.client_ended(bystander.client, bystander.handle)).oom_killed is False
+    assert ended(sensor.end_of(bystander.client, bystander.handle)).oom_killed is False
     bystander.close()
     assert "unseen" not in sensor.state().detail
 

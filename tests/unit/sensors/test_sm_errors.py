@@ -16,6 +16,7 @@ import pytest
 from fault_injection.sim.core_dump import core_dump, sm_row, thread_row
 from mpsguard.evidence import Evidence, OwnDump, SmError
 from mpsguard.linux import procfs
+from mpsguard.linux.process import ProcessHandle
 from mpsguard.linux.reserved_ranges import ReservedRanges
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors import core_directory
@@ -89,12 +90,12 @@ def test_real_processes_are_looked_at_when_the_fault_is_seen_and_not_only_when_t
         with reserving(2) as (culprit, innocent):
             place = next(place for place in culprit.places if place not in innocent.places)
             for each in (culprit, innocent):
-                sensor.client_came(each.key)
+                sensor.watch(each.key)
             sensor.sm_fault_seen()
             sensor.dumped(lambda: b"no dump", time.monotonic(), None)
             await until(lambda: ", 1 not readable" in sensor.state().detail)
             culprit.ends()
-            sensor.client_ended(culprit.key)
+            sensor.unwatch(culprit.key)
             dump = core_dump(sms=[sm_row(7, 6, place + 64)])
             sensor.dumped(lambda: dump, time.monotonic(), None)
             await until(lambda: bool(seen))
@@ -115,7 +116,7 @@ def test_without_a_line_in_the_log_the_dump_itself_makes_it_look_and_who_is_gone
         sensor = SmErrorSensor(seen.append)
         with reserving(2) as (there, gone):
             for each in (there, gone):
-                sensor.client_came(each.key)
+                sensor.watch(each.key)
             gone.ends()
             dump = core_dump(sms=[sm_row(7, 6, there.places[0])], threads=[thread_row(6)])
             sensor.dumped(lambda: dump, time.monotonic(), there.key)
@@ -181,9 +182,17 @@ def public_path() -> Iterator[Path]:
         yield Path(made)
 
 
+OWN = ProcessHandle.open(os.getpid())
+"""A handle that the directory has no use for."""
+
+
 def listening(path: Path, heard: Heard, *, identify: bool = True) -> CoreDirectory:
-    def dumped(read: Callable[[], GpuCore], began: float, process: ProcessKey | None, *, verified: bool) -> None:
-        assert read().raised
+    def dumped(
+        read: Callable[[], bytes | GpuCore], began: float, process: ProcessKey | None, *, verified: bool = False
+    ) -> None:
+        core = read()
+        assert isinstance(core, GpuCore)
+        assert core.raised
         assert began > 0
         heard.append((process, verified))
 
@@ -209,7 +218,7 @@ def test_a_dump_is_that_of_the_process_that_wrote_it_whatever_its_name(public_pa
         victim, liar = Writing(VICTIM), Writing(VICTIM)
         try:
             for each in (victim, liar):
-                cores.client_came(_client(each.key, VICTIM))
+                cores.client_came(_client(each.key, VICTIM), OWN)
             victim.write(path / f"core.{victim.key.pid}")
             await until(lambda: len(heard) == 1)
             # Another container's process under the same user, with the victim's pid in the name.
@@ -238,7 +247,7 @@ def test_a_file_that_another_process_made_or_wrote_to_is_nobody_s_word(public_pa
         cores = listening(path, heard)
         victim, stranger = Writing(VICTIM), Writing(VICTIM)
         try:
-            cores.client_came(_client(victim.key, VICTIM))
+            cores.client_came(_client(victim.key, VICTIM), OWN)
             stranger.write(path / "core.2")
             await until(lambda: refused(cores) == 1)
             # Made by the stranger, which may still hold it, and filled by the victim: neither's word.
@@ -268,7 +277,7 @@ def test_a_file_that_no_parser_expects_does_not_end_the_watch(public_path: Path)
         cores = listening(path, heard)
         stranger, victim = Writing(65534, bytes(spoilt)), Writing(VICTIM)
         try:
-            cores.client_came(_client(victim.key, VICTIM))
+            cores.client_came(_client(victim.key, VICTIM), OWN)
             stranger.write(path / "core.1")
             await until(lambda: refused(cores) == 1)
             victim.write(path / "core.2")
@@ -291,7 +300,7 @@ def test_a_file_that_was_there_long_before_is_nobody_s_word(public_path: Path, m
         cores = listening(public_path / "cores", heard)
         victim = Writing(VICTIM)
         try:
-            cores.client_came(_client(victim.key, VICTIM))
+            cores.client_came(_client(victim.key, VICTIM), OWN)
             victim.write(public_path / "cores" / "core.1")
             await until(lambda: refused(cores) == 1)
         finally:
@@ -310,8 +319,8 @@ def test_without_fanotify_a_file_counts_under_its_pid_and_from_its_user_and_is_n
     async def story() -> None:
         before = len(os.listdir("/proc/self/fd"))
         cores = listening(path, heard, identify=False)
-        cores.client_came(_client(own, os.geteuid()))
-        cores.client_came(_client(others, os.geteuid() + 1))
+        cores.client_came(_client(own, os.geteuid()), OWN)
+        cores.client_came(_client(others, os.geteuid() + 1), OWN)
         outside = tmp_path / "outside"
         outside.write_bytes(DUMP)
         (path / "core.99").symlink_to(outside)
@@ -343,7 +352,7 @@ def test_thousands_of_files_and_sparse_ones_cost_a_user_its_share_alone(public_p
             before = len(os.listdir("/proc/self/fd"))
             most = before
             for each in (flood, victim):
-                cores.client_came(_client(each.key, 65534 if each is flood else VICTIM))
+                cores.client_came(_client(each.key, 65534 if each is flood else VICTIM), OWN)
             for number in range(600):
                 flood.write(path / f"core.{number + 1}")
                 most = max(most, len(os.listdir("/proc/self/fd")))

@@ -119,11 +119,11 @@ def test_the_end_of_a_client_lets_go_of_it_at_once_after_a_last_look() -> None:
         (queue,) = bench.driver.live(FATAL_FAULT)
         queue.put(FATAL_FAULT, at=5)
         process.ends()
-        bench.sensor.client_ended(process.key)
+        bench.sensor.unwatch(process.key)
         assert bench.faults() == [(process.key, 5)]
         await until(lambda: not bench.driver.live())
         assert bench.sensor.attachments() == []
-        bench.sensor.client_ended(process.key)
+        bench.sensor.unwatch(process.key)
 
     scenario(body)
 
@@ -134,7 +134,7 @@ def test_a_client_that_dies_before_it_is_found_is_looked_for_no_more() -> None:
         await bench.came(process.handle)
         process.ends()
         await until(lambda: "it ended before" in bench.reason(process.key))
-        bench.sensor.client_ended(process.key)
+        bench.sensor.unwatch(process.key)
 
     scenario(body)
 
@@ -152,7 +152,7 @@ def test_an_inherited_address_space_is_its_openers(child_first: bool) -> None:
             (queue,) = bench.driver.live(FATAL_FAULT)
             queue.put(FATAL_FAULT, at=3)
             await until(lambda: bench.faults() == [(process.key, 3)])
-            bench.sensor.client_ended(child.key)
+            bench.sensor.unwatch(child.key)
             assert bench.attached() == [process.key]
 
     scenario(body)
@@ -312,7 +312,7 @@ def test_a_long_teardown_in_the_kernel_holds_nobody_up(monkeypatch: pytest.Monke
     async def body(bench: Bench) -> None:
         one, two = bench.process(OPEN_SPACE), bench.process(OPEN_SPACE)
         await bench.came(one.handle)
-        bench.sensor.client_ended(one.key)
+        bench.sensor.unwatch(one.key)
         await bench.came(two.handle)
         bench.driver.live(FATAL_FAULT)[-1].put(FATAL_FAULT, at=9)
         await until(lambda: bench.faults() == [(two.key, 9)])

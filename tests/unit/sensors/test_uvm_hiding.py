@@ -36,7 +36,7 @@ def test_what_is_behind_thousands_of_other_files_is_found() -> None:
             f"files = [os.open('/dev/null', 0) for _ in range({count})]",
             OPEN_SPACE,
         )
-        bench.sensor.client_came(process.handle)
+        bench.sensor.watch(process.handle)
         await until(lambda: bench.attached() == [process.key])
         bench.driver.live(FATAL_FAULT)[0].put(FATAL_FAULT, at=4)
         await until(lambda: bench.faults() == [(process.key, 4)])
@@ -208,7 +208,7 @@ def test_files_that_are_exchanged_under_the_look_cost_a_few_closes_and_no_thread
     async def body(bench: Bench) -> None:
         processes = [bench.process(OPEN_SPACE) for _ in range(clients)]
         for process in processes:
-            bench.sensor.client_came(process.handle, 1000)
+            bench.sensor.watch(process.handle, 1000)
         await until(lambda: len(bench.told) == clients)
         assert all("it exchanges" in told.reason for told in bench.told)
         assert traps() == clients * each
@@ -242,10 +242,10 @@ def scenario_with_traps(body: Callable[[Bench], Awaitable[None]]) -> None:
 def test_a_client_that_ends_while_it_is_asked_about_is_no_ones_delay() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE)
-        bench.sensor.client_came(process.handle)
+        bench.sensor.watch(process.handle)
         asked = asyncio.create_task(bench.sensor.unwatchable(process.handle))
         await asyncio.sleep(0)
-        bench.sensor.client_ended(process.key)
+        bench.sensor.unwatch(process.key)
         assert await asked == ""
         assert await bench.sensor.unwatchable(process.handle) == ""
         assert bench.sensor.attachments() == []

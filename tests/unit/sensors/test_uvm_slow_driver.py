@@ -65,7 +65,7 @@ def test_one_client_that_the_driver_holds_up_holds_up_no_other() -> None:
         driver = gated(bench)
         slow = bench.process(OPEN_SPACE)
         with driver.closed():
-            bench.sensor.client_came(slow.handle)
+            bench.sensor.watch(slow.handle)
             await until(lambda: driver.waiting)
             driver._armed = False
             other = bench.process(OPEN_SPACE)
@@ -85,12 +85,12 @@ def test_when_every_thread_is_held_up_the_loop_goes_on_and_says_so(monkeypatch: 
         monkeypatch.setattr(uvm_client, "SLOW", 0.0)
         with driver.closed():
             for process in processes:
-                bench.sensor.client_came(process.handle)
+                bench.sensor.watch(process.handle)
             await until(lambda: driver.waiting == uvm._LOOKERS)
             assert bench.attached() == []
             assert all("held up a look" in bench.reason(process.key) for process in processes)
             assert f"{len(processes)} looks held up" in bench.sensor.state().detail
-            bench.sensor.client_ended(processes[-1].key)
+            bench.sensor.unwatch(processes[-1].key)
         await until(lambda: len(bench.attached()) == len(processes) - 1)
 
     scenario(body, driver=GatedDriver)
@@ -102,7 +102,7 @@ def test_a_user_whose_looks_are_held_up_holds_up_no_other_user() -> None:
         processes = [bench.process(OPEN_SPACE) for _ in range(uvm._LOOKERS + 2)]
         with driver.closed():
             for process in processes:
-                bench.sensor.client_came(process.handle, 1000)
+                bench.sensor.watch(process.handle, 1000)
             await until(lambda: driver.waiting == uvm._LOOKERS_OF_A_USER)
             driver._armed = False
             other = bench.process(OPEN_SPACE)
@@ -119,9 +119,9 @@ def test_a_client_that_ends_while_it_is_attached_to_is_heard_and_let_go_of() -> 
         driver = gated(bench)
         process = bench.process(OPEN_SPACE)
         with driver.closed():
-            bench.sensor.client_came(process.handle)
+            bench.sensor.watch(process.handle)
             await until(lambda: driver.waiting)
-            bench.sensor.client_ended(process.key)
+            bench.sensor.unwatch(process.key)
             driver.queues[-1].put(FATAL_FAULT, at=11)
         await until(lambda: bench.faults() == [(process.key, 11)])
         await until(lambda: not driver.live())
@@ -135,10 +135,10 @@ def test_a_client_that_comes_again_while_it_is_looked_at_is_looked_at_again() ->
         driver = gated(bench)
         process = bench.process(OPEN_SPACE)
         with driver.closed():
-            bench.sensor.client_came(process.handle)
+            bench.sensor.watch(process.handle)
             await until(lambda: driver.waiting)
             process.does("space2 = os.open('/dev/full', os.O_RDWR | os.O_APPEND)")
-            bench.sensor.client_came(process.handle)
+            bench.sensor.watch(process.handle)
         await until(lambda: len(driver.live(FATAL_FAULT)) == 2)
 
     scenario(body, driver=GatedDriver)
@@ -153,7 +153,7 @@ def test_two_looks_at_one_address_space_at_once_attach_once(child_first: bool) -
             handles = [child, process.handle] if child_first else [process.handle, child]
             with driver.closed():
                 for number, handle in enumerate(handles, start=1):
-                    bench.sensor.client_came(handle)
+                    bench.sensor.watch(handle)
                     await until(lambda number=number: driver.waiting == number)  # type: ignore[misc]
             await until(lambda: not any(bench.looking(handle.key) for handle in handles))
             assert bench.attached() == [process.key]
@@ -173,7 +173,7 @@ def test_closing_does_not_wait_for_a_driver_that_hangs(monkeypatch: pytest.Monke
         driver = gated(bench)
         process = bench.process(OPEN_SPACE)
         with driver.closed():
-            bench.sensor.client_came(process.handle)
+            bench.sensor.watch(process.handle)
             await until(lambda: driver.waiting)
             bench.sensor.close()
             assert driver.waiting == 1

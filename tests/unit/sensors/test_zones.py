@@ -63,8 +63,8 @@ def test_an_access_in_a_zone_is_told_with_its_place_once_and_one_in_ordinary_mem
         before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(seen.append)
         with client(TABLE % 0) as handle:
-            sensor.client_came(handle)
-            sensor.client_came(handle)
+            sensor.watch(handle)
+            sensor.watch(handle)
             sensor.fault(fault(handle, USER + 8))
             sensor.fault(fault(handle, START - 4096))
             await until(lambda: not sensor._clients[handle.key].looking)
@@ -72,7 +72,7 @@ def test_an_access_in_a_zone_is_told_with_its_place_once_and_one_in_ordinary_mem
             await until(lambda: seen)
             sensor.fault(fault(handle, USER + MEMORY + 32))
             await until(lambda: not sensor._clients[handle.key].looking)
-            sensor.client_ended(handle.key)
+            sensor.unwatch(handle.key)
             sensor.fault(fault(handle, USER + MEMORY + 64))
         sensor.close()
         sensor.close()
@@ -92,7 +92,7 @@ def test_each_table_of_a_client_is_looked_at() -> None:
         before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(seen.append)
         with client(TABLE % 0 + TABLE % NEXT) as handle:
-            sensor.client_came(handle)
+            sensor.watch(handle)
             for address in (USER + MEMORY, NEXT + USER + MEMORY + 4):
                 sensor.fault(fault(handle, address))
                 await until(lambda: not sensor._clients[handle.key].looking)
@@ -114,13 +114,13 @@ def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look
         sensor = ZoneSensor(lambda _: None)
         for program in ("", liar):
             with client(program) as handle:
-                sensor.client_came(handle)
+                sensor.watch(handle)
                 sensor.fault(fault(handle, USER + MEMORY + 16))
                 await until(lambda: not sensor._clients[handle.key].looking)
                 assert sensor._clients[handle.key].no_table_at > 0
                 sensor.fault(fault(handle, USER + MEMORY + 16))
                 assert not sensor._clients[handle.key].looking
-                sensor.client_ended(handle.key)
+                sensor.unwatch(handle.key)
         assert sensor.state().detail == "0 accesses in zones"
         sensor.close()
         # What is no table is closed by somebody who can be held up.
@@ -134,7 +134,7 @@ def test_a_fault_that_could_not_be_looked_at_for_want_of_a_descriptor_does_not_s
 
     async def story(handle: ProcessHandle) -> None:
         sensor = ZoneSensor(seen.append)
-        sensor.client_came(handle)
+        sensor.watch(handle)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:

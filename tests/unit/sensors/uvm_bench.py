@@ -82,12 +82,12 @@ class Bench:
 
     async def came(self, handle: ProcessHandle, uid: int = 0) -> None:
         """Tell the sensor, and wait until it has looked."""
-        self.sensor.client_came(handle, uid)
+        self.sensor.watch(handle, uid)
         await until(lambda: not self.looking(handle.key))
 
     async def unwatchable(self, handle: ProcessHandle, uid: int = 0) -> str:
         """Tell the sensor, and ask it."""
-        self.sensor.client_came(handle, uid)
+        self.sensor.watch(handle, uid)
         return await self.sensor.unwatchable(handle)
 
     def looking(self, key: ProcessKey) -> bool:

@@ -88,7 +88,7 @@ async def watch() -> dict[str, object]:
     culprit, *others = agents
     for agent in agents:
         evidence.append(came(agent))
-        uvm.client_came(agent.handle)
+        uvm.watch(agent.handle)
     facts["attached"] = await until(lambda: all(each.attached for each in uvm.attachments()))
     facts["well before"] = [agent.ask("own") for agent in agents]
 
@@ -115,7 +115,7 @@ async def watch() -> dict[str, object]:
     culprit.handle.signal(signal.SIGKILL)
     facts["ended"] = culprit.process.wait(DEADLINE_S)
     facts["well while held"] = [agent.ask("own") for agent in others]
-    uvm.client_ended(culprit.handle.key)
+    uvm.unwatch(culprit.handle.key)
     uvm.close()
     facts["well after"] = [agent.ask("own") for agent in others]
     facts["dead"] = others[0].ask("dead")

@@ -1,12 +1,13 @@
-"""Whose policy an incident is under, and with what it can be treated there."""
+"""Which domain's policy an incident is under, and the remedies that there are."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from mpsguard.config import RemedyName
-from mpsguard.daemon.domain import Domain
+import msgspec
+
+from mpsguard.config import Remedies, RemedyName
 from mpsguard.incident import Incident
-from mpsguard.incidents.remedy_executor import DomainRemedies
+from mpsguard.incidents.domain_view import DomainView
 from mpsguard.linux import procfs
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import Standing
@@ -14,8 +15,8 @@ from mpsguard.remedies.remedy import Remedy
 from mpsguard.remedies.terminate import Terminate
 
 
-def remedies_of(domain: Domain) -> Mapping[RemedyName, Remedy]:
-    """Every remedy there is, for one domain."""
+def remedies_of(domain: DomainView) -> Mapping[RemedyName, Remedy]:
+    """Return every remedy there is, for one domain."""
     remedies: Final[tuple[Remedy, ...]] = (Terminate(domain.lane_of, domain.settings.policy.command_deadline),)
     return {remedy.name: remedy for remedy in remedies}
 
@@ -23,7 +24,7 @@ def remedies_of(domain: Domain) -> Mapping[RemedyName, Remedy]:
 def domain_of(
     incident: Incident, of_client: Callable[[ProcessKey], str | None], of_lane: Callable[[str], str | None]
 ) -> str | None:
-    """The culprit's domain, else the lane's, else the one domain of the clients concerned."""
+    """Return the culprit's domain, else the lane's, else the one domain of the clients concerned."""
     if incident.culprit is not None and incident.culprit.process is not None:
         theirs = of_client(incident.culprit.process)
         if theirs is not None:
@@ -35,29 +36,38 @@ def domain_of(
     return domains.pop() if len(domains) == 1 else None
 
 
-class RemedyResolver:
-    """Looks into the domains of a guard; owns nothing."""
+class DomainRemedies(msgspec.Struct, frozen=True):
+    """The remedies of one domain."""
 
-    def __init__(self, domains: Mapping[str, Domain]) -> None:
+    domain: str
+    remedies: Remedies
+    """As configured."""
+    by_name: Mapping[RemedyName, Remedy]
+
+
+class RemedyResolver:
+    """Tells under which domain's policy an incident is. Looks into the domains of a guard; owns nothing."""
+
+    def __init__(self, domains: Mapping[str, DomainView]) -> None:
         self._domains = domains
-        self._treatments = {
+        self._remedies = {
             name: DomainRemedies(name, domain.settings.remedies, remedies_of(domain))
             for name, domain in domains.items()
         }
 
     def of(self, incident: Incident) -> DomainRemedies | None:
-        """That of the domain the incident belongs to; None where that is not known."""
-        name = domain_of(incident, self._with_client, self._with_lane)
-        return None if name is None else self._treatments[name]
+        """Return the remedies of the domain that the incident belongs to; None where that is not known."""
+        name = domain_of(incident, self._domain_with_client, self._domain_with_lane)
+        return None if name is None else self._remedies[name]
 
     def standing(self, process: ProcessKey) -> Standing:
-        """What is known of a process now."""
+        """Return what is known of a process now."""
         if not procfs.is_running(process):
             return Standing.ENDED
-        return Standing.STRANGER if self._with_client(process) is None else Standing.CLIENT
+        return Standing.STRANGER if self._domain_with_client(process) is None else Standing.CLIENT
 
-    def _with_client(self, process: ProcessKey) -> str | None:
+    def _domain_with_client(self, process: ProcessKey) -> str | None:
         return next((name for name, domain in self._domains.items() if domain.clients.get(process) is not None), None)
 
-    def _with_lane(self, lane: str) -> str | None:
+    def _domain_with_lane(self, lane: str) -> str | None:
         return next((name for name, domain in self._domains.items() if domain.lanes.named(lane) is not None), None)

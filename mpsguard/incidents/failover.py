@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from mpsguard.control_api.event_stream import EventStream
-from mpsguard.daemon.domain import Domain
-from mpsguard.daemon.switchover import Switchover
+from mpsguard.control_api.messages.switchover import Switchover
 from mpsguard.evidence import Evidence, UvmFault, Xid
+from mpsguard.incidents.domain_view import DomainView
 from mpsguard.lanes.lane import Lane
 from mpsguard.linux import nvidia_gpus
 from mpsguard.metrics.registry import Metrics
@@ -39,7 +39,7 @@ class _Leaving(msgspec.Struct, frozen=True):
 class Failover:
     """Watches the evidence for lanes that have sessions. All in one event loop."""
 
-    def __init__(self, domains: Mapping[str, Domain], events: EventStream, metrics: Metrics) -> None:
+    def __init__(self, domains: Mapping[str, DomainView], events: EventStream, metrics: Metrics) -> None:
         self._domains = [domain for domain in domains.values() if domain.lanes.spare is not None]
         self._events = events
         self._metrics = metrics
@@ -53,8 +53,8 @@ class Failover:
         """Begin, with the vault's sessions; before this, and without a vault, nothing is taken over."""
         self._vault = vault
 
-    def take(self, evidence: Evidence) -> "asyncio.Task[Switchover] | None":
-        """Act on an observation, if it is one of a lane that will not live; what is being done, if anything is."""
+    def act_on(self, evidence: Evidence) -> "asyncio.Task[Switchover] | None":
+        """Fail over if the evidence says that a lane will not live; return the switchover under way, if one is."""
         if self._vault is None or not self._domains:
             return None
         what = evidence.what
@@ -75,7 +75,7 @@ class Failover:
             self._tasks.add(task)
         return task
 
-    async def move(self, domain: Domain) -> Switchover:
+    async def move(self, domain: DomainView) -> Switchover:
         """Leave the active lane by an operator's wish: every session with a ready standby goes on there."""
         lane = domain.lanes.active.spec.name
         task = self._leave(domain, lane, "an operator said so", None)
@@ -85,7 +85,9 @@ class Failover:
         """Let what is under way finish: it takes no longer than the vault's keeper."""
         await self._tasks.settle()
 
-    def _leave(self, domain: Domain, name: str, why: str, sign: Evidence | None) -> "asyncio.Task[Switchover] | None":
+    def _leave(
+        self, domain: DomainView, name: str, why: str, sign: Evidence | None
+    ) -> "asyncio.Task[Switchover] | None":
         assert self._vault is not None
         places = {client.process: client.lane for client in domain.clients.all()}
         sessions = list(self._vault.stock.sessions.values())
@@ -112,7 +114,7 @@ class Failover:
                 self._vault.dismiss(key, token)
                 self._events.publish("standby_stranded", domain, session=str(key), lane=lane)
 
-    async def _promote(self, domain: Domain, leaving: "_Leaving") -> Switchover:
+    async def _promote(self, domain: DomainView, leaving: "_Leaving") -> Switchover:
         told = await asyncio.gather(*(self._promote_one(each) for each in leaving.taken))
         done = time.monotonic()
         name, to, why, sign = leaving.lane, leaving.to, leaving.why, leaving.sign
@@ -145,7 +147,7 @@ class Failover:
         failed = tuple(each.session for each in leaving.taken if each.session not in moved)
         return Switchover(name, to if moved else None, moved, (*leaving.left, *failed), unsaved)
 
-    def _save(self, domain: Domain) -> str | None:
+    def _save(self, domain: DomainView) -> str | None:
         """None, or why the next guard will not know where the work is. That stops no takeover."""
         try:
             domain.lanes.save()
@@ -168,7 +170,7 @@ class Failover:
     def _views(self) -> list[LaneView]:
         return [self._view(domain, lane) for domain in self._domains for lane in domain.lanes.all]
 
-    def _view(self, domain: Domain, lane: Lane) -> LaneView:
+    def _view(self, domain: DomainView, lane: Lane) -> LaneView:
         name = lane.spec.name
         return LaneView(
             name=name,
