@@ -1,61 +1,10 @@
 """`mpsguard-ctl clients`: who is on the GPU."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import click
-import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import age, show_table
-from mpsguard.control_api.handler import Handler
-from mpsguard.model import Client
-
-if TYPE_CHECKING:
-    from mpsguard.daemon.guard import Guard
-    from mpsguard.sensors.uvm_client import Attachment
-
-
-class Arguments(msgspec.Struct):
-    """Which clients."""
-
-    domain: str | None = None
-
-
-class Watch(msgspec.Struct, frozen=True):
-    """Whether a fault of a client would be seen in its own address space."""
-
-    pid: int
-    watched: bool
-    reason: str
-    """Why it is not; "" if it is."""
-    unwatchable: bool = False
-    """It has something that cannot be watched: not merely nothing yet."""
-
-
-class ClientList(msgspec.Struct, frozen=True):
-    """The clients alive, oldest first, and how each is watched, in the same order."""
-
-    clients: tuple[Client, ...]
-    watches: tuple[Watch, ...]
-
-
-async def serve(guard: Guard, arguments: Arguments) -> ClientList:
-    """The server half."""
-    domains = guard.domains.values() if arguments.domain is None else [guard.domain(arguments.domain)]
-    found = tuple(client for domain in domains for client in domain.clients.all())
-    attachments = guard.investigation.sensors.attachments() if guard.investigation else {}
-    return ClientList(found, tuple(_watch(client, attachments.get(client.process)) for client in found))
-
-
-def _watch(client: Client, attachment: Attachment | None) -> Watch:
-    if attachment is None:
-        return Watch(client.process.pid, False, "unknown to the uvm sensor")
-    return Watch(client.process.pid, attachment.attached, attachment.reason, attachment.unwatchable)
-
-
-HANDLER = Handler("clients", Arguments, serve)
+from mpsguard.control_api.messages.clients import Arguments, ClientList
 
 
 @click.command()

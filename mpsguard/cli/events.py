@@ -1,9 +1,6 @@
 """`mpsguard-ctl events`: what has happened, and with --follow what happens."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -11,29 +8,8 @@ import zmq
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.control_api import protocol
-from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.messages.events import Arguments, EventList
 from mpsguard.control_api.protocol import Event
-
-if TYPE_CHECKING:
-    from mpsguard.daemon.guard import Guard
-
-
-class Arguments(msgspec.Struct):
-    """None."""
-
-
-class EventList(msgspec.Struct, frozen=True):
-    """The last events, oldest first."""
-
-    events: tuple[Event, ...]
-
-
-async def serve(guard: Guard, _: Arguments) -> EventList:
-    """The server half."""
-    return EventList(tuple(guard.events.recent()))
-
-
-HANDLER = Handler("events", Arguments, serve)
 
 
 @click.command()

@@ -1,47 +1,12 @@
 """`mpsguard-ctl incidents`: what went wrong so far, a line each."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import click
-import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.protocol import RequestError
-from mpsguard.journal.records import IncidentSummary, JournalError
+from mpsguard.control_api.messages.incidents import Arguments, IncidentList
+from mpsguard.journal.records import IncidentSummary
 from mpsguard.report.report_model import clock
-
-if TYPE_CHECKING:
-    from mpsguard.daemon.guard import Guard
-
-
-class Arguments(msgspec.Struct):
-    """How many at most, and (UNIX seconds) since when."""
-
-    last: int = 20
-    since: float = 0.0
-
-
-class IncidentList(msgspec.Struct, frozen=True):
-    """The newest incidents, newest first."""
-
-    incidents: tuple[IncidentSummary, ...]
-
-
-async def serve(guard: Guard, arguments: Arguments) -> IncidentList:
-    """The server half."""
-    if not 1 <= arguments.last <= 1000:
-        raise RequestError("arguments", "1 to 1000 incidents can be listed")
-    try:
-        return IncidentList(tuple(await guard.journal.list(arguments.last, arguments.since)))
-    except JournalError as error:
-        raise RequestError("failed", str(error)) from None
-
-
-HANDLER: Handler[Guard, Arguments] = Handler("incidents", Arguments, serve)
 
 
 @click.command()

@@ -1,48 +1,11 @@
 """`mpsguard-ctl lifelines`: what is held of ended clients, and letting go of it."""
 
-from __future__ import annotations
-
-import time
-from typing import TYPE_CHECKING
-
 import click
-import msgspec
 
 from mpsguard.cli.session import Session, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.protocol import RequestError
+from mpsguard.control_api.messages.lifelines import Arguments, LifelineList
 from mpsguard.remedies.held_lifelines import Held
-
-if TYPE_CHECKING:
-    from mpsguard.daemon.guard import Guard
-
-
-class Arguments(msgspec.Struct):
-    """Whom to let go of, if anybody."""
-
-    release: int | None = None
-
-
-class LifelineList(msgspec.Struct, frozen=True):
-    """What is held, and when that was so."""
-
-    now: float
-    """CLOCK_MONOTONIC seconds, the clock of the times in it."""
-    lifelines: tuple[Held, ...]
-
-
-async def serve(guard: Guard, arguments: Arguments) -> LifelineList:
-    """The server half."""
-    if guard.investigation is None:
-        raise RequestError("busy", "the guard is still starting")
-    lifelines = guard.investigation.sensors.lifelines
-    if arguments.release is not None and not lifelines.release_pid(arguments.release, "an operator said so"):
-        raise RequestError("failed", f"no lifeline of process {arguments.release} is held")
-    return LifelineList(time.monotonic(), tuple(lifelines.held()))
-
-
-HANDLER = Handler("lifelines", Arguments, serve)
 
 
 def _at_most(held: Held) -> str:

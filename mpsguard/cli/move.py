@@ -1,39 +1,11 @@
 """`mpsguard-ctl move`: leave a lane on purpose, while it lives: its sessions go on at their standbys."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.messages.switchover import Switchover
-from mpsguard.control_api.protocol import RequestError
-
-if TYPE_CHECKING:
-    from mpsguard.daemon.guard import Guard
-
-
-class Arguments(msgspec.Struct):
-    """Which domain; None: the only one."""
-
-    domain: str | None = None
-
-
-async def serve(guard: Guard, arguments: Arguments) -> Switchover:
-    """The server half."""
-    domain = guard.domain(arguments.domain)
-    if domain.lanes.spare is None:
-        raise RequestError("failed", f"domain {domain.name!r} has one lane only (standby = true gives it another)")
-    if guard.vault is None:
-        raise RequestError("failed", "there is no vault, and so no session that could go on elsewhere")
-    return await guard.takeovers.move(domain.view)
-
-
-HANDLER = Handler("move", Arguments, serve)
+from mpsguard.control_api.messages.move import Arguments, Switchover
 
 
 @click.command()

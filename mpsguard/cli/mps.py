@@ -1,45 +1,13 @@
 """`mpsguard-ctl mps`: any command of the vendor's control daemon, through the guard's worker and its deadline."""
 
-from __future__ import annotations
-
 import re
 import sys
-from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.protocol import RequestError
-from mpsguard.lanes.command import Command, CommandFailedError, Reply
-from mpsguard.linux import procfs
-
-if TYPE_CHECKING:
-    from mpsguard.daemon.guard import Guard
-
-
-class Arguments(msgspec.Struct):
-    """One command line."""
-
-    line: str
-    domain: str | None = None
-
-
-async def serve(guard: Guard, arguments: Arguments) -> Reply:
-    """The server half."""
-    if not arguments.line.strip() or "\n" in arguments.line or "\0" in arguments.line or len(arguments.line) > 1024:
-        raise RequestError("arguments", "one command line of 1 to 1024 characters is needed")
-    domain = guard.domain(arguments.domain)
-    try:
-        reply = await domain.broker.command_lines.run(Command(arguments.line))
-    except CommandFailedError as error:
-        raise RequestError("failed", str(error)) from None
-    return Reply(tuple(procfs.printable(line) for line in reply.lines), reply.exit_status)
-
-
-HANDLER = Handler("mps", Arguments, serve)
-
+from mpsguard.control_api.messages.mps import Arguments
+from mpsguard.lanes.command import Reply
 
 _REFUSALS = re.compile(
     r"Unknown command |Invalid |Server (\d+ )?not found|A user id \(UID\) is required", re.IGNORECASE

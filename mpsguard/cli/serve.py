@@ -12,9 +12,9 @@ import structlog
 
 from mpsguard import config
 from mpsguard.cli.config_option import config_option
-from mpsguard.cli.handlers import HANDLERS
 from mpsguard.config import ConfigError
 from mpsguard.daemon import preflight
+from mpsguard.daemon.commands.table import HANDLERS
 from mpsguard.daemon.domain import launches
 from mpsguard.daemon.guard import Guard, StartError
 from mpsguard.processes import privileges

@@ -82,7 +82,7 @@ class Domain:
         self.name = settings.name
         self.settings = settings
         self.clients = ClientTable(self)
-        self._senses: SensorHub
+        self._sensors: SensorHub
         """There from `run` on, and nobody comes before."""
         self._metrics = metrics
         self._events = events
@@ -166,13 +166,13 @@ class Domain:
         for entrance in self.entrances:
             entrance.directory.close()
 
-    async def run(self, senses: SensorHub) -> None:
+    async def run(self, sensors: SensorHub) -> None:
         """Serve until cancelled, or until a lane was told to quit; then the public directories are given back.
 
-        ``senses`` are told of what happens here.
+        ``sensors`` are told of what happens here.
         """
-        self._senses = senses
-        sentinels = [self._post_sentinel(lane, senses) for lane in self.lanes.all] if self.settings.sentinel else []
+        self._sensors = sensors
+        sentinels = [self._post_sentinel(lane, sensors) for lane in self.lanes.all] if self.settings.sentinel else []
         for entrance in self.entrances:
             entrance.broker.listen(entrance.directory.sockets)
         looking = [asyncio.create_task(each.run()) for each in self._reconciliations.values()]
@@ -204,15 +204,15 @@ class Domain:
         with suppress(CommandFailedError):
             await lane.ask_for(Command("quit"), None)
 
-    def _post_sentinel(self, lane: Lane, senses: SensorHub) -> asyncio.Task[None]:
+    def _post_sentinel(self, lane: Lane, sensors: SensorHub) -> asyncio.Task[None]:
         name = lane.spec.name
         sentinel = self._sentinels[name] = LaneSentinel(
             lane,
             lambda: sum(client.lane == name for client in self.clients.all()),
-            senses.sentinel_dumped,
+            sensors.sentinel_dumped,
             lambda kind, data: self._events.publish(kind, self.name, lane=name, **data),
         )
-        senses.sentinel_stands(name, sentinel.state)
+        sensors.sentinel_stands(name, sentinel.state)
         return asyncio.create_task(sentinel.run(), name=f"sentinel {name}")
 
     def _population_changed(self) -> None:
@@ -226,9 +226,9 @@ class Domain:
         if kind == "command_timeout":
             self._metrics.command_timeouts.labels(self.name, name).inc()
         if kind in ("lane_adopted", "lane_started"):
-            self._senses.lane_began(lane.report)
+            self._sensors.lane_began(lane.report)
         elif kind == "lane_state":
-            self._senses.lane_changed(lane.report)
+            self._sensors.lane_changed(lane.report)
         if name in self._sentinels:
             self._sentinels[name].look()
         if kind == "lane_settled" and data["adopted"]:
@@ -261,7 +261,7 @@ class Domain:
             handle = ProcessHandle.open(pid)
         except ProcessLookupError:
             return
-        if is_anothers(handle.key, (held.process for held in self._senses.lifelines.held())):
+        if is_anothers(handle.key, (held.process for held in self._sensors.lifelines.held())):
             handle.close()
             return
         try:
@@ -289,7 +289,7 @@ class Domain:
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        self._senses.client_came(client, handle)
+        self._sensors.client_came(client, handle)
         self._population_changed()
         if client.unbrokered:
             self._metrics.unbrokered.labels(self.name).inc()
@@ -308,10 +308,10 @@ class Domain:
 
     def client_came_again(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
-        self._senses.client_came_again(client, handle)
+        self._sensors.client_came_again(client, handle)
 
     async def _unwatchable(self, handle: ProcessHandle) -> str:
-        return await self._senses.unwatchable(handle)
+        return await self._sensors.unwatchable(handle)
 
     def client_ended(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
@@ -319,7 +319,7 @@ class Domain:
         if client.lane in self._reconciliations:
             self._reconciliations[client.lane].client_ended(client.process.pid)
         servers = tuple(server.process.pid for server in lane.report.servers) if lane is not None else ()
-        self._senses.client_ended(client, handle, servers, self._hold_for)
+        self._sensors.client_ended(client, handle, servers, self._hold_for)
         self._population_changed()
         self._events.publish("client_ended", self.name, pid=client.process.pid, start_ticks=client.process.start_ticks)
 

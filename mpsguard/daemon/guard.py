@@ -80,13 +80,13 @@ class Guard:
         }
         self._views = {name: domain.view for name, domain in self.domains.items()}
         self._handlers = handlers
-        self.takeovers = Failover(self._views, self.events, self.metrics)
+        self.failover = Failover(self._views, self.events, self.metrics)
         self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
-        self.investigation: IncidentPipeline | None = None
+        self.pipeline: IncidentPipeline | None = None
         """There once the public directories are ours: no two guards write one journal."""
         self._executor: RemedyExecutor | None = None
-        """As `investigation`, whose verdicts it follows."""
+        """There once `pipeline` is, which drives it."""
 
     def _writer_died_early(self, death: EarlyDeath) -> None:
         self.events.publish(
@@ -105,9 +105,9 @@ class Guard:
     @property
     def journal(self) -> Journal:
         """Where incidents are kept; RequestError while there is none yet."""
-        if self.investigation is None:
+        if self.pipeline is None:
             raise RequestError("busy", "the guard is still starting")
-        return self.investigation.journal
+        return self.pipeline.journal
 
     def domain(self, name: str | None) -> Domain:
         """The domain of that name, or the only one; RequestError if there is none such or more than one."""
@@ -133,12 +133,12 @@ class Guard:
         try:
             self._open(api, given)
             await self._open_vault(parcels)
-            investigation = self.investigation
-            assert investigation is not None
-            held = investigation.sensors.lifelines
+            pipeline = self.pipeline
+            assert pipeline is not None
+            held = pipeline.sensors.lifelines
             held.adopt(kept, max(domain.lifelines.crash_hold for domain in self.config.domain))
             domains = [
-                asyncio.create_task(domain.run(investigation.sensors), name=domain.name)
+                asyncio.create_task(domain.run(pipeline.sensors), name=domain.name)
                 for domain in self.domains.values()
             ]
             ends = [
@@ -158,14 +158,14 @@ class Guard:
             await api.close()
             if self._executor is not None:
                 await self._executor.close()
-            await self.takeovers.close()
+            await self.failover.close()
             if self.vault is not None:
                 await self.vault.close()
             for sock in parcels.values():
                 sock.close()
-            if self.investigation is not None:
-                await self.investigation.sensors.lifelines.drained()
-                await self.investigation.close()
+            if self.pipeline is not None:
+                await self.pipeline.sensors.lifelines.drained()
+                await self.pipeline.close()
             for domain in self.domains.values():
                 domain.close()
             for sock in given.values():
@@ -178,7 +178,7 @@ class Guard:
             for domain in self.domains.values():
                 domain.open(given)
                 _store(domain)
-            self.investigation = self._investigate()
+            self.pipeline = self._make_pipeline()
             api.open(self.config.guard.group)
             if self.config.guard.metrics_address is not None:
                 host, port = config.split_address(self.config.guard.metrics_address)
@@ -203,7 +203,7 @@ class Guard:
             await self.vault.open(parcels)
         except VaultStartError as error:
             raise StartError(str(error)) from None
-        self.takeovers.watch(self.vault.vault)
+        self.failover.watch(self.vault.vault)
         if self.vault.lost or self.vault.unreadable:
             self.events.publish("vault_incomplete", "", lost=self.vault.lost, unreadable=self.vault.unreadable)
 
@@ -214,7 +214,7 @@ class Guard:
         except LauncherEndedError as error:
             raise StartError(str(error)) from None
 
-    def _investigate(self) -> IncidentPipeline:
+    def _make_pipeline(self) -> IncidentPipeline:
         path = Path(self.config.guard.state_directory) / "journal.sqlite"
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         loop = asyncio.get_running_loop()
@@ -230,7 +230,7 @@ class Guard:
         return IncidentPipeline(
             journal,
             self._views,
-            self.takeovers,
+            self.failover,
             self._executor,
             events=self.events,
             metrics=self.metrics,

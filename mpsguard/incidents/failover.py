@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.control_api.event_stream import EventStream
-from mpsguard.control_api.messages.switchover import Switchover
+from mpsguard.control_api.messages.move import Switchover
 from mpsguard.evidence import Evidence, UvmFault, Xid
 from mpsguard.incidents.domain_view import DomainView
 from mpsguard.lanes.lane import Lane

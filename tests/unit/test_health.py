@@ -1,6 +1,6 @@
 """Health, from lanes and sensors."""
 
-from mpsguard.daemon.health import ESSENTIAL, Health, judge
+from mpsguard.control_api.health import ESSENTIAL, Health, judge
 from mpsguard.evidence import Source
 from mpsguard.model import LaneReport, LaneState
 

@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mpsguard.cli.clients import Watch
-from mpsguard.cli.status import SensorStatus
-from mpsguard.cli.terminate import Outcome as Terminated
-from mpsguard.cli.vault import LeaseView
+from mpsguard.control_api.messages.clients import Watch
+from mpsguard.control_api.messages.status import SensorStatus
+from mpsguard.control_api.messages.terminate import Outcome as Terminated
+from mpsguard.control_api.messages.vault import LeaseView
 from mpsguard.model import Client, LaneReport
 from mpsguard.remedies.held_lifelines import Held
 from mpsguard.vault.address import socket_path

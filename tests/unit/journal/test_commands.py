@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from mpsguard.cli import incident, incidents
 from mpsguard.cli.session import Session
 from mpsguard.control_api.server import Api
+from mpsguard.daemon.commands import incident as incident_command
+from mpsguard.daemon.commands import incidents as incidents_command
 from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import Bundle
 from tests.unit.report.examples import CASE, INCIDENT
@@ -50,7 +52,8 @@ def run() -> Iterator[Run]:
             journal = Journal.open(Path(directory) / "journal.db")
             journal.record_incident(INCIDENT, CASE.clients, id=CASE.id)
             handlers: dict[str, Any] = {
-                handler.name: handler for handler in (incidents.HANDLER, incident.HANDLER, incident.EXPORT_HANDLER)
+                handler.name: handler
+                for handler in (incidents_command.HANDLER, incident_command.HANDLER, incident_command.EXPORT_HANDLER)
             }
             api: Api[Any] = Api(Keeper(journal), handlers, directory)
             api.open(None)

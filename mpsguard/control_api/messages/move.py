@@ -1,8 +1,14 @@
-"""A planned move of a lane's sessions to another one, as it is told of."""
+"""Messages of the command ``move``."""
 
 import msgspec
 
 from mpsguard.vault.region import SessionKey
+
+
+class Arguments(msgspec.Struct):
+    """Which domain; None: the only one."""
+
+    domain: str | None = None
 
 
 class Switchover(msgspec.Struct, frozen=True):

@@ -1,10 +1,12 @@
-"""What the guard answers to: the server halves of all commands, and of what `mpsguard run` asks."""
+"""The commands of the control API, by name."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mpsguard.cli import (
+from mpsguard.control_api.handler import Handler
+from mpsguard.daemon.commands import (
     clients,
+    end_work,
     events,
     incident,
     incidents,
@@ -17,8 +19,6 @@ from mpsguard.cli import (
     terminate,
     vault,
 )
-from mpsguard.control_api.handler import Handler
-from mpsguard.daemon.commands import end_work
 from mpsguard.daemon.guard import Guard
 
 HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {

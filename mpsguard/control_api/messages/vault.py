@@ -1,0 +1,89 @@
+"""Messages of the command ``vault``."""
+
+import msgspec
+
+from mpsguard.vault.counters import Counters
+from mpsguard.vault.region import Layout, Role
+
+
+class Arguments(msgspec.Struct):
+    """None."""
+
+
+class ShowArguments(msgspec.Struct):
+    """Which session."""
+
+    uid: int
+    session: str
+
+
+class ReleaseArguments(msgspec.Struct):
+    """What; without a region the whole session."""
+
+    uid: int
+    session: str
+    region: str | None = None
+    force: bool = False
+
+
+class SessionSummary(msgspec.Struct, frozen=True):
+    """A session in a line. Sizes in bytes."""
+
+    uid: int
+    name: str
+    generation: int
+    writer: int | None
+    """Pid."""
+    readers: int
+    regions: int
+    chunks: int
+    size: int
+    keep: float | None
+    """Seconds it is kept once nobody holds a lease; None: for good."""
+
+
+class VaultList(msgspec.Struct, frozen=True):
+    """All sessions, and the vault's counters."""
+
+    sessions: tuple[SessionSummary, ...]
+    counters: Counters
+
+
+class LeaseView(msgspec.Struct, frozen=True):
+    """A lease, without its token."""
+
+    pid: int
+    uid: int
+    role: Role
+    regions: tuple[str, ...]
+    ready: bool
+    """Of a standby: whether it could go on at once."""
+
+
+class RegionView(msgspec.Struct, frozen=True):
+    """A region, without the application's own words."""
+
+    name: str
+    generation: int
+    layout: Layout
+    sealed: int
+    metadata_bytes: int
+    metadata_version: int
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """A session in full."""
+
+    summary: SessionSummary
+    leases: tuple[LeaseView, ...]
+    regions: tuple[RegionView, ...]
+    sequence: int
+    """How often its forward state was published; 0: never."""
+    state_bytes: int
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Done."""
+
+    session: str
+    region: str | None

@@ -1,0 +1,59 @@
+"""The server half of `mpsguard-ctl status`."""
+
+import mpsguard
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.health import judge
+from mpsguard.control_api.messages.status import Arguments, DomainStatus, SensorStatus, Status
+from mpsguard.daemon.guard import Guard
+
+
+async def serve(guard: Guard, _: Arguments) -> Status:
+    """The server half."""
+    domains = tuple(
+        [
+            DomainStatus(
+                name=domain.name,
+                pipe_directory=domain.settings.pipe_directory,
+                gpus=domain.settings.gpus,
+                multiuser=domain.settings.multiuser,
+                lane=await domain.lane.fresh(),
+                spare=await domain.lanes.spare.fresh() if domain.lanes.spare is not None else None,
+                clients=sum(client.lane == domain.lane.spec.name for client in domain.clients.all()),
+                parked=sum(entrance.broker.parking.count for entrance in domain.entrances),
+                sockets_held=domain.sockets_held,
+                impersonates=domain.broker.impersonates,
+            )
+            for domain in guard.domains.values()
+        ]
+    )
+    states = guard.pipeline.sensors.states() if guard.pipeline else ()
+    real = any(not domain.settings.simulated for domain in guard.domains.values())
+    lanes = [lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None]
+    judgement = judge(lanes, {name: state.detail for name, state in states if real and not state.present})
+    notes = [
+        f"{domain.name}: clients that connect while no guard runs get no MPS (no mpsguard.socket holds the sockets)"
+        for domain in domains
+        if not domain.sockets_held
+    ]
+    notes += [
+        f"{domain.name}: the guard has no privileges: only its own user's clients are served, under the guard's pid"
+        for domain in domains
+        if not domain.impersonates
+    ]
+    notes += [
+        f"{domain.name}: {count} clients came past the guard (mpsguard-ctl clients)"
+        for domain in guard.domains.values()
+        if (count := sum(client.unbrokered for client in domain.clients.all()))
+    ]
+    notes += [
+        f"{domain.name}: simulated: no GPU is behind it"
+        for domain in guard.domains.values()
+        if domain.settings.simulated
+    ]
+    sensors = tuple(SensorStatus(name, state.present, state.detail) for name, state in states)
+    return Status(
+        mpsguard.__version__, guard.started_at, judgement.health, judgement.problems, tuple(notes), domains, sensors
+    )
+
+
+HANDLER = Handler("status", Arguments, serve)

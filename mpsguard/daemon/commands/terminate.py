@@ -1,0 +1,86 @@
+"""The server half of `mpsguard-ctl terminate`."""
+
+import signal
+from collections.abc import Sequence
+
+from mpsguard.control_api.event_stream import EventStream
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.messages.terminate import MAX_WAIT, SIGNALS, Arguments, Outcome
+from mpsguard.control_api.protocol import RequestError
+from mpsguard.daemon.domain import Domain
+from mpsguard.daemon.guard import Guard
+from mpsguard.lanes.command import CommandFailedError
+from mpsguard.lanes.lane import Lane
+from mpsguard.linux.process import ProcessHandle
+from mpsguard.remedies import termination
+from mpsguard.remedies.termination import Plan, Termination, Work
+
+
+async def serve(guard: Guard, arguments: Arguments) -> Outcome:
+    """The server half: `terminate_client`, its answer awaited; never a signal to a client whose work goes on."""
+    if arguments.signal is not None and arguments.signal not in SIGNALS:
+        raise RequestError("arguments", f"signal {arguments.signal!r} is none of {', '.join(SIGNALS)}")
+    for name, value in (("grace", arguments.grace), ("answer_within", arguments.answer_within)):
+        if value is not None and not 0 <= value <= MAX_WAIT:
+            raise RequestError("arguments", f"{name}: {value:g} s is not from 0 to {MAX_WAIT:g} s")
+    if arguments.signal is None and (arguments.force or arguments.grace is not None):
+        raise RequestError("arguments", "force and grace say how to signal: they need a signal")
+    plan = Plan(
+        answer_within=arguments.answer_within,
+        first=signal.Signals[f"SIG{arguments.signal}"] if arguments.signal else None,
+        grace=arguments.grace,
+        force=arguments.force,
+    )
+    domains = list(guard.domains.values()) if arguments.domain is None else [guard.domain(arguments.domain)]
+    try:
+        # Held before the work ends: the signal must not reach a successor of the pid.
+        with ProcessHandle.open(arguments.pid) as client:
+            domain, lane = await _where(client, domains)
+            result = await termination.terminate(lane, client, plan)
+            _tell(guard.events, domain.name, result)
+            return _outcome(result)
+    except ProcessLookupError:
+        raise RequestError("failed", f"there is no process {arguments.pid}: it has ended, or never was") from None
+    except CommandFailedError as error:
+        raise RequestError("failed", str(error)) from None
+
+
+async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> tuple[Domain, Lane]:
+    """Whose client the process is: as the guard knows, or a server says. Nobody else is ever signalled."""
+    for domain in domains:
+        if domain.clients.get(client.key) is not None:
+            return domain, domain.lane_of(client.key)
+    for domain in domains:
+        for lane in domain.lanes.all:
+            if client.key.pid in await lane.clients() and client.alive():
+                return domain, lane
+    raise RequestError("failed", f"process {client.key.pid} is no client of any lane")
+
+
+def _tell(events: EventStream, domain: str, result: Termination) -> None:
+    events.publish(
+        "client_terminated" if result.end.work is Work.ENDED else "client_not_terminated",
+        domain,
+        pid=result.pid,
+        server=result.end.server,
+        answer=result.end.answer,
+        signals=list(result.signals),
+        ended=result.ended,
+    )
+
+
+def _outcome(result: Termination) -> Outcome:
+    end = result.end
+    return Outcome(
+        pid=result.pid,
+        server=end.server,
+        answer=end.answer,
+        terminated=end.work is Work.ENDED,
+        signalled=bool(result.signals),
+        work=end.work,
+        signals=result.signals,
+        ended=result.ended,
+    )
+
+
+HANDLER = Handler("terminate", Arguments, serve)
