@@ -9,7 +9,7 @@ from tests.gpu.core.programs import Work
 
 _HERE: Final = Path(__file__).resolve().parent
 _CLIENT: Final = _HERE / "simulated_client.py"
-_CONTROL: Final = _HERE.parent / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
+_CONTROL: Final = _HERE.parents[1] / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
 
 
 @dataclass(frozen=True)
