@@ -138,8 +138,7 @@ class Guard:
             held = pipeline.sensors.lifelines
             held.adopt(kept, max(domain.lifelines.crash_hold for domain in self.config.domain))
             domains = [
-                asyncio.create_task(domain.run(pipeline.sensors), name=domain.name)
-                for domain in self.domains.values()
+                asyncio.create_task(domain.run(pipeline.sensors), name=domain.name) for domain in self.domains.values()
             ]
             ends = [
                 asyncio.create_task(stop.wait()),
