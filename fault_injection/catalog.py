@@ -117,9 +117,9 @@ def markdown() -> str:
     lines = [
         "# Faults",
         "",
-        "Made by `python -m fault_injection.catalog > docs/faults.md` from `fault_injection/faults.toml`, which says",
-        "what each column means. Effects are those of **stock MPS** with driver 580.159.04 on an H200; a row marked",
-        "with * is what is expected and was not seen yet. `scripts/gpu-suite triage` injects every one and checks it.",
+        "Made by `python -m fault_injection.catalog > docs/reference/faults.md` from `fault_injection/faults.toml`,",
+        "which says what each column means. Effects are those of **stock MPS** with driver 580.159.04 on an H200; a",
+        "row marked with * is expected and was not seen yet. `scripts/gpu-suite triage` injects each and checks it.",
         "",
         "Every fault has a simulated twin, unless the last column says no.",
         "",

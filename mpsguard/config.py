@@ -91,7 +91,7 @@ _TERMINATE: Final = (Step("terminate"),)
 
 
 class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The remedies for each fault class (docs/policy.md). By default, a remedy that ends a process is only observed."""
+    """The remedies for each fault class (docs/guides/policy.md). By default, one that ends a process is only observed."""
 
     mmu: tuple[Step, ...] = _TERMINATE
     """Memory faults: Xid 31, and faults in the clients' UVM queues."""
@@ -123,13 +123,13 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     simulated: bool = False
     """The control daemon is a simulation, as in `make demo`: there is no GPU, and no sensor for one is needed."""
     standby: bool = False
-    """Run a second lane, for standbys, behind ``standby`` in the pipe directory (docs/standby.md)."""
+    """Run a second lane, for standbys, behind ``standby`` in the pipe directory (docs/guides/standby.md)."""
     sentinel: bool = False
     """Keep an idle process of the guard on the lane while it has clients, which helps to name the culprit of an SM
-    fault. It takes the place of one client, and the memory of a context on each GPU (docs/sm-faults.md)."""
+    fault. It takes the place of one client, and the memory of a context on each GPU (docs/guides/sm-faults.md)."""
     unwatched: Literal["serve", "refuse"] = "serve"
-    """What happens to a client that cannot be watched (docs/security.md): its faults would not be seen, and its end may
-    harm others. With ``refuse`` its next connection is refused, so that it gets no context; it is not ended."""
+    """What happens to a client that cannot be watched (docs/concepts/security.md): its faults would not be seen, and
+    its end may harm others. With ``refuse`` its next connection is refused, so that it gets no context; it is not ended."""
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
     lifelines: Lifelines = Lifelines()
@@ -146,7 +146,7 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_directory: str = "/var/log/mpsguard"
     """The lanes' control.log and server.log, a directory for each lane."""
     core_directory: str | None = None
-    """Where clients write their GPU core dumps, if they opt in, as ``core.PID`` (docs/sm-faults.md)."""
+    """Where clients write their GPU core dumps, if they opt in, as ``core.PID`` (docs/guides/sm-faults.md)."""
     group: str | None = None
     """Members may use the control API, besides root."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,6 +1,6 @@
 """The basic terms of mpsguard as frozen types; this module imports nothing of the project.
 
-docs/architecture.md explains the terms. Times are UNIX seconds (``time.time()``) unless stated otherwise.
+docs/concepts/architecture.md explains the terms. Times are UNIX seconds (``time.time()``) unless stated otherwise.
 """
 
 from enum import StrEnum

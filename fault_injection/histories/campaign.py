@@ -29,7 +29,7 @@ def _enforced(at_least: str) -> Remedies:
 
 
 POLICIES: Final = {at_least: _enforced(at_least) for at_least in ("proven", "likely")}
-"""Those that docs/policy.md calls safe."""
+"""Those that docs/guides/policy.md calls safe."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 # long: one world, with state that all its events share
 """A world in which things go wrong: lanes, clients, programs beside MPS, and all that the sensors say of it.
 
-Evidence follows what was measured under MPS (H200, driver 580.159.04; docs/architecture.md, docs/faults.md) and what a
-hostile process can add to it. The world knows which processes did wrong, which triage must find out.
+Evidence follows what was measured under MPS (H200, driver 580.159.04; docs/concepts/architecture.md,
+docs/reference/faults.md) and what a hostile process can add to it. The world knows which processes did wrong, which
+triage must find out.
 """
 
 import heapq

@@ -1,7 +1,7 @@
 """The words of the MPS handshake, protocol v2, as pure functions on bytes.
 
 Read off drivers 535.309.01 and 580.159.04 (system calls of the control daemon, of a client and of the command line;
-docs/handshake.md). The daemon speaks first; every word ends in NUL:
+docs/concepts/handshake.md). The daemon speaks first; every word ends in NUL:
 
     daemon  OUT?HELL
     peer    OUT?CRED  with SCM_CREDENTIALS, then int32: what the peer is

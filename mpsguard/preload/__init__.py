@@ -1,1 +1,1 @@
-"""The preload for unmodified programs: `libmpsguard.so`, and how to switch it on. See `docs/preload.md`."""
+"""The preload for unmodified programs: `libmpsguard.so`, and how to switch it on. See `docs/guides/preload.md`."""

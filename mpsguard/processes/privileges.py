@@ -14,7 +14,7 @@ from mpsguard.linux import privileges
 from mpsguard.linux.privileges import Capability, PrivilegesError
 
 KEPT: Final = frozenset(Capability)
-"""The capabilities that the guard keeps: all of `Capability`; docs/security.md has the reason for each."""
+"""The capabilities that the guard keeps: all of `Capability`; docs/concepts/security.md has the reason for each."""
 
 DENIED: Final = {
     "kernel modules": ("init_module", "finit_module", "delete_module"),
@@ -41,7 +41,7 @@ DENIED: Final = {
     "swap, quotas, accounting": ("swapon", "swapoff", "quotactl", "quotactl_fd", "acct"),
     "ports and files by handle": ("iopl", "ioperm", "open_by_handle_at"),
 }
-"""System calls that fail with EPERM, by group; docs/security.md has the reason for each."""
+"""System calls that fail with EPERM, by group; docs/concepts/security.md has the reason for each."""
 
 
 class Given(msgspec.Struct, frozen=True):

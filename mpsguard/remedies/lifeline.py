@@ -2,8 +2,8 @@
 
 A kernel that outlives its process' address space faults, and under MPS that ends all clients; if the address space is
 kept, the kernel ends by itself, unnoticed (H200, driver 580.159.04). The stock driver does not tell whether an ended
-client's work still runs (docs/lifelines.md lists what was tried). So the decision rests on how the process ended, and
-on whether the GPUs have been idle since, which proves that nothing runs.
+client's work still runs (docs/concepts/lifelines.md lists what was tried). So the decision rests on how the process
+ended, and on whether the GPUs have been idle since, which proves that nothing runs.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """The directory into which clients that opted in write their GPU core dumps.
 
-A client opts in by its environment (docs/sm-faults.md): ``CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1`` and
+A client opts in by its environment (docs/guides/sm-faults.md): ``CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1`` and
 ``CUDA_COREDUMP_FILE=DIRECTORY/core.%p``. Every user may write there, as in /tmp. A dump speaks for the client that
 wrote it, and fanotify tells which process that was: one that no other process has opened is verified. Without it a file
 counts for the client with the pid in its name, if it is of the client's user, and is not verified. All other files are

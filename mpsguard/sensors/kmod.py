@@ -1,4 +1,4 @@
-"""The ``kmod`` sensor: the patched nvidia-uvm module tells of a fault that it has contained (docs/kernel-module.md).
+"""The ``kmod`` sensor: faults that the patched nvidia-uvm module has contained (docs/guides/kernel-module.md).
 
 One uevent for each address space, at its first contained fault: of the module (``/module/nvidia_uvm``), with PID, VA,
 ACCESS, TYPE, ENGINE and GPU. The pid is that of the process that made the address space. That process may be gone, and

@@ -1,6 +1,7 @@
 """The Xid catalog: what each number means to the clients that share a GPU, with source and date.
 
-The data is ``xid_catalog.json`` beside this file, made by ``scripts/make-catalog``; ``docs/xids.md`` shows it.
+The data is ``xid_catalog.json`` beside this file, made by ``scripts/make-catalog``;
+``docs/reference/xids.md`` shows it.
 """
 
 from enum import StrEnum

@@ -1,7 +1,7 @@
 """Grounds: every kind of evidence that can name a culprit, the processes that could forge it, and its consequences.
 
 A verdict is never surer than its ground allows, and policy ends a process only on the grounds marked here.
-docs/policy.md shows this table; a test compares the two.
+docs/guides/policy.md shows this table; a test compares the two.
 
 A user (uid) is a tenant: a process that may trace another one, or write into its memory files, controls it. So forgery
 by a process of the same user is listed here, but counts as the user's own action.
@@ -142,7 +142,7 @@ def worth(ground: Ground | None) -> Worth | None:
 
 
 def table() -> str:
-    """Return the grounds as a Markdown table, for docs/policy.md."""
+    """Return the grounds as a Markdown table, for docs/guides/policy.md."""
     lines = [
         "| ground | what it is | sensor | could be forged by | at most | policy may act |",
         "| --- | --- | --- | --- | --- | --- |",

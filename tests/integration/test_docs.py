@@ -18,14 +18,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("name", ["survivor", "survivor_cuda"])
 def test_the_page_shows_the_programs_that_are_tested(name: str) -> None:
-    page = (ROOT / "docs" / "survive.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "survive.md").read_text(encoding="utf-8")
     program = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert f"```python\n{program}```" in page
 
 
 @pytest.mark.slow(seconds=15, reason="plays a page of the documentation")
 def test_the_page_without_a_gpu_leads_to_an_incident() -> None:
-    page = (ROOT / "docs" / "try-it.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "start" / "try-it.md").read_text(encoding="utf-8")
     blocks = [textwrap.dedent(block) for block in re.findall(r"^ *```sh\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)]
     with tempfile.TemporaryDirectory(prefix="try-") as directory:
         script = "set -eu\n" + "".join(blocks).replace("/tmp/try", directory).replace(

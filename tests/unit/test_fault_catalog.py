@@ -46,7 +46,7 @@ def test_every_fault_of_a_client_has_its_twin() -> None:
 
 
 def test_the_page_is_made_of_the_table() -> None:
-    assert (ROOT / "docs" / "faults.md").read_text(encoding="utf-8") == catalog.markdown()
+    assert (ROOT / "docs" / "reference" / "faults.md").read_text(encoding="utf-8") == catalog.markdown()
 
 
 def test_numbers_are_in_order() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from mpsguard import config
 from mpsguard.cli.ctl import COMMANDS
 from mpsguard.cli.session import Exit
@@ -37,19 +35,6 @@ def test_the_make_targets_named_are_there() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"^ +make ([a-z]+)", README, re.MULTILINE)) == {"demo", "test"}
     assert {"demo", "test"} <= targets
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/README.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text(encoding="utf-8"))
-    assert links
-    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
-
-
-def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    assert {page for page in pages if f"({page})" not in index} == set()
 
 
 def test_the_first_screen_has_the_two_commands_and_the_demo() -> None:

@@ -6,8 +6,8 @@
         weights = space.allocate(4 << 30)
         tensor = torch.as_tensor(weights, device="cuda")
 
-The preload library does the same for unmodified programs (docs/preload.md); here, each allocation can have its own
-sizes. The guard reads both in the same format. Importing this package needs no CUDA; creating a space needs
+The preload library does the same for unmodified programs (docs/guides/preload.md); here, each allocation can have its
+own sizes. The guard reads both in the same format. Importing this package needs no CUDA; creating a space needs
 cuda-bindings, which the extra `mpsguard[cuda]` installs.
 """
 

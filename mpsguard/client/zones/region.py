@@ -39,7 +39,7 @@ class ZonedRegion:
 
     @property
     def kind(self) -> Kind:
-        """The current kind of its zones. They are removed when the card runs short of memory (docs/preload.md)."""
+        """The current kind of its zones. They go when the card runs short of memory (docs/guides/preload.md)."""
         return self._space.kind_of(self._number)
 
     @property

@@ -27,8 +27,8 @@ class Kind(StrEnum):
 class Settings(msgspec.Struct, frozen=True):
     """Sizes in bytes; raises SettingsError for one that is not allowed.
 
-    The settings are those of the preload (docs/preload.md), with one difference: a zone has exactly the requested size,
-    or the region is refused.
+    The settings are those of the preload (docs/guides/preload.md), with one difference: a zone has exactly the
+    requested size, or the region is refused.
     """
 
     front: int = 16 * MIB

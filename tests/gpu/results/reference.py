@@ -1,4 +1,4 @@
-"""The reference pages of docs/: every configuration key from its type, every command from its own help."""
+"""Generate docs/reference: every configuration key from its type, every command from its help text."""
 
 import argparse
 import ast
@@ -18,7 +18,7 @@ from mpsguard import config
 from mpsguard.cli import ctl, guard
 from tests.gpu.results.schema import DIRECTORY
 
-DOCS: Final = DIRECTORY.parent
+REFERENCE: Final = DIRECTORY.parent / "reference"
 WIDTH: Final = 100
 CONFIGURATION_HEAD: Final = """\
 # Configuration
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def pages() -> dict[Path, str]:
     """Each page with the text that it should have."""
-    return {DOCS / "configuration.md": configuration(), DOCS / "commands.md": commands()}
+    return {REFERENCE / "configuration.md": configuration(), REFERENCE / "commands.md": commands()}
 
 
 def configuration() -> str:

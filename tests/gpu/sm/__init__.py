@@ -1,6 +1,6 @@
 """SM faults leave no name in the stock driver's log: what each way to find one is worth, and what it costs.
 
-`docs/sm-faults.md` says how each works; the numbers there are this suite's.
+`docs/guides/sm-faults.md` says how each works; the numbers there are this suite's.
 """
 
 from typing import Final

@@ -14,7 +14,7 @@ LIGHT: Final = {
     "CUDA_COREDUMP_GENERATION_FLAGS": "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,"
     "skip_local_memory,skip_constbank_memory",
 }
-"""What docs/sm-faults.md tells clients that opt in."""
+"""What docs/guides/sm-faults.md tells clients that opt in."""
 FULL: Final = {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"}
 
 

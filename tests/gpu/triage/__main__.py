@@ -81,7 +81,7 @@ def _faults(text: str) -> tuple[Fault, ...]:
     for word in text.split(","):
         found = [fault for fault in catalog.FAULTS if word in (fault.name, str(fault.number), fault.fault_class)]
         if not found:
-            raise argparse.ArgumentTypeError(f"no fault {word!r}; docs/faults.md lists them")
+            raise argparse.ArgumentTypeError(f"no fault {word!r}; docs/reference/faults.md lists them")
         chosen += [fault for fault in found if fault not in chosen]
     return tuple(chosen)
 

@@ -1,4 +1,4 @@
-"""The programs of docs/survive.md, under a real guard: killed, taken over, and both processes killed."""
+"""The programs of docs/guides/survive.md, under a real guard: killed, taken over, and both processes killed."""
 
 import itertools
 import json

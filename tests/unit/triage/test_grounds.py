@@ -7,7 +7,7 @@ import pytest
 from mpsguard.incident import Confidence, Ground
 from mpsguard.triage.grounds import GROUNDS, table
 
-POLICY = Path(__file__).parents[3] / "docs" / "policy.md"
+POLICY = Path(__file__).parents[3] / "docs" / "guides" / "policy.md"
 
 
 def test_every_ground_has_its_row_and_the_docs_show_it() -> None:
