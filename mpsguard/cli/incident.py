@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -13,6 +14,9 @@ from mpsguard.journal.records import Bundle, RecordedIncident
 from mpsguard.report import page, text
 from mpsguard.report.report_model import ReportModel, tell
 from mpsguard.triage import catalog
+
+_WIDEST: Final = 120
+"""Columns of a report on a terminal: longer lines are hard to read."""
 
 _STANDARD_OUTPUT = Path("-")
 
@@ -37,7 +41,7 @@ def show(session: Session, name: str) -> None:
     if session.as_json:
         session.print_json(record)
     else:
-        click.echo(text.render(_told(record)), nl=False)
+        click.echo(text.render(_told(record), min(session.console.width, _WIDEST)), nl=False)
 
 
 @incident.command()

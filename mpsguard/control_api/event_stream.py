@@ -1,5 +1,6 @@
-"""What happens, as a stream: each event is logged, kept for a while, and given to whoever listens."""
+"""The event stream: each event is logged, kept for a while, and given to every listener."""
 
+import heapq
 import itertools
 import time
 from collections import deque
@@ -11,7 +12,11 @@ import structlog
 from mpsguard.control_api.protocol import Event
 
 KEPT: Final = 1000
-"""Events remembered for who asks later."""
+"""Events that are kept to be asked for later, of clients and of all else apart."""
+
+_OF_CLIENTS: Final = ("client_", "connection_", "lifeline_", "parking_")
+"""How kinds of events begin that a user causes as often as it likes. They do not push out what befell lanes, incidents,
+remedies and sessions."""
 
 _GRAVE: Final = frozenset(
     {
@@ -36,7 +41,8 @@ class EventStream:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._recent: deque[Event] = deque(maxlen=KEPT)
+        self._of_clients: deque[Event] = deque(maxlen=KEPT)
+        self._others: deque[Event] = deque(maxlen=KEPT)
         self._listeners: list[Callable[[Event], None]] = []
         self._log = structlog.get_logger()
 
@@ -45,14 +51,14 @@ class EventStream:
         self._listeners.append(listener)
 
     def publish(self, kind: str, domain: str, **data: Any) -> None:
-        """Something happened."""
+        """Publish that something happened."""
         event = Event(next(self._numbers), time.time(), kind, domain, data)
-        self._recent.append(event)
+        (self._of_clients if kind.startswith(_OF_CLIENTS) else self._others).append(event)
         log = self._log.warning if kind in _GRAVE else self._log.info
         log(kind, domain=domain, seq=event.seq, **data)
         for listener in self._listeners:
             listener(event)
 
     def recent(self) -> list[Event]:
-        """The last events, oldest first."""
-        return list(self._recent)
+        """Return the last events, oldest first."""
+        return list(heapq.merge(self._of_clients, self._others, key=lambda event: event.seq))

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "counters.h"
-#include "hooks.h"
+#include "hook_table.h"
 #include "lookup.h"
 
 #if defined(__x86_64__)
@@ -48,8 +48,8 @@ static void *replacement(const mg_driver *d, const object *o, const char *name, 
     const int unbound = value >= o->low && value < o->high;
     if (strcmp(name, "dlsym") == 0)
         return unbound || same_object((const void *)value, (const void *)lookup_dlsym) ? (void *)dlsym : NULL;
-    if (unbound) return lookup_hook_named(name);
-    return d != NULL ? lookup_hook(d, name, (const void *)value) : NULL;
+    if (unbound) return hook_table_named(name);
+    return d != NULL ? hook_table_find(d, name, (const void *)value) : NULL;
 }
 
 static void set(const object *o, uintptr_t *slot, void *function) {

@@ -4,12 +4,14 @@
 #include "capture.h"
 #include "counters.h"
 #include "deepbind.h"
+#include "hook_table.h"
 #include "ipc.h"
 #include "lookup.h"
 #include "ordered.h"
 #include "placement.h"
 #include "pools.h"
 #include "region.h"
+#include "slab.h"
 
 const mg_driver *hooks_driver(void) {
     deepbind_catch_up();
@@ -215,7 +217,7 @@ static void context_is_gone(const mg_driver *d, mg_context context, mg_device de
     capture_end_all(p, context);
     ordered_forget(p, context, device);
     ipc_forget(p, d, context, device);
-    region_drop(p, d, context, device);
+    region_drop(p, d, context, device, slab_forget);
     if (context == NULL) pools_forget(p);
     --process_inside;
 }
@@ -259,13 +261,13 @@ EXPORTED mg_result cuGreenCtxCreate(void **context, void *description, mg_device
 EXPORTED mg_result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
     DRIVER_OR_FAIL(d, cuGetProcAddress);
     const mg_result result = d->cuGetProcAddress(symbol, function, version, flags);
-    if (result == MG_SUCCESS && symbol != NULL && function != NULL) *function = lookup_substitute(d, symbol, *function);
+    if (result == MG_SUCCESS && symbol != NULL && function != NULL) *function = hook_table_substitute(d, symbol, *function);
     return result;
 }
 
 EXPORTED mg_result cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status) {
     DRIVER_OR_FAIL(d, cuGetProcAddress_v2);
     const mg_result result = d->cuGetProcAddress_v2(symbol, function, version, flags, status);
-    if (result == MG_SUCCESS && symbol != NULL && function != NULL) *function = lookup_substitute(d, symbol, *function);
+    if (result == MG_SUCCESS && symbol != NULL && function != NULL) *function = hook_table_substitute(d, symbol, *function);
     return result;
 }

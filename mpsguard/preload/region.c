@@ -6,7 +6,6 @@
 
 #include "pools.h"
 #include "registry.h"
-#include "slab.h"
 
 #define MIB ((uint64_t)1 << 20)
 // Left to the program and the driver whatever is armed.
@@ -334,7 +333,8 @@ bool region_is_of(const region *r, mg_context context, mg_device device) {
     return context != NULL ? r->context == context : r->primary && r->device == device;
 }
 
-void region_drop(process *p, const mg_driver *d, mg_context context, mg_device device) {
+void region_drop(process *p, const mg_driver *d, mg_context context, mg_device device,
+                 void (*forget)(process *p, slab *s)) {
     region *list = NULL;
     trim_kept(p, d, 0);
     pthread_mutex_lock(&p->lock);
@@ -355,7 +355,7 @@ void region_drop(process *p, const mg_driver *d, mg_context context, mg_device d
     while (list != NULL) {
         region *const r = list;
         list = r->next;
-        if (r->slab != NULL) slab_forget(p, r->slab);
+        if (r->slab != NULL) forget(p, r->slab);
         r->slab = NULL;
         if (take_apart(p, d, r)) free(r);
         else region_defer(p, r, false);

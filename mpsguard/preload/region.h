@@ -5,34 +5,7 @@
 #pragma once
 
 #include "counters.h"
-#include "layout.h"
-#include "process.h"
-
-typedef struct slab slab;
-
-struct region {
-    mg_address start;
-    layout at;
-    mg_context context;
-    mg_device device;
-    bool primary;
-    bool reserved, mapped, held;  // what the driver still has of it: addresses, a mapping, a handle
-    mg_handle handle;
-    uint64_t front_armed, back_armed;  // 0 or the zone's length
-    uvm_before front_before, back_before;
-    mg_address user;
-    uint64_t size;
-    slab *slab;  // it is cut into small allocations
-    pool *pool;  // its memory counts there; NULL: it was not allocated in stream order
-    mg_pool pool_handle;  // as the program knows it
-    bool aside;  // freed in stream order, and not given back yet (waiting.h)
-    int shared;       // a descriptor of its memory for other processes (ipc.h), or -1
-    uint8_t key[16];  // by which they ask for it
-    bool sync;   // on the pending list: work that uses it may still run
-    int32_t slot;
-    uint32_t number;
-    region *next;  // on the pending or kept list
-};
+#include "region_record.h"
 
 // Makes a region for `size` bytes in the current context, of a pool or none, and enters it; `user` is its address then.
 // COUNTER_COUNT, or why it could not be made.
@@ -67,5 +40,7 @@ void region_drain(process *p, const mg_driver *d);
 // Whether it is of that context, or of the device's primary one (context NULL).
 bool region_is_of(const region *r, mg_context context, mg_device device);
 
-// Takes every region of a context apart that is no more, or of a device's primary context (context NULL).
-void region_drop(process *p, const mg_driver *d, mg_context context, mg_device device);
+// Takes every region of a context apart that is no more, or of a device's primary context (context NULL). `forget` is
+// called with the slab of each that is one.
+void region_drop(process *p, const mg_driver *d, mg_context context, mg_device device,
+                 void (*forget)(process *p, slab *s));

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "region.h"
+#include "region_record.h"
 
 // The number of regions that start at or below `address`.
 static size_t below(const process *p, mg_address address) {

@@ -2,7 +2,7 @@
 //
 // glibc looks at the return address to know who asks: RTLD_NEXT counts from the caller, and a file is looked for along
 // the caller's RUNPATH. So a call that is passed on must be a jump, which no C compiler promises. Each stub saves its
-// arguments, asks its C function (lookup.c), and then answers, or jumps on: 0 passes on, 1 answers NULL, else the answer.
+// arguments, asks its C function (interpose.c), and then answers, or jumps on: 0 passes on, 1 answers NULL, else the answer.
 
 #if defined(__CET__)
 #include <cet.h>
@@ -67,7 +67,7 @@
 .endm
 
     .text
-    stub dlsym lookup_on_dlsym lookup_dlsym
-    stub dlopen lookup_on_dlopen lookup_dlopen
+    stub dlsym interpose_dlsym lookup_dlsym
+    stub dlopen interpose_dlopen lookup_dlopen
 
     .section .note.GNU-stack, "", %progbits

@@ -12,7 +12,7 @@ _WHO = 40
 
 
 def render(story: ReportModel, width: int = 100) -> str:
-    """The whole story; paragraphs are folded at ``width``, the timeline's lines are not."""
+    """Return the whole report, folded between words at ``width`` columns."""
     return "\n".join(_lines(story, width)) + "\n"
 
 
@@ -23,17 +23,28 @@ def _lines(story: ReportModel, width: int) -> Iterator[str]:
     yield ""
     longest = max(len(name) for name, _ in story.facts)
     for name, value in (("incident", story.id), *story.facts):
-        yield f"{name:{longest}}  {value}"
+        yield from _folded(f"{name:{longest}}  ", value, width)
     yield ""
     yield f"{'MS':>12}  {'SEEN BY':11}   WHAT"
     for moment in story.moments:
         off = f" (±{moment.off:.3f} ms)" if moment.off else ""
         # A sensor's own word has its name in the column before already.
         who = "" if moment.track == moment.source else f"{moment.track[:_WHO]}: "
-        yield f"{moment.ms:12.3f}  {moment.source:11} {_MARKS[moment.role]} {who}{moment.text}{off}"
+        yield from _folded(
+            f"{moment.ms:12.3f}  {moment.source:11} {_MARKS[moment.role]} ", f"{who}{moment.text}{off}", width
+        )
     if story.left_out:
         yield f"{'':12}  ({story.left_out} pieces of evidence in between were too many to be kept)"
     yield ""
     yield "What to do"
     for step in story.steps:
-        yield from textwrap.wrap(step, width, break_on_hyphens=False, initial_indent="  - ", subsequent_indent="    ")
+        yield from _folded("  - ", step, width)
+
+
+def _folded(beginning: str, text: str, width: int) -> list[str]:
+    """Return the lines of ``text`` behind a ``beginning``, which no later line has anything below."""
+    below = " " * len(beginning)
+    folded = textwrap.wrap(
+        text, width, break_on_hyphens=False, break_long_words=False, initial_indent=beginning, subsequent_indent=below
+    )
+    return folded or [beginning.rstrip()]

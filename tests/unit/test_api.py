@@ -177,3 +177,17 @@ def test_events_are_numbered_kept_and_bounded() -> None:
     recent = stream.recent()
     assert [event.seq for event in recent] == list(range(501, 1501))
     assert heard == list(range(1, 1501))
+
+
+def test_events_of_clients_do_not_push_out_those_of_lanes() -> None:
+    stream = EventStream()
+    stream.publish("lane_down", "default")
+    for _ in range(1500):
+        stream.publish("client_connected", "default", uid=65534)
+        stream.publish("connection_refused", "default", uid=65534)
+    stream.publish("incident", "")
+    recent = stream.recent()
+    assert recent[0].kind == "lane_down"
+    assert recent[-1].kind == "incident"
+    assert len(recent) == 1002
+    assert [event.seq for event in recent] == sorted(event.seq for event in recent)

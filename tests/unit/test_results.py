@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.gpu.results import main, origin
 from tests.gpu.results.recorder import Recorder, peer
-from tests.gpu.results.schema import DIRECTORY, Result, ResultError, encode, load, load_all, newest
+from tests.gpu.results.schema import DIRECTORY, Result, ResultError, encode, load, load_all, newest, superseded
 from tests.gpu.results.table import NONE_YET, cells, figure, markdown, number, show
 
 ROW = {
@@ -138,6 +138,28 @@ def test_a_part_with_nothing_of_its_own_left_is_not_shown(tmp_path: Path) -> Non
     write(tmp_path, {**FILE, "date": "2026-01-01"}, "broker-20260101.json")
     write(tmp_path, {**FILE, "suite": "broker-all", "date": "2026-01-02"}, "broker-all-20260102.json")
     assert [result.suite for result in newest(load_all(tmp_path))] == ["broker-all"]
+
+
+def test_every_row_of_every_file_is_shown_or_marked_as_superseded(tmp_path: Path) -> None:
+    gone = {**ROW, "name": "no longer measured"}
+    write(tmp_path, {**FILE, "date": "2026-01-01", "rows": [ROW, gone]}, "broker-20260101.json")
+    write(tmp_path, {**FILE, "date": "2026-01-03"}, "broker-20260103.json")
+    part = {**FILE, "suite": "broker-part", "date": "2026-01-03", "rows": [{**ROW, "value": 1}]}
+    write(tmp_path, part, "broker-part-20260103.json")
+    every = load_all(tmp_path)
+    shown = [(result.file_name, row.name) for result in newest(every) for row in result.rows]
+    marked = [(each.of.file_name, each.row.name, each.by.file_name) for each in superseded(every)]
+    assert shown == [("broker-part-20260103.json", ROW["name"])]
+    assert marked == [
+        ("broker-20260101.json", ROW["name"], "broker-part-20260103.json"),
+        ("broker-20260101.json", "no longer measured", "broker-20260103.json"),
+        ("broker-20260103.json", ROW["name"], "broker-part-20260103.json"),
+    ]
+    text = markdown(newest(every), superseded(every))
+    assert "## Superseded" in text
+    assert (
+        "| no longer measured | 0 of 4 clients | 0 of 4 | yes | broker-20260101.json | broker-20260103.json |" in text
+    )
 
 
 def test_encode_and_load_are_inverse(tmp_path: Path) -> None:
@@ -292,7 +314,8 @@ def test_the_files_of_this_tree_are_in_order() -> None:
 
 def test_the_summary_shows_the_newest_results() -> None:
     summary = (DIRECTORY / main.SUMMARY).read_text(encoding="utf-8")
-    assert markdown(newest(load_all(DIRECTORY))) == summary, "run scripts/results --write-summary"
+    every = load_all(DIRECTORY)
+    assert markdown(newest(every), superseded(every)) == summary, "run scripts/results --write-summary"
 
 
 def test_no_results_is_said() -> None:

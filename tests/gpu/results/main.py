@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tests.gpu.results.schema import DIRECTORY, ResultError, load_all, newest
+from tests.gpu.results.schema import DIRECTORY, ResultError, load_all, newest, superseded
 from tests.gpu.results.table import markdown, show
 
 SUMMARY: Final = "SUMMARY.md"
@@ -17,15 +17,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Show the newest result of each suite. Exit status: 0 all rows hold, 1 one does not, 2 a file is not in order."""
     options = _parser().parse_args(arguments)
     try:
-        results = newest(load_all(options.directory))
+        every = load_all(options.directory)
+        results = newest(every)
         if options.write_summary:
-            (options.directory / SUMMARY).write_text(markdown(results), encoding="utf-8")
+            (options.directory / SUMMARY).write_text(markdown(results, superseded(every)), encoding="utf-8")
             return 0
     except ResultError as error:
         sys.stderr.write(f"results: {error}\n")
         return 2
     if options.markdown:
-        sys.stdout.write(markdown(results))
+        sys.stdout.write(markdown(results, superseded(every)))
     else:
         show(results, Console())
     return 0 if all(result.holds for result in results) else 1

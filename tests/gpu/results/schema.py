@@ -115,23 +115,53 @@ def load_all(directory: Path = DIRECTORY) -> list[Result]:
     return sorted(map(load, directory.glob("*.json")), key=lambda result: (result.suite, result.date))
 
 
-def newest(results: list[Result]) -> list[Result]:
-    """The newest of each suite, by suite, without the rows that another part of it has measured again since.
+class Superseded(msgspec.Struct, frozen=True):
+    """A row that was measured again since."""
 
-    A suite's parts are called after it: `isolation-preload` is of `isolation`.
+    row: Row
+    of: Result
+    by: Result
+
+
+def newest(results: list[Result]) -> list[Result]:
+    """Return the newest of each suite, by suite, without the rows that another part of it has measured again since.
+
+    A suite's parts are called after it: `isolation-preload` is of `isolation`. A part is measured for itself because
+    of the whole: of one day, it is the later one.
     """
-    latest = {result.suite: result for result in sorted(results, key=lambda each: (each.suite, each.date))}.values()
-    measured: dict[tuple[str, str], datetime.date] = {}
-    for result in latest:
-        for row in result.rows:
-            key = (_family(result), row.name)
-            measured[key] = max(result.date, measured.get(key, result.date))
+    last = _last(results)
     kept = []
-    for result in latest:
-        rows = tuple(row for row in result.rows if result.date == measured[_family(result), row.name])
+    for _, result in sorted(_latest(results).items()):
+        rows = tuple(row for row in result.rows if last[_family(result), row.name] is result)
         if rows:
             kept.append(msgspec.structs.replace(result, rows=rows))
     return kept
+
+
+def superseded(results: list[Result]) -> list[Superseded]:
+    """Return the rows that `newest` leaves out, oldest first: measured again, or of an older file of their suite."""
+    last, latest = _last(results), _latest(results)
+    found = []
+    for result in sorted(results, key=_age):
+        for row in result.rows:
+            by = last[_family(result), row.name]
+            by = latest[result.suite] if by is result else by
+            if by is not result:
+                found.append(Superseded(row, result, by))
+    return found
+
+
+def _latest(results: list[Result]) -> dict[str, Result]:
+    return {result.suite: result for result in sorted(results, key=_age)}
+
+
+def _last(results: list[Result]) -> dict[tuple[str, str], Result]:
+    """Return the newest result with each row, by the family of its suite and the row's name."""
+    return {(_family(result), row.name): result for result in sorted(results, key=_age) for row in result.rows}
+
+
+def _age(result: Result) -> tuple[datetime.date, bool, str]:
+    return result.date, result.suite != _family(result), result.suite
 
 
 def _family(result: Result) -> str:

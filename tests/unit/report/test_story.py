@@ -82,6 +82,18 @@ def test_nothing_of_a_strangers_reaches_the_terminal_as_a_command() -> None:
     assert "<script>" in told, HOSTILE
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_report_on_a_terminal_is_folded_between_words(width: int) -> None:
+    lines = text.render(tell(CASE), width).splitlines()
+    words = set(" ".join(lines).split())
+    unfolded = set(text.render(tell(CASE), 10_000).split())
+    assert words == unfolded
+    # A word that is longer than the line stays whole.
+    assert all(
+        len(line) <= width or len(line.split()) <= 1 or len(line.lstrip().split()[-1]) > width // 2 for line in lines
+    )
+
+
 def test_advice_on_an_xid_comes_before_the_advice_on_its_class() -> None:
     steps = tell(CASE, {31: "first this", 13: "not this"}).steps
     assert steps[0] == "Xid 31: first this"
