@@ -39,7 +39,7 @@ _CLOSING_DEADLINE: Final = 1.0
 
 
 class Session:
-    """A lease on a named session, valid while this object is open or, if the guard restarts, while the process lives.
+    """A lease on a named session, valid while this object is open (if the guard restarts, while the process lives).
 
     Safe for use by several threads; a forked child must open its own session. The guard may be restarted at any time:
     the lease remains valid, requests wait up to ``deadline`` seconds for the next guard, and `publish` and `state` keep

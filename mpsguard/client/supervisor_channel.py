@@ -184,7 +184,10 @@ class SupervisorChannel:
 
 
 def _may_be_channel(sock: socket.socket) -> bool:
-    """Return whether this could be a channel, which is one of a socket pair: a vault connection has a named peer."""
+    """Return whether this could be a channel.
+
+    A channel is one of a socket pair, without a name; a vault connection has a named peer.
+    """
     if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
         return False
     try:

@@ -55,7 +55,7 @@ class ChildProcess:
         """Do nothing: the user wants it to end, and no new process would be started anyway."""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the program's group, or only to the program if it has none; ignored once it was reaped."""
+        """Send a signal to the program's group, or to the program if it has none; ignored once it was reaped."""
         if self.exit_code is not None:
             return
         # It may run as another user by now (set-user-ID) and cannot be signalled then, as with any other wrapper.

@@ -139,7 +139,7 @@ class FailoverPair:
         self._apply(decision.Stop(128 + number))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all processes, to the standby first, so that it does not continue when the active one ends.
+        """Send a signal to all processes, to the standby first, so that it does not replace the active one.
 
         A superseded process gets none: it is being ended, and must not resume.
         """

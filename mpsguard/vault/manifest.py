@@ -44,7 +44,7 @@ class Manifest:
     @classmethod
     def create(cls) -> Self:
         """Create an empty manifest."""
-        return cls(memfd.create("mpsguard-ledger", state_buffer.size(CAPACITY), fixed=True), 0)
+        return cls(memfd.create("mpsguard-manifest", state_buffer.size(CAPACITY), fixed=True), 0)
 
     @classmethod
     def open(cls, fd: int) -> tuple[Self, Session | None]:

@@ -71,7 +71,7 @@ class SessionFds:
         The returned descriptor stays owned by this object.
         """
         self._close_spare()
-        fd = memfd.create("mpsguard-record", state_buffer.size(session.capacity), fixed=True)
+        fd = memfd.create("mpsguard-state", state_buffer.size(session.capacity), fixed=True)
         self._spare = (session.generation + 1, fd)
         return fd
 
@@ -146,7 +146,7 @@ class SessionFds:
 
 def new_buffer(session: Session) -> int:
     """Create a state buffer for the session's generation; the caller owns it. Raise OSError."""
-    fd = memfd.create("mpsguard-record", state_buffer.size(session.capacity), fixed=True)
+    fd = memfd.create("mpsguard-state", state_buffer.size(session.capacity), fixed=True)
     try:
         fill_buffer(fd, session)
     except BaseException:

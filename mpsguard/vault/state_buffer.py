@@ -121,7 +121,7 @@ def latest(read: Read, capacity: int) -> State | None:
 
 
 def _read_slot(read: Read, commit: int, slot: int, capacity: int) -> tuple[State | None, bool]:
-    """Return the state in a slot (None if it is not whole), and whether the writer may be changing the slot."""
+    """Return the state in a slot (None if not whole), and whether the writer may be changing the slot."""
     at = _HEADER_BYTES + slot * _stride(capacity)
     again, generation, word, _ = _SLOT.unpack(read(at, _SLOT.size))
     length = word & _LENGTH_MASK

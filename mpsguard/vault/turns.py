@@ -1,4 +1,4 @@
-"""Shares the vault's event loop between users: one request of a user at a time, and a limited share of the time."""
+"""Shares the vault's event loop between users: one request of each at a time, and limited processor time."""
 
 import asyncio
 import time

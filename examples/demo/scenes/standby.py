@@ -88,7 +88,7 @@ def _answer(reader: Reader, expected: int) -> Fact:
 SCENE: Final = Scene(
     "6 a standby takes over",
     "A token server streams an answer to a network client, and another program on its lane faults as in scene 2. Under "
-    "mpsguard run --standby 1 a second process of it waits on another lane, and goes on in the middle of the answer.",
+    "mpsguard run --standby 1 a second process of it waits on another lane, and continues in the middle of the answer.",
     stock,
     guarded,
     options=Options(standby=True, host_memory=True),

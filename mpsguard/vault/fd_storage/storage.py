@@ -55,7 +55,7 @@ class BundleName:
         """Parse a name; raise ValueError if it is not one of the vault's."""
         match = _NAME.match(name)
         if match is None:
-            raise ValueError(f"{name!r} is no parcel of a vault")
+            raise ValueError(f"{name!r} is not the name of a bundle of the vault")
         self.session = int(match["session"]) if match["session"] else None
         self.buffer = (int(match["of"]), int(match["generation"])) if match["of"] else None
         self.region = int(match["region"]) if match["region"] else None
