@@ -91,7 +91,7 @@ _TERMINATE: Final = (Step("terminate"),)
 
 
 class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The remedies for each fault class (docs/guides/policy.md). By default, one that ends a process is only observed."""
+    """The remedies for each fault class (docs/guides/policy.md). By default, those that end a process are observed."""
 
     mmu: tuple[Step, ...] = _TERMINATE
     """Memory faults: Xid 31, and faults in the clients' UVM queues."""
@@ -129,7 +129,7 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fault. It takes the place of one client, and the memory of a context on each GPU (docs/guides/sm-faults.md)."""
     unwatched: Literal["serve", "refuse"] = "serve"
     """What happens to a client that cannot be watched (docs/concepts/security.md): its faults would not be seen, and
-    its end may harm others. With ``refuse`` its next connection is refused, so that it gets no context; it is not ended."""
+    its end may harm others. With ``refuse`` its next connection is refused: it gets no context, and is not ended."""
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
     lifelines: Lifelines = Lifelines()

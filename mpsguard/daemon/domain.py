@@ -67,7 +67,7 @@ def _lanes(domain: config.Domain) -> int:
 
 
 class Domain:
-    """Owns everything of one domain but its lanes' processes, which belong to nobody and outlive it."""
+    """Owns everything of one domain but its lanes' processes, which outlive it."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Domain:
         self.settings = settings
         self.clients = ClientTable(self)
         self._sensors: SensorHub
-        """There from `run` on, and nobody comes before."""
+        """Set by `run`; no client comes before."""
         self._metrics = metrics
         self._events = events
         self._launcher = launcher
@@ -243,7 +243,7 @@ class Domain:
             self.settled.set()
 
     async def _adopt_clients(self, lane: Lane) -> None:
-        """Find the clients that came before this guard did: the control daemon lists them, /proc says who they are."""
+        """Find the clients that came before this guard did: the control daemon lists them, /proc describes them."""
         try:
             for pid in await lane.clients():
                 await self._adopt_client(lane, pid, adopted=True)

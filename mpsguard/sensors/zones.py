@@ -1,8 +1,8 @@
 """Zones: accesses outside an allocation that a zone absorbed, told from ordinary work in managed memory.
 
-A zone is managed memory (docs/guides/preload.md): an access there is a fault that the driver serves, and the `uvm` sensor
-sees it as one that is not fatal. Whether it was a zone, and of which region, the client's own table tells, a memory
-file that is copied out of it. The table is the client's word about itself and about no other process.
+A zone is managed memory (docs/guides/preload.md): an access there is a fault that the driver serves, and the `uvm`
+sensor sees it as one that is not fatal. Whether it was a zone, and of which region, the client's own table tells, a
+memory file that is copied out of it. The table is the client's word about itself and about no other process.
 """
 
 import asyncio
