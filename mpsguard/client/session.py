@@ -17,7 +17,7 @@ from mpsguard.client.forward_state import ForwardState, UnmappedError
 from mpsguard.client.kept_connections import tell_ready
 from mpsguard.client.region import Chunk, Region, RegionRequests
 from mpsguard.client.vault_connection import Answered, Connection, LostError, unexpected
-from mpsguard.linux.fd_closer import close_all
+from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault import wire
 from mpsguard.vault.address import DEFAULT_SOCKET, SOCKET_VARIABLE
 from mpsguard.vault.errors import (
