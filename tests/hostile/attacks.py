@@ -99,6 +99,33 @@ while True:
         sock.close()
     time.sleep(0.2)
 """,
+    "packets without end": """
+# Without a copy of each packet: the kernel is asked to send a thousand at once.
+class iovec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+class msghdr(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_void_p), ("namelen", ctypes.c_uint32), ("iov", ctypes.POINTER(iovec)),
+                ("iovlen", ctypes.c_size_t), ("control", ctypes.c_void_p), ("controllen", ctypes.c_size_t),
+                ("flags", ctypes.c_int)]
+class mmsghdr(ctypes.Structure):
+    _fields_ = [("header", msghdr), ("length", ctypes.c_uint)]
+word = ctypes.create_string_buffer(b"x")
+one = iovec(ctypes.addressof(word), 1)
+many = (mmsghdr * 1024)(*[mmsghdr(msghdr(iov=ctypes.pointer(one), iovlen=1), 0) for _ in range(1024)])
+libc = ctypes.CDLL(None)
+while True:
+    try:
+        sock, fds = client()
+    except OSError:
+        time.sleep(0.1)
+        continue
+    sock.setblocking(True)
+    while libc.sendmmsg(sock.fileno(), many, 1024, 0x4000) > 0:
+        pass
+    for fd in fds:
+        os.close(fd)
+    sock.close()
+""",
     "crashes": _CHILD
     + """
 def crash():
