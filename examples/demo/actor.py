@@ -7,7 +7,7 @@ from typing import Final
 
 from examples.demo.fact import fate
 from examples.demo.screen import Screen
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from tests.gpu.core.client import Client
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.events import DIED, Outcome

@@ -22,7 +22,7 @@ from fault_injection.takeover.keeping import Alone, Keeping
 from fault_injection.takeover.server import Server
 from fault_injection.takeover.traps import Point
 from mpsguard import client
-from mpsguard.linux import service_manager
+from mpsguard.linux.systemd import service_manager
 from mpsguard.supervisor.role import ROLE_VARIABLE
 
 SESSION: Final = "demo"

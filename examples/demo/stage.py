@@ -14,8 +14,8 @@ from examples.demo.ctl import Ctl
 from examples.demo.fact import Cell
 from examples.demo.machine import DemoPrograms
 from examples.demo.screen import Screen
-from mpsguard.linux import file_lock
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.files import file_lock
+from mpsguard.linux.processes.process import ProcessHandle
 from tests.gpu.core.bench import Bench, Target
 from tests.gpu.core.client import Clients
 from tests.gpu.core.ending import ended

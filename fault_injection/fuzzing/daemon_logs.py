@@ -11,7 +11,7 @@ from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.daemon_log import parse_line
 from mpsguard.evidence import Evidence, Source, Trust
 from mpsguard.lanes import server_log
-from mpsguard.linux.log_tail import LogTail
+from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.sensors.daemon_logs import LogReader
 
 _HEAD: Final = b"[2026-11-20 14:01:28.554 "

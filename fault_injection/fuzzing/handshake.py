@@ -17,9 +17,9 @@ from mpsguard.broker.handshake import Introduction, RefusedError, introduce
 from mpsguard.broker.relay import LaneGoneError, Relay
 from mpsguard.lanes import mps_protocol, settings
 from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
-from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import ForeignFdCloser
-from mpsguard.linux.packet_stream import PacketStream, StrangerStream
+from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
 from mpsguard.model import Credentials, LaneSettings
 
 GREETING: Final = b"OUTBHELL\0"

@@ -7,8 +7,8 @@ import msgspec
 
 from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.linux import procfs
-from mpsguard.linux.reserved_ranges import parse_maps
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.reserved_ranges import parse_maps
 
 _MAP: Final = (
     b"200000000-200200000 rw-s 00000000 00:05 1036                /dev/nvidiactl\n",

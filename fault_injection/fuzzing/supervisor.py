@@ -13,8 +13,8 @@ from fault_injection.fuzzing.mutation import (
     index,
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.linux import seqpacket
-from mpsguard.linux.io_fence import IoFence
+from mpsguard.linux.descriptors.io_fence import IoFence
+from mpsguard.linux.sockets import seqpacket
 from mpsguard.supervisor import wire
 from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
 

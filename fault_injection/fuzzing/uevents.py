@@ -11,8 +11,8 @@ from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.evidence import Evidence, Trust
-from mpsguard.linux import procfs
-from mpsguard.linux.uevents import Uevent, Uevents, parse
+from mpsguard.linux.nvidia.uevents import Uevent, Uevents, parse
+from mpsguard.linux.processes import procfs
 from mpsguard.sensors.kmod import KmodSensor
 
 _ALIVE: Final = procfs.process_key(1)

@@ -26,7 +26,7 @@ from fault_injection.takeover.traps import Effect, Point, Traps
 from mpsguard import client
 from mpsguard.client import tcp_progress
 from mpsguard.client.kept_connections import KeptConnections, SupersededError
-from mpsguard.linux import service_manager
+from mpsguard.linux.systemd import service_manager
 
 GATED_VARIABLE: Final = "MPSGUARD_SIMULATION_GATED"
 """Set if connections are to be used inside a gate alone."""

@@ -18,8 +18,8 @@ from fault_injection.takeover.clients import UnfaithfulError
 from fault_injection.takeover.schedule import Kill, Schedule
 from fault_injection.takeover.server import GATED_VARIABLE
 from fault_injection.takeover.traps import Point, Traps
-from mpsguard.linux import handover
-from mpsguard.linux.handover import Handover
+from mpsguard.linux.systemd import handover
+from mpsguard.linux.systemd.handover import Handover
 
 DEADLINE: Final = 60.0
 """Seconds that a run may take; none takes near that long."""

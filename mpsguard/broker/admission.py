@@ -4,8 +4,8 @@ import asyncio
 
 from mpsguard.broker import client_table
 from mpsguard.broker.client_table import ClientTable
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_reader import UNKNOWN, Told
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_reader import UNKNOWN, Told
 from mpsguard.model import Credentials
 
 

@@ -22,10 +22,10 @@ from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.burst_limit import BurstLimit
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import PeerKind
-from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import ForeignFdCloser
-from mpsguard.linux.packet_stream import PacketStream, StrangerStream
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Credentials, ProcessKey
 

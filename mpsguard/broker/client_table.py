@@ -7,10 +7,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mpsguard.linux import procfs
-from mpsguard.linux.exec_watch import ExecWatch
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_reader import LoopReader, Told
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.exec_watch import ExecWatch
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_reader import LoopReader, Told
 from mpsguard.model import Client, ProcessKey
 
 _GPUS: Final = "CUDA_VISIBLE_DEVICES"

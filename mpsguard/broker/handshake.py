@@ -7,8 +7,8 @@ import msgspec
 
 from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
-from mpsguard.linux.packet_stream import PacketStream
-from mpsguard.linux.seqpacket import Packet
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.model import Credentials
 
 _ADMITTED = (PeerKind.CLIENT, PeerKind.DEBUGGEE, PeerKind.UI)

@@ -9,7 +9,7 @@ from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
-from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.metrics.registry import Metrics
 from mpsguard.tasks import end_tasks
 

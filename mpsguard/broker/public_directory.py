@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.lanes.control_process import PID_FILE
-from mpsguard.linux import fd_closer, procfs, seqpacket
-from mpsguard.linux.file_lock import FileLock, LockHeldError
+from mpsguard.linux.descriptors import fd_closer
+from mpsguard.linux.files.file_lock import FileLock, LockHeldError
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.sockets import seqpacket
 
 _BACKLOG: Final = 4096
 """Connections in the kernel's queue; net.core.somaxconn caps it. Clients wait there while a guard restarts."""

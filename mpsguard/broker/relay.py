@@ -14,9 +14,9 @@ from typing import Final
 from mpsguard.broker.handshake import Introduction, RefusedError, checked, gone
 from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.mps_protocol import PeerKind
-from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.packet_stream import PacketStream
-from mpsguard.linux.seqpacket import Packet
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.model import Credentials
 from mpsguard.tasks import end_tasks
 

@@ -20,7 +20,7 @@ from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import ProtocolError
 from mpsguard.lanes.settings import Setting
-from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.sockets.packet_stream import PacketStream
 
 
 class UiSessions:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from mpsguard.lanes.command import CommandFailedError
 from mpsguard.lanes.lane import Lane
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 from mpsguard.model import LaneState, ProcessKey
 
 

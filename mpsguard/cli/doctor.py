@@ -14,8 +14,10 @@ from mpsguard import config
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.config import Config, ConfigError
 from mpsguard.control_api import protocol
-from mpsguard.linux import exec_watch, file_lock, privileges, seqpacket
-from mpsguard.linux.uvm_tools import ToolsDriver
+from mpsguard.linux.files import file_lock
+from mpsguard.linux.nvidia.uvm_tools import ToolsDriver
+from mpsguard.linux.processes import exec_watch, privileges
+from mpsguard.linux.sockets import seqpacket
 from mpsguard.sensors import kmod
 
 _STOCK_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108  # the vendor's own default pipe directory

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from mpsguard.linux import service_manager
+from mpsguard.linux.systemd import service_manager
 
 _LAST_PORT: Final = 65535
 

@@ -20,7 +20,7 @@ from mpsguard.cli.listening import Address
 from mpsguard.config import ConfigError
 from mpsguard.control_api import async_client
 from mpsguard.control_api.messages import end_work
-from mpsguard.linux import process_tree
+from mpsguard.linux.processes import process_tree
 from mpsguard.model import ProcessKey
 from mpsguard.supervisor.child_process import ChildProcess
 from mpsguard.supervisor.failover_pair import GRACE, SETTLE, FailoverPair, Plan

@@ -26,8 +26,8 @@ from contextlib import contextmanager, suppress
 from typing import Self
 
 from mpsguard.client.supervisor_channel import NotKeptError, SupervisorChannel, SupervisorGoneError
-from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.io_fence import GateShutError
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.descriptors.io_fence import GateShutError
 from mpsguard.supervisor import wire
 
 __all__ = ["KeptConnections", "NotKeptError", "SupersededError", "tell_ready"]

@@ -1,14 +1,12 @@
 """A region as an application holds it."""
 
 import os
+from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from mpsguard.vault.region import Layout
 from mpsguard.vault.region import Region as Description
-
-if TYPE_CHECKING:
-    from mpsguard.client.session import Session
 
 
 class Chunk(NamedTuple):
@@ -18,10 +16,26 @@ class Chunk(NamedTuple):
     size: int
 
 
+class RegionRequests(ABC):
+    """What a region asks of its session."""
+
+    @abstractmethod
+    def seal(self, name: str, chunks: tuple[int, ...] | None = None) -> Description:
+        """See `Region.seal`."""
+
+    @abstractmethod
+    def set_metadata(self, name: str, metadata: bytes, expected_version: int | None = None) -> Description:
+        """See `Region.set_metadata`."""
+
+    @abstractmethod
+    def forget(self, name: str) -> None:
+        """See `Region.close`."""
+
+
 class Region:
     """A region of a session; an opened region owns its descriptors until `close`."""
 
-    def __init__(self, session: "Session", description: Description, fds: tuple[int, ...], *, owned: bool) -> None:
+    def __init__(self, session: RegionRequests, description: Description, fds: tuple[int, ...], *, owned: bool) -> None:
         self._session = session
         self._description = description
         self._fds = fds

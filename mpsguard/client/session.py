@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from mpsguard.client.forward_state import ForwardState, UnmappedError
 from mpsguard.client.kept_connections import tell_ready
-from mpsguard.client.region import Chunk, Region
+from mpsguard.client.region import Chunk, Region, RegionRequests
 from mpsguard.client.vault_connection import Answered, Connection, LostError, unexpected
-from mpsguard.linux.fd_closer import close_all
+from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault import wire
 from mpsguard.vault.address import DEFAULT_SOCKET, SOCKET_VARIABLE
 from mpsguard.vault.errors import (
@@ -38,7 +38,7 @@ _CLOSING_DEADLINE: Final = 1.0
 """Seconds to wait for a restarting guard when only the lease is to be given back."""
 
 
-class Session:
+class Session(RegionRequests):
     """A lease on a named session, valid while this object is open (if the guard restarts, while the process lives).
 
     Safe for use by several threads; a forked child must open its own session. The guard may be restarted at any time:

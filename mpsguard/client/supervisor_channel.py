@@ -11,10 +11,10 @@ from typing import Final, Self
 
 import msgspec
 
-from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.io_fence import FencePass
-from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.descriptors.io_fence import FencePass
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
 from mpsguard.supervisor import wire
 
 DEADLINE: Final = 10.0

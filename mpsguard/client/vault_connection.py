@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
 from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError, from_code
 

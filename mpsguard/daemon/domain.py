@@ -25,8 +25,8 @@ from mpsguard.lanes.control_process import Launch, Launcher
 from mpsguard.lanes.lane import Lane, LaneSpec
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.settings_store import SettingsStore
-from mpsguard.linux import procfs
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.remedies import lifeline

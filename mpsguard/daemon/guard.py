@@ -30,7 +30,7 @@ from mpsguard.incidents.remedy_log import RemedyLog
 from mpsguard.incidents.remedy_resolver import RemedyResolver
 from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import JournalError
-from mpsguard.linux import service_manager
+from mpsguard.linux.systemd import service_manager
 from mpsguard.metrics.registry import Metrics
 from mpsguard.metrics.server import serve_metrics
 from mpsguard.metrics.vault_collector import VaultMetrics

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import fd_bundle, service_manager
-from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.file_lock import FileLock, LockHeldError
+from mpsguard.linux.descriptors import fd_bundle
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.files.file_lock import FileLock, LockHeldError
+from mpsguard.linux.systemd import service_manager
 from mpsguard.tasks import end_tasks
 from mpsguard.vault.address import socket_path
 from mpsguard.vault.early_deaths import EarlyDeath

@@ -13,7 +13,7 @@ from mpsguard.control_api.messages.move import Switchover
 from mpsguard.evidence import Evidence, UvmFault, Xid
 from mpsguard.incidents.domain_view import DomainView
 from mpsguard.lanes.lane import Lane
-from mpsguard.linux import nvidia_gpus
+from mpsguard.linux.nvidia import nvidia_gpus
 from mpsguard.metrics.registry import Metrics
 from mpsguard.remedies import takeover
 from mpsguard.remedies.takeover import LaneView, SessionFailover

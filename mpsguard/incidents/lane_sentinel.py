@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from mpsguard import sentinel
 from mpsguard.lanes.lane import Lane
-from mpsguard.linux import procfs
-from mpsguard.linux.inotify import FileWatch
+from mpsguard.linux.files.inotify import FileWatch
+from mpsguard.linux.processes import procfs
 from mpsguard.model import LaneState
 from mpsguard.sensors.state import SensorState
 

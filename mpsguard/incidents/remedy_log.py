@@ -6,7 +6,7 @@ import msgspec
 
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.journal.journal import Journal
-from mpsguard.linux.procfs import printable
+from mpsguard.linux.processes.procfs import printable
 from mpsguard.metrics.registry import Metrics
 from mpsguard.remedies.policy import Decision, Verdict
 from mpsguard.remedies.remedy import Outcome, RemedyCase

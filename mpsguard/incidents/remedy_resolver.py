@@ -8,7 +8,7 @@ import msgspec
 from mpsguard.config import Remedies, RemedyName
 from mpsguard.incident import Incident
 from mpsguard.incidents.domain_view import DomainView
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import Standing
 from mpsguard.remedies.remedy import Remedy

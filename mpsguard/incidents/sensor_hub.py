@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, Source, Trust
-from mpsguard.linux.log_tail import LogTail
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.files.log_tail import LogTail
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.remedies.held_lifelines import Lifelines
 from mpsguard.remedies.lifeline import Hold

@@ -15,9 +15,9 @@ import msgspec
 from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.command_queue import CommandQueue, QueueFullError
 from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
-from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.packet_stream import PacketStream
-from mpsguard.linux.seqpacket import Packet
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.model import Credentials
 
 _MAX_LINES: Final = 4096

@@ -15,8 +15,9 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import file_lock, procfs
-from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.files import file_lock
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.model import ProcessKey
 
 PID_FILE: Final = "nvidia-cuda-mps-control.pid"

@@ -21,8 +21,8 @@ from mpsguard.lanes.server_watch import ServerWatch
 from mpsguard.lanes.settings import Setting
 from mpsguard.lanes.settings_store import SettingsStore
 from mpsguard.lanes.single_flight import SingleFlight
-from mpsguard.linux.packet_stream import PacketStream
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
 
 _BUSY_POLL: Final = 0.05

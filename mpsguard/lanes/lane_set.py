@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.lanes.lane import Lane
-from mpsguard.linux import file_replacement
+from mpsguard.linux.files import file_replacement
 from mpsguard.model import LaneState, ProcessKey
 from mpsguard.tasks import end_tasks
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from mpsguard.lanes import server_log
 from mpsguard.lanes.servers import Ask, Servers
-from mpsguard.linux.inotify import FileWatch
-from mpsguard.linux.log_tail import LogTail
+from mpsguard.linux.files.inotify import FileWatch
+from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.model import Server
 
 _TRUSTED: Final = 1.0

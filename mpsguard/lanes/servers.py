@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from mpsguard.lanes.command import Reply
 from mpsguard.lanes.server_log import LogHint
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import Server
 
 _PID = re.compile(r"^\s*([1-9][0-9]{0,9})\s*$")

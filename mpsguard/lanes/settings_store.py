@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from mpsguard.linux import file_replacement
+from mpsguard.linux.files import file_replacement
 from mpsguard.model import LaneSettings
 
 

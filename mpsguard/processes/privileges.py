@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import privileges
-from mpsguard.linux.privileges import Capability, PrivilegesError
+from mpsguard.linux.processes import privileges
+from mpsguard.linux.processes.privileges import Capability, PrivilegesError
 
 KEPT: Final = frozenset(Capability)
 """The capabilities that the guard keeps: all of `Capability`; docs/concepts/security.md has the reason for each."""

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mpsguard.linux import service_manager
 from mpsguard.linux.side_threads import SideThreads
+from mpsguard.linux.systemd import service_manager
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import lifeline
 from mpsguard.remedies.lifeline import Hold

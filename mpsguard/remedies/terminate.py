@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mpsguard.config import RemedyName
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import termination
 from mpsguard.remedies.remedy import Done, Failed, NotNeeded, Outcome, RemedyCase

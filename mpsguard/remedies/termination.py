@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import msgspec
 
 from mpsguard.lanes.command import Command, CommandFailedError, Reply
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.procfs import printable
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.procfs import printable
 
 SEEN_WITHIN: Final = 1.0
 """Seconds to wait for the end of a process that gets one signal and no SIGKILL after it."""

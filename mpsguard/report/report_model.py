@@ -9,7 +9,7 @@ import msgspec
 from mpsguard.evidence import Evidence
 from mpsguard.incident import Incident
 from mpsguard.journal.records import RecordedIncident
-from mpsguard.linux.procfs import printable
+from mpsguard.linux.processes.procfs import printable
 from mpsguard.model import ProcessKey
 from mpsguard.report import messages
 from mpsguard.report.messages import Advice

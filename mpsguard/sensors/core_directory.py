@@ -22,10 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Self
 
-from mpsguard.linux import fanotify
-from mpsguard.linux.fanotify import DirectoryEvents, FileEvent
-from mpsguard.linux.inotify import DirectoryWatch
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.files import fanotify
+from mpsguard.linux.files.fanotify import DirectoryEvents, FileEvent
+from mpsguard.linux.files.inotify import DirectoryWatch
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors.gpu_core import DumpFile, GpuCore, NotACoreError, parse

@@ -29,8 +29,8 @@ from mpsguard.daemon_log import (
     parse_line,
 )
 from mpsguard.evidence import Evidence, ServerSays, Source, Trust
-from mpsguard.linux.inotify import FileWatch
-from mpsguard.linux.log_tail import LogTail
+from mpsguard.linux.files.inotify import FileWatch
+from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.sensors.state import SensorState
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Self
 import msgspec
 
 from mpsguard.evidence import Evidence, Lost, Observation, Source, Trust
-from mpsguard.linux.procfs import printable
+from mpsguard.linux.processes.procfs import printable
 from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 from mpsguard.sensors.xid_line import parse_xid_line

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from mpsguard.evidence import Evidence, FaultContained, Lost, Source, Trust
-from mpsguard.linux import procfs
-from mpsguard.linux.uevents import Uevent, Uevents
+from mpsguard.linux.nvidia.uevents import Uevent, Uevents
+from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Self
 
 from mpsguard.evidence import Evidence, ProcessEnded, Source, Trust
-from mpsguard.linux import procfs
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_exit import ExitWatch
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_exit import ExitWatch
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState

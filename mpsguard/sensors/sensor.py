@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, Self, TypeVar
 
 from mpsguard import sensors
 from mpsguard.evidence import Evidence
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors.gpu_core import GpuCore
 from mpsguard.sensors.state import SensorState

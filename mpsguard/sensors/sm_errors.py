@@ -18,9 +18,9 @@ from typing import ClassVar, Final, Self
 import msgspec
 
 from mpsguard.evidence import Evidence, OwnDump, SmError, Source, Trust, Xid
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_reader import ProcessReader
-from mpsguard.linux.reserved_ranges import ReservedRanges, reserved_ranges
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_reader import ProcessReader
+from mpsguard.linux.processes.reserved_ranges import ReservedRanges, reserved_ranges
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors.gpu_core import GpuCore, NotACoreError, exception_name, parse

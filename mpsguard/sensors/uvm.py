@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from mpsguard.evidence import Evidence
-from mpsguard.linux import foreign_fd
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.descriptors import foreign_fd
+from mpsguard.linux.nvidia.uvm_processors import PROC_GPUS, GpuAddresses
+from mpsguard.linux.nvidia.uvm_tools import ToolsDriver
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.side_threads import SharedThreads, SideThreads
-from mpsguard.linux.uvm_processors import PROC_GPUS, GpuAddresses
-from mpsguard.linux.uvm_tools import ToolsDriver
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors import uvm_client, uvm_schedule, uvm_shares
 from mpsguard.sensors.sensor import Sensor, SensorSetup, register

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import foreign_fd
-from mpsguard.linux.fd_closer import ForeignFdCloser
-from mpsguard.linux.uvm_processors import GpuAddresses
-from mpsguard.linux.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
+from mpsguard.linux.descriptors import foreign_fd
+from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
+from mpsguard.linux.nvidia.uvm_processors import GpuAddresses
+from mpsguard.linux.nvidia.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.uvm_space import WatchedSpace
 

@@ -10,10 +10,10 @@ from typing import Final, Self
 import msgspec
 
 from mpsguard.evidence import Evidence, Lost, Observation, Source, Trust, UvmFault
-from mpsguard.linux import foreign_fd
-from mpsguard.linux.uvm_events import Events, Fault
-from mpsguard.linux.uvm_processors import GpuAddresses, gpu_uuids, whole_gpu
-from mpsguard.linux.uvm_tools import ToolsDriver, Tracker, UvmStatusError
+from mpsguard.linux.descriptors import foreign_fd
+from mpsguard.linux.nvidia.uvm_events import Events, Fault
+from mpsguard.linux.nvidia.uvm_processors import GpuAddresses, gpu_uuids, whole_gpu
+from mpsguard.linux.nvidia.uvm_tools import ToolsDriver, Tracker, UvmStatusError
 from mpsguard.model import ProcessKey
 
 PAUSE: Final = 1.0

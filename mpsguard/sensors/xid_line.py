@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.evidence import Xid
-from mpsguard.linux.procfs import printable
+from mpsguard.linux.processes.procfs import printable
 
 _TEXT_LIMIT: Final = 400
 _PID_LIMIT: Final = 1 << 22

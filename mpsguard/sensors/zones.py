@@ -15,8 +15,8 @@ from functools import partial
 from typing import ClassVar, Final, Self
 
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
-from mpsguard.linux import fd_closer, foreign_fd
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.descriptors import fd_closer, foreign_fd
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import Client, ProcessKey
 from mpsguard.preload import zone_table

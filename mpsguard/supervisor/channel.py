@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import seqpacket
-from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
-from mpsguard.linux.socket_copy import socket_copy
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
+from mpsguard.linux.sockets.socket_copy import socket_copy
 from mpsguard.supervisor import wire
 
 _AT_ONCE: Final = 64

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
-from mpsguard.linux import process_tree
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes import process_tree
+from mpsguard.linux.processes.process import ProcessHandle
 
 _PYTHON_IGNORES: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores on its own; the program must not inherit that."""

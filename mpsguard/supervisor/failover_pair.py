@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import handover, process_tree
-from mpsguard.linux.handover import Handover
-from mpsguard.linux.io_fence import IoFence
+from mpsguard.linux.descriptors.io_fence import IoFence
+from mpsguard.linux.processes import process_tree
+from mpsguard.linux.systemd import handover
+from mpsguard.linux.systemd.handover import Handover
 from mpsguard.supervisor import decision, process_stop, wire
 from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
 from mpsguard.supervisor.child_process import ChildProcess, kill_descendants, reap_children

@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Final
 
 from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.linux import process_tree, procfs
-from mpsguard.linux.io_fence import IoFence
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.quiesce import Quiesce
+from mpsguard.linux.descriptors.io_fence import IoFence
+from mpsguard.linux.processes import process_tree, procfs
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.quiesce import Quiesce
 from mpsguard.model import ProcessKey
 from mpsguard.supervisor.child_process import ChildProcess
 from mpsguard.supervisor.supervisor import EndWork

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from mpsguard.control_api.async_client import NoAnswerError
 from mpsguard.control_api.messages.end_work import Outcome
-from mpsguard.linux import process_tree
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes import process_tree
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.termination import Work
 

@@ -7,13 +7,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mpsguard.linux import open_file, seqpacket
-from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.open_file import OpenFile
-from mpsguard.linux.packet_stream import PacketStream
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
-from mpsguard.linux.unread import UnreadFds
+from mpsguard.linux.descriptors import open_file
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.descriptors.open_file import OpenFile
+from mpsguard.linux.descriptors.unread import UnreadFds
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
 from mpsguard.model import Credentials
 from mpsguard.vault import frame as frames
 from mpsguard.vault import wire

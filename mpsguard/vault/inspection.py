@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from mpsguard.linux import open_file
-from mpsguard.linux.open_file import Kind, OpenFile
+from mpsguard.linux.descriptors import open_file
+from mpsguard.linux.descriptors.open_file import Kind, OpenFile
 from mpsguard.vault.errors import BadRequestError
 from mpsguard.vault.region import Layout
 

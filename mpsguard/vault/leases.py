@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.vault.region import Lease, SessionKey
 from mpsguard.vault.wire import Notice
 

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 import msgspec
 
-from mpsguard.linux import memfd
+from mpsguard.linux.descriptors import memfd
 from mpsguard.vault import state_buffer
 from mpsguard.vault.errors import QuotaError
 from mpsguard.vault.region import Session

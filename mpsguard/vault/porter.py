@@ -21,11 +21,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from mpsguard.linux import open_file, privileges, seqpacket
-from mpsguard.linux.open_file import Kind
-from mpsguard.linux.privileges import Capability, PrivilegesError
-from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
-from mpsguard.linux.unread import UnreadFds
+from mpsguard.linux.descriptors import open_file
+from mpsguard.linux.descriptors.open_file import Kind
+from mpsguard.linux.descriptors.unread import UnreadFds
+from mpsguard.linux.processes import privileges
+from mpsguard.linux.processes.privileges import Capability, PrivilegesError
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
 from mpsguard.model import Credentials
 from mpsguard.vault import frame as frames
 from mpsguard.vault.frame import Flag, Frame

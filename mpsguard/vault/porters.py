@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import mpsguard
-from mpsguard.linux import seqpacket
+from mpsguard.linux.sockets import seqpacket
 from mpsguard.model import Credentials
 from mpsguard.vault import porter
 

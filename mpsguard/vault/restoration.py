@@ -6,8 +6,8 @@ from collections.abc import Container, Mapping
 
 from msgspec.structs import replace
 
-from mpsguard.linux import fd_bundle
-from mpsguard.linux.fd_closer import close_all
+from mpsguard.linux.descriptors import fd_bundle
+from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault import state_buffer
 from mpsguard.vault.fd_storage.storage import BundleName, buffer_name, region_name, session_name
 from mpsguard.vault.manifest import Manifest, ManifestError

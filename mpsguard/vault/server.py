@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import of_strangers
-from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.descriptors.fd_closer import of_strangers
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.tasks import end_tasks
 from mpsguard.vault import wire
 from mpsguard.vault.conversation import Conversation

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self
 
-from mpsguard.linux import memfd
+from mpsguard.linux.descriptors import memfd
 from mpsguard.vault import state_buffer
 from mpsguard.vault.manifest import Manifest
 from mpsguard.vault.region import Carried, Session

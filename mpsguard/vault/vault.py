@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from mpsguard.linux import memfd
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.descriptors import memfd
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.tasks import TaskSet
 from mpsguard.vault import transitions
 from mpsguard.vault.counters import Counters, Tally, snapshot

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mpsguard.linux import seqpacket
+from mpsguard.linux.sockets import seqpacket
 from tests.hostile.attacker import attack
 from tests.integration.guarded import Guarded
 from tests.integration.peer import Peer

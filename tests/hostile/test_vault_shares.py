@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from mpsguard import client
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.unread import UNREAD_FDS_MOST
+from mpsguard.linux.descriptors.unread import UNREAD_FDS_MOST
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.vault import wire
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.region import Layout, Lease, Role, SessionKey

@@ -22,7 +22,7 @@ from mpsguard.client import Session
 from mpsguard.control_api import protocol
 from mpsguard.control_api.protocol import Reply
 from mpsguard.lanes.mps_protocol import ACKNOWLEDGEMENT, PeerKind, encode_kind
-from mpsguard.linux import seqpacket
+from mpsguard.linux.sockets import seqpacket
 from mpsguard.vault import wire
 from mpsguard.vault.region import Layout, Role
 from tests.integration.guarded import DEADLINE, Guarded, descriptors, no_more_descriptors

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mpsguard.linux import process_tree
+from mpsguard.linux.processes import process_tree
 from mpsguard.supervisor import process_stop
 from tests.integration.guarded import REPOSITORY, descriptors, no_more_descriptors, wait_for
 from tests.integration.running import NOWHERE, PYTHON, Running
@@ -27,7 +27,7 @@ PROGRAM = """
 import json, os, signal, socket, sys, time
 from mpsguard.client import tcp_progress
 from mpsguard.client.kept_connections import KeptConnections, tell_ready
-from mpsguard.linux import service_manager
+from mpsguard.linux.systemd import service_manager
 
 def tell(event, **more):
     line = {"event": event, "pid": os.getpid(), "role": os.environ["MPSGUARD_ROLE"], **more}

@@ -6,7 +6,7 @@ import pytest
 
 from mpsguard.lanes import server_log
 from mpsguard.lanes.server_log import LogHint
-from mpsguard.linux.log_tail import LogTail
+from mpsguard.linux.files.log_tail import LogTail
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ with attach(session, backend, "weights") as memory:     # maps it at the same ad
 
 from mpsguard.client.mapped.backend import AddressTakenError, Backend
 from mpsguard.client.mapped.host import HostBackend
-from mpsguard.client.mapped.memory import Memory, attach, create, open_or_create
-from mpsguard.client.mapped.view import View
+from mpsguard.client.mapped.memory import Memory, View, attach, create, open_or_create
 
 __all__ = ["AddressTakenError", "Backend", "HostBackend", "Memory", "View", "attach", "create", "open_or_create"]

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from mpsguard.client.mapped.backend import Held
-from mpsguard.linux import memfd
+from mpsguard.linux.descriptors import memfd
 
 _FIXED, _NORESERVE, _FIXED_NOREPLACE = 0x10, 0x4000, 0x100000
 """MAP_FIXED, MAP_NORESERVE and MAP_FIXED_NOREPLACE (Linux 4.17) of <asm-generic/mman.h>."""

@@ -15,7 +15,7 @@ from mpsguard.client.region import Chunk
 from mpsguard.client.session import Session
 from mpsguard.client.torch_regions import manifest
 from mpsguard.client.torch_regions.manifest import Manifest, ManifestError, Placed, Spec
-from mpsguard.linux import memfd
+from mpsguard.linux.descriptors import memfd
 
 SUFFIX = ".manifest"
 

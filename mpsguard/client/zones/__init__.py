@@ -13,9 +13,8 @@ cuda-bindings, which the extra `mpsguard[cuda]` installs.
 
 from mpsguard.client.zones.driver import Context, Driver
 from mpsguard.client.zones.errors import BudgetError, CudaError, NoZonesError, SettingsError, UvmError, ZoneError
-from mpsguard.client.zones.region import ZonedRegion
 from mpsguard.client.zones.settings import Kind, Settings
-from mpsguard.client.zones.space import ZoneSpace
+from mpsguard.client.zones.space import ZonedRegion, ZoneSpace
 from mpsguard.preload.zone_layout import LayoutError
 
 __all__ = [

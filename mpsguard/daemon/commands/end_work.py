@@ -13,8 +13,8 @@ from mpsguard.control_api.messages.end_work import Arguments, Ended, Outcome
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.guard import Guard
-from mpsguard.linux import process_tree
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes import process_tree
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import Client, ProcessKey
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Work

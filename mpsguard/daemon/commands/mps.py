@@ -5,7 +5,7 @@ from mpsguard.control_api.messages.mps import Arguments
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.daemon.guard import Guard
 from mpsguard.lanes.command import Command, CommandFailedError, Reply
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 
 
 async def serve(guard: Guard, arguments: Arguments) -> Reply:

@@ -11,7 +11,7 @@ from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.guard import Guard
 from mpsguard.lanes.command import CommandFailedError
 from mpsguard.lanes.lane import Lane
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Termination, TerminationPlan, Work
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from mpsguard.linux import fd_bundle
-from mpsguard.linux.fd_closer import FdCloser
+from mpsguard.linux.descriptors import fd_bundle
+from mpsguard.linux.descriptors.fd_closer import FdCloser
 from mpsguard.tasks import TaskSet
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.storage import FdStorage

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, Self
 
 import mpsguard
-from mpsguard.linux.fd_bundle import FdBundle
-from mpsguard.linux.fd_closer import close_all
-from mpsguard.linux.packet_stream import PacketStream
-from mpsguard.linux.seqpacket import Packet
+from mpsguard.linux.descriptors.fd_bundle import FdBundle
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.holder_process import LIMIT
 

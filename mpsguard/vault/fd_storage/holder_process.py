@@ -24,8 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import fd_bundle, seqpacket
-from mpsguard.linux.socket_copy import socket_copy
+from mpsguard.linux.descriptors import fd_bundle
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.socket_copy import socket_copy
 
 LIMIT: Final = 512
 """Maximum size in bytes of a word with its name."""

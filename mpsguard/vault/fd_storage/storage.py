@@ -3,7 +3,7 @@
 import re
 from typing import Final, Protocol
 
-from mpsguard.linux.fd_bundle import FdBundle
+from mpsguard.linux.descriptors.fd_bundle import FdBundle
 
 PREFIX: Final = "mgv-"
 """Prefix of every name; the service manager may store other descriptors for the guard too."""

@@ -8,9 +8,10 @@ survives crashes and restarts of the service, but not `systemctl stop`.
 import asyncio
 from typing import Final
 
-from mpsguard.linux import fd_bundle, service_manager
-from mpsguard.linux.fd_bundle import FdBundle
-from mpsguard.linux.service_barrier import barrier
+from mpsguard.linux.descriptors import fd_bundle
+from mpsguard.linux.descriptors.fd_bundle import FdBundle
+from mpsguard.linux.systemd import service_manager
+from mpsguard.linux.systemd.service_barrier import barrier
 from mpsguard.vault.errors import UnavailableError
 
 _DEADLINE: Final = 5.0

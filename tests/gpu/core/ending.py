@@ -4,7 +4,7 @@ import select
 import signal
 from contextlib import suppress
 
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 
 
 def ended(process: ProcessHandle, timeout: float) -> bool:

@@ -9,8 +9,8 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import procfs
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process import ProcessHandle
 from tests.gpu.core.ending import end
 
 _PROOFS: Final = ("CUDA_MPS_PIPE_DIRECTORY", "NOTIFY_SOCKET")

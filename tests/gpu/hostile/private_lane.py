@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
 from tests.gpu.core.finding import Finding, all_of, none_of

@@ -8,7 +8,7 @@ from typing import Self
 
 import msgspec
 
-from mpsguard.linux import file_replacement
+from mpsguard.linux.files import file_replacement
 from tests.gpu.results import origin
 from tests.gpu.results.schema import DIRECTORY, Number, Peer, Result, ResultError, Row, encode
 

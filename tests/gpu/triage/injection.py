@@ -12,8 +12,8 @@ import msgspec
 
 from fault_injection.catalog import Fault
 from mpsguard.lanes.control_process import PID_FILE
-from mpsguard.linux import procfs
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process import ProcessHandle
 from tests.gpu.core.bench import Bench, Target
 from tests.gpu.core.client import Client, Clients
 from tests.gpu.core.errors import SuiteError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mpsguard.linux import seqpacket
+from mpsguard.linux.sockets import seqpacket
 from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
 from tests.integration.peer import CLIENT, CREDENTIALS, UI, Peer
 

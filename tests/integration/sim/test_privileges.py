@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.privileges import Capability, filter_library
+from mpsguard.linux.processes.privileges import Capability, filter_library
 from mpsguard.processes.privileges import KEPT
 from mpsguard.vault.address import socket_path
 from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.core_dump import core_dump, sm_row
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 from tests.integration.guarded import Guarded, wait_for
 from tests.integration.sim.sentinels import code_of, culprit_that_lives_on, do_wrong, logged, sentinel
 

@@ -13,7 +13,7 @@ import pytest
 from fault_injection.sim.script import Script
 from mpsguard.control_api import async_client
 from mpsguard.control_api.messages import end_work
-from mpsguard.linux import process_tree, procfs
+from mpsguard.linux.processes import process_tree, procfs
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.termination import Work
 from tests.integration.guarded import DEADLINE, Guarded, Program, wait_for

@@ -53,7 +53,7 @@ time.sleep(600)
 COMPARE = f"""
 import os, sys
 from pathlib import Path
-from mpsguard.linux import foreign_fd
+from mpsguard.linux.descriptors import foreign_fd
 def files(pid):
     return foreign_fd.copies_of_device(os.pidfd_open(pid), pid, Path("{DEVICE}")).fds
 def distinct(files):

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 
 from fault_injection.holders import holders
 from mpsguard.client import Chunk, Role, Session
-from mpsguard.linux.fd_bundle import FdBundle
+from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from fault_injection.holders import holders
-from mpsguard.linux import fd_bundle, seqpacket
-from mpsguard.linux.fd_bundle import FdBundle
+from mpsguard.linux.descriptors import fd_bundle
+from mpsguard.linux.descriptors.fd_bundle import FdBundle
+from mpsguard.linux.sockets import seqpacket
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.holder_client import HolderClient
 from mpsguard.vault.fd_storage.holder_process import HolderProcess

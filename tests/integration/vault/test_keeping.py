@@ -7,7 +7,7 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Role
-from mpsguard.linux.fd_bundle import FdBundle
+from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError
 from tests.integration.vault.running import (

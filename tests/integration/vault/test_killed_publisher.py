@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from mpsguard.linux import memfd
+from mpsguard.linux.descriptors import memfd
 from mpsguard.vault import state_buffer
 from mpsguard.vault.state_buffer import Publisher, State
 from tests.integration.vault.running import REPOSITORY

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.region import Layout, Lease, Role, SessionKey

@@ -15,7 +15,7 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Role, Session
-from mpsguard.linux import fd_bundle
+from mpsguard.linux.descriptors import fd_bundle
 from tests.integration.vault.running import (
     REPOSITORY,
     VaultProcess,

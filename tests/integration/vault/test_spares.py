@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from mpsguard.client import Session
-from mpsguard.linux import fd_bundle
-from mpsguard.linux.fd_bundle import FdBundle
+from mpsguard.linux.descriptors import fd_bundle
+from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.storage import buffer_name
 from tests.integration.vault.running import KeptHere, ThreadedVault, descriptors, wait_for

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 
 
 def open_files() -> list[str]:

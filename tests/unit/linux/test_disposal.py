@@ -6,7 +6,7 @@ A descriptor that is closed already stands for one whose file system makes close
 import fcntl
 import os
 
-from mpsguard.linux.fd_closer import FdCloser, of_strangers
+from mpsguard.linux.descriptors.fd_closer import FdCloser, of_strangers
 
 DEADLINE = 20.0
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from mpsguard.linux import exec_watch
-from mpsguard.linux.exec_watch import ExecWatch
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_events import ProcessEvents
+from mpsguard.linux.processes import exec_watch
+from mpsguard.linux.processes.exec_watch import ExecWatch
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_events import ProcessEvents
 from mpsguard.model import ProcessKey
 
 AGAIN = """

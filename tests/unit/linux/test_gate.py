@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.io_fence import FencePass, GateShutError, IoFence
+from mpsguard.linux.descriptors.io_fence import FencePass, GateShutError, IoFence
 from tests.integration.guarded import wait_for
 
 _WORD = struct.Struct("=Q")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mpsguard.linux import handover
-from mpsguard.linux.handover import Handover
+from mpsguard.linux.systemd import handover
+from mpsguard.linux.systemd.handover import Handover
 
 TELLS = """
 import json, os, sys

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsguard.linux import process_events
+from mpsguard.linux.processes import process_events
 from tests.unit.linux.doomed import Doomed, open_files
 
 

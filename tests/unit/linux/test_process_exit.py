@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux import process_exit
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_exit import UNKNOWN, ExitStatus, ExitWatch, Mechanism
+from mpsguard.linux.processes import process_exit
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_exit import UNKNOWN, ExitStatus, ExitWatch, Mechanism
 from tests.unit.linux.doomed import Doomed, open_files
 
 _SYS_EXIT = {"x86_64": 60, "aarch64": 93}.get(os.uname().machine)

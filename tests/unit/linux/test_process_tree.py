@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mpsguard.linux import process_tree, procfs
+from mpsguard.linux.processes import process_tree, procfs
 from mpsguard.model import ProcessKey
 
 # Each says its own pid, and waits; the one in the middle is started by a thread that is not the main one.

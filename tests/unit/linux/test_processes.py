@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux import file_lock, procfs
-from mpsguard.linux.file_lock import FileLock, LockHeldError
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.files import file_lock
+from mpsguard.linux.files.file_lock import FileLock, LockHeldError
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import ProcessKey
 
 

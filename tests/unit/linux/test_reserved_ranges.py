@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux import procfs
-from mpsguard.linux.process_reader import ProcessReader
-from mpsguard.linux.reserved_ranges import parse_maps, reserved_ranges
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process_reader import ProcessReader
+from mpsguard.linux.processes.reserved_ranges import parse_maps, reserved_ranges
 from mpsguard.model import ProcessKey
 
 MAPS = b"""\

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux import seqpacket
-from mpsguard.linux.packet_stream import PacketStream
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.model import Credentials
 
 FailoverPair = tuple[socket.socket, socket.socket]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux import service_manager
+from mpsguard.linux.systemd import service_manager
 
 
 def test_notes_and_descriptors_reach_the_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ import os, sys
 os.environ['LISTEN_PID'] = str(os.getpid()) if sys.argv[1] == 'mine' else '1'
 os.environ['LISTEN_FDS'] = '2'
 os.environ['LISTEN_FDNAMES'] = 'a:b'
-from mpsguard.linux import service_manager
+from mpsguard.linux.systemd import service_manager
 print(service_manager.take_listen_fds(), 'LISTEN_FDS' in os.environ, os.get_inheritable(3))
 """
 

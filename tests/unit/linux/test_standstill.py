@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.quiesce import Quiesce
+from mpsguard.linux.processes.quiesce import Quiesce
 
 DEADLINE = 30.0
 THREADS = """

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from mpsguard.linux import privileges as linux_privileges
-from mpsguard.linux.privileges import filter_library
+from mpsguard.linux.processes import privileges as linux_privileges
+from mpsguard.linux.processes.privileges import filter_library
 from mpsguard.processes import privileges
 from mpsguard.processes.privileges import DENIED
 
 CHILD = """
 import ctypes, json, os, sys, threading
 from pathlib import Path
-from mpsguard.linux import privileges as linux_privileges
-from mpsguard.linux.privileges import filter_library
+from mpsguard.linux.processes import privileges as linux_privileges
+from mpsguard.linux.processes.privileges import filter_library
 from mpsguard.processes import privileges
 
 mode = sys.argv[1]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mpsguard.lanes.command import Command, CommandFailedError, CommandTimeoutError, Reply
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 
 STUBBORN = """
 import signal, time

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mpsguard.daemon_log import parse_line
 from mpsguard.evidence import Evidence, ServerSays, Source, Trust
-from mpsguard.linux.log_tail import LogTail
+from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.sensors.daemon_logs import DaemonLogSensor, LogReader
 
 # server.log of 580.159.04 around a `trap` of one client: both clients are said to have triggered it. Every line begins

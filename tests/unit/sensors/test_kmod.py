@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mpsguard.evidence import Evidence, FaultContained, Lost, Source, Trust
-from mpsguard.linux.procfs import process_key
-from mpsguard.linux.uevents import Uevent, Uevents, parse
+from mpsguard.linux.nvidia.uevents import Uevent, Uevents, parse
+from mpsguard.linux.processes.procfs import process_key
 from mpsguard.sensors.kmod import KmodSensor, contained_fault, mode
 
 EVENT: Uevent = {

@@ -13,9 +13,9 @@ import pytest
 
 from mpsguard.broker.client_table import identify
 from mpsguard.evidence import Evidence, ProcessEnded, Source, Trust
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_exit import ExitWatch, Mechanism
-from mpsguard.linux.process_reader import UNKNOWN
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_exit import ExitWatch, Mechanism
+from mpsguard.linux.processes.process_reader import UNKNOWN
 from mpsguard.sensors.process_ends import Hierarchy, OomKills, ProcessEndsSensor, hierarchies
 
 LIMIT = 64 << 20

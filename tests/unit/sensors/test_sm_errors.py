@@ -15,9 +15,9 @@ import pytest
 
 from fault_injection.sim.core_dump import core_dump, sm_row, thread_row
 from mpsguard.evidence import Evidence, OwnDump, SmError
-from mpsguard.linux import procfs
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.reserved_ranges import ReservedRanges
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.reserved_ranges import ReservedRanges
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors import core_directory
 from mpsguard.sensors.core_directory import CoreDirectory

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.evidence import Lost, Source, Trust, UvmFault
-from mpsguard.linux import uvm_tools
+from mpsguard.linux.nvidia import uvm_tools
 from mpsguard.sensors import uvm_schedule, uvm_space
 from mpsguard.sensors.uvm import UvmSensor
 from mpsguard.sensors.uvm_schedule import LOOKS

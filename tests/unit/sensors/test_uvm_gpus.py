@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from mpsguard.linux.uvm_events import V1, V2
-from mpsguard.linux.uvm_processors import GpuAddresses, gpu_uuids, whole_gpu
-from mpsguard.linux.uvm_tools import NotAVaSpaceError
+from mpsguard.linux.nvidia.uvm_events import V1, V2
+from mpsguard.linux.nvidia.uvm_processors import GpuAddresses, gpu_uuids, whole_gpu
+from mpsguard.linux.nvidia.uvm_tools import NotAVaSpaceError
 from tests.unit.sensors.uvm_bench import OPEN_SPACE, Bench, scenario, until
 from tests.unit.sensors.uvm_driver import FATAL_FAULT, GPU_FAULT, Release, StandInDriver
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux import foreign_fd
-from mpsguard.linux.fd_closer import ForeignFdCloser
+from mpsguard.linux.descriptors import foreign_fd
+from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.sensors import uvm_client, uvm_schedule
 from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, MAX_TRAPS
 from mpsguard.sensors.uvm_shares import Limits

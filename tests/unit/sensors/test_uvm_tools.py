@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.linux import uvm_events, uvm_tools
-from mpsguard.linux.uvm_events import V1, V2, Events, decode
-from mpsguard.linux.uvm_tools import NotAVaSpaceError, Tracker, UvmStatusError
+from mpsguard.linux.nvidia import uvm_events, uvm_tools
+from mpsguard.linux.nvidia.uvm_events import V1, V2, Events, decode
+from mpsguard.linux.nvidia.uvm_tools import NotAVaSpaceError, Tracker, UvmStatusError
 from tests.unit.sensors.uvm_driver import FATAL_FAULT, GPU_FAULT, Queue, Release, StandInDriver, entry
 
 BOTH = Events.GPU_FAULT | Events.FATAL_FAULT

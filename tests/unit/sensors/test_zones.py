@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.preload import zone_table
 from mpsguard.sensors.zones import ZoneSensor
 

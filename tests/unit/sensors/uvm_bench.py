@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mpsguard.evidence import Evidence, UvmFault
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.uvm import UvmSensor
 from mpsguard.sensors.uvm_client import Attachment

@@ -19,8 +19,8 @@ import socket
 import struct
 from enum import Enum
 
-from mpsguard.linux.foreign_fd import same_file
-from mpsguard.linux.uvm_tools import ToolsDriver
+from mpsguard.linux.descriptors.foreign_fd import same_file
+from mpsguard.linux.nvidia.uvm_tools import ToolsDriver
 
 GPU_FAULT, FATAL_FAULT = 3, 6
 

@@ -12,8 +12,8 @@ import pytest
 from mpsguard.client import kept_connections as connections
 from mpsguard.client import supervisor_channel as desk
 from mpsguard.client.kept_connections import KeptConnections, NotKeptError, SupersededError
-from mpsguard.linux import seqpacket
-from mpsguard.linux.io_fence import IoFence
+from mpsguard.linux.descriptors.io_fence import IoFence
+from mpsguard.linux.sockets import seqpacket
 from mpsguard.supervisor import wire
 from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
 

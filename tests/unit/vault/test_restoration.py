@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mpsguard.linux import fd_bundle, memfd
+from mpsguard.linux.descriptors import fd_bundle, memfd
 from mpsguard.model import ProcessKey
 from mpsguard.vault import state_buffer
 from mpsguard.vault.fd_storage.storage import buffer_name, session_name

@@ -14,7 +14,7 @@ import sys
 import time
 
 from mpsguard.evidence import ClientCame, Evidence, FaultContained, Source, Trust, UvmFault
-from mpsguard.linux.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.sensors.kmod import KmodSensor
 from mpsguard.sensors.uvm import UvmSensor
 from mpsguard.triage.verdict import triage

@@ -1,7 +1,7 @@
 """Which GPU a processor number of the UVM driver is: asked of an address space, and found in /proc.
 
 The numbers are the driver's own and good in the address space that has the GPU registered (``uvm_processors.h``);
-`mpsguard.linux.uvm_events` says how the two layouts count them. UVM_TOOLS_GET_PROCESSOR_UUID_TABLE (64) is a request
+`uvm_events` says how the two layouts count them. UVM_TOOLS_GET_PROCESSOR_UUID_TABLE (64) is a request
 to the address space's file, not to the tools device (``uvm_linux.h`` and ``uvm_ioctl.h`` of the open kernel modules,
 github.com/NVIDIA/open-gpu-kernel-modules). Compared over the releases 535.54 to 595.45, its answers are different, but
 all can give a table of 33 UUIDs of whole GPUs, so that MIG instances need no care:
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from mpsguard.linux.uvm_events import V2, Layout
-from mpsguard.linux.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
+from mpsguard.linux.nvidia.uvm_events import V2, Layout
+from mpsguard.linux.nvidia.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
 
 REQUEST: Final = 64
 _NAME: Final = "GET_PROCESSOR_UUID_TABLE"

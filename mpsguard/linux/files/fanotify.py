@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 
 _CLOEXEC: Final = 0x1

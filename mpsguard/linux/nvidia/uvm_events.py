@@ -1,4 +1,4 @@
-"""The entries of a UVM tools queue, in both layouts; `mpsguard.linux.uvm_tools` has the queue itself.
+"""The entries of a UVM tools queue, in both layouts; `mpsguard.linux.nvidia.uvm_tools` has the queue itself.
 
 Facts are from ``uvm_types.h`` of the open kernel modules (github.com/NVIDIA/open-gpu-kernel-modules,
 kernel-open/nvidia-uvm), compared over the releases 535.54 to 595.45: UvmEventEntry is 64 bytes in all of them,

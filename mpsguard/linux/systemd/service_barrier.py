@@ -3,7 +3,7 @@
 import os
 import select
 
-from mpsguard.linux import service_manager
+from mpsguard.linux.systemd import service_manager
 
 
 def barrier(deadline: float) -> bool:

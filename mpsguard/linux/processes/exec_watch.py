@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_events import Kind, ProcessEvents
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_events import Kind, ProcessEvents
 from mpsguard.model import ProcessKey
 
 _PROC: Final = Path("/proc")

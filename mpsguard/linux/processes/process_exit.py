@@ -21,8 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from mpsguard.linux.process import ProcessHandle
-from mpsguard.linux.process_events import ProcessEvents
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_events import ProcessEvents
 
 _PROC: Final = Path("/proc")
 _STATE, _EXIT_CODE = 0, 49

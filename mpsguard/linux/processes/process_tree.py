@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 
 _PROC: Final = Path("/proc")

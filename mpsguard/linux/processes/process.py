@@ -8,7 +8,7 @@ import signal
 from types import TracebackType
 from typing import Final, Self
 
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 
 _NO_PROCESS: Final = frozenset({errno.EINVAL, errno.ENOENT})

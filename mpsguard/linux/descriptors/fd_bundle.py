@@ -14,8 +14,8 @@ import socket
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from mpsguard.linux import seqpacket
-from mpsguard.linux.seqpacket import KERNEL_MAX_FDS
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
 
 SO_PEEK_OFF: Final = 42
 """asm-generic/socket.h: where the next look into the queue begins, in bytes; 0 is its front."""

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import procfs
-from mpsguard.linux.process_reader import ProcessReader
+from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process_reader import ProcessReader
 from mpsguard.model import ProcessKey
 
 _MAX_MAPS: Final = 16 << 20

@@ -7,9 +7,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from mpsguard.linux import seqpacket
-from mpsguard.linux.fd_closer import ForeignFdCloser
-from mpsguard.linux.seqpacket import Packet
+from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.model import Credentials
 
 _BACKLOG_RETRY: Final = 0.002

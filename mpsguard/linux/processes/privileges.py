@@ -8,7 +8,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 
 
 class Capability(IntEnum):

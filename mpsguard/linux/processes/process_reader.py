@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux import procfs
+from mpsguard.linux.processes import procfs
 
 DEADLINE: Final = 1.0
 """Seconds for one process: a read takes well below a millisecond, also on a busy machine some ten."""

@@ -26,7 +26,7 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from mpsguard.linux.uvm_events import V1, V2, Events, Fault, Layout, decode
+from mpsguard.linux.nvidia.uvm_events import V1, V2, Events, Fault, Layout, decode
 
 ENTRIES: Final = 64
 """Entries of a queue, a power of two; one is always free."""

@@ -1,0 +1,1 @@
+"""File descriptors: bundled, copied, closed, fenced, made of memory."""

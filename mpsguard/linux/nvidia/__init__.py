@@ -1,0 +1,1 @@
+"""What the NVIDIA driver shows of itself on Linux: devices, the UVM tools queue, uevents."""

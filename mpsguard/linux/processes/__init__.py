@@ -1,0 +1,1 @@
+"""Processes of Linux: handles, ends, trees, /proc, privileges."""

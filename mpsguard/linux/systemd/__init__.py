@@ -1,0 +1,1 @@
+"""The service manager: notifications, the descriptor store, handed-over sockets."""
