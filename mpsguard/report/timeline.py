@@ -127,7 +127,8 @@ def _rows(titles: list[tuple[str, TrackRole]], layout: TimelineLayout) -> Iterat
         top = _TOP + row * layout.row
         yield f'<rect class="row {kind}" x="0" y="{top}" width="{layout.width}" height="{layout.row}"/>'
         yield (
-            f'<text class="track {role.value}" x="10" y="{layout.label_y(row)}">{escape(shortened(track, layout.label_length))}'
+            f'<text class="track {role.value}" x="10" y="{layout.label_y(row)}">'
+            f"{escape(shortened(track, layout.label_length))}"
             f"<title>{escape(track)} ({role.value})</title></text>"
         )
 
