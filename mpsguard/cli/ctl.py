@@ -1,13 +1,15 @@
 """The command line `mpsguard-ctl`."""
 
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
 import mpsguard
 from mpsguard.cli.commands import Commands
-from mpsguard.cli.session import Session
+from mpsguard.cli.session import Session, error_document
 from mpsguard.config import DEFAULT_RUN_DIRECTORY
 
 COMMANDS: Final = {
@@ -28,8 +30,48 @@ COMMANDS: Final = {
 """The commands and their modules."""
 
 
+_JSON_WANTED: Final = "mpsguard.json_wanted"
+"""Key in a context's ``meta``: whether --json stands anywhere on the command line."""
+
+
+class _JsonUsageError(click.UsageError):
+    """Wrong usage, told as one JSON document on standard output."""
+
+    def show(self, file: Any = None) -> None:  # noqa: ARG002 - the signature is click's
+        """Print the document."""
+        click.echo(error_document(self.exit_code, self.format_message()))
+
+
+@contextmanager
+def _usage_errors(*, as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        if not as_json:
+            raise
+        raise _JsonUsageError(error.format_message(), error.ctx) from None
+
+
+class _ControlCommands(Commands):
+    """The commands of `mpsguard-ctl`; with --json anywhere on the line, wrong usage is told as JSON, too."""
+
+    def make_context(self, info_name: str | None, args: Sequence[str], *more: Any, **named: Any) -> click.Context:
+        """As click's own."""
+        arguments = list(args)  # click empties the list that it is given
+        as_json = "--json" in arguments
+        with _usage_errors(as_json=as_json):
+            context = super().make_context(info_name, arguments, *more, **named)
+        context.meta[_JSON_WANTED] = as_json
+        return context
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's own, which parses the command's arguments here."""
+        with _usage_errors(as_json=ctx.meta[_JSON_WANTED]):
+            return super().invoke(ctx)
+
+
 @click.group(
-    cls=Commands,
+    cls=_ControlCommands,
     modules=COMMANDS,
     epilog="Exit codes: 0 healthy or done, 1 failed, 2 usage, 3 degraded, 4 a lane in FAULT, 5 guard unreachable.",
 )

@@ -128,7 +128,7 @@ def run(
     except ConfigError as error:
         _fail(OURS, str(error))
     if not _is_socket(Path(public) / _CONTROL):
-        _say(f"{public}: no guard serves it; the program runs without one, and without MPS")
+        _say(f"{public}: no guard serves it; the program runs without one, and without MPS{_other_directory(public)}")
     if addresses and not standby:
         raise _UsageError("--listen: only with --standby 1")
 
@@ -239,6 +239,14 @@ async def _end_work(run_directory: str, processes: Sequence[ProcessKey], within:
     assert namespace is not None
     arguments = end_work.Arguments(tuple(processes), namespace, within)
     return await async_client.ask(run_directory, "end_work", arguments, end_work.Outcome, within + _MARGIN)
+
+
+def _other_directory(public: str) -> str:
+    """Return a hint if the caller's own pipe directory is served, and this command was told of another one."""
+    named = os.environ.get(_VARIABLE)
+    if named is None or named == public or not _is_socket(Path(named) / _CONTROL):
+        return ""
+    return f" ({named}, which {_VARIABLE} names, is served: --pipe-directory {named})"
 
 
 def _is_socket(path: Path) -> bool:

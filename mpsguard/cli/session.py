@@ -32,6 +32,11 @@ class Exit(IntEnum):
     UNREACHABLE = 5
 
 
+def error_document(code: int, message: str) -> str:
+    """Return the JSON document for an error, on one line."""
+    return json.dumps({"error": {"exit_code": int(code), "message": message}})
+
+
 class Session:
     """One invocation: where the guard is, how long to wait (seconds), and how to print."""
 
@@ -91,7 +96,7 @@ class Session:
     def fail(self, code: Exit, message: str) -> NoReturn:
         """One line to standard error, or with --json one document to standard output; then exit."""
         if self.as_json:
-            self.print_json({"error": {"exit_code": int(code), "message": message}})
+            click.echo(error_document(code, message))
         else:
             click.echo(f"mpsguard-ctl: {message}", err=True)
         sys.exit(code)

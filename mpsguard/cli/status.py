@@ -33,8 +33,8 @@ def status(session: Session) -> None:
                 (
                     domain.name,
                     lane.state.value,
-                    domain.clients,
-                    domain.parked,
+                    domain.clients if lane is domain.lane else domain.spare_clients,
+                    domain.parked if lane is domain.lane else "-",
                     lane.name if lane is domain.lane else f"{lane.name} (standby)",
                     lane.control.pid if lane.control else "-",
                     ",".join(str(server.process.pid) for server in lane.servers) or "-",

@@ -309,7 +309,9 @@ class Lane:
             self._settled = False
             control.close()
             self._watch.end()
-        self._set(state=LaneState.DOWN, reason=f"control daemon {process.pid} ended", control=None, servers=())
+        # The reason of the first report of it is the one that an incident, or none, follows from.
+        reason = TOLD_TO_QUIT if self._quitting.is_set() else f"control daemon {process.pid} ended"
+        self._set(state=LaneState.DOWN, reason=reason, control=None, servers=())
         if not self._quitting.is_set():
             self._notice("lane_down", {"control": process.pid})
 

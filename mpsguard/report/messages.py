@@ -197,6 +197,14 @@ def what_to_do(incident: Incident, advice: Advice) -> tuple[str, ...]:
     return tuple(steps)
 
 
+def shortened(track: str, length: int) -> str:
+    """Shorten a track's name in the middle: it begins with the process and ends with the program's arguments."""
+    if len(track) <= length:
+        return track
+    half = (length - 1) // 2
+    return f"{track[:half]}…{track[-half:]}"
+
+
 def _listed(names: Sequence[str]) -> str:
     most = 6
     rest = len(names) - most

@@ -80,6 +80,7 @@ g.culprit{fill:var(--culprit)} g.candidate{fill:var(--candidate)} g.victim{fill:
 g.sensor{fill:var(--sensor)} g.guard{fill:var(--guard)}
 abbr{text-decoration:underline dotted;text-underline-offset:.2em;cursor:help}
 code{font:.9em ui-monospace,"DejaVu Sans Mono",monospace}
+.word{white-space:nowrap}
 .narrow{display:none}
 @media (max-width:46rem){.wide{display:none} .narrow{display:block} .narrow svg{min-width:0}}
 footer{margin-top:2.5rem;color:var(--quiet);font-size:.8rem}
@@ -139,24 +140,38 @@ _LONGEST: Final = 60
 """Characters of a command line that are shown; a longer one is shown in full on hover."""
 
 
+_LONGEST_WORD: Final = 30
+"""Characters of a word that is kept on one line: so many fit beside the names of the facts at 500 px."""
+
+
+def _words(text: str) -> str:
+    """Escape a text; browsers break lines at hyphens and slashes, and an option such as --model is one word."""
+    parts = re.split(r"(\S*[-/?!|]\S*)", text)
+    return "".join(
+        f'<span class="word">{escape(part)}</span>' if at % 2 and len(part) <= _LONGEST_WORD else escape(part)
+        for at, part in enumerate(parts)
+    )
+
+
 def _text(report: ReportModel, text: str) -> str:
     """Escape a text, with long command lines shortened in the middle."""
     long = [command for command in report.commands if len(command) > _LONGEST]
     if not long:
-        return escape(text)
+        return _words(text)
     longest_first = "|".join(re.escape(command) for command in sorted(long, key=len, reverse=True))
     parts = re.split(f"({longest_first})", text)
-    return "".join(_abbreviated(part) if part in long else escape(part) for part in parts)
+    return "".join(_abbreviated(part) if part in long else _words(part) for part in parts)
 
 
 def _advice(text: str) -> str:
     """Escape one of our own texts; a part in backticks becomes code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    parts = re.split(r"`([^`]+)`", text)
+    return "".join(f"<code>{_words(part)}</code>" if at % 2 else _words(part) for at, part in enumerate(parts))
 
 
 def _abbreviated(command: str) -> str:
     half = (_LONGEST - 3) // 2
-    return f'<abbr title="{escape(command)}">{escape(command[:half])} … {escape(command[-half:])}</abbr>'
+    return f'<abbr title="{escape(command)}">{_words(command[:half])} … {_words(command[-half:])}</abbr>'
 
 
 def _steps(report: ReportModel) -> Iterable[str]:

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
+from mpsguard.report.messages import shortened
 from mpsguard.report.report_model import ReportModel, TrackRole
 
 _MARKS = {
@@ -35,7 +36,7 @@ def _lines(report: ReportModel, width: int) -> Iterator[str]:
     for entry in report.entries:
         off = f" (±{entry.off:.3f} ms)" if entry.off else ""
         # An entry on a sensor's own track has the sensor's name in the column before already.
-        name = "" if entry.track == entry.source else f"{entry.track[:_NAME_LENGTH]}: "
+        name = "" if entry.track == entry.source else f"{shortened(entry.track, _NAME_LENGTH)}: "
         yield from _folded(
             f"{entry.ms:12.3f}  {entry.source:11} {_MARKS[entry.role]} ", f"{name}{entry.text}{off}", width
         )

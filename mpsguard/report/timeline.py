@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from mpsguard.report.messages import shortened
 from mpsguard.report.report_model import ReportModel, TimelineEntry, TrackRole
 
 _SVG: Final = 'xmlns="http://www.w3.org/2000/svg" role="img"'
@@ -126,17 +127,10 @@ def _rows(titles: list[tuple[str, TrackRole]], layout: TimelineLayout) -> Iterat
         top = _TOP + row * layout.row
         yield f'<rect class="row {kind}" x="0" y="{top}" width="{layout.width}" height="{layout.row}"/>'
         yield (
-            f'<text class="track {role.value}" x="10" y="{layout.label_y(row)}">{escape(_shortened(track, layout))}'
+            f'<text class="track {role.value}" x="10" y="{layout.label_y(row)}">'
+            f"{escape(shortened(track, layout.label_length))}"
             f"<title>{escape(track)} ({role.value})</title></text>"
         )
-
-
-def _shortened(track: str, layout: TimelineLayout) -> str:
-    """Shorten a track's name in the middle: it begins with the process and ends with the program's arguments."""
-    if len(track) <= layout.label_length:
-        return track
-    half = (layout.label_length - 1) // 2
-    return f"{track[:half]}…{track[-half:]}"
 
 
 def _ticks(axis: _Axis, bottom: float, layout: TimelineLayout) -> Iterator[str]:

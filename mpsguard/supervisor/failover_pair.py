@@ -312,10 +312,11 @@ class FailoverPair:
     def _report_end(self, before: decision.State, number: int, pid: int, code: int) -> None:
         """Print one line for each death: which process, how it ended, and what follows."""
         member = before.member(number)
-        if member is None or member.superseded or (code == 0 and number == before.active):
+        if member is None or (code == 0 and (member.superseded or number == before.active)):
             return
         after = self._state
-        role = "active" if number == before.active else "standby"
+        # The guard may promote the standby before the death of the active process is seen here.
+        role = "formerly active" if member.superseded else "active" if number == before.active else "standby"
         how = f"exit code {code}" if code <= 128 else f"exit code {code}, signal {code - 128}"
         if after.given_up:
             self._say(f"the {role} process {pid} ended ({how}); gave up after {after.deaths} deaths in a row")

@@ -317,6 +317,17 @@ def test_a_superseded_process_that_does_not_end_is_ended(run: Starter) -> None:
     assert alive(standby["pid"])
 
 
+def test_a_death_that_the_guard_saw_first_is_told(run: Starter) -> None:
+    """The standby is promoted before `mpsguard run` sees that the active process has died."""
+    running = run(options=("--grace", "60"))
+    active, standby = both(run, running)
+    os.kill(standby["pid"], signal.SIGUSR1)
+    running.expect("took")
+    os.kill(active["pid"], signal.SIGKILL)
+    line = f"process {active['pid']} ended (exit code 137, signal 9)"
+    wait_for("a line for its death", lambda: any(line in each for each in running.said()))
+
+
 def test_who_kills_it_with_sigkill_kills_neither(run: Starter) -> None:
     """They go on serving, and the vault still promotes; only nobody keeps connections, or starts another standby."""
     running = run()

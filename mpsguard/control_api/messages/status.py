@@ -22,11 +22,14 @@ class DomainStatus(msgspec.Struct, frozen=True):
     spare: LaneReport | None
     """The one on which standbys wait, if there is one."""
     clients: int
+    """Those on the active lane."""
     parked: int
     sockets_held: bool
     """Whether the service manager holds the public sockets, so that clients wait while no guard runs."""
     impersonates: bool
     """Whether clients are introduced to the lane as themselves."""
+    spare_clients: int = 0
+    """Those on the spare lane."""
 
 
 class SensorStatus(msgspec.Struct, frozen=True):

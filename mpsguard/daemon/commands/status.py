@@ -4,7 +4,13 @@ import mpsguard
 from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.health import judge
 from mpsguard.control_api.messages.status import Arguments, DomainStatus, SensorStatus, Status
+from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.guard import Guard
+from mpsguard.lanes.lane import Lane
+
+
+def _clients(domain: Domain, lane: Lane | None) -> int:
+    return 0 if lane is None else sum(client.lane == lane.spec.name for client in domain.clients.all())
 
 
 async def serve(guard: Guard, _: Arguments) -> Status:
@@ -18,10 +24,11 @@ async def serve(guard: Guard, _: Arguments) -> Status:
                 multiuser=domain.settings.multiuser,
                 lane=await domain.lane.fresh(),
                 spare=await domain.lanes.spare.fresh() if domain.lanes.spare is not None else None,
-                clients=sum(client.lane == domain.lane.spec.name for client in domain.clients.all()),
+                clients=_clients(domain, domain.lane),
                 parked=sum(entrance.broker.parking.count for entrance in domain.entrances),
                 sockets_held=domain.sockets_held,
                 impersonates=domain.broker.impersonates,
+                spare_clients=_clients(domain, domain.lanes.spare),
             )
             for domain in guard.domains.values()
         ]

@@ -35,6 +35,16 @@ MEASURE = """<script>addEventListener('load', () => {
       number: Number(mark.dataset.number), role: mark.getAttribute('class').split(' ')[1], box: box(mark),
       fill: report.defaultView.getComputedStyle(mark).fill })),
   };
+  const texts = report.createTreeWalker(report.querySelector('main'), NodeFilter.SHOW_TEXT);
+  seen.broken = [];
+  for (let text; text = texts.nextNode();)
+    for (const word of text.data.matchAll(/\\S+/g)) {
+      const range = report.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map(line => Math.round(line.top)));
+      if (lines.size > 1 && word[0].length <= 30) seen.broken.push(word[0]);
+    }
   document.body.innerHTML = '';
   document.body.append(Object.assign(document.createElement('pre'), {textContent: JSON.stringify(seen)}));
 });</script>"""
@@ -50,9 +60,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "page.html"
 
 
-def measured(file: Path, report: str) -> dict[str, Any]:
+def measured(file: Path, report: str, width: int = 1100) -> dict[str, Any]:
     """Lay the report out in a frame of a page that measures it: the report itself runs nothing."""
-    frame = f'<iframe id="report" width="1100" height="1300" srcdoc="{escape(report)}"></iframe>'
+    frame = f'<iframe id="report" width="{width}" height="1300" srcdoc="{escape(report)}"></iframe>'
     file.write_text(f"<!DOCTYPE html><body>{frame}{MEASURE}</body>")
     found = re.search(r"<pre>(.*)</pre>", chromium.dom(file), re.DOTALL)
     assert found is not None
@@ -78,6 +88,13 @@ def test_the_timeline_is_laid_out_with_a_visible_mark_for_every_moment(file: Pat
     assert len(red) == 1
     assert red.isdisjoint(mark["fill"] for mark in seen["marks"] if mark["role"] != "culprit")
     assert seen["verdict"].startswith("Process 4242")
+
+
+@pytest.mark.parametrize("width", [500, 1200])
+def test_no_line_breaks_inside_a_word(file: Path, report: str, width: int) -> None:
+    seen = measured(file, report, width)
+    assert seen["wider"] == 0
+    assert seen["broken"] == []
 
 
 def test_a_command_line_with_a_script_is_text(file: Path, report: str) -> None:

@@ -55,6 +55,14 @@ def test_run_without_a_command_says_so() -> None:
     assert "-- CMD" in done.stderr
 
 
+def test_run_without_a_guard_names_the_directory_that_is_served(guarded: Guarded) -> None:
+    command = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--pipe-directory", "/nonexistent/mps", "--", "true"]
+    named = {**guarded.environment, "CUDA_MPS_PIPE_DIRECTORY": str(guarded.public)}
+    done = subprocess.run(command, env=named, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0
+    assert f"--pipe-directory {guarded.public}" in done.stderr
+
+
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", "mpsguard.cli.guard", *arguments]
     return subprocess.run(program, cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False)
@@ -85,6 +93,25 @@ def test_every_command_explains_itself(guarded: Guarded, name: str) -> None:
 )
 def test_wrong_usage_is_exit_2(guarded: Guarded, arguments: tuple[str, ...]) -> None:
     assert guarded.ctl(*arguments).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--json", "no-such-command"),
+        ("--json", "terminate"),
+        ("terminate", "x", "--json"),
+        ("--json", "--deadline", "0", "status"),
+        ("status", "--json", "--no-such-option"),
+    ],
+)
+def test_wrong_usage_with_json_is_a_document(guarded: Guarded, arguments: tuple[str, ...]) -> None:
+    refused = guarded.ctl(*arguments)
+    assert refused.returncode == 2
+    assert not refused.stderr
+    error = json.loads(refused.stdout)["error"]
+    assert error["exit_code"] == 2
+    assert error["message"]
 
 
 def test_an_unknown_domain_is_named_with_those_there_are(guarded: Guarded) -> None:

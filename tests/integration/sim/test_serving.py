@@ -1,5 +1,6 @@
 """Clients and command lines at the guard's public directory, over a simulated lane."""
 
+import json
 import os
 import signal
 import subprocess
@@ -217,12 +218,17 @@ def test_after_the_answer_the_signal_comes_if_asked_for(guarded: Guarded) -> Non
 
 
 def test_quit_ends_the_lane_and_then_the_guard(guarded: Guarded) -> None:
+    assert guarded.client("--iterations", "1").wait() == 0
     control = guarded.lane()["control"]["pid"]
     assert guarded.ui("quit").returncode == 0
     assert guarded.guard is not None
     assert guarded.guard.wait(30) == 0
     assert not os.path.exists(f"/proc/{control}/root")
     assert guarded.client("--iterations", "1").expect("connected", "bare")["event"] == "bare"
+    # A lane that ended as it was told to, without clients, is no incident.
+    logged = [json.loads(line)["event"] for line in (guarded.root / "guard.log").read_text().splitlines()]
+    assert "domain_ended" in logged
+    assert "incident" not in logged
 
 
 def test_a_second_guard_and_a_stock_daemon_are_kept_out(guarded: Guarded) -> None:

@@ -92,7 +92,15 @@ def test_each_directory_leads_to_a_lane_of_its_own(pair: FailoverPair) -> None:
     first, second = working(pair)
     assert (pair.lane_of(first), pair.lane_of(second)) == ("default-0", "default-1")
     assert [lane["name"] for lane in pair.json("lanes")["lanes"]] == ["default-0", "default-1"]
-    assert pair.ctl("status").returncode == 0
+    pair.client().expect("started")
+    wait_for("each lane's own clients", lambda: counted(pair) == ["2", "1"])
+
+
+def counted(pair: FailoverPair) -> list[str]:
+    """The column CLIENTS of `status`."""
+    said = pair.ctl("status")
+    assert said.returncode == 0
+    return [line.split()[2] for line in said.stdout.splitlines() if line.startswith("default ")]
 
 
 def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair: FailoverPair) -> None:

@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "p", "figure", "footer", "div", "ol", "li"),
     *("svg", "desc", "rect", "text", "line", "g", "path", "circle"),
-    *("dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "abbr", "code"),
+    *("dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "abbr", "code", "span"),
 }
 
 

@@ -103,6 +103,14 @@ def test_advice_on_an_xid_comes_before_the_advice_on_its_class() -> None:
     assert "compute-sanitizer" in text.render(build_report(CASE))
 
 
+def test_a_long_name_in_a_terminals_timeline_is_shortened_in_the_middle() -> None:
+    timeline = text.render(build_report(CASE), 10_000).split("SEEN BY")[1]
+    named = [line for line in timeline.splitlines() if " 4242 " in line]
+    assert named
+    for line in named:
+        assert "4242 python train.p… 512 --model resnet: " in line
+
+
 def test_every_class_has_words_and_advice() -> None:
     for fault_class in FaultClass:
         for confidence in Confidence:
