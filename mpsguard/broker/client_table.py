@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -85,6 +85,8 @@ class ClientTable:
         """Living processes that have executed another program since they were clients, as they were then."""
         self.entering: dict[ProcessKey, int] = {}
         """Processes with a first connection in progress, with their uid: they become clients if it succeeds."""
+        self._handed_over: dict[ProcessKey, asyncio.Task[Told]] = {}
+        """New clients that have their socket, each with the reading of its entries: at its end it is entered."""
         self._execs: ExecWatch | None = None
         self._reader = LoopReader()
 
@@ -103,6 +105,20 @@ class ClientTable:
     async def read(self, process: ProcessKey, uid: int) -> Told:
         """Return the /proc entries of a process that is, or will be, a client; few if they cannot be read in time."""
         return await self._reader.tell(process.pid, uid, _VARIABLES)
+
+    def handed_over(self, process: ProcessKey, reading: asyncio.Task[Told]) -> None:
+        """Note a new client that has its socket and is entered when ``reading`` ends."""
+        self._handed_over[process] = reading
+        reading.add_done_callback(lambda _: self._handed_over.pop(process, None))
+
+    async def entered(self, wanted: Callable[[ProcessKey], bool]) -> None:
+        """Wait until each new client that has its socket and is ``wanted`` is in the table.
+
+        Takes as long as reading its entries, `process_reader.DEADLINE` and patience for a reader at most.
+        """
+        readings = [reading for process, reading in self._handed_over.items() if wanted(process)]
+        if readings:
+            await asyncio.wait(readings)
 
     def add(self, client: Client, handle: ProcessHandle) -> None:
         """Enter a client; the table owns ``handle`` from now on. A client that is known already keeps its entry."""

@@ -5,7 +5,7 @@ namespace nested in that one is not found.
 """
 
 import asyncio
-from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from mpsguard.control_api.handler import Handler
@@ -27,27 +27,28 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
     """The server half."""
     if not 0 <= arguments.within <= _MAX_WAIT:
         raise RequestError("arguments", f"within: {arguments.within:g} s is not from 0 to {_MAX_WAIT:g} s")
+    wanted = frozenset(arguments.processes)
+    name = partial(_name_there, pid_namespace=arguments.pid_namespace)
+    for domain in guard.domains.values():
+        # A program that has just come has work already, and is known a moment later.
+        await domain.clients.entered(lambda process: name(process) in wanted)
     found = [
         _end(guard, domain, client, named, arguments.within)
         for domain in guard.domains.values()
-        for client, named in _named(domain.clients.all(), arguments)
+        for client in domain.clients.all()
+        if (named := name(client.process)) in wanted and named is not None
     ]
     return Outcome(tuple(await asyncio.gather(*found)))
 
 
-def _named(clients: Iterable[Client], arguments: Arguments) -> Iterable[tuple[Client, ProcessKey]]:
-    wanted = frozenset(arguments.processes)
-    ours = process_tree.pid_namespace() == arguments.pid_namespace
-    for client in clients:
-        named: ProcessKey | None = client.process
-        if not ours:
-            pid = client.process.pid
-            inside = process_tree.pid_namespace(pid) == arguments.pid_namespace
-            inner = process_tree.innermost_pid(pid) if inside else None
-            named = ProcessKey(inner, client.process.start_ticks) if inner is not None else None
-        if named in wanted:
-            assert named is not None
-            yield client, named
+def _name_there(process: ProcessKey, *, pid_namespace: int | None) -> ProcessKey | None:
+    """Return what a process is called in a pid namespace, or None if that is not the one it was started in."""
+    if process_tree.pid_namespace() == pid_namespace:
+        return process
+    if process_tree.pid_namespace(process.pid) != pid_namespace:
+        return None
+    inner = process_tree.innermost_pid(process.pid)
+    return None if inner is None else ProcessKey(inner, process.start_ticks)
 
 
 async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, within: float) -> Ended:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fault_injection.sim.script import Script
@@ -138,7 +139,6 @@ def test_a_daemon_that_hangs_is_not_waited_for_beyond_the_deadline(guarded: Guar
 def test_a_guard_that_hangs_is_not_waited_for_beyond_the_deadline(guarded: Guarded, run: Starter) -> None:
     running = run(*SIMULATED_CLIENT, options=("--deadline", "0.5"))
     running.expect("started")
-    assert guarded.guard is not None
     guarded.guard.send_signal(signal.SIGSTOP)
     running.process.terminate()
     assert running.wait() == 0
@@ -149,7 +149,6 @@ def test_a_guard_that_hangs_is_not_waited_for_beyond_the_deadline(guarded: Guard
 def test_who_is_in_a_hurry_does_not_wait_for_the_guard(guarded: Guarded, run: Starter) -> None:
     running = run(*SIMULATED_CLIENT, options=("--deadline", "300"))
     running.expect("started")
-    assert guarded.guard is not None
     guarded.guard.send_signal(signal.SIGSTOP)
     running.process.terminate()
     assert running.silent()
@@ -189,7 +188,6 @@ def test_no_descriptor_stays_open_however_often_the_guard_is_asked(guarded: Guar
         running.expect("HUP")
 
     one_round()
-    assert guarded.guard is not None
     before = {pid: descriptors(pid) for pid in (running.pid, guarded.guard.pid)}
     for _ in range(5):
         one_round()
@@ -220,3 +218,20 @@ def test_in_a_container_with_a_pid_namespace_of_its_own(guarded: Guarded, innoce
         assert unhurt(innocent)
     finally:
         inside.close()
+
+
+def test_the_work_of_a_program_that_has_only_just_come_is_ended_too(guarded: Guarded, run: Starter) -> None:
+    # The guard's readers of /proc stand still: the program has its socket a second before the guard knows its name.
+    readers = [
+        process.pid
+        for process in psutil.Process(guarded.guard.pid).children(recursive=True)
+        if any("process_reader_child" in word for word in process.cmdline())
+    ]
+    assert readers
+    for reader in readers:
+        os.kill(reader, signal.SIGSTOP)
+    running = run(*SIMULATED_CLIENT, *LONG)
+    running.expect("started")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() in (0, 3, 128 + signal.SIGTERM)
+    assert len(guarded.events("client_terminated")) == 1
