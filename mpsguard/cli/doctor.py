@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from mpsguard import config
+from mpsguard.cli.process_view import STOCK_DEFAULT, control_daemons, describe
 from mpsguard.cli.session import Exit, Session, with_session
 from mpsguard.config import Config, ConfigError
 from mpsguard.control_api import protocol
@@ -19,8 +20,6 @@ from mpsguard.linux.nvidia.uvm_tools import ToolsDriver
 from mpsguard.linux.processes import exec_watch, privileges
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.sensors import kmod
-
-_STOCK_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108  # the vendor's own default pipe directory
 
 
 class Grade(StrEnum):
@@ -50,7 +49,7 @@ def examine(settings: Config) -> Iterator[Finding]:
     yield _descriptors()
     yield _system_calls()
     yield _api(settings)
-    yield _stock_daemon()
+    yield from _stock_daemons(Path(settings.guard.run_directory))
     yield _kernel_module()
     yield _execs()
 
@@ -110,9 +109,9 @@ def _public_directory(domain: config.Domain) -> Iterator[Finding]:
         yield Finding(subject, Grade.PROBLEM, "belongs to another user, who could take the guard's place")
     pid = file_lock.holder(directory / "control_lock")
     if pid is None:
-        yield Finding(subject, Grade.PROBLEM, "nobody serves it: clients that connect now run without MPS, or wait")
+        yield Finding(subject, Grade.PROBLEM, "no guard serves it: clients that connect now run without MPS, or wait")
     else:
-        yield Finding(subject, Grade.OK, f"served by process {pid}")
+        yield Finding(subject, Grade.OK, f"served by {describe(pid)}")
     yield _held(domain, subject)
 
 
@@ -139,15 +138,24 @@ def _api(settings: Config) -> Finding:
     return Finding("control API", Grade.PROBLEM, f"{path} is not there: no guard runs")
 
 
-def _stock_daemon() -> Finding:
-    pid = file_lock.holder(_STOCK_DEFAULT / "control_lock")
-    if pid is None:
-        return Finding("stock daemon", Grade.OK, f"none at {_STOCK_DEFAULT}")
-    return Finding(
-        "stock daemon",
-        Grade.NOTE,
-        f"process {pid} serves {_STOCK_DEFAULT}: programs without CUDA_MPS_PIPE_DIRECTORY go there, past the guard",
-    )
+def _stock_daemons(run_directory: Path) -> Iterator[Finding]:
+    """Control daemons that are no lanes of this guard: their clients have its faults, and none of its protection."""
+    subject = "stock daemon"
+    others = [
+        daemon
+        for daemon in control_daemons()
+        if daemon.pipe_directory is None or not daemon.pipe_directory.is_relative_to(run_directory)
+    ]
+    for daemon in others:
+        named = f"process {daemon.pid} of user {daemon.user}"
+        if daemon.pipe_directory is None:
+            yield Finding(subject, Grade.NOTE, f"{named}; only root can see which directory it serves")
+            continue
+        bare = " without CUDA_MPS_PIPE_DIRECTORY" if daemon.pipe_directory == STOCK_DEFAULT else " with that directory"
+        text = f"{named} serves {daemon.pipe_directory}: programs{bare} go there, past the guard"
+        yield Finding(subject, Grade.NOTE, text)
+    if not others:
+        yield Finding(subject, Grade.OK, "none runs beside the guard's lanes")
 
 
 def _kernel_module() -> Finding:

@@ -1,4 +1,9 @@
-"""What /proc says of a process. Everything read here was written by a stranger: it is cut and made printable."""
+"""What /proc says of a process. Everything read here was written by a stranger: it is cut and made printable.
+
+Not psutil's: a process is known here by its start time in ticks, as the kernel writes it (psutil gives seconds since
+the epoch, which move when the clock is set), and the bytes of a file may have been read by another process, which can
+be killed when a read does not end (`process_reader`).
+"""
 
 import re
 from pathlib import Path

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mpsguard.cli.ctl import COMMANDS
-from tests.integration.guarded import REPOSITORY, Guarded
+from tests.harness.guard_process import REPOSITORY
+from tests.integration.guarded import Guarded
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +183,10 @@ def test_doctor_finds_what_is_wrong(guarded: Guarded) -> None:
     assert well.returncode == 0
     assert "problem" not in grades
     with Guarded() as nobody:
-        ill = nobody.ctl("doctor", "--config", str(nobody.config))
+        ill = nobody.ctl("doctor", "--config", str(nobody.config), "--json")
         assert ill.returncode == 3
+        # The first guard's lane is a control daemon that this one does not serve.
+        assert any(str(guarded.pipe) in finding["text"] for finding in json.loads(ill.stdout))
 
 
 @pytest.mark.parametrize("command", ["serve", "check-config"])

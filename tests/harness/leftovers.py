@@ -11,7 +11,7 @@ from typing import Final
 
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
-from tests.gpu.core.ending import end
+from tests.harness.ending import end
 
 _PROOFS: Final = ("CUDA_MPS_PIPE_DIRECTORY", "NOTIFY_SOCKET")
 _HOLDER: Final = "mpsguard.vault.fd_storage.holder_process"

@@ -1,4 +1,4 @@
-"""Hand listening sockets to a program as systemd does: `python -m tests.gpu.core.listen_exec FD,FD ARGV...`.
+"""Hand listening sockets to a program as systemd does: `python -m tests.harness.listen_exec FD,FD ARGV...`.
 
 The contract is sd_listen_fds(3): the sockets are descriptors 3 and up, LISTEN_FDS counts them, and LISTEN_PID is the
 pid of the receiver, which only exists once the child does. Hence this step between fork and the program itself.
