@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.guard import REPOSITORY
+from tests.harness.guard_process import REPOSITORY
 
 _DEADLINE: Final = 30.0
 

@@ -18,10 +18,10 @@ from mpsguard.linux.files import file_lock
 from mpsguard.linux.processes.process import ProcessHandle
 from tests.gpu.core.bench import Bench, Target
 from tests.gpu.core.client import Clients
-from tests.gpu.core.ending import ended
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.guard import Guard, Options
 from tests.gpu.core.programs import Work
+from tests.harness.ending import ended
 
 UNTIL_TOLD: Final = Work(seconds=60, controlled=True)
 """A client that computes until it is asked to end."""

@@ -16,8 +16,8 @@ from examples.demo.screen import Screen
 from examples.demo.stage import Scene, Stage
 from tests.gpu.core.bench import Bench
 from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.leftovers import end_all
 from tests.gpu.core.stop import stoppable
+from tests.harness.leftovers import end_all
 
 P = TypeVar("P")
 

@@ -133,7 +133,7 @@ class Siege:
 
     def is_alive(self) -> bool:
         """Whether the guard is still the process it was."""
-        return self.guarded.guard is not None and self.guarded.guard.poll() is None
+        return self.guarded.process.runs
 
     def _read(self) -> None:
         with suppress(EOFError):
@@ -170,7 +170,7 @@ def siege() -> Iterator[Siege]:
         guarded = stack.enter_context(Guarded(domain="multiuser = true"))
         text = guarded.config.read_text()
         guarded.config.write_text(text.replace("[guard]", f'[guard]\ncore_directory = "{guarded.root}/cores"', 1))
-        guarded.module = "tests.hostile.with_driver"
+        guarded.process.module = "tests.hostile.with_driver"
         mount = guarded.root / "stalled"
         mount.mkdir()
         running = Siege(guarded, mount, stack.enter_context(slices()))

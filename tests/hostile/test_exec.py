@@ -45,7 +45,7 @@ if len(sys.argv) < 4:
 @pytest.fixture
 def attacker() -> Any:
     with Guarded(domain="[domain.lifelines]\ncrash_hold = 600") as guarded:
-        guarded.module = "tests.hostile.with_driver"
+        guarded.process.module = "tests.hostile.with_driver"
         guarded.start()
         yield guarded, start(guarded)
 
@@ -84,7 +84,7 @@ def test_its_address_space_is_kept_and_it_is_named(attacker: tuple[Guarded, Prog
 
 def test_each_program_of_a_process_is_a_client_of_its_own() -> None:
     with Guarded(domain="[domain.lifelines]\ncrash_hold = 600") as guarded:
-        guarded.module = "tests.hostile.with_driver"
+        guarded.process.module = "tests.hostile.with_driver"
         guarded.start()
         read, write = os.pipe()
         client = guarded.program([sys.executable, "-c", AGAIN, AGAIN], stdin=read)

@@ -55,7 +55,7 @@ tell("done")
 
 def test_the_victims_lifeline_is_kept() -> None:
     with Guarded(domain="[domain.lifelines]\ncrash_hold = 3600") as guarded:
-        guarded.module = "tests.hostile.with_driver"
+        guarded.process.module = "tests.hostile.with_driver"
         guarded.start()
 
         def watched(pids: list[int]) -> bool:

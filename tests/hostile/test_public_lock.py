@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tests.harness.guard_process import GuardProcess
 from tests.hostile.attacker import attack
 from tests.integration.guarded import Guarded
 
@@ -32,10 +33,8 @@ def test_the_next_guard_starts_and_there_is_still_only_one() -> None:
         first = guarded.start()
         assert guarded.client("--iterations", "3").wait() == 0
         assert guarded.lane()["state"] == "ACTIVE"
-        running = guarded.guard
-        guarded.start(ready=False)
-        assert guarded.guard is not None
-        assert guarded.guard.wait(30) != 0, "a second guard has no business here"
-        assert (guarded.root / "guard.log").read_text().count(f"process {first} holds") == 1
-        guarded.guard = running
+        second = GuardProcess(guarded.config, guarded.root)
+        second.start(guarded.environment, ready=False)
+        assert second.popen.wait(30) != 0, "a second guard has no business here"
+        assert second.log.read_text().count(f"process {first} holds") == 1
         assert guarded.stop() == 0

@@ -74,7 +74,7 @@ signal.pause()
 
 
 def start(guarded: Guarded) -> Guarded:
-    guarded.module = "tests.hostile.with_driver"
+    guarded.process.module = "tests.hostile.with_driver"
     guarded.start()
     return guarded
 

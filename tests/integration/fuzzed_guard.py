@@ -75,7 +75,6 @@ class AgainstGuard(Surface[C], Generic[C]):
     def check(self) -> None:
         """The guard is the same process, serves a good client, and holds nothing of the others'."""
         self.good()
-        assert self._guarded.guard is not None
         if self._guarded.guard.poll() is not None:
             raise BrokenPromiseError(f"the guard has ended: {self._guarded.guard.returncode}")
         no_more_descriptors(self._pid, self._before)

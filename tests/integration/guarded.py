@@ -4,7 +4,6 @@ import json
 import os
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,8 +17,10 @@ import msgspec
 import zmq
 
 from mpsguard.control_api import protocol
+from tests.harness.guard_config import GuardFile
+from tests.harness.guard_process import REPOSITORY, GuardProcess
+from tests.harness.leftovers import end_all
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SIMULATED = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
 DEADLINE = 30.0
 """Seconds any single wait may take before the test fails; nothing takes near that long."""
@@ -104,13 +105,7 @@ class Program:
 
 
 class Guarded:
-    """One guard, its lane and its clients; `close` ends them all."""
-
-    module = "mpsguard.cli.guard"
-    """What is run as the guard: one over a stand-in for the driver, in some tests."""
-
-    tree = REPOSITORY
-    """Where it is found: another version's, in some tests."""
+    """One guard, its lanes and its clients; `close` ends them all."""
 
     def __init__(
         self,
@@ -132,30 +127,12 @@ class Guarded:
         self.config = self.root / "mpsguard.toml"
         self.environment = {**os.environ, **(environment or {}), "CUDA_MPS_PIPE_DIRECTORY": str(self.public)}
         self.write_config(domain=domain, settings=settings, policy=policy)
-        self.held: list[socket.socket] = []
-        self.guard: subprocess.Popen[bytes] | None = None
+        self.process = GuardProcess(self.config, self.root)
         self._programs: list[Program] = []
-        self._controls: set[int] = set()
 
     def write_config(self, *, domain: str = "", settings: str = "", policy: str = "") -> None:
-        self.config.write_text(
-            f"""
-            [guard]
-            run_directory = "{self.run_directory}"
-            state_directory = "{self.root}/state"
-            log_directory = "{self.root}/log"
-            log_format = "json"
-            [[domain]]
-            pipe_directory = "{self.public}"
-            control_binary = "{self.control}"
-            simulated = true
-            {domain}
-            [domain.settings]
-            {settings}
-            [domain.policy]
-            {policy}
-            """
-        )
+        tables = {"domain.settings": settings, "domain.policy": policy}
+        self.config.write_text(GuardFile(self.root, self.public, self.control, domain=domain, tables=tables).text())
 
     def __enter__(self) -> Self:
         return self
@@ -163,49 +140,26 @@ class Guarded:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def guard(self) -> subprocess.Popen[bytes]:
+        """The guard that was started last."""
+        return self.process.popen
+
     def hold_sockets(self) -> None:
-        """Be the service manager: make the public sockets and hand them to every guard started from now on."""
-        self.public.mkdir(exist_ok=True)
-        for name, mode in (("control", 0o666), ("control_privileged", 0o755)):
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            sock.bind(str(self.public / name))
-            (self.public / name).chmod(mode)
-            sock.listen(4096)
-            self.held.append(sock)
+        """Hold the public sockets as the service manager does, from now on."""
+        self.process.hold_sockets(self.public)
 
     def start(self, *, ready: bool = True) -> int:
         """Start a guard and wait for its READY=1; its pid."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            address = self.root / "notify"
-            address.unlink(missing_ok=True)
-            manager.bind(str(address))
-            manager.settimeout(DEADLINE)
-            arguments = [sys.executable, "-m", self.module, "serve", "--config", str(self.config)]
-            environment = {**self.environment, "NOTIFY_SOCKET": str(address)}
-            fds: tuple[int, ...] = ()
-            if self.held:
-                # What the service manager does between fork and exec.
-                fds = tuple(sock.fileno() for sock in self.held)
-                arguments = [sys.executable, "-c", _HAND_OVER, *map(str, fds), "--", *arguments[1:]]
-            with (self.root / "guard.log").open("ab") as log:
-                self.guard = subprocess.Popen(
-                    arguments, env=environment, cwd=self.tree, stdout=log, stderr=log, pass_fds=fds
-                )
-            while ready and b"READY=1" not in manager.recv(4096):
-                pass
-        return self.guard.pid
+        return self.process.start(self.environment, ready=ready)
 
     def kill(self) -> None:
-        """SIGKILL the guard, and nothing else."""
-        assert self.guard is not None
-        self.guard.kill()
-        self.guard.wait()
+        """SIGKILL the guard, and no other process."""
+        self.process.kill()
 
     def stop(self) -> int:
         """End the guard in order; its exit status."""
-        assert self.guard is not None
-        self.guard.terminate()
-        return self.guard.wait(DEADLINE)
+        return self.process.stop()
 
     def ctl(self, *arguments: str, deadline: float = 10.0) -> subprocess.CompletedProcess[str]:
         """Run mpsguard-ctl."""
@@ -243,8 +197,6 @@ class Guarded:
     def lane(self) -> dict[str, Any]:
         """The lane's report."""
         report: dict[str, Any] = self.asked("lanes")["lanes"][0]
-        if report["control"]:
-            self._controls.add(report["control"]["pid"])
         return report
 
     def lane_in(self, *states: str) -> dict[str, Any]:
@@ -292,39 +244,14 @@ class Guarded:
         return self._programs[-1]
 
     def close(self) -> None:
-        """End guard, clients and lane, and check that the guard left no control daemon of ours behind."""
+        """End programs, guard and lanes, which outlive it by design, and whatever else was started for this guard."""
         for program in self._programs:
             program.close()
-        if self.guard is not None and self.guard.poll() is None:
-            self.guard.kill()
-            self.guard.wait()
-        for sock in self.held:
-            sock.close()
-        if (self.pipe / "control").exists():
-            self.ui("quit -t 1", pipe_directory=self.pipe)
-        for pid in self._controls:
-            self._end(pid)
+        if self.process.runs:
+            self.kill()
+        self.process.close()
+        for pipe in (self.run_directory / "lanes").glob("*/pipe"):
+            if (pipe / "control").exists():
+                self.ui("quit -t 1", pipe_directory=pipe)
+        end_all(self.root)
         shutil.rmtree(self.root, ignore_errors=True)
-
-    def _end(self, pid: int) -> None:
-        """Kill a control daemon of this test that its own quit did not end (one that hangs, say)."""
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-            if os.fsencode(self.pipe) in environment:
-                os.kill(pid, signal.SIGKILL)
-        except (FileNotFoundError, ProcessLookupError):
-            return
-
-
-_HAND_OVER = """
-import os, sys
-split = sys.argv.index("--")
-fds = list(map(int, sys.argv[1:split]))
-for index, fd in enumerate([os.dup(fd) for fd in fds]):
-    os.dup2(fd, 100 + index)
-for index in range(len(fds)):
-    os.dup2(100 + index, 3 + index)
-    os.close(100 + index)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)))
-os.execv(sys.executable, [sys.executable, *sys.argv[split + 1:]])
-"""

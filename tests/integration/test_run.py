@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.guarded import REPOSITORY, wait_for
+from tests.harness.guard_process import REPOSITORY
+from tests.integration.guarded import wait_for
 from tests.integration.running import NOWHERE, OBEDIENT, PYTHON, STUBBORN, TELLS_OF, Running
 
 RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.guarded import REPOSITORY
+from tests.harness.guard_process import REPOSITORY
 from tests.integration.running import NOWHERE
 
 RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]

@@ -2,15 +2,13 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,30 +22,10 @@ from mpsguard.vault.address import socket_path
 from mpsguard.vault.region import Role
 from tests.gpu.core.control_ui import ControlUi
 from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.leftovers import end_all
-from tests.gpu.core.ready_socket import ReadySocket
 from tests.gpu.core.stock import quit_daemon
-
-REPOSITORY: Final = Path(__file__).resolve().parents[3]
-START: Final = 60.0
-"""Seconds the guard may take until READY=1, its lane included."""
-PUBLIC_SOCKETS: Final = {"control": 0o666, "control_privileged": 0o755}
-"""The public sockets and their modes, as a stock daemon has them."""
-
-_CONFIG: Final = """\
-[guard]
-run_directory = "{root}/run"
-state_directory = "{root}/state"
-log_directory = "{root}/log"
-log_format = "json"
-{guard}
-
-[[domain]]
-name = "suite"
-pipe_directory = "{root}/pub"
-control_binary = "{control}"
-{domain}
-"""
+from tests.harness.guard_config import GuardFile
+from tests.harness.guard_process import REPOSITORY, GuardProcess, GuardStartError
+from tests.harness.leftovers import end_all
 
 
 @dataclass(frozen=True)
@@ -68,22 +46,29 @@ class Options:
     gpus: tuple[str, ...] = ()
     """UUIDs, or none: all."""
 
-    def fill(self, root: Path, control: str) -> str:
+    def guard_file(self, root: Path, control: str) -> GuardFile:
         """The configuration."""
-        cores = f'core_directory = "{self.core_directory}"' if self.core_directory else ""
-        simulated = Path(control).resolve().is_relative_to(REPOSITORY / "fault_injection")
-        domain = ["simulated = true"] if simulated else []
-        domain += ["sentinel = true"] if self.sentinel else []
+        domain = ["sentinel = true"] if self.sentinel else []
         domain += ["standby = true"] if self.standby else []
         domain += [f"gpus = {json.dumps(self.gpus)}"] if self.gpus else []
-        domain.append("[domain.lifelines]")
         holds = {"crash_hold": self.crash_hold, "exit_hold": self.exit_hold}
-        domain += [f"{key} = {seconds:g}" for key, seconds in holds.items() if seconds is not None]
+        tables = {
+            "domain.lifelines": "\n".join(f"{key} = {value:g}" for key, value in holds.items() if value is not None)
+        }
         if self.terminate:
-            domain += ["[domain.remedies]", 'mmu = [{ remedy = "terminate", mode = "enforce" }]']
+            tables["domain.remedies"] = 'mmu = [{ remedy = "terminate", mode = "enforce" }]'
         if self.host_memory:
-            domain += ["[vault]", "simulated = true"]
-        return _CONFIG.format(root=root, control=control, guard=cores, domain="\n".join(domain))
+            tables["vault"] = "simulated = true"
+        return GuardFile(
+            root,
+            root / "pub",
+            Path(control),
+            simulated=Path(control).resolve().is_relative_to(REPOSITORY / "fault_injection"),
+            name="suite",
+            guard=f'core_directory = "{self.core_directory}"' if self.core_directory else "",
+            domain="\n".join(domain),
+            tables=tables,
+        )
 
 
 T = TypeVar("T")
@@ -99,12 +84,10 @@ class Guard:
         self.ui = ControlUi(control, self.pipe_directory)
         self._root = root
         self._control = control
-        self._process: subprocess.Popen[bytes] | None = None
-        self._held: list[socket.socket] = []
-        self.starts = 0
         root.mkdir(parents=True)
         self.config = root / "mpsguard.toml"
-        self.config.write_text(options.fill(root, control))
+        self.config.write_text(options.guard_file(root, control).text())
+        self._process = GuardProcess(self.config, root)
 
     @property
     def vault(self) -> Path:
@@ -114,72 +97,32 @@ class Guard:
     @property
     def pid(self) -> int:
         """The running guard's pid."""
-        assert self._process is not None
-        return self._process.pid
+        return self._process.popen.pid
 
     def hold_sockets(self) -> None:
-        """Do what `mpsguard.socket` does: listen on the public sockets from outside, so that they survive the guard."""
-        self.pipe_directory.mkdir(mode=0o755, exist_ok=True)
-        for name, mode in PUBLIC_SOCKETS.items():
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-            listener.bind(str(self.pipe_directory / name))
-            (self.pipe_directory / name).chmod(mode)
-            listener.listen(1024)
-            self._held.append(listener)
+        """Hold the public sockets from outside, as `mpsguard.socket` does, so that they survive the guard."""
+        self._process.hold_sockets(self.pipe_directory)
 
     def start(self) -> None:
         """Start the process and wait until it says that it is ready; SuiteError with its last words if it is not."""
-        assert self._process is None
-        self.starts += 1
-        log = self._root / f"guard-{self.starts}.log"
-        serve = [sys.executable, "-m", "mpsguard.cli.guard", "serve", "--config", str(self.config)]
-        fds = [listener.fileno() for listener in self._held]
-        if fds:
-            wrapper = [sys.executable, "-m", "tests.gpu.core.listen_exec", ",".join(map(str, fds))]
-            serve = [*wrapper, *serve]
-        with ReadySocket(self._root / "ready") as ready, log.open("wb") as file:
-            environment = _environment() | {"NOTIFY_SOCKET": str(ready.path)}
-            if fds:
-                environment["LISTEN_FDNAMES"] = ":".join(PUBLIC_SOCKETS)
-            self._process = subprocess.Popen(
-                serve, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, pass_fds=fds
-            )
-            pidfd = os.pidfd_open(self._process.pid)
-            try:
-                is_ready = ready.wait(pidfd, START)
-            except TimeoutError as error:
-                raise SuiteError(f"guard: {error}; {_tail(log)}") from None
-            finally:
-                os.close(pidfd)
-        if not is_ready:
-            raise SuiteError(f"the guard ended with status {self._process.wait()} before it was ready; {_tail(log)}")
+        try:
+            self._process.start(_environment())
+        except GuardStartError as error:
+            raise SuiteError(str(error)) from None
 
     def kill(self) -> None:
         """SIGKILL; returns once the process is gone."""
-        assert self._process is not None
         self._process.kill()
-        self._process.wait()
-        self._process = None
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if it does not end; safe when none runs."""
-        if self._process is None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        self._process.end()
 
     def close(self) -> None:
         """End the guard, then its lanes, which outlive it by design."""
         try:
-            self.stop()
+            self._process.close()
         finally:
-            for listener in self._held:
-                listener.close()
             for pipe in (self._root / "run" / "lanes").glob("*/pipe"):
                 quit_daemon(ControlUi(self._control, pipe), pipe)
             end_all(self._root)
@@ -298,7 +241,3 @@ def _environment() -> dict[str, str]:
     path: Sequence[str] = [str(REPOSITORY), *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(path)
     return environment
-
-
-def _tail(log: Path) -> str:
-    return " | ".join(log.read_text(errors="replace").splitlines()[-8:])

@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.finding import Finding, not_measured
-from tests.gpu.core.leftovers import end_all
 from tests.gpu.core.programs import Programs
 from tests.gpu.core.stop import StopRunError, stoppable
+from tests.harness.leftovers import end_all
 
 
 def run(

@@ -9,9 +9,9 @@ from typing import Final
 
 from tests.gpu.core.client import client_environment
 from tests.gpu.core.control_ui import ControlUi
-from tests.gpu.core.ending import ended
 from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.leftovers import end_all, find
+from tests.harness.ending import ended
+from tests.harness.leftovers import end_all, find
 
 START: Final = 30.0
 """Seconds the daemon may take until it listens."""

@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 from mpsguard.vault.address import SOCKET_VARIABLE
 from tests.gpu.core.client import client_environment
 from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.guard import REPOSITORY, Guard
+from tests.gpu.core.guard import Guard
+from tests.harness.guard_process import REPOSITORY
 
 START: Final = 240.0
 """Seconds in which a process must be prepared: PyTorch from a cold disk, a 7B model made of random numbers."""

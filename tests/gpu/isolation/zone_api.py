@@ -9,10 +9,10 @@ from typing import Final
 
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.finding import Finding
-from tests.gpu.core.guard import REPOSITORY
 from tests.gpu.core.programs import CUDA
 from tests.gpu.isolation.overrun import Study, Subject
 from tests.gpu.isolation.partial import kept, skipped
+from tests.harness.guard_process import REPOSITORY
 
 REPETITIONS: Final = 10
 _PATH: Final = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))

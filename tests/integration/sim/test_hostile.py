@@ -79,7 +79,6 @@ BAD: list[tuple[str, Callable[[Guarded], Peer], Callable[[Peer], None]]] = [
 def test_what_breaks_the_protocol_is_closed_and_counted(
     guarded: Guarded, reason: str, begin: Callable[[Guarded], Peer], misbehave: Callable[[Peer], None]
 ) -> None:
-    assert guarded.guard is not None
     before, open_before = guarded.metric(REFUSED, reason=reason), descriptors(guarded.guard.pid)
     with begin(guarded) as peer:
         if reason == "descriptors" and seqpacket.kernel_refuses_descriptors():
@@ -106,7 +105,6 @@ def test_credentials_that_are_not_the_peers_are_refused(guarded: Guarded) -> Non
 
 
 def test_a_client_that_dies_mid_handshake_leaves_nothing(guarded: Guarded) -> None:
-    assert guarded.guard is not None
     before = descriptors(guarded.guard.pid)
     for begin in (greeted, introduced, as_client, as_ui):
         for _ in range(20):
@@ -117,7 +115,6 @@ def test_a_client_that_dies_mid_handshake_leaves_nothing(guarded: Guarded) -> No
 
 @pytest.mark.parametrize("handshakes", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_handshakes_leave_no_descriptor_and_little_memory(guarded: Guarded, handshakes: int) -> None:
-    assert guarded.guard is not None
     pid = guarded.guard.pid
     for _ in range(500):
         with Peer(guarded.public) as peer:

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.integration.guarded import DEADLINE, REPOSITORY, wait_for
+from tests.harness.guard_process import REPOSITORY
+from tests.integration.guarded import DEADLINE, wait_for
 from tests.integration.running import Running
 from tests.integration.sim.test_takeover import FailoverPair
 

@@ -10,7 +10,8 @@ import pytest
 
 from mpsguard.client import Session
 from mpsguard.vault.address import socket_path
-from tests.integration.guarded import REPOSITORY, Guarded, wait_for
+from tests.harness.guard_process import REPOSITORY
+from tests.integration.guarded import Guarded, wait_for
 
 BEFORE = "b34ecb108136"
 """The last commit whose guard had one process and lanes that everybody could pass: nothing is released yet."""
@@ -41,14 +42,14 @@ def test_clients_lane_and_vault_go_on(before: Path) -> None:
     with Guarded() as guarded:
         without(guarded, "simulated")
         guarded.hold_sockets()
-        guarded.tree = before
+        guarded.process.tree = before
         guarded.start()
         clients = [guarded.client() for _ in range(3)]
         for client in clients:
             client.expect("started")
         control = guarded.lane_in("ACTIVE")["control"]["pid"]
         assert guarded.stop() == 0
-        guarded.tree = REPOSITORY
+        guarded.process.tree = REPOSITORY
         waiting = guarded.client("--iterations", "3")
         guarded.start()
         assert guarded.lane_in("ACTIVE")["control"]["pid"] == control

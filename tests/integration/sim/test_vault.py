@@ -12,7 +12,8 @@ import pytest
 
 from fault_injection.holders import holders
 from mpsguard.client import Chunk, LeaseHeldError, Role, Session, UnknownSessionError
-from tests.integration.guarded import REPOSITORY, Guarded, wait_for
+from tests.harness.guard_process import REPOSITORY
+from tests.integration.guarded import Guarded, wait_for
 
 
 @pytest.fixture

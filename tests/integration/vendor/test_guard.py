@@ -120,7 +120,6 @@ def test_the_guard_keeps_out_of_a_directory_the_vendors_daemon_serves(vendor_mps
         subprocess.run([str(guarded.control), "-d"], env=environment, check=True, timeout=30)
         try:
             guarded.start(ready=False)
-            assert guarded.guard is not None
             assert guarded.guard.wait(30) == 1
             assert guarded.ui("get_default_client_priority").stdout == "0\n"
         finally:
@@ -130,7 +129,6 @@ def test_the_guard_keeps_out_of_a_directory_the_vendors_daemon_serves(vendor_mps
 def test_quit_ends_the_daemon_as_stock_and_the_guard_with_it(guarded: Guarded) -> None:
     done = guarded.ui("quit")
     assert (done.stdout, done.returncode) == ("", 0)
-    assert guarded.guard is not None
     assert guarded.guard.wait(30) == 0
 
 

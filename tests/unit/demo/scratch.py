@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.gpu.core.leftovers import end_all
+from tests.harness.leftovers import end_all
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEADLINE = 240.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.demo.scenes import standby
-from tests.gpu.core import leftovers
+from tests.harness import leftovers
 from tests.unit.demo import scratch
 
 pytestmark = pytest.mark.slow(seconds=60, reason="starts the demo for each signal")

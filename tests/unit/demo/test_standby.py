@@ -19,8 +19,8 @@ from fault_injection.holders import holders
 from fault_injection.takeover import model
 from fault_injection.takeover.model import Request
 from mpsguard import client
-from tests.gpu.core import leftovers
 from tests.gpu.core.bench import Bench
+from tests.harness import leftovers
 from tests.unit.demo import scratch
 
 pytestmark = pytest.mark.slow(seconds=5, reason="runs a scene of the demo")

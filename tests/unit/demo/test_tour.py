@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from examples.demo.scenes import SCENES
-from tests.gpu.core import leftovers
+from tests.harness import leftovers
 from tests.unit.demo import scratch
 
 pytestmark = pytest.mark.slow(seconds=60, reason="runs the whole demo")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.core.guard import REPOSITORY
-from tests.gpu.core.ready_socket import ReadySocket
+from tests.harness.guard_process import REPOSITORY
+from tests.harness.ready_socket import ReadySocket
 
 RECEIVER = """
 import json, os, socket
@@ -31,7 +31,7 @@ def test_sockets_arrive_as_descriptors_3_and_4_in_order(tmp_path: Path, turned: 
         listeners.reverse()
     fds = [listener.fileno() for listener in listeners]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.core.listen_exec", ",".join(map(str, fds)), sys.executable, "-c", RECEIVER],
+        [sys.executable, "-m", "tests.harness.listen_exec", ",".join(map(str, fds)), sys.executable, "-c", RECEIVER],
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         pass_fds=fds,
         capture_output=True,

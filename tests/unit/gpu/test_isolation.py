@@ -13,7 +13,6 @@ from tests.gpu.core.client import Clients
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.finding import Finding
 from tests.gpu.core.guard import Guard, Options
-from tests.gpu.core.leftovers import end_all
 from tests.gpu.core.programs import Work
 from tests.gpu.core.stop import StopRunError
 from tests.gpu.isolation import crashes, culprit, loops, memory, overrun, preload_cost, preloaded, terminate
@@ -25,6 +24,7 @@ from tests.gpu.isolation.tally import Tally, survival
 from tests.gpu.ordered_cost import Pairs
 from tests.gpu.preload_cost import MIB, Comparison, Cost
 from tests.gpu.simulated import SimulatedPrograms
+from tests.harness.leftovers import end_all
 
 pytestmark = pytest.mark.slow(seconds=60, reason="starts guards on the simulated stack")
 

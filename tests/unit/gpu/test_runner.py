@@ -15,11 +15,11 @@ from tests.gpu.core.client import Clients
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.events import MPS_SERVER_NOT_READY
 from tests.gpu.core.finding import Finding, all_of
-from tests.gpu.core.leftovers import find
 from tests.gpu.core.programs import Work
 from tests.gpu.core.runner import run
 from tests.gpu.core.stock import StockDaemon
 from tests.gpu.simulated import SimulatedPrograms, simulated_programs
+from tests.harness.leftovers import find
 
 pytestmark = pytest.mark.slow(seconds=40, reason="starts guards on the simulated stack")
 

@@ -14,7 +14,8 @@ import pytest
 from mpsguard.lanes.control_process import Launch, StartError
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.messages import MAX_BYTES, Answer, Start, Table
-from tests.integration.guarded import DEADLINE, REPOSITORY, descriptors, wait_for
+from tests.harness.guard_process import REPOSITORY
+from tests.integration.guarded import DEADLINE, descriptors, wait_for
 
 
 def launch(tmp_path: Path, script: str, name: str = "default-0") -> Launch:
