@@ -20,6 +20,7 @@ from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
+from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.model import Credentials, LaneSettings
 
 GREETING: Final = b"OUTBHELL\0"
@@ -119,6 +120,7 @@ class Conversation(Surface[Exchange]):
 
     def __init__(self) -> None:
         self._loop = CaseLoop()
+        self._readiness = UserTurns()
         self._closer = ForeignFdCloser()
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -178,7 +180,7 @@ class Conversation(Surface[Exchange]):
 
     def _stranger(self, sock: socket.socket) -> tuple[StrangerStream, asyncio.Event]:
         closed = asyncio.Event()
-        return StrangerStream(sock, os.geteuid(), self._closer, closed.set), closed
+        return StrangerStream(sock, os.geteuid(), self._readiness, self._closer, closed.set), closed
 
     def _say(self, sock: socket.socket, words: tuple[Said, ...]) -> None:
         for word in words:

@@ -24,8 +24,9 @@ from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import PeerKind
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
+from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Credentials, ProcessKey
 
@@ -102,6 +103,9 @@ class Broker:
         self._arrivals: Arrivals[_Arrival] = Arrivals(_WAITING_OF_A_USER, _WAITING)
         self._turns: asyncio.Handle | None = None
         """The next turn of the waiting arrivals, if there are any."""
+        self._paused = False
+        """Whether that turn comes after a pause, as no user with waiting arrivals may have one more peer."""
+        self._readiness = UserTurns()
         self._closer = ForeignFdCloser()
         self._refusals = BurstLimit(*_PUBLISHED_REFUSALS)
         self.parking = Parking(name, policy, metrics=metrics, events=events)
@@ -131,7 +135,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPT_BATCH):
             try:
-                sock, _ = listener.accept()
+                sock = accepting.accept(listener)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -140,7 +144,8 @@ class Broker:
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
                 break
             self._enqueue(sock, privileged)
-        if self._turns is None:
+        if self._turns is None or self._paused:
+            # Those that wait may not come yet; one that has just come may be another user's.
             self._turn()
 
     def _accept_again(self, listener: socket.socket, privileged: bool) -> None:
@@ -156,15 +161,19 @@ class Broker:
 
     def _turn(self) -> None:
         """Serve one more peer of each user that may have one."""
+        if self._turns is not None:
+            self._turns.cancel()
         arrivals = self._arrivals.turn(self._connections.may_come)
         for arrival in arrivals:
             self._admit(arrival)
         loop = asyncio.get_running_loop()
+        self._paused = False
         if not len(self._arrivals):
             self._turns = None
         elif arrivals:
             self._turns = loop.call_soon(self._turn)
         else:
+            self._paused = True
             self._turns = loop.call_later(_BLOCKED_PAUSE, self._turn)
 
     def _drop(self, arrival: _Arrival) -> None:
@@ -174,8 +183,8 @@ class Broker:
     def _stream(self, arrival: _Arrival) -> StrangerStream:
         """Return the stream of an arrival, which occupies a place of its user's until it is fully closed."""
         uid = arrival.peer.uid
-        arrival.sock.setblocking(False)
-        return StrangerStream(arrival.sock, uid, self._closer, partial(self._connections.closed, uid))
+        closed = partial(self._connections.closed, uid)
+        return StrangerStream(arrival.sock, uid, self._readiness, self._closer, closed)
 
     def _admit(self, arrival: _Arrival) -> None:
         peer = arrival.peer

@@ -3,50 +3,71 @@
 import os
 import queue
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
 _THREADS_PER_UID: Final = 2
 """Enough that one close(2) that hangs does not hold up the same user's next; a user cannot tie up more."""
+_IDLE: Final = 1.0
+"""Seconds for which a thread waits for more: to start one takes ten times as long as to close a descriptor."""
+
+
+class _User:
+    """What waits for one user's threads, and how many there are; all under the lock of `ForeignFdCloser`."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.jobs: deque[tuple[tuple[int, ...], Callable[[], None]]] = deque()
+        self.threads = 0
+        self.idle = 0
+        self.more = threading.Condition(lock)
 
 
 class ForeignFdCloser:
     """Closes strangers' descriptors, each user's on threads of its own, so that one that hangs costs its owner alone.
 
-    The threads end when they have nothing to do, and do not keep the process from ending: as it ends, the kernel closes
-    what is left without lingering. What waits is bounded by the caller, which counts a connection until it is closed.
+    The threads end some time after they have nothing to do, and do not keep the process from ending: as it ends, the
+    kernel closes what is left without lingering. What waits is bounded by the caller, which counts a connection until
+    it is closed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[int, deque[tuple[tuple[int, ...], Callable[[], None]]]] = {}
-        self._threads: Counter[int] = Counter()
+        self._users: dict[int, _User] = {}
 
     def close(self, uid: int, fds: tuple[int, ...], closed: Callable[[], None]) -> None:
         """Close ``fds`` some time soon, then call ``closed`` on that thread. From any thread; never waits."""
         with self._lock:
-            self._waiting.setdefault(uid, deque()).append((fds, closed))
-            if self._threads[uid] >= _THREADS_PER_UID:
+            user = self._users.get(uid)
+            if user is None:
+                user = self._users[uid] = _User(self._lock)
+            user.jobs.append((fds, closed))
+            if user.idle >= len(user.jobs):
+                user.more.notify()
                 return
-            self._threads[uid] += 1
-        threading.Thread(target=self._run, args=(uid,), name="close-foreign", daemon=True).start()
+            if user.threads >= _THREADS_PER_UID:
+                return
+            user.threads += 1
+        threading.Thread(target=self._run, args=(uid, user), name="close-foreign", daemon=True).start()
 
-    def _run(self, uid: int) -> None:
-        while (job := self._next(uid)) is not None:
+    def _run(self, uid: int, user: _User) -> None:
+        while (job := self._next(uid, user)) is not None:
             fds, closed = job
             close_all(fds)
             closed()
 
-    def _next(self, uid: int) -> tuple[tuple[int, ...], Callable[[], None]] | None:
+    def _next(self, uid: int, user: _User) -> tuple[tuple[int, ...], Callable[[], None]] | None:
         with self._lock:
-            waiting = self._waiting[uid]
-            if waiting:
-                return waiting.popleft()
-            self._threads[uid] -= 1
-            if not self._threads[uid]:
-                del self._threads[uid], self._waiting[uid]
+            if not user.jobs:
+                user.idle += 1
+                user.more.wait_for(lambda: user.jobs, _IDLE)
+                user.idle -= 1
+            if user.jobs:
+                return user.jobs.popleft()
+            user.threads -= 1
+            if not user.threads:
+                del self._users[uid]
             return None
 
 

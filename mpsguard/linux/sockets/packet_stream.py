@@ -10,6 +10,7 @@ from typing import Final, Self
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.seqpacket import Packet
+from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.model import Credentials
 
 _BACKLOG_RETRY: Final = 0.002
@@ -73,6 +74,11 @@ class PacketStream:
         loop = asyncio.get_running_loop()
         await self._ready(loop.add_reader, loop.remove_reader)
 
+    async def writable(self) -> None:
+        """Wait until the peer's buffer has room."""
+        loop = asyncio.get_running_loop()
+        await self._ready(loop.add_writer, loop.remove_writer)
+
     async def receive(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
         """The next packet; see `seqpacket.receive`."""
         while True:
@@ -83,12 +89,11 @@ class PacketStream:
 
     async def send(self, data: bytes, *, sender: Credentials | None = None, fds: tuple[int, ...] = ()) -> None:
         """Send one packet, waiting while the peer's buffer is full."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 seqpacket.send(self._socket, data, sender=sender, fds=fds)
             except BlockingIOError:
-                await self._ready(loop.add_writer, loop.remove_writer)
+                await self.writable()
             else:
                 return
 
@@ -107,16 +112,29 @@ class StrangerStream(PacketStream):
 
     A descriptor may be of a socket that lingers, and close(2) of the last one then takes as long as its owner likes.
     That holds for received ones, and for those still queued in our own socket when that is closed.
+
+    Nor is it heeded more often in a pass of the event loop than its user's share of that allows (`UserTurns`).
     """
 
-    def __init__(self, sock: socket.socket, uid: int, closer: ForeignFdCloser, closed: Callable[[], None]) -> None:
+    def __init__(
+        self, sock: socket.socket, uid: int, turns: UserTurns, closer: ForeignFdCloser, closed: Callable[[], None]
+    ) -> None:
         """``closed`` is called in the event loop once socket and descriptors are closed, however long that takes."""
         super().__init__(sock)
         self._uid = uid
+        self._turns = turns
         self._closer = closer
         self._closed = closed
         self._sealed = not seqpacket.takes_descriptors(sock)
         self._received: list[int] = []
+
+    async def readable(self) -> None:
+        """See `PacketStream.readable`."""
+        await self._turns.readable(self._uid, self._socket.fileno())
+
+    async def writable(self) -> None:
+        """See `PacketStream.writable`."""
+        await self._turns.writable(self._uid, self._socket.fileno())
 
     async def receive(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
         """The next packet; its descriptors stay the stream's and are closed with it.

@@ -1,0 +1,102 @@
+"""Sockets of users that flood, and of one that does not: who is heeded when."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from mpsguard.linux.sockets import accepting
+from mpsguard.linux.sockets.user_turns import QUOTA, UserTurns
+
+DEADLINE = 30.0
+FLOODS, CALM = 65534, 1000
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    return ours, theirs
+
+
+def test_a_user_is_not_heeded_after_all_that_another_has_ready() -> None:
+    order: list[int] = []
+
+    async def wait(turns: UserTurns, uid: int, sock: socket.socket) -> None:
+        await turns.readable(uid, sock.fileno())
+        order.append(uid)
+
+    async def run() -> None:
+        turns = UserTurns()
+        flood, (calm, calls) = [pair() for _ in range(100)], pair()
+        waiting = [asyncio.create_task(wait(turns, FLOODS, ours)) for ours, _ in flood]
+        waiting.append(asyncio.create_task(wait(turns, CALM, calm)))
+        await asyncio.sleep(0)
+        # All at once, as far as the event loop can tell.
+        for _, theirs in flood:
+            theirs.close()
+        calls.send(b"x")
+        await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE)
+        for ours, _ in (*flood, (calm, calls)):
+            ours.close()
+        calls.close()
+
+    asyncio.run(run())
+    assert len(order) == 101
+    assert order.index(CALM) <= QUOTA
+
+
+def test_a_socket_is_waited_for_in_both_directions() -> None:
+    async def run() -> None:
+        turns = UserTurns()
+        ours, theirs = pair()
+        with ours, theirs:
+            filled = 0
+            try:
+                while True:
+                    filled += ours.send(b"x")
+            except BlockingIOError:
+                pass
+            readable = asyncio.create_task(turns.readable(CALM, ours.fileno()))
+            writable = asyncio.create_task(turns.writable(CALM, ours.fileno()))
+            await asyncio.sleep(0)
+            theirs.send(b"x")
+            await asyncio.wait_for(readable, DEADLINE)
+            assert not writable.done()
+            for _ in range(filled):
+                theirs.recv(1)
+            await asyncio.wait_for(writable, DEADLINE)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_open_when_no_task_waits() -> None:
+    async def run() -> None:
+        turns = UserTurns()
+        ours, theirs = pair()
+        with ours, theirs:
+            before = len(os.listdir("/proc/self/fd"))
+            task = asyncio.create_task(turns.readable(CALM, ours.fileno()))
+            await asyncio.sleep(0)
+            assert len(os.listdir("/proc/self/fd")) == before + 1
+            task.cancel()
+            await asyncio.wait({task})
+            assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(run())
+
+
+def test_a_connection_is_accepted_as_by_the_socket_module() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(b"")
+        listener.listen()
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            accepting.accept(listener)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+            peer.connect(listener.getsockname())
+            with accepting.accept(listener) as accepted:
+                assert not accepted.getblocking()
+                assert not accepted.get_inheritable()
+                peer.send(b"word")
+                assert accepted.recv(16) == b"word"
