@@ -31,3 +31,10 @@ def test_without_the_packages_it_goes_on_in_the_environment_or_says_what_makes_o
     python.chmod(0o755)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False, env={})
     assert (done.returncode, done.stdout) == (0, f"goes on: {command[2]} --help\n")
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_help_measures_nothing(name: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / name), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+    assert (done.returncode, done.stdout.startswith(f"usage: {name} ")) == (0, True)
