@@ -1,4 +1,4 @@
-"""Processes as an operator sees them: who runs what. Read with psutil; the guard itself does not use it.
+"""Processes as an operator sees them: command and user. Read with psutil; the guard does not use it.
 
 The guard's own readers (`mpsguard.linux.processes`) stand on pidfds and start times in clock ticks, and on reads that
 can be abandoned: a client could otherwise be taken for the process that got its pid, or make a read wait. A command

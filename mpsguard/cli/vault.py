@@ -31,7 +31,7 @@ def list_sessions(session: Session) -> None:
         return
     show_table(
         session.console,
-        ("UID", "SESSION", "GENERATION", "WRITER", "READERS", "REGIONS", "CHUNKS", "MIB", "KEPT"),
+        ("UID", "SESSION", "GENERATION", "WRITER", "READERS", "REGIONS", "CHUNKS", "MIB", "KEEP"),
         [
             (
                 each.uid,
@@ -41,7 +41,7 @@ def list_sessions(session: Session) -> None:
                 each.readers,
                 each.regions,
                 each.chunks,
-                each.size >> 20,
+                _mebibytes(each.size),
                 "for good" if each.keep is None else f"{each.keep:g} s",
             )
             for each in result.sessions
@@ -74,7 +74,7 @@ def show(session: Session, uid: int, name: str) -> None:
                 region.name,
                 region.generation,
                 len(region.layout.sizes),
-                region.layout.size >> 20,
+                _mebibytes(region.layout.size),
                 "-" if region.layout.va is None else hex(region.layout.va),
                 region.layout.gpu or "-",
                 f"{region.sealed} of {len(region.layout.sizes)}",
@@ -92,7 +92,12 @@ def show(session: Session, uid: int, name: str) -> None:
 @click.argument("uid", type=int)
 @click.argument("name")
 @click.argument("region", required=False)
-@click.option("--force", is_flag=True, help="Even while somebody maps it; who does is told.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Even while processes have it open: they keep what they have mapped, but the session of a running program "
+    "starts anew.",
+)
 @with_session
 def release(session: Session, uid: int, name: str, region: str | None, force: bool) -> None:
     """Take REGION, or all of it, out of the session NAME of user UID."""
@@ -105,3 +110,8 @@ def release(session: Session, uid: int, name: str, region: str | None, force: bo
 
 def _role(lease: LeaseView) -> str:
     return f"{lease.role.value}, ready" if lease.ready and lease.role is Role.STANDBY else lease.role.value
+
+
+def _mebibytes(size: int) -> str:
+    """Return a size in MiB, with as many digits as a small one needs to be more than 0."""
+    return f"{size / (1 << 20):.2g}" if size < 10 << 20 else str(size >> 20)

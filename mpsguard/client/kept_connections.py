@@ -177,6 +177,8 @@ def _send_if_supervised(channel: SupervisorChannel | None, message: wire.Request
 
 
 def _check(tag: int) -> None:
+    if not isinstance(tag, int):
+        raise TypeError(f"tag: {tag!r} is not a whole number")
     if not 0 <= tag < 1 << 63:
         raise ValueError(f"tag: {tag} is not from 0 to 2**63-1")
 

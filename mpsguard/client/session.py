@@ -18,8 +18,7 @@ from mpsguard.client.kept_connections import tell_ready
 from mpsguard.client.region import Chunk, Region, RegionRequests
 from mpsguard.client.vault_connection import Answered, Connection, LostError, unexpected
 from mpsguard.linux.descriptors.fd_closer import close_all
-from mpsguard.vault import wire
-from mpsguard.vault.address import DEFAULT_SOCKET, SOCKET_VARIABLE
+from mpsguard.vault import address, wire
 from mpsguard.vault.errors import (
     BadRequestError,
     ExistsError,
@@ -63,7 +62,7 @@ class Session(RegionRequests):
         Args:
             name: name of the session.
             role: what this process wants to be; a writer creates a missing session.
-            socket: path of the vault's socket; None: from the environment, or the default.
+            socket: path of the vault's socket; None: MPSGUARD_VAULT, or in MPSGUARD_RUN_DIRECTORY, or the default.
             owner: uid of the session's owner; None: this process' own.
             capacity: of a new session: maximum size of the forward state in bytes.
             keep: of a new session: seconds that it is kept after its last lease has ended; None: until it is released.
@@ -78,7 +77,7 @@ class Session(RegionRequests):
             UnavailableError: there is no vault.
         """
         self.name = name
-        self._path = socket or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
+        self._path = socket or address.from_environment(os.environ)
         self._deadline = deadline
         self._owner = owner
         self._lock = threading.RLock()

@@ -13,6 +13,7 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
 from mpsguard.vault import wire
+from mpsguard.vault.address import DEFAULT_SOCKET, RUN_DIRECTORY_VARIABLE, SOCKET_VARIABLE
 from mpsguard.vault.errors import UnavailableError, from_code
 
 _TIMEVAL: Final = struct.Struct("ll")
@@ -207,6 +208,8 @@ def _connect(path: str, due: float) -> socket.socket:
                 continue
             except (FileNotFoundError, ConnectionRefusedError) as error:
                 reason = f"no vault at {path}: {error.strerror}"
+                if path == DEFAULT_SOCKET:
+                    reason += f" ({SOCKET_VARIABLE} or {RUN_DIRECTORY_VARIABLE} names another place)"
             except OSError as error:
                 raise UnavailableError(f"{path}: {error.strerror}") from None
             if time.monotonic() + _RETRY > due:

@@ -170,7 +170,7 @@ class Publisher:
         """
         length = len(state)
         if length > self._capacity:
-            raise TooLargeError(f"{length} bytes of state; this session takes at most {self._capacity}")
+            raise TooLargeError(f"{length} bytes of state; this session was made with capacity={self._capacity}")
         with self._lock:
             if self._over[_OVER_WORD]:
                 raise StaleGenerationError(f"fenced off: generation {self._generation} is over")

@@ -15,6 +15,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+AFTER_A_FAILURE = """trap 'set +e
+mpsguard-ctl vault release --force $(id -u) survivor
+mpsguard-ctl mps quit
+kill $(jobs -p)' EXIT"""
+"""So that nothing is left of a page whose commands fail half-way."""
+
 
 @pytest.mark.parametrize("name", ["survivor", "survivor_cuda"])
 def test_the_page_shows_the_programs_that_are_tested(name: str) -> None:
@@ -23,29 +29,52 @@ def test_the_page_shows_the_programs_that_are_tested(name: str) -> None:
     assert f"```python\n{program}```" in page
 
 
+def played(page: str, directory: str, before: dict[str, str] | None = None) -> None:
+    """Play the commands of a page in ``directory``, with ``before``: text to lines that are put in front of it."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = [textwrap.dedent(block) for block in re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)]
+    script = (
+        "".join(blocks)
+        .replace("/tmp/try", directory)
+        .replace('export PATH="$PWD/.venv/bin:$PATH"', f'export PATH="{Path(sys.executable).parent}:$PATH"')
+    )
+    for line, added in (before or {}).items():
+        assert script.count(line) == 1
+        script = script.replace(line, f"{added}\n{line}")
+    done = subprocess.run(
+        ["bash", "-c", f"set -eu\n{AFTER_A_FAILURE}\n{script}"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100.0,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow(seconds=15, reason="plays a page of the documentation")
 def test_the_page_without_a_gpu_leads_to_an_incident() -> None:
-    page = (ROOT / "docs" / "start" / "try-it.md").read_text(encoding="utf-8")
-    blocks = [textwrap.dedent(block) for block in re.findall(r"^ *```sh\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)]
     with tempfile.TemporaryDirectory(prefix="try-") as directory:
-        script = "set -eu\n" + "".join(blocks).replace("/tmp/try", directory).replace(
-            'export PATH="$PWD/.venv/bin:$PATH"', f'export PATH="{Path(sys.executable).parent}:$PATH"'
-        )
         # What the reader would look at before the end.
-        script = script.replace(
-            "mpsguard-ctl mps quit", f"mpsguard-ctl --json incidents >{directory}/incidents.json\nmpsguard-ctl mps quit"
-        )
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=100.0,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        look = f"mpsguard-ctl --json incidents >{directory}/incidents.json"
+        played("start/try-it.md", directory, {"mpsguard-ctl mps quit": look})
         (incident, *_) = json.loads(Path(directory, "incidents.json").read_text(encoding="utf-8"))["incidents"]
         assert incident["fault_class"] == "sm"
         assert len(incident["candidates"]) == 4
         assert (Path(directory) / "incident.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.slow(seconds=20, reason="plays a page of the documentation")
+def test_the_program_of_the_page_survives_what_the_page_does_to_it() -> None:
+    with tempfile.TemporaryDirectory(prefix="try-") as directory:
+        played("guides/survive.md", directory)
+        lines = (Path(directory) / "sums").read_text(encoding="ascii").splitlines()
+        sums = [(int(step), int(total)) for step, total in (line.split() for line in lines)]
+        assert [total for _, total in sums] == [step * (step + 1) // 2 for step, _ in sums]
+        steps = [step for step, _ in sums]
+        assert steps == sorted(set(steps))
+        # One that was published but not printed, for each process that was killed at work.
+        assert steps[-1] - len(steps) <= 2
+        deaths = (Path(directory) / "run.log").read_text(encoding="utf-8")
+        assert deaths.count("its standby takes over") == 1

@@ -14,7 +14,7 @@ from mpsguard.control_api.messages.vault import (
 )
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.daemon.guard import Guard
-from mpsguard.vault.errors import VaultError
+from mpsguard.vault.errors import LeaseHeldError, VaultError
 from mpsguard.vault.region import SessionKey
 from mpsguard.vault.vault import Vault
 
@@ -61,6 +61,8 @@ async def serve_release(guard: Guard, arguments: ReleaseArguments) -> Released:
     key = SessionKey(arguments.uid, arguments.session)
     try:
         _vault(guard).release_by_command(key, arguments.region, force=arguments.force)
+    except LeaseHeldError as error:
+        raise RequestError(error.code, f"{error}; end it first, or release with --force") from None
     except VaultError as error:
         raise RequestError(error.code, str(error)) from None
     guard.events.publish(

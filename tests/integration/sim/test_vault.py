@@ -61,7 +61,9 @@ def test_regions_are_seen_kept_through_a_sigkill_and_released_by_command(guarded
         with Session("work", socket=socket(guarded), role=Role.READER) as reader, reader.open("weights"):
             code, said = ctl(guarded, "vault", "release", uid, "work", "weights")
             assert code == 1
-            assert "is held by process" in said["error"]["message"]
+            message = said["error"]["message"]
+            assert "is held by process" in message
+            assert message.endswith("; end it first, or release with --force")
         assert writer.describe("weights").generation == 1
     code, _ = ctl(guarded, "vault", "release", uid, "work")
     assert code == 0

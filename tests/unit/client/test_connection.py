@@ -12,7 +12,7 @@ import pytest
 
 from mpsguard.client.vault_connection import Connection, LostError
 from mpsguard.vault import wire
-from mpsguard.vault.errors import Code, QuotaError
+from mpsguard.vault.errors import Code, QuotaError, UnavailableError
 from mpsguard.vault.region import Role
 
 DEADLINE = 30.0
@@ -82,3 +82,15 @@ def test_who_is_turned_away_unread_is_told_why(
     finally:
         thread.join(DEADLINE)
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_a_vault_that_is_not_at_its_default_place_is_told_where_it_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: bool
+) -> None:
+    path = str(tmp_path / "missing")
+    if default:
+        monkeypatch.setattr("mpsguard.client.vault_connection.DEFAULT_SOCKET", path)
+    with pytest.raises(UnavailableError, match=f"no vault at {path}") as caught:
+        Connection(path, 0.2, DEADLINE, ignore)
+    assert ("MPSGUARD_RUN_DIRECTORY" in str(caught.value)) is default

@@ -158,6 +158,8 @@ def test_what_is_not_kept_is_said_why(supervised: Supervised, listener: socket.s
         for tag in (-1, 1 << 63):
             with pytest.raises(ValueError, match="tag"):
                 supervised.connections.keep(accepted, tag)
+        with pytest.raises(TypeError, match="tag: 'c1' is not a whole number"):
+            supervised.connections.keep(accepted, "c1")  # type: ignore[arg-type]
 
 
 def test_what_is_no_socket_is_refused_and_nothing_of_it_is_left(supervised: Supervised) -> None:

@@ -58,7 +58,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     memory = new()
     writer = publisher(memory)
     writer.publish(b"x" * CAPACITY)
-    with pytest.raises(TooLargeError):
+    with pytest.raises(TooLargeError, match=f"capacity={CAPACITY}"):
         writer.publish(b"x" * (CAPACITY + 1))
     assert newest(memory) == (1, 1, b"x" * CAPACITY)
 
