@@ -3,7 +3,9 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -127,12 +129,12 @@ class Broker:
         self._listening.clear()
         if self._turns is not None:
             self._turns.cancel()
-        for arrival in self._arrivals.clear():
-            self._drop(arrival)
+        self._drop(self._arrivals.clear())
         await self._connections.close(_DRAIN)
 
     def _accept(self, listener: socket.socket, privileged: bool) -> None:
         loop = asyncio.get_running_loop()
+        displaced: list[_Arrival] = []
         for _ in range(_ACCEPT_BATCH):
             try:
                 sock = accepting.accept(listener)
@@ -143,7 +145,14 @@ class Broker:
                 loop.remove_reader(listener.fileno())
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
                 break
-            self._enqueue(sock, privileged)
+            peer = seqpacket.peer(sock)
+            oldest = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
+            if oldest is not None:
+                displaced.append(oldest)
+        for uid, count in Counter(arrival.peer.uid for arrival in displaced).items():
+            peer = next(arrival.peer for arrival in displaced if arrival.peer.uid == uid)
+            self._refuse("evicted", peer, f"{count} of too many connections of this user that wait", count)
+        self._drop(displaced)
         if self._turns is None or self._paused:
             # Those that wait may not come yet; one that has just come may be another user's.
             self._turn()
@@ -151,13 +160,6 @@ class Broker:
     def _accept_again(self, listener: socket.socket, privileged: bool) -> None:
         if listener in self._listening:
             asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener, privileged)
-
-    def _enqueue(self, sock: socket.socket, privileged: bool) -> None:
-        peer = seqpacket.peer(sock)
-        dropped = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
-        if dropped is not None:
-            self._drop(dropped)
-            self._refuse("evicted", dropped.peer, "too many connections of this user wait")
 
     def _turn(self) -> None:
         """Serve one more peer of each user that may have one."""
@@ -176,9 +178,18 @@ class Broker:
             self._paused = True
             self._turns = loop.call_later(_BLOCKED_PAUSE, self._turn)
 
-    def _drop(self, arrival: _Arrival) -> None:
-        self._connections.closes(arrival.peer.uid)
-        self._stream(arrival).close()
+    def _drop(self, arrivals: Sequence[_Arrival]) -> None:
+        """Close arrivals that are not served, each user's together: a flood may bring hundreds in a turn."""
+        by_user: dict[int, list[_Arrival]] = {}
+        for arrival in arrivals:
+            by_user.setdefault(arrival.peer.uid, []).append(arrival)
+        loop = asyncio.get_running_loop()
+        for uid, of_user in by_user.items():
+            count = len(of_user)
+            self._connections.closes(uid, count)
+            closed = partial(self._connections.closed, uid, count)
+            fds = tuple(arrival.sock.detach() for arrival in of_user)
+            self._closer.close(uid, fds, partial(_call_soon, loop, closed))
 
     def _stream(self, arrival: _Arrival) -> StrangerStream:
         """Return the stream of an arrival, which occupies a place of its user's until it is fully closed."""
@@ -363,11 +374,17 @@ class Broker:
         handle.key = self._clients.key_now(handle.key)
         return handle
 
-    def _refuse(self, reason: str, peer: Credentials, detail: str) -> None:
-        self._metrics.refused.labels(self._name, reason).inc()
+    def _refuse(self, reason: str, peer: Credentials, detail: str, count: int = 1) -> None:
+        self._metrics.refused.labels(self._name, reason).inc(count)
         now = asyncio.get_running_loop().time()
         if not self._refusals.wait(now):
             self._refusals.happened(now)
             self._events.publish(
                 "connection_refused", self._name, reason=reason, detail=detail, pid=peer.pid, uid=peer.uid
             )
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    # A loop that has ended need not be told.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback)

@@ -100,13 +100,13 @@ class ConnectionTable:
         task.cancel()
         self._remove(task)
 
-    def closes(self, uid: int) -> None:
-        """Count a socket of ``uid`` that is being closed, which may take long."""
-        self._closing[uid] += 1
+    def closes(self, uid: int, count: int = 1) -> None:
+        """Count sockets of ``uid`` that are being closed, which may take long."""
+        self._closing[uid] += count
 
-    def closed(self, uid: int) -> None:
-        """Count a socket of ``uid`` as closed."""
-        self._closing[uid] -= 1
+    def closed(self, uid: int, count: int = 1) -> None:
+        """Count sockets of ``uid`` as closed."""
+        self._closing[uid] -= count
         if not self._closing[uid]:
             del self._closing[uid]
 
