@@ -58,7 +58,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """See `restart_burst`."""
 
 
-class Lifelines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LifelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the address spaces of ended clients are kept at most, in seconds; 0: not at all."""
 
     crash_hold: Hold = 10.0
@@ -107,7 +107,7 @@ class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The GPU itself: ECC, bus, firmware."""
 
 
-class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DomainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One public pipe directory, the GPUs behind it, and how they are run."""
 
     name: Name = "default"
@@ -132,11 +132,11 @@ class Domain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     its end may harm others. With ``refuse`` its next connection is refused: it gets no context, and is not ended."""
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
-    lifelines: Lifelines = Lifelines()
+    lifelines: LifelineConfig = LifelineConfig()
     remedies: Remedies = Remedies()
 
 
-class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GuardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the guard as a whole."""
 
     run_directory: str = DEFAULT_RUN_DIRECTORY
@@ -157,7 +157,7 @@ class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``HOST:PORT`` on which Prometheus metrics are served; unset: only `mpsguard-ctl metrics`."""
 
 
-class Vault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VaultConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The vault: GPU memory that outlives its process."""
 
     enabled: bool = True
@@ -177,9 +177,9 @@ class Vault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole configuration file."""
 
-    guard: Guard = Guard()
-    domain: tuple[Domain, ...] = (Domain(),)
-    vault: Vault = Vault()
+    guard: GuardConfig = GuardConfig()
+    domain: tuple[DomainConfig, ...] = (DomainConfig(),)
+    vault: VaultConfig = VaultConfig()
 
 
 def load(path: Path | None) -> Config:
@@ -242,7 +242,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def lane_directory(guard: Guard, domain: Domain, index: int = 0) -> Path:
+def lane_directory(guard: GuardConfig, domain: DomainConfig, index: int = 0) -> Path:
     """Return the directory of a lane of ``domain``; its private pipe directory is ``pipe`` in it."""
     return Path(guard.run_directory) / "lanes" / f"{domain.name}-{index}"
 
@@ -252,7 +252,7 @@ def standby_directory(pipe_directory: str) -> Path:
     return Path(pipe_directory) / "standby"
 
 
-def find_control_binary(domain: Domain) -> str:
+def find_control_binary(domain: DomainConfig) -> str:
     """Return the absolute path of the domain's control daemon; raise ConfigError if there is none."""
     found = shutil.which(domain.control_binary)
     if found is None:
@@ -263,7 +263,7 @@ def find_control_binary(domain: Domain) -> str:
     return str(Path(found).absolute())
 
 
-def _check_domain(key: str, domain: Domain, guard: Guard) -> None:
+def _check_domain(key: str, domain: DomainConfig, guard: GuardConfig) -> None:
     _check_absolute(f"{key}.pipe_directory", domain.pipe_directory)
     public = standby_directory(domain.pipe_directory) if domain.standby else Path(domain.pipe_directory)
     for directory in (public, lane_directory(guard, domain) / "pipe"):
@@ -289,7 +289,7 @@ def _check_domain(key: str, domain: Domain, guard: Guard) -> None:
             raise ConfigError(f"{key}.remedies.{name}: {twice!r} stands there twice; once for each class of faults")
 
 
-def _check_gpus_apart(domains: Sequence[Domain]) -> None:
+def _check_gpus_apart(domains: Sequence[DomainConfig]) -> None:
     """No GPU may be in two domains: their servers would time-slice it, and a fault of either would stop both."""
     assigned: dict[str, str] = {}
     for index, domain in enumerate(domains):
@@ -330,12 +330,12 @@ _UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]*)`")
 _INDEX: Final = re.compile(r"\[(\d+|\.\.\.)\]")
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "": Config,
-    "guard": Guard,
-    "vault": Vault,
-    "domain[]": Domain,
+    "guard": GuardConfig,
+    "vault": VaultConfig,
+    "domain[]": DomainConfig,
     "domain[].settings": LaneSettings,
     "domain[].policy": Policy,
-    "domain[].lifelines": Lifelines,
+    "domain[].lifelines": LifelineConfig,
     "domain[].remedies": Remedies,
     **{f"domain[].remedies.{name}[]": Step for name in Remedies.__struct_fields__},
 }

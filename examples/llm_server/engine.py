@@ -12,7 +12,7 @@ from examples.llm_server.decode import Decoder, Next
 from examples.llm_server.memory import Loaded, Mode, Reloader
 from examples.llm_server.shapes import Shape
 from examples.llm_server.state import Request, State
-from mpsguard.client import Role, Session
+from mpsguard.client import LeaseRole, Session
 
 
 class Settings(NamedTuple):
@@ -45,9 +45,9 @@ class Engine:
         """Do everything that is possible before this process is the writer; afterwards it is ready."""
         shape, slots, seed, device, mode = self._settings
         if mode is Mode.VAULT:
-            make = self._session.role is Role.WRITER
+            make = self._session.role is LeaseRole.WRITER
             self._loaded = memory.from_vault(self._session, shape, slots, seed, device, make=make)
-        elif mode is Mode.COLD or self._session.role is Role.WRITER:
+        elif mode is Mode.COLD or self._session.role is LeaseRole.WRITER:
             self._loaded = memory.cold(shape, slots, seed, device)
         else:
             loaded = memory.cold(shape, slots, seed, device)

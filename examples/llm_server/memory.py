@@ -8,7 +8,7 @@ import torch
 
 from examples.llm_server import cache, model
 from examples.llm_server.shapes import Shape
-from mpsguard.client import Role, Session, UnknownRegionError
+from mpsguard.client import LeaseRole, Session, UnknownRegionError
 from mpsguard.client.torch_regions import Spec, StateDict, create_state_dict, open_state_dict
 
 WEIGHTS, CACHE = "weights", "cache"
@@ -126,7 +126,7 @@ def _is_whole(session: Session, name: str, mark: bytes) -> bool:
     finished = found.is_sealed if name == WEIGHTS else bool(found.metadata)
     if found.metadata not in (mark, b""):
         raise OtherModelError(f"region {name!r} is of {found.metadata.decode()}, not of {mark.decode()}")
-    if not finished and session.role is Role.WRITER:
+    if not finished and session.role is LeaseRole.WRITER:
         for part in (name, f"{name}.manifest"):
             if part in set(session.names()):
                 session.release(part)

@@ -48,7 +48,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 def open_region(session: client.Session, device: torch.device) -> StateDict:
     """Open the three copies; a writer creates them anew as long as nothing was published."""
-    if session.role is not client.Role.WRITER or session.state() is not None:
+    if session.role is not client.LeaseRole.WRITER or session.state() is not None:
         return open_state_dict(session, REGION, device, writable=True)
     for name in list(session.names()):
         session.release(name)

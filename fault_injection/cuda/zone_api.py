@@ -94,8 +94,8 @@ def access(function: Any, address: int, how: str) -> int:
 def run(options: argparse.Namespace) -> int:
     """The whole program, with a context; the exit status."""
     function = call("cuModuleGetFunction", call("cuModuleLoadData", _PTX), b"access")
-    kind = zones.Kind(options.kind)
-    with zones.ZoneSpace(zones.Settings(kinds=(kind,))) as space, space.allocate(options.bytes) as region:
+    kind = zones.ZoneKind(options.kind)
+    with zones.ZoneSpace(zones.ZoneSettings(kinds=(kind,))) as space, space.allocate(options.bytes) as region:
         call("cuMemsetD8", region.address, 0x5A, region.size)
         call("cuCtxSynchronize")
         emit("allocated", address=region.address, bytes=region.size, kind=region.kind, armed=space.armed)

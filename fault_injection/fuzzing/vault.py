@@ -14,18 +14,18 @@ from fault_injection.fuzzing.mutation import (
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.vault import state_buffer, wire
-from mpsguard.vault.region import Grant, Layout, Role
+from mpsguard.vault.region import Grant, LeaseRole, RegionLayout
 from mpsguard.vault.state_buffer import State
 
-_LAYOUT: Final = Layout((4096, 8192), va=1 << 40, gpu="GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11")
+_LAYOUT: Final = RegionLayout((4096, 8192), va=1 << 40, gpu="GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11")
 MESSAGES: Final = (
-    wire.Hello(1, wire.VERSION, "session", Role.WRITER, 7, keep=1.5, grants=(Grant(65534, write=True),)),
-    wire.Hello(1, wire.VERSION, "session", Role.STANDBY, 7, owner=1000, again=True),
+    wire.Hello(1, wire.VERSION, "session", LeaseRole.WRITER, 7, keep=1.5, grants=(Grant(65534, write=True),)),
+    wire.Hello(1, wire.VERSION, "session", LeaseRole.STANDBY, 7, owner=1000, again=True),
     wire.Create(2, "region", _LAYOUT, b"metadata"),
     wire.Chunks(2, 2),
     wire.Seal(3, "region", (0, 1)),
     wire.SetMetadata(4, "region", b"more", 1),
-    wire.Open(5, "region", Layout((), va=4096)),
+    wire.Open(5, "region", RegionLayout((), va=4096)),
     wire.Describe(6, "region"),
     wire.Close(7, "region"),
     wire.Release(8, None),

@@ -10,7 +10,7 @@ import msgspec
 from fault_injection.fuzzing.mutation import changed, index, number
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.preload import zone_table
-from mpsguard.preload.zone_table import COUNTERS, COUNTERS_AT, HEADER, HEADER_BYTES, SLOT, Region, TableError
+from mpsguard.preload.zone_table import COUNTERS, COUNTERS_AT, HEADER, HEADER_BYTES, SLOT, TableError, ZoneRegion
 
 _SLOTS: Final = (0, 1, 3, 16)
 _FULL: Final = 8192
@@ -24,7 +24,7 @@ _FIELD: Final = (0xFFFF_FFFF, 0xFFFF_FFFF, *((1 << 64) - 1,) * 6, 0xFFFF_FFFF, 0
 def _table(slots: int) -> bytes:
     header = HEADER.pack(zone_table.MAGIC, zone_table.VERSION, HEADER_BYTES, SLOT.size, slots, 4711, len(COUNTERS))
     regions = (
-        Region(at + 1, 0, start, _ZONE, _ZONE, _ZONE, start + _ZONE, 100, True, True, False)
+        ZoneRegion(at + 1, 0, start, _ZONE, _ZONE, _ZONE, start + _ZONE, 100, True, True, False)
         for at in range(slots)
         for start in (_BASE + at * _STEP,)
     )

@@ -15,7 +15,7 @@ from mpsguard.broker.relay import MAX_WORDS
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes import mps_protocol, settings
-from mpsguard.lanes.command import Command, CommandFailedError, Reply
+from mpsguard.lanes.command import Command, CommandFailedError, CommandReply
 from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import ProtocolError
@@ -83,7 +83,7 @@ class UiSessions:
         async with asyncio.timeout(self._policy.handshake_deadline):
             await front.send(mps_protocol.encode_reply(said))
 
-    async def run(self, command: Command) -> Reply:
+    async def run(self, command: Command) -> CommandReply:
         """Run one command, and apply and store its setting on every lane.
 
         Raises:

@@ -2,7 +2,7 @@
 
 import click
 
-from mpsguard.cli.session import Session, with_session
+from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import age, show_table
 from mpsguard.control_api.messages.clients import Arguments, ClientList
 
@@ -10,7 +10,7 @@ from mpsguard.control_api.messages.clients import Arguments, ClientList
 @click.command()
 @click.option("--domain", help="Only this domain's.")
 @with_session
-def clients(session: Session, domain: str | None) -> None:
+def clients(session: CliSession, domain: str | None) -> None:
     """List the clients: processes that came through a public pipe directory and are alive."""
     result = session.ask("clients", Arguments(domain), ClientList)
     if session.as_json:

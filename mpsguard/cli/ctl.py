@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 import mpsguard
 from mpsguard.cli.commands import Commands
-from mpsguard.cli.session import Session, error_document
+from mpsguard.cli.session import CliSession, error_document
 from mpsguard.config import DEFAULT_RUN_DIRECTORY
 
 COMMANDS: Final = {
@@ -95,7 +95,7 @@ class _ControlCommands(Commands):
 def main(context: click.Context, run_directory: str, as_json: bool, deadline: float) -> None:
     """Look at a running mpsguard and tell it what to do."""
     named = context.get_parameter_source("run_directory") is not ParameterSource.DEFAULT
-    context.obj = Session(run_directory, as_json, deadline, run_directory_named=named)
+    context.obj = CliSession(run_directory, as_json, deadline, run_directory_named=named)
 
 
 if __name__ == "__main__":

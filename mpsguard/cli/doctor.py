@@ -12,7 +12,7 @@ import msgspec
 
 from mpsguard import config
 from mpsguard.cli.process_view import STOCK_DEFAULT, control_daemons, describe
-from mpsguard.cli.session import Exit, Session, with_session
+from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.config import Config, ConfigError
 from mpsguard.control_api import protocol
 from mpsguard.linux.files import file_lock
@@ -82,7 +82,7 @@ def _system_calls() -> Finding:
     return Finding(subject, Grade.OK, "a guard that finds the driver loaded denies itself those it never makes")
 
 
-def _control_binary(domain: config.Domain) -> Finding:
+def _control_binary(domain: config.DomainConfig) -> Finding:
     subject = f"{domain.name}: control daemon"
     try:
         return Finding(subject, Grade.OK, config.find_control_binary(domain))
@@ -90,7 +90,7 @@ def _control_binary(domain: config.Domain) -> Finding:
         return Finding(subject, Grade.PROBLEM, str(error))
 
 
-def _watching(domain: config.Domain) -> Finding:
+def _watching(domain: config.DomainConfig) -> Finding:
     subject = f"{domain.name}: unwatched clients"
     try:
         os.close(ToolsDriver().open())
@@ -99,7 +99,7 @@ def _watching(domain: config.Domain) -> Finding:
     return Finding(subject, Grade.OK, "a client that cannot be watched is refused")
 
 
-def _public_directory(domain: config.Domain) -> Iterator[Finding]:
+def _public_directory(domain: config.DomainConfig) -> Iterator[Finding]:
     subject = f"{domain.name}: {domain.pipe_directory}"
     directory = Path(domain.pipe_directory)
     if not directory.is_dir():
@@ -115,7 +115,7 @@ def _public_directory(domain: config.Domain) -> Iterator[Finding]:
     yield _held(domain, subject)
 
 
-def _held(domain: config.Domain, subject: str) -> Finding:
+def _held(domain: config.DomainConfig, subject: str) -> Finding:
     """Whether the service manager listens on the public socket: its entry is then in the socket unit's list."""
     systemctl = shutil.which("systemctl")
     listed = ""
@@ -177,7 +177,7 @@ def _execs() -> Finding:
 @click.command()
 @click.option("--config", "path", type=click.Path(path_type=Path), help="The guard's configuration file.")
 @with_session
-def doctor(session: Session, path: Path | None) -> None:
+def doctor(session: CliSession, path: Path | None) -> None:
     """Look over this machine's set-up; exit 0 if nothing is wrong, 3 if something is."""
     try:
         settings = config.load(path)

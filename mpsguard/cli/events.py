@@ -6,7 +6,7 @@ import click
 import msgspec
 import zmq
 
-from mpsguard.cli.session import Session, with_session
+from mpsguard.cli.session import CliSession, with_session
 from mpsguard.control_api import protocol
 from mpsguard.control_api.messages.events import Arguments, EventList
 from mpsguard.control_api.protocol import Event
@@ -16,7 +16,7 @@ from mpsguard.control_api.protocol import Event
 @click.option("--follow", "-f", is_flag=True, help="Go on with new events until interrupted.")
 @click.option("--lines", "-n", type=click.IntRange(0, 1000), default=50, show_default=True, help="How many past ones.")
 @with_session
-def events(session: Session, follow: bool, lines: int) -> None:
+def events(session: CliSession, follow: bool, lines: int) -> None:
     """Show past events, and new ones as they happen. With --json, one JSON document a line."""
     context = zmq.Context()
     try:
@@ -37,7 +37,7 @@ def events(session: Session, follow: bool, lines: int) -> None:
         context.destroy(linger=0)
 
 
-def _subscribe(context: zmq.Context[zmq.Socket[bytes]], session: Session) -> zmq.Socket[bytes]:
+def _subscribe(context: zmq.Context[zmq.Socket[bytes]], session: CliSession) -> zmq.Socket[bytes]:
     path = protocol.events_socket(session.run_directory)
     session.check_reachable(path)
     stream = context.socket(zmq.SUB)
@@ -47,7 +47,7 @@ def _subscribe(context: zmq.Context[zmq.Socket[bytes]], session: Session) -> zmq
     return stream
 
 
-def _show(session: Session, event: Event) -> None:
+def _show(session: CliSession, event: Event) -> None:
     if session.as_json:
         session.print_json(event)
         return

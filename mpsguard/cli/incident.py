@@ -8,7 +8,7 @@ from typing import Final
 import click
 import msgspec
 
-from mpsguard.cli.session import Exit, Session, with_session
+from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.control_api.messages.incident import Arguments
 from mpsguard.journal.records import Bundle, RecordedIncident
 from mpsguard.report import page, text
@@ -35,7 +35,7 @@ def incident() -> None:
 @incident.command()
 @_id
 @with_session
-def show(session: Session, name: str) -> None:
+def show(session: CliSession, name: str) -> None:
     """Tell incident ID: the verdict, then the timeline in milliseconds, then what to do."""
     record = session.ask("incident", Arguments(name), RecordedIncident)
     if session.as_json:
@@ -50,7 +50,7 @@ def show(session: Session, name: str) -> None:
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to; standard output without, and for -."
 )
 @with_session
-def export(session: Session, name: str, output: Path | None) -> None:
+def export(session: CliSession, name: str, output: Path | None) -> None:
     """Write incident ID as a JSON bundle: the verdict, and all evidence that triage needs to come to it again."""
     bundle = session.ask("incident_export", Arguments(name), Bundle)
     if output is None:
@@ -68,7 +68,7 @@ def export(session: Session, name: str, output: Path | None) -> None:
     help="The HTML file; - for standard output.",
 )
 @with_session
-def report(session: Session, name: str, output: Path) -> None:
+def report(session: CliSession, name: str, output: Path) -> None:
     """Write incident ID as one HTML file with the timeline drawn; it needs no network and runs no script."""
     record = session.ask("incident", Arguments(name), RecordedIncident)
     _write(session, record.id, output, page.render(_told(record)).encode())
@@ -78,7 +78,7 @@ def _told(record: RecordedIncident) -> ReportModel:
     return build_report(record, {number: catalog.lookup(number).advice for number in record.incident.xids})
 
 
-def _write(session: Session, name: str, path: Path, content: bytes) -> None:
+def _write(session: CliSession, name: str, path: Path, content: bytes) -> None:
     """Write a whole file, or leave the one that was there; for its owner only, as command lines are in it."""
     if path == _STANDARD_OUTPUT:
         sys.stdout.buffer.write(content)
@@ -94,7 +94,7 @@ def _write(session: Session, name: str, path: Path, content: bytes) -> None:
     _done(session, name, path)
 
 
-def _done(session: Session, name: str, path: Path) -> None:
+def _done(session: CliSession, name: str, path: Path) -> None:
     if session.as_json:
         session.print_json({"id": name, "output": str(path)})
     else:

@@ -2,7 +2,7 @@
 
 import click
 
-from mpsguard.cli.session import Session, with_session
+from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages.incidents import Arguments, IncidentList
 from mpsguard.journal.records import IncidentSummary
@@ -12,7 +12,7 @@ from mpsguard.report.report_model import clock
 @click.command()
 @click.option("--last", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at most.")
 @with_session
-def incidents(session: Session, last: int) -> None:
+def incidents(session: CliSession, last: int) -> None:
     """List the last incidents, newest first: what it was, the culprit, and how sure that is."""
     result = session.ask("incidents", Arguments(last), IncidentList)
     if session.as_json:

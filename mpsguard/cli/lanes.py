@@ -2,7 +2,7 @@
 
 import click
 
-from mpsguard.cli.session import Session, with_session
+from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import age, show_table
 from mpsguard.control_api.messages.lanes import Arguments, LaneList
 from mpsguard.lanes.settings import replay_commands
@@ -10,7 +10,7 @@ from mpsguard.lanes.settings import replay_commands
 
 @click.command()
 @with_session
-def lanes(session: Session) -> None:
+def lanes(session: CliSession) -> None:
     """List the lanes with their state, the reason for it, and the settings kept for them."""
     result = session.ask("lanes", Arguments(), LaneList)
     if session.as_json:

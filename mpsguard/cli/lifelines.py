@@ -2,7 +2,7 @@
 
 import click
 
-from mpsguard.cli.session import Session, with_session
+from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages.lifelines import Arguments, LifelineList
 from mpsguard.remedies.held_lifelines import Lifeline
@@ -21,7 +21,7 @@ def _at_most(held: Lifeline) -> str:
     help="Let go of an ended client now. If its kernel still runs, all clients of its lane end.",
 )
 @with_session
-def lifelines(session: Session, release: int | None) -> None:
+def lifelines(session: CliSession, release: int | None) -> None:
     """List what is held of clients that have ended, so that their kernels end without harm to the others."""
     result = session.ask("lifelines", Arguments(release), LifelineList)
     if session.as_json:

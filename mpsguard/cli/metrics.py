@@ -2,13 +2,13 @@
 
 import click
 
-from mpsguard.cli.session import Session, with_session
+from mpsguard.cli.session import CliSession, with_session
 from mpsguard.control_api.messages.metrics import Arguments, Exposition
 
 
 @click.command()
 @with_session
-def metrics(session: Session) -> None:
+def metrics(session: CliSession) -> None:
     """Print the guard's metrics in Prometheus' text format."""
     result = session.ask("metrics", Arguments(), Exposition)
     if session.as_json:

@@ -4,14 +4,14 @@ import sys
 
 import click
 
-from mpsguard.cli.session import Exit, Session, with_session
+from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.control_api.messages.move import Arguments, Switchover
 
 
 @click.command()
 @click.option("--domain", help="Which one, if there are several.")
 @with_session
-def move(session: Session, domain: str | None) -> None:
+def move(session: CliSession, domain: str | None) -> None:
     """Move the work of a domain to its other lane: a planned takeover of every session with a standby that is ready.
 
     Sessions without one stay where they are, as do clients that have none; new clients are brought to the lane on which

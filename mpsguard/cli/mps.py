@@ -5,9 +5,9 @@ import sys
 
 import click
 
-from mpsguard.cli.session import Exit, Session, with_session
+from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.control_api.messages.mps import Arguments
-from mpsguard.lanes.command import Reply
+from mpsguard.lanes.command import CommandReply
 
 _REFUSALS = re.compile(
     r"Unknown command |Invalid |Server (\d+ )?not found|A user id \(UID\) is required", re.IGNORECASE
@@ -16,7 +16,7 @@ _REFUSALS = re.compile(
 status is 0 all the same."""
 
 
-def refused(reply: Reply) -> bool:
+def refused(reply: CommandReply) -> bool:
     """Whether the control daemon did not carry the command out."""
     return reply.exit_status != 0 or bool(reply.lines and _REFUSALS.match(reply.lines[0]))
 
@@ -25,9 +25,9 @@ def refused(reply: Reply) -> bool:
 @click.option("--domain", help="Which domain, if there is more than one.")
 @click.argument("command", nargs=-1, required=True)
 @with_session
-def mps(session: Session, domain: str | None, command: tuple[str, ...]) -> None:
+def mps(session: CliSession, domain: str | None, command: tuple[str, ...]) -> None:
     """Send COMMAND to the control daemon, as `echo COMMAND | nvidia-cuda-mps-control` would."""
-    reply = session.ask("mps", Arguments(" ".join(command), domain), Reply)
+    reply = session.ask("mps", Arguments(" ".join(command), domain), CommandReply)
     if session.as_json:
         session.print_json(reply)
     else:

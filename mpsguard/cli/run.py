@@ -24,7 +24,7 @@ from mpsguard.linux.processes import process_tree
 from mpsguard.model import ProcessKey
 from mpsguard.supervisor.child_process import ChildProcess
 from mpsguard.supervisor.failover_pair import GRACE, SETTLE, FailoverPair, Plan
-from mpsguard.supervisor.role import Role
+from mpsguard.supervisor.role import ProcessRole
 from mpsguard.supervisor.supervisor import Start, Supervisor
 from mpsguard.vault.address import SOCKET_VARIABLE, socket_path
 
@@ -132,7 +132,7 @@ def run(
     if addresses and not standby:
         raise _UsageError("--listen: only with --standby 1")
 
-    def end_below(processes: Sequence[ProcessKey]) -> Awaitable[end_work.Outcome]:
+    def end_below(processes: Sequence[ProcessKey]) -> Awaitable[end_work.EndWorkResult]:
         return _end_work(asked_at, processes, deadline)
 
     with ExitStack() as owned:
@@ -198,7 +198,10 @@ def _plan(
         _fail(OURS, f"--listen: {error.strerror or error}")
     vault = os.environ.get(SOCKET_VARIABLE) or str(socket_path(run_directory))
     common = {**os.environ, SOCKET_VARIABLE: vault, PROGRAM_VARIABLE: secrets.token_hex(16)}
-    environment = {Role.ACTIVE: {**common, _VARIABLE: public}, Role.STANDBY: {**common, _VARIABLE: waiting}}
+    environment = {
+        ProcessRole.ACTIVE: {**common, _VARIABLE: public},
+        ProcessRole.STANDBY: {**common, _VARIABLE: waiting},
+    }
     return Plan(
         arguments,
         environment,
@@ -234,11 +237,11 @@ def _where(
     return named[domain], asked_at
 
 
-async def _end_work(run_directory: str, processes: Sequence[ProcessKey], within: float) -> end_work.Outcome:
+async def _end_work(run_directory: str, processes: Sequence[ProcessKey], within: float) -> end_work.EndWorkResult:
     namespace = process_tree.pid_namespace()
     assert namespace is not None
     arguments = end_work.Arguments(tuple(processes), namespace, within)
-    return await async_client.ask(run_directory, "end_work", arguments, end_work.Outcome, within + _MARGIN)
+    return await async_client.ask(run_directory, "end_work", arguments, end_work.EndWorkResult, within + _MARGIN)
 
 
 def _other_directory(public: str) -> str:

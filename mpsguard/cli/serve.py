@@ -17,7 +17,7 @@ from mpsguard.config import ConfigError
 from mpsguard.daemon import preflight
 from mpsguard.daemon.commands.table import HANDLERS
 from mpsguard.daemon.domain import launches
-from mpsguard.daemon.guard import Guard, StartError
+from mpsguard.daemon.guard import Guard, GuardStartError
 from mpsguard.processes import privileges
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 
@@ -40,7 +40,7 @@ def serve(path: Path | None) -> None:
             asyncio.run(_serve(settings, launcher, given))
     except ConfigError as error:
         _fail(_CONFIG_EXIT, str(error))
-    except (StartError, LauncherEndedError) as error:
+    except (GuardStartError, LauncherEndedError) as error:
         _fail(_START_EXIT, str(error))
 
 
@@ -64,7 +64,7 @@ _SWITCH_INTERVAL: Final = 0.0005
 """Seconds that a thread beside the event loop may keep it waiting; 5 ms, Python's default, are much of a takeover."""
 
 
-async def _serve(settings: config.Config, launcher: Launcher, given: privileges.Given | None) -> None:
+async def _serve(settings: config.Config, launcher: Launcher, given: privileges.DroppedPrivileges | None) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL)
     # What was imported and configured lives as long as the guard. Left to the collector, it would be searched now and
     # then for 30 ms, in which no handshake goes on.
@@ -76,7 +76,7 @@ async def _serve(settings: config.Config, launcher: Launcher, given: privileges.
     await Guard(settings, HANDLERS, launcher, given).run(stop)
 
 
-def _set_up_logging(guard: config.Guard) -> None:
+def _set_up_logging(guard: config.GuardConfig) -> None:
     """Structured lines to standard error: for people on a terminal, JSON for journals."""
     console = guard.log_format == "console" or (guard.log_format == "auto" and sys.stderr.isatty())
     renderer: Any = (

@@ -37,7 +37,7 @@ def error_document(code: int, message: str) -> str:
     return json.dumps({"error": {"exit_code": int(code), "message": message}})
 
 
-class Session:
+class CliSession:
     """One invocation: where the guard is, how long to wait (seconds), and how to print."""
 
     def __init__(
@@ -110,8 +110,8 @@ def with_session(command: F) -> F:
     option = click.option(
         "--json", is_flag=True, expose_value=False, callback=_as_json, help="JSON instead of tables and sentences."
     )
-    return cast(F, option(click.make_pass_decorator(Session)(command)))
+    return cast(F, option(click.make_pass_decorator(CliSession)(command)))
 
 
 def _as_json(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    context.ensure_object(Session).as_json |= wanted
+    context.ensure_object(CliSession).as_json |= wanted

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from mpsguard.cli.session import Exit, Session, with_session
+from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.tables import age, coloured, show_table
 from mpsguard.control_api.health import Health
 from mpsguard.control_api.messages.status import Arguments, Status
@@ -14,7 +14,7 @@ _EXITS = {Health.HEALTHY: Exit.OK, Health.DEGRADED: Exit.DEGRADED, Health.FAULT:
 
 @click.command()
 @with_session
-def status(session: Session) -> None:
+def status(session: CliSession) -> None:
     """Show the guard's health; exit 0 healthy, 3 degraded, 4 a lane in FAULT, 5 no guard."""
     result = session.ask("status", Arguments(), Status)
     if session.as_json:

@@ -4,8 +4,8 @@ import sys
 
 import click
 
-from mpsguard.cli.session import Exit, Session, with_session
-from mpsguard.control_api.messages.terminate import MAX_WAIT, SIGNALS, Arguments, Outcome
+from mpsguard.cli.session import CliSession, Exit, with_session
+from mpsguard.control_api.messages.terminate import MAX_WAIT, SIGNALS, Arguments, TerminateResult
 from mpsguard.remedies import termination
 
 
@@ -17,7 +17,7 @@ from mpsguard.remedies import termination
 @click.option("--domain", help="Look only there.")
 @with_session
 def terminate(
-    session: Session, pid: int, name: str | None, *, grace: float | None, force: bool, domain: str | None
+    session: CliSession, pid: int, name: str | None, *, grace: float | None, force: bool, domain: str | None
 ) -> None:
     """End the GPU work of client PID by the vendor's terminate_client, without harm to the others."""
     if name is None and (force or grace is not None):
@@ -27,7 +27,7 @@ def terminate(
     after = termination.SEEN_WITHIN
     if name is not None:
         after += (grace or 0.0) + termination.KILLED_WITHIN
-    result = session.ask("terminate", arguments, Outcome, after=after)
+    result = session.ask("terminate", arguments, TerminateResult, after=after)
     if session.as_json:
         session.print_json(result)
     elif result.terminated:

@@ -2,18 +2,18 @@
 
 import click
 
-from mpsguard.cli.session import Session, with_session
+from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages.vault import (
     Arguments,
     LeaseView,
     ReleaseArguments,
-    Released,
+    ReleaseResult,
     SessionView,
     ShowArguments,
     VaultList,
 )
-from mpsguard.vault.region import Role
+from mpsguard.vault.region import LeaseRole
 
 
 @click.group()
@@ -23,7 +23,7 @@ def vault() -> None:
 
 @vault.command("list")
 @with_session
-def list_sessions(session: Session) -> None:
+def list_sessions(session: CliSession) -> None:
     """List the sessions with what they hold."""
     result = session.ask("vault", Arguments(), VaultList)
     if session.as_json:
@@ -55,7 +55,7 @@ def list_sessions(session: Session) -> None:
 @click.argument("uid", type=int)
 @click.argument("name")
 @with_session
-def show(session: Session, uid: int, name: str) -> None:
+def show(session: CliSession, uid: int, name: str) -> None:
     """Show the session NAME of user UID: its regions, and the processes with leases."""
     result = session.ask("vault_show", ShowArguments(uid, name), SessionView)
     if session.as_json:
@@ -99,9 +99,9 @@ def show(session: Session, uid: int, name: str) -> None:
     "starts anew.",
 )
 @with_session
-def release(session: Session, uid: int, name: str, region: str | None, force: bool) -> None:
+def release(session: CliSession, uid: int, name: str, region: str | None, force: bool) -> None:
     """Take REGION, or all of it, out of the session NAME of user UID."""
-    result = session.ask("vault_release", ReleaseArguments(uid, name, region, force), Released)
+    result = session.ask("vault_release", ReleaseArguments(uid, name, region, force), ReleaseResult)
     if session.as_json:
         session.print_json(result)
         return
@@ -109,7 +109,7 @@ def release(session: Session, uid: int, name: str, region: str | None, force: bo
 
 
 def _role(lease: LeaseView) -> str:
-    return f"{lease.role.value}, ready" if lease.ready and lease.role is Role.STANDBY else lease.role.value
+    return f"{lease.role.value}, ready" if lease.ready and lease.role is LeaseRole.STANDBY else lease.role.value
 
 
 def _mebibytes(size: int) -> str:

@@ -36,7 +36,7 @@ from mpsguard.vault.errors import (
     VaultError,
     WrongGpuError,
 )
-from mpsguard.vault.region import Grant, Layout, Role
+from mpsguard.vault.region import Grant, LeaseRole, RegionLayout
 from mpsguard.vault.state_buffer import State
 
 __all__ = [
@@ -46,13 +46,13 @@ __all__ = [
     "Code",
     "ExistsError",
     "Grant",
-    "Layout",
     "LayoutMismatchError",
     "LeaseHeldError",
+    "LeaseRole",
     "NotPermittedError",
     "QuotaError",
     "Region",
-    "Role",
+    "RegionLayout",
     "SealedError",
     "Session",
     "StaleGenerationError",

@@ -7,9 +7,12 @@ from typing import Final
 from mpsguard.client.session import Session
 from mpsguard.supervisor import role
 from mpsguard.vault.errors import BadRequestError
-from mpsguard.vault.region import Grant, Role
+from mpsguard.vault.region import Grant, LeaseRole
 
-_LEASES: Final[dict[str, Role]] = {role.Role.ACTIVE: Role.WRITER, role.Role.STANDBY: Role.STANDBY}
+_LEASES: Final[dict[str, LeaseRole]] = {
+    role.ProcessRole.ACTIVE: LeaseRole.WRITER,
+    role.ProcessRole.STANDBY: LeaseRole.STANDBY,
+}
 
 
 def join(
@@ -28,7 +31,7 @@ def join(
     Raises:
         BadRequestError: the environment names an unknown role.
     """
-    word = os.environ.get(role.ROLE_VARIABLE, role.Role.ACTIVE)
+    word = os.environ.get(role.ROLE_VARIABLE, role.ProcessRole.ACTIVE)
     if word not in _LEASES:
         raise BadRequestError(f"{role.ROLE_VARIABLE}: {word!r} is neither active nor standby")
     return Session(

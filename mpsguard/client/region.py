@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from mpsguard.vault.region import Layout
-from mpsguard.vault.region import Region as Description
+from mpsguard.vault.region import RegionLayout
+from mpsguard.vault.region import RegionRecord as Description
 
 
 class Chunk(NamedTuple):
@@ -47,7 +47,7 @@ class Region:
         return self._description.name
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RegionLayout:
         """Sizes (bytes), address and GPU; the same for every process that maps it."""
         return self._description.layout
 

@@ -29,8 +29,8 @@ from mpsguard.vault.errors import (
     UnknownSessionError,
     VaultError,
 )
-from mpsguard.vault.region import Grant, Layout, Role
-from mpsguard.vault.region import Region as Description
+from mpsguard.vault.region import Grant, LeaseRole, RegionLayout
+from mpsguard.vault.region import RegionRecord as Description
 from mpsguard.vault.state_buffer import State
 
 _CLOSING_DEADLINE: Final = 1.0
@@ -49,7 +49,7 @@ class Session(RegionRequests):
         self,
         name: str,
         *,
-        role: Role = Role.WRITER,
+        role: LeaseRole = LeaseRole.WRITER,
         socket: str | None = None,
         owner: int | None = None,
         capacity: int = 65536,
@@ -103,7 +103,7 @@ class Session(RegionRequests):
     # --- properties
 
     @property
-    def role(self) -> Role:
+    def role(self) -> LeaseRole:
         """The last known role of this process: a writer may be fenced off, a standby promoted."""
         return self._role
 
@@ -141,7 +141,7 @@ class Session(RegionRequests):
             BadRequestError: the descriptors are not such memory.
             StaleGenerationError: this writer was fenced off.
         """
-        layout = Layout(tuple(chunk.size for chunk in chunks), va, gpu)
+        layout = RegionLayout(tuple(chunk.size for chunk in chunks), va, gpu)
         fds = tuple(chunk.fd for chunk in chunks)
         request = wire.Create(0, name, layout, metadata)
         try:
@@ -168,7 +168,7 @@ class Session(RegionRequests):
             UnknownRegionError: there is no such region.
             StaleGenerationError: this process was fenced off.
         """
-        expected = Layout(tuple(sizes), va, gpu)
+        expected = RegionLayout(tuple(sizes), va, gpu)
         due = time.monotonic() + self._deadline
         with self._lock:
             while True:
@@ -216,7 +216,7 @@ class Session(RegionRequests):
         try:
             return self.open(name, va=va, gpu=gpu)
         except UnknownRegionError:
-            if self._role is not Role.WRITER:
+            if self._role is not LeaseRole.WRITER:
                 raise
         chunks = make()
         try:
@@ -337,8 +337,8 @@ class Session(RegionRequests):
         """
         due = None if timeout is None else time.monotonic() + timeout
         with self._lock:
-            while self._role is not Role.WRITER:
-                if self._role is Role.FENCED:
+            while self._role is not LeaseRole.WRITER:
+                if self._role is LeaseRole.FENCED:
                     raise StaleGenerationError(f"no standby of {self.name!r} any more: fenced off, or its lane faulted")
                 if self._released:
                     raise UnknownSessionError(f"session {self.name!r} was released while a standby of it waited")
@@ -372,7 +372,7 @@ class Session(RegionRequests):
         """
         # The supervisor first: it must know of the ready standby before it learns of the promotion.
         tell_ready()
-        if self._role is Role.WRITER:
+        if self._role is LeaseRole.WRITER:
             return True
         self._request(wire.Ready(0))
         if promoted := self.wait_for_promotion(timeout):
@@ -468,13 +468,13 @@ class Session(RegionRequests):
             self._again = True
             self._set_role(answer.role, fds[0], answer.capacity, answer.generation)
 
-    def _set_role(self, role: Role, fd: int, capacity: int, generation: int) -> None:
+    def _set_role(self, role: LeaseRole, fd: int, capacity: int, generation: int) -> None:
         before = self._forward
-        if before is not None and before.is_of(generation, writable=role is Role.WRITER):
+        if before is not None and before.is_of(generation, writable=role is LeaseRole.WRITER):
             # The same state buffer: one process must not publish through two mappings of it.
             os.close(fd)
         else:
-            self._forward = ForwardState(fd, capacity, generation, writable=role is Role.WRITER)
+            self._forward = ForwardState(fd, capacity, generation, writable=role is LeaseRole.WRITER)
             if before is not None:
                 before.close()
         self._role = role
@@ -482,11 +482,11 @@ class Session(RegionRequests):
 
     def _on_notice(self, on_notice: wire.Notice, fds: tuple[int, ...]) -> None:
         if isinstance(on_notice, wire.Granted) and len(fds) == 1:
-            self._set_role(Role.WRITER, fds[0], self._capacity, on_notice.generation)
+            self._set_role(LeaseRole.WRITER, fds[0], self._capacity, on_notice.generation)
             return
         close_all(fds)
         if isinstance(on_notice, wire.Fenced):
-            self._role = Role.FENCED
+            self._role = LeaseRole.FENCED
         elif isinstance(on_notice, wire.Released) and on_notice.name is None:
             self._released = True
 

@@ -33,7 +33,7 @@ from mpsguard.remedies import lifeline
 from mpsguard.tasks import TaskSet
 
 
-def lane_spec(guard: config.Guard, domain: config.Domain, binary: str, index: int) -> LaneSpec:
+def lane_spec(guard: config.GuardConfig, domain: config.DomainConfig, binary: str, index: int) -> LaneSpec:
     """What a lane of ``domain`` is made of."""
     directory = config.lane_directory(guard, domain, index)
     policy = domain.policy
@@ -62,7 +62,7 @@ def launches(settings: config.Config) -> list[Launch]:
     ]
 
 
-def _lanes(domain: config.Domain) -> int:
+def _lanes(domain: config.DomainConfig) -> int:
     return 2 if domain.standby else 1
 
 
@@ -71,8 +71,8 @@ class Domain:
 
     def __init__(
         self,
-        guard: config.Guard,
-        settings: config.Domain,
+        guard: config.GuardConfig,
+        settings: config.DomainConfig,
         binary: str,
         *,
         metrics: Metrics,
@@ -120,7 +120,7 @@ class Domain:
             for path, way in ways.items()
         )
 
-    def _make_lane(self, guard: config.Guard, binary: str, state: Path, index: int) -> Lane:
+    def _make_lane(self, guard: config.GuardConfig, binary: str, state: Path, index: int) -> Lane:
         spec = lane_spec(guard, self.settings, binary, index)
         store = SettingsStore(state / f"{spec.name}.json", self.settings.settings)
 

@@ -35,7 +35,7 @@ from mpsguard.metrics.registry import Metrics
 from mpsguard.metrics.server import serve_metrics
 from mpsguard.metrics.vault_collector import VaultMetrics
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
-from mpsguard.processes.privileges import Given
+from mpsguard.processes.privileges import DroppedPrivileges
 from mpsguard.remedies import held_lifelines
 from mpsguard.tasks import end_tasks
 from mpsguard.vault.counters import Counters
@@ -43,7 +43,7 @@ from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.quota import Quota
 
 
-class StartError(Exception):
+class GuardStartError(Exception):
     """The guard cannot start; one line says why."""
 
 
@@ -51,7 +51,11 @@ class Guard:
     """Owns everything the process owns. Its lanes and clients outlive it."""
 
     def __init__(
-        self, settings: Config, handlers: Mapping[str, Handler["Guard", Any]], launcher: Launcher, given: Given | None
+        self,
+        settings: Config,
+        handlers: Mapping[str, Handler["Guard", Any]],
+        launcher: Launcher,
+        given: DroppedPrivileges | None,
     ) -> None:
         """Check what can be checked before anything is touched; ConfigError.
 
@@ -120,7 +124,7 @@ class Guard:
         return next(iter(self.domains.values()))
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set, or until every domain was told to quit. Raises StartError."""
+        """Serve until ``stop`` is set, or until every domain was told to quit. Raises GuardStartError."""
         _raise_descriptor_limit()
         handed_over = service_manager.take_listen_fds()
         kept = [(fd, name) for fd, name in handed_over.items() if name.startswith(held_lifelines.NAME)]
@@ -183,11 +187,11 @@ class Guard:
                 host, port = config.split_address(self.config.guard.metrics_address)
                 serve_metrics(host, port, self.metrics.registry)
         except (PublicDirectoryError, JournalError) as error:
-            raise StartError(str(error)) from None
+            raise GuardStartError(str(error)) from None
         except LookupError:
-            raise StartError(f"guard.group: no group {self.config.guard.group!r} on this machine") from None
+            raise GuardStartError(f"guard.group: no group {self.config.guard.group!r} on this machine") from None
         except OSError as error:
-            raise StartError(f"{error.filename or run_directory}: {error.strerror}") from None
+            raise GuardStartError(f"{error.filename or run_directory}: {error.strerror}") from None
         self.events.listen(api.publish)
         self.events.publish("guard_started", "", version=mpsguard.__version__)
         if self._given is None:
@@ -201,17 +205,17 @@ class Guard:
         try:
             await self.vault.open(parcels)
         except VaultStartError as error:
-            raise StartError(str(error)) from None
+            raise GuardStartError(str(error)) from None
         self.failover.watch(self.vault.vault)
         if self.vault.lost or self.vault.unreadable:
             self.events.publish("vault_incomplete", "", lost=self.vault.lost, unreadable=self.vault.unreadable)
 
     async def _launched(self) -> None:
-        """Raise StartError when the launcher ends: the guard cannot make another one, its successor can."""
+        """Raise GuardStartError when the launcher ends: the guard cannot make another one, its successor can."""
         try:
             await self._launcher.run()
         except LauncherEndedError as error:
-            raise StartError(str(error)) from None
+            raise GuardStartError(str(error)) from None
 
     def _make_pipeline(self) -> IncidentPipeline:
         path = Path(self.config.guard.state_directory) / "journal.sqlite"

@@ -26,7 +26,7 @@ from mpsguard.vault.fd_storage.storage import PREFIX, FdStorage
 from mpsguard.vault.fd_storage.systemd_store import SystemdStore
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore
-from mpsguard.vault.server import Server
+from mpsguard.vault.server import VaultServer
 from mpsguard.vault.vault import Vault
 
 _PROBE: Final = f"{PREFIX}probe"
@@ -82,7 +82,7 @@ class VaultService:
         self._lock: FileLock | None = None
         self._storage: FdStorage | None = None
         self._background_storage: BackgroundStorage | None = None
-        self._server: Server | None = None
+        self._server: VaultServer | None = None
         self._watch: asyncio.Task[None] | None = None
         self._vault: Vault | None = None
         self.unreadable: list[str] = []
@@ -120,7 +120,7 @@ class VaultService:
                 self._background_storage, self._quota, gpus=self._gpus, on_early_death=self._early_death
             )
             await self._restore(bundles, storage)
-            self._server = Server(self._vault, simulated=self._simulated)
+            self._server = VaultServer(self._vault, simulated=self._simulated)
             self._server.open(socket_path(self._run_directory), listener)
         except LockHeldError as error:
             raise VaultStartError(f"{error}: another guard has this vault") from None

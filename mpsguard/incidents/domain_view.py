@@ -13,7 +13,7 @@ from mpsguard.model import ProcessKey
 class DomainView:
     """A domain's configuration, clients and lanes, which are the domain's own."""
 
-    settings: config.Domain
+    settings: config.DomainConfig
     clients: ClientTable
     lanes: LaneSet
 

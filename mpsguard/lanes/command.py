@@ -33,7 +33,7 @@ class CommandTimeoutError(CommandFailedError):
     """The control daemon did not answer within the deadline."""
 
 
-class Reply(msgspec.Struct, frozen=True):
+class CommandReply(msgspec.Struct, frozen=True):
     """What the control daemon answered to one command."""
 
     lines: tuple[str, ...]
@@ -54,7 +54,7 @@ class _DroppedError(Exception):
     """The daemon closed the connection before it answered anything."""
 
 
-async def ask(pipe_directory: Path, command: Command, deadline: float | None) -> Reply:
+async def ask(pipe_directory: Path, command: Command, deadline: float | None) -> CommandReply:
     """Send one command as the vendor's own front end does, and collect the reply.
 
     Raises CommandTimeoutError after ``deadline`` seconds, CommandFailedError if there is no daemon to ask.
@@ -84,7 +84,7 @@ async def greeting(pipe_directory: Path, deadline: float) -> bytes:
         raise CommandFailedError(f"greeting: {error}") from None
 
 
-async def _exchange(pipe_directory: Path, command: Command) -> Reply:
+async def _exchange(pipe_directory: Path, command: Command) -> CommandReply:
     name = "control_privileged" if command.privileged else "control"
     with await PacketStream.connect(str(pipe_directory / name)) as stream:
         word = mps_protocol.check_greeting((await _receive(stream)).data)
@@ -107,7 +107,7 @@ async def _exchange(pipe_directory: Path, command: Command) -> Reply:
                 raise _DroppedError("the control daemon closed the connection")
             said = mps_protocol.decode_reply(packet.data)
             if isinstance(said, int):
-                return Reply(tuple(lines), said)
+                return CommandReply(tuple(lines), said)
             lines.append(said)
         raise ProtocolError(f"more than {_MAX_LINES} lines of reply")
 
@@ -127,11 +127,11 @@ class CommandWorker:
         """``timed_out`` is told of every command that got no answer in time."""
         self._pipe_directory = pipe_directory
         self._timed_out = timed_out
-        self._queue: CommandQueue[tuple[Command, float | None, asyncio.Future[Reply]]] = CommandQueue()
+        self._queue: CommandQueue[tuple[Command, float | None, asyncio.Future[CommandReply]]] = CommandQueue()
         self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"commands {pipe_directory}")
 
-    async def ask(self, command: Command, deadline: float | None) -> Reply:
+    async def ask(self, command: Command, deadline: float | None) -> CommandReply:
         """Queue a command and await its reply; raises as the function `ask`, or at once when too many wait.
 
         Cancelling the wait takes the command back if it has not begun, and breaks it off if it has.
@@ -139,7 +139,7 @@ class CommandWorker:
         if self._closed:
             raise _given_up(command)
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Reply] = loop.create_future()
+        answer: asyncio.Future[CommandReply] = loop.create_future()
         due = None if deadline is None else loop.time() + deadline
         try:
             self._queue.put(None if command.sender is None else command.sender.uid, (command, due, answer))
@@ -173,7 +173,7 @@ class CommandWorker:
                 # Also when this task is cancelled just as the answer came: a caller waits for it.
                 _settle(answer, exchange, command)
 
-    async def _ask(self, command: Command, due: float | None) -> Reply:
+    async def _ask(self, command: Command, due: float | None) -> CommandReply:
         left = None if due is None else max(due - asyncio.get_running_loop().time(), 0.0)
         try:
             return await ask(self._pipe_directory, command, left)
@@ -182,7 +182,7 @@ class CommandWorker:
             raise
 
 
-def _settle(answer: asyncio.Future[Reply], exchange: asyncio.Task[Reply], command: Command) -> None:
+def _settle(answer: asyncio.Future[CommandReply], exchange: asyncio.Task[CommandReply], command: Command) -> None:
     """Give the outcome of an exchange that is over to its caller, if that still waits."""
     error = _given_up(command) if exchange.cancelled() else exchange.exception()
     if answer.done():

@@ -26,7 +26,7 @@ PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 _VENDOR_PREFIX: Final = "CUDA_MPS_"
 
 
-class StartError(Exception):
+class LaneStartError(Exception):
     """The control daemon did not come up; the text says what it printed."""
 
 
@@ -44,10 +44,10 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 Launcher = Callable[[Launch], Awaitable[None]]
-"""Starts a control daemon, as `launch` does; raises StartError."""
+"""Starts a control daemon, as `launch` does; raises LaneStartError."""
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class ControlEvidence(msgspec.Struct, frozen=True):
     """What can be seen of a control daemon in one private pipe directory."""
 
     lock_holder: int | None
@@ -61,7 +61,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """The lock holder with its start time, None if it is gone."""
 
 
-def verdict(evidence: Evidence, pipe_directory: Path) -> ProcessKey | str:
+def verdict(evidence: ControlEvidence, pipe_directory: Path) -> ProcessKey | str:
     """The daemon's identity if it is proved to be this lane's, else the reason why not."""
     holder = evidence.lock_holder
     if holder is None or evidence.process is None:
@@ -75,7 +75,7 @@ def verdict(evidence: Evidence, pipe_directory: Path) -> ProcessKey | str:
     return evidence.process
 
 
-async def look(pipe_directory: Path, deadline: float) -> Evidence:
+async def look(pipe_directory: Path, deadline: float) -> ControlEvidence:
     """Gather the evidence; waits at most ``deadline`` seconds (a full backlog is the only thing to wait for)."""
     holder = file_lock.holder(pipe_directory / "control_lock")
     process = environment = None
@@ -90,7 +90,7 @@ async def look(pipe_directory: Path, deadline: float) -> Evidence:
         async with asyncio.timeout(deadline):
             with await PacketStream.connect(str(pipe_directory / "control")) as stream:
                 listener = stream.peer().pid
-    return Evidence(holder, listener, _read_pid(pipe_directory / PID_FILE), environment, process)
+    return ControlEvidence(holder, listener, _read_pid(pipe_directory / PID_FILE), environment, process)
 
 
 def environment_for(
@@ -109,7 +109,7 @@ def environment_for(
 
 
 async def launch(what: Launch) -> None:
-    """Start a lane's control daemon as a child of this process; raises StartError."""
+    """Start a lane's control daemon as a child of this process; raises LaneStartError."""
     environment = environment_for(Path(what.pipe_directory), Path(what.log_directory), what.gpus, os.environ)
     await start(what.control_binary, what.multiuser, environment, what.start_deadline)
 
@@ -117,7 +117,7 @@ async def launch(what: Launch) -> None:
 async def start(binary: str, multiuser: bool, environment: Mapping[str, str], deadline: float) -> None:
     """Run ``binary -d``: it returns once the daemon listens, and the daemon has left for a session of its own.
 
-    Raises StartError if it fails or is not done within ``deadline`` seconds (then it is killed, by its own handle).
+    Raises LaneStartError if it fails or is not done within ``deadline`` seconds (then it is killed, by its own handle).
     """
     arguments = [binary, *(["-M"] if multiuser else []), "-d"]
     # A file, not a pipe: the daemon left behind keeps all that it inherited open for life.
@@ -136,7 +136,7 @@ async def start(binary: str, multiuser: bool, environment: Mapping[str, str], de
             async with asyncio.timeout(deadline):
                 status = await child.wait()
         except TimeoutError:
-            raise StartError(f"{binary} -d was not ready within {deadline:g} s") from None
+            raise LaneStartError(f"{binary} -d was not ready within {deadline:g} s") from None
         finally:
             if child.returncode is None:
                 with suppress(ProcessLookupError):
@@ -145,9 +145,9 @@ async def start(binary: str, multiuser: bool, environment: Mapping[str, str], de
         if status:
             text = os.pread(said, 4096, 0).decode(errors="replace").strip().replace("\n", "; ")
             words = f": {procfs.printable(text)}" if text else ""
-            raise StartError(f"{binary} -d ended with status {status}{words}")
+            raise LaneStartError(f"{binary} -d ended with status {status}{words}")
     except OSError as error:
-        raise StartError(f"{binary}: {error.strerror}") from None
+        raise LaneStartError(f"{binary}: {error.strerror}") from None
     finally:
         os.close(said)
 

@@ -15,8 +15,8 @@ import msgspec
 
 from mpsguard.lanes import command, control_process, lane_directories, lane_state, settings
 from mpsguard.lanes.burst_limit import BurstLimit, backoff
-from mpsguard.lanes.command import Command, CommandFailedError, CommandTimeoutError, CommandWorker, Reply
-from mpsguard.lanes.control_process import Launch, Launcher, StartError
+from mpsguard.lanes.command import Command, CommandFailedError, CommandReply, CommandTimeoutError, CommandWorker
+from mpsguard.lanes.control_process import LaneStartError, Launch, Launcher
 from mpsguard.lanes.server_watch import ServerWatch
 from mpsguard.lanes.settings import Setting
 from mpsguard.lanes.settings_store import SettingsStore
@@ -136,11 +136,11 @@ class Lane:
         while not self.control_alive():
             await self._changed.wait()
 
-    async def ask(self, line: str) -> Reply:
+    async def ask(self, line: str) -> CommandReply:
         """Send a command as the guard itself, with the lane's own deadline; raises CommandFailedError."""
         return await self._worker.ask(Command(line), self.spec.command_deadline)
 
-    async def ask_for(self, user: Command, deadline: float | None) -> Reply:
+    async def ask_for(self, user: Command, deadline: float | None) -> CommandReply:
         """Send a user's command; raises CommandFailedError, after ``deadline`` seconds if there is one."""
         return await self._worker.ask(user, deadline)
 
@@ -184,7 +184,7 @@ class Lane:
         self._quits += 1
         self._quitting.set()
 
-    async def quit(self, user: Command) -> Reply:
+    async def quit(self, user: Command) -> CommandReply:
         """Tell the control daemon to quit by a user's command, which is expected from now on; CommandFailedError.
 
         No longer, if the command did not reach a daemon that lives on: then its end would be a failure again.
@@ -261,7 +261,7 @@ class Lane:
         try:
             lane_directories.make(self.spec.pipe_directory, self.spec.log_directory, multiuser=self.spec.multiuser)
             await self._launcher(self.spec.launch)
-        except (StartError, OSError) as error:
+        except (LaneStartError, OSError) as error:
             self._set(state=LaneState.DOWN, reason=str(error))
             self._notice("lane_start_failed", {"detail": str(error)})
             return None

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from mpsguard.lanes.command import Reply
+from mpsguard.lanes.command import CommandReply
 from mpsguard.lanes.server_log import LogHint
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import Server
@@ -15,7 +15,7 @@ _UNKNOWN_COMMAND = 'Unknown command "get_server_status"'
 _MOST_IN_FAULT = 64
 """A lane has one server at a time; a user that can write to its log can make up others, and push out the oldest."""
 
-Ask = Callable[[str], Awaitable[Reply]]
+Ask = Callable[[str], Awaitable[CommandReply]]
 
 
 class Servers:

@@ -24,7 +24,7 @@ _TIMEOUT: Final = 300
 """Seconds for gcc, which takes a few on two idle cores; many builds may run at once."""
 
 
-class Library(NamedTuple):
+class LibraryBuild(NamedTuple):
     """A shared library and what is particular about it."""
 
     sources: tuple[Path, ...]
@@ -32,7 +32,7 @@ class Library(NamedTuple):
     link: tuple[str, ...]
 
 
-PRELOAD: Final = Library(
+PRELOAD: Final = LibraryBuild(
     sources=tuple(sorted(path for pattern in ("*.c", "*.S") for path in SOURCES.glob(pattern))),
     flags=(),
     link=(
@@ -44,7 +44,7 @@ PRELOAD: Final = Library(
         "-lpthread",
     ),
 )
-POOL: Final = Library(
+POOL: Final = LibraryBuild(
     sources=(SOURCES.parent / "client" / "torch_regions" / "pool.c",),
     flags=("-D_GNU_SOURCE", "-Werror"),
     link=("-Wl,-soname,libmpsguard_pool.so", "-lpthread"),
@@ -63,7 +63,7 @@ class CompilerError(Exception):
     """The compiler is not there, or refused; the text is its own."""
 
 
-def compile_library(library: Library, target: Path, *, flags: Sequence[str] = (), compiler: str = "gcc") -> None:
+def compile_library(library: LibraryBuild, target: Path, *, flags: Sequence[str] = (), compiler: str = "gcc") -> None:
     """Compile ``library`` into the file ``target``; `CompilerError` if that fails."""
     command = [compiler, *FLAGS, *library.flags, *flags, *_LINK, "-o", str(target), *map(str, library.sources)]
     try:

@@ -28,7 +28,7 @@ class Small(StrEnum):
     PLAIN = "plain"
 
 
-class Settings(msgspec.Struct, frozen=True):
+class PreloadSettings(msgspec.Struct, frozen=True):
     """What a program under the preload is told; None leaves the preload's own default."""
 
     front: int | None = None
@@ -47,19 +47,19 @@ class Settings(msgspec.Struct, frozen=True):
     """Beginnings of the file names of libraries that keep plain allocations."""
 
 
-class NotBuiltError(Exception):
+class PreloadNotBuiltError(Exception):
     """The preload is not there: it was built without a C compiler, or not at all."""
 
 
 def path() -> Path:
-    """The built library; `NotBuiltError` if there is none."""
+    """The built library; `PreloadNotBuiltError` if there is none."""
     found = Path(__file__).resolve().with_name(NAME)
     if not found.is_file():
-        raise NotBuiltError(f"{found} is not there: install mpsguard again on a machine with gcc")
+        raise PreloadNotBuiltError(f"{found} is not there: install mpsguard again on a machine with gcc")
     return found
 
 
-def environment(settings: Settings, base: Mapping[str, str], *, library: Path | None = None) -> dict[str, str]:
+def environment(settings: PreloadSettings, base: Mapping[str, str], *, library: Path | None = None) -> dict[str, str]:
     """``base`` with the preload switched on; other preloads of the program stay, behind it.
 
     ValueError for a path that LD_PRELOAD cannot hold (it separates at spaces and colons).

@@ -14,7 +14,7 @@ MARGIN: Final = 512 << 20
 """Left to the program and the driver whatever is armed."""
 
 
-class Layout(msgspec.Struct, frozen=True):
+class ZoneLayout(msgspec.Struct, frozen=True):
     """Reserved addresses: front zone, memory, back zone, in this order and without gaps."""
 
     front: int
@@ -38,7 +38,7 @@ def round_up(value: int, unit: int) -> int:
     return (value + unit - 1) & ~(unit - 1)
 
 
-def plan(size: int, front: int, back: int, *, granularity: int, alignment: int, at_end: bool = True) -> Layout:
+def plan(size: int, front: int, back: int, *, granularity: int, alignment: int, at_end: bool = True) -> ZoneLayout:
     """Lay out ``size`` bytes; `LayoutError` for a size of 0, or what does not fit into `ADDRESS_BITS`.
 
     ``granularity`` (of memory and zones) and ``alignment`` (of the user's address) are powers of two, ``alignment`` no
@@ -50,7 +50,7 @@ def plan(size: int, front: int, back: int, *, granularity: int, alignment: int, 
     memory = round_up(size, granularity)
     rounded_front = round_up(front, granularity)
     slack = memory - round_up(size, alignment) if at_end else 0
-    layout = Layout(rounded_front, memory, round_up(back, granularity), rounded_front + slack)
+    layout = ZoneLayout(rounded_front, memory, round_up(back, granularity), rounded_front + slack)
     if layout.total > most:
         raise LayoutError(f"a region of {size} bytes with zones of {front} and {back} takes more than {most} bytes")
     return layout

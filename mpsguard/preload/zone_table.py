@@ -88,7 +88,7 @@ class Part(StrEnum):
     BACK = "back zone"
 
 
-class Region(msgspec.Struct, frozen=True):
+class ZoneRegion(msgspec.Struct, frozen=True):
     """One live region; addresses and sizes in bytes."""
 
     number: int
@@ -116,7 +116,7 @@ class Region(msgspec.Struct, frozen=True):
 class Place(msgspec.Struct, frozen=True):
     """An address, as seen from a region."""
 
-    region: Region
+    region: ZoneRegion
     part: Part
     armed: bool
     """Whether an access there is absorbed and reported."""
@@ -131,13 +131,13 @@ class Place(msgspec.Struct, frozen=True):
         return max(self.offset - self.region.size + 1, 0)
 
 
-class Table(msgspec.Struct, frozen=True):
+class ZoneTable(msgspec.Struct, frozen=True):
     """A zone table at one moment."""
 
     pid: int
     """As the program sees itself, which in a container is not what the host sees."""
     counters: dict[str, int]
-    regions: tuple[Region, ...]
+    regions: tuple[ZoneRegion, ...]
     """By address; they do not overlap."""
     unreadable: int
     """Slots that were being written, or make no sense."""
@@ -150,7 +150,7 @@ class Table(msgspec.Struct, frozen=True):
         return None
 
 
-def _place(region: Region, address: int) -> Place:
+def _place(region: ZoneRegion, address: int) -> Place:
     offset = address - region.user
     memory = region.start + region.front
     if address < memory:
@@ -160,7 +160,7 @@ def _place(region: Region, address: int) -> Place:
     return Place(region, Part.BACK, region.back_armed, offset)
 
 
-def read(fd: int) -> Table:
+def read(fd: int) -> ZoneTable:
     """Read the table behind ``fd``, a descriptor of the program's memfd or a copy of it; `TableError` if it is none.
 
     Nothing waits for the program: a file that could make a reader wait is no memfd, and is refused before it is read.
@@ -225,7 +225,7 @@ def _contents(fd: int) -> bytes:
     return contents
 
 
-def decode(contents: bytes, later: bytes | None = None) -> Table:
+def decode(contents: bytes, later: bytes | None = None) -> ZoneTable:
     """The table in ``contents``; `TableError` if the header is not one of this version.
 
     ``later`` is a second reading of the same: a slot that has changed in between may have been read half.
@@ -242,7 +242,7 @@ def decode(contents: bytes, later: bytes | None = None) -> Table:
     regions = sorted((region for region in found if region is not None), key=lambda region: region.start)
     apart = _without_overlaps(regions)
     # A later version may count more, and this one less.
-    return Table(pid, dict(zip(COUNTERS, values, strict=False)), apart, len(found) - len(apart))
+    return ZoneTable(pid, dict(zip(COUNTERS, values, strict=False)), apart, len(found) - len(apart))
 
 
 def _check_header(contents: bytes) -> tuple[int, int, int, int]:
@@ -261,10 +261,10 @@ def _check_header(contents: bytes) -> tuple[int, int, int, int]:
     return header, slots, pid, counters
 
 
-def _region(word: tuple[int, ...]) -> Region | None:
+def _region(word: tuple[int, ...]) -> ZoneRegion | None:
     """The region in a slot; None if it is being written, or cannot be one."""
     sequence, flags, start, front, memory, back, user, size, number, device = word
-    region = Region(
+    region = ZoneRegion(
         number=number,
         device=device,
         start=start,
@@ -283,7 +283,7 @@ def _region(word: tuple[int, ...]) -> Region | None:
     return region
 
 
-def encode(region: Region, sequence: int) -> bytes:
+def encode(region: ZoneRegion, sequence: int) -> bytes:
     """A region's slot; ``sequence`` is odd while it is written."""
     flags = _LIVE | _FRONT_ARMED * region.front_armed | _BACK_ARMED * region.back_armed | _SLAB * region.slab
     return SLOT.pack(
@@ -300,8 +300,8 @@ def encode(region: Region, sequence: int) -> bytes:
     )
 
 
-def _without_overlaps(regions: Sequence[Region]) -> tuple[Region, ...]:
-    kept: list[Region] = []
+def _without_overlaps(regions: Sequence[ZoneRegion]) -> tuple[ZoneRegion, ...]:
+    kept: list[ZoneRegion] = []
     for region in regions:
         if not kept or kept[-1].end <= region.start:
             kept.append(region)

@@ -20,8 +20,8 @@ import msgspec
 
 import mpsguard
 from mpsguard.lanes import control_process
-from mpsguard.lanes.control_process import Launch, StartError
-from mpsguard.processes.messages import MAX_BYTES, Answer, Cancel, Request, Start, Table
+from mpsguard.lanes.control_process import LaneStartError, Launch
+from mpsguard.processes.messages import MAX_BYTES, Answer, Cancel, LaunchTable, Request, Start
 
 _GRACE: Final = 10.0
 """Seconds for an answer beyond the deadline of the start itself, which the launcher measures. They cover the killing of
@@ -48,7 +48,7 @@ class Launcher:
         with theirs:
             try:
                 self._socket.setblocking(False)
-                self._socket.send(msgspec.msgpack.encode(Table(tuple(lanes))))
+                self._socket.send(msgspec.msgpack.encode(LaunchTable(tuple(lanes))))
                 root = str(Path(mpsguard.__file__).absolute().parents[1])
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _PROGRAM, root],
@@ -94,10 +94,10 @@ class Launcher:
         """Start a lane's control daemon; cancellation breaks the start off.
 
         Raises:
-            StartError: it could not be started in time.
+            LaneStartError: it could not be started in time.
         """
         if launch not in self._lanes:
-            raise StartError(f"{launch.name}: not one of the launcher's lanes")
+            raise LaneStartError(f"{launch.name}: not one of the launcher's lanes")
         loop = asyncio.get_running_loop()
         self._numbers += 1
         number = self._numbers
@@ -107,16 +107,16 @@ class Launcher:
                 await self._send(Start(number, launch.name))
                 answer = await waiting
         except TimeoutError:
-            raise StartError("the launcher does not answer") from None
+            raise LaneStartError("the launcher does not answer") from None
         except OSError as error:
-            raise StartError(f"the launcher cannot be asked: {error.strerror}") from None
+            raise LaneStartError(f"the launcher cannot be asked: {error.strerror}") from None
         finally:
             del self._waiting[number]
             if not waiting.done() or waiting.cancelled():
                 with suppress(OSError):
                     self._socket.send(msgspec.msgpack.encode(Cancel(number)))
         if answer.error is not None:
-            raise StartError(answer.error)
+            raise LaneStartError(answer.error)
 
     async def _send(self, request: Request) -> None:
         await asyncio.get_running_loop().sock_sendall(self._socket, msgspec.msgpack.encode(request))
@@ -140,7 +140,7 @@ def main() -> None:
 
 async def _serve(guard: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    table = msgspec.msgpack.decode(await loop.sock_recv(guard, MAX_BYTES), type=Table)
+    table = msgspec.msgpack.decode(await loop.sock_recv(guard, MAX_BYTES), type=LaunchTable)
     lanes = {launch.name: launch for launch in table.lanes}
     starting: dict[int, asyncio.Task[None]] = {}
     try:
@@ -166,9 +166,9 @@ async def _answer(guard: socket.socket, request: Start, lanes: dict[str, Launch]
     error = None
     try:
         if request.lane not in lanes:
-            raise StartError(f"{request.lane}: not one of the launcher's lanes")
+            raise LaneStartError(f"{request.lane}: not one of the launcher's lanes")
         await control_process.launch(lanes[request.lane])
-    except StartError as failure:
+    except LaneStartError as failure:
         error = str(failure)
     with suppress(ConnectionError):
         loop = asyncio.get_running_loop()

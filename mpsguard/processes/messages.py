@@ -11,7 +11,7 @@ MAX_BYTES: Final = 1 << 16
 output: this is enough for 100 domains with a standby each, and below the kernel's default socket buffer (208 KiB)."""
 
 
-class Table(msgspec.Struct, frozen=True):
+class LaunchTable(msgspec.Struct, frozen=True):
     """The first packet: every lane the launcher may start."""
 
     lanes: tuple[Launch, ...]
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     number: int
     error: str | None = None
-    """Text of the StartError; None if the control daemon is up."""
+    """Text of the LaneStartError; None if the control daemon is up."""
 
 
 Request = Start | Cancel

@@ -44,7 +44,7 @@ DENIED: Final = {
 """System calls that fail with EPERM, by group; docs/concepts/security.md has the reason for each."""
 
 
-class Given(msgspec.Struct, frozen=True):
+class DroppedPrivileges(msgspec.Struct, frozen=True):
     """The privileges that were dropped."""
 
     capabilities: bool
@@ -66,10 +66,12 @@ def driver_is_ready(root: Path = Path("/")) -> bool:
     return gpus > 0 and "ctl" in nodes and sum(name.isdigit() for name in nodes) >= gpus
 
 
-def give_up() -> Given:
+def give_up() -> DroppedPrivileges:
     """Drop the privileges that the guard does not need; call this in a single-threaded process, before serving."""
     failures = [_failure(step) for step in (_keep, _deny)]
-    return Given(capabilities=failures[0] is None, filter=failures[1] is None, less=tuple(filter(None, failures)))
+    return DroppedPrivileges(
+        capabilities=failures[0] is None, filter=failures[1] is None, less=tuple(filter(None, failures))
+    )
 
 
 def _failure(step: Callable[[], None]) -> str | None:

@@ -106,7 +106,7 @@ def held_by_name(name: str) -> Lifeline | None:
     return Lifeline(pid, start_ticks, since, until, match["beyond"] is not None, execs=execs, uid=uid)
 
 
-class _Stored:
+class _StoredLifelines:
     """The descriptors of one lifeline that an earlier guard left in the store."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Lifelines:
         """Number of lifelines of each user."""
         self._given: dict[ProcessKey, tuple[int | None, int]] = {}
         """User, and number of descriptors in the service manager's store, of each lifeline."""
-        self._stored: dict[ProcessKey, _Stored] = {}
+        self._stored: dict[ProcessKey, _StoredLifelines] = {}
         """Descriptors of lifelines from an earlier guard; the sensor owns the others' descriptors."""
         self._closers = SideThreads("lifeline-close", 1)
         self._timer: asyncio.TimerHandle | None = None
@@ -198,7 +198,7 @@ class Lifelines:
         for file, name in files:
             held = held_by_name(name) or Lifeline(0, 0, now, now + seconds)
             found[held.process] = held
-            stored = self._stored.setdefault(held.process, _Stored())
+            stored = self._stored.setdefault(held.process, _StoredLifelines())
             stored.files.append(file)
             self._given[held.process] = (held.uid, len(stored.files))
             stored.names.add(name)
@@ -255,7 +255,7 @@ class Lifelines:
         self._idleness.watch_idleness(True)
         self._look_later()
 
-    def _close(self, stored: _Stored) -> None:
+    def _close(self, stored: _StoredLifelines) -> None:
         for file in stored.files:
             self._closers.run(partial(os.close, file))
 

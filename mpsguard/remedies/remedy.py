@@ -9,7 +9,7 @@ from mpsguard.incident import Incident
 from mpsguard.model import ProcessKey
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class Applied(msgspec.Struct, frozen=True, tag="done"):
     """The remedy achieved its goal."""
 
     text: str
@@ -33,7 +33,7 @@ class Observed(msgspec.Struct, frozen=True, tag="observed"):
     text: str
 
 
-Outcome = Done | Failed | NotNeeded | Observed
+Outcome = Applied | Failed | NotNeeded | Observed
 
 
 class RemedyCase(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ import msgspec
 from mpsguard import daemon_log
 from mpsguard.evidence import Evidence, LaneChanged, ServerSays, Source, UvmFault, Xid
 from mpsguard.model import LaneState, ProcessKey
-from mpsguard.vault.region import Role, Session, SessionKey
+from mpsguard.vault.region import LeaseRole, SessionKey, SessionRecord
 from mpsguard.vault.transitions import ready_standbys
 
 SIGNS: Final = (UvmFault, ServerSays, LaneChanged, Xid)
@@ -89,7 +89,7 @@ def lost_lane(
 
 
 def session_failovers(
-    lane: str, sessions: Iterable[Session], lane_of: Callable[[ProcessKey], str | None]
+    lane: str, sessions: Iterable[SessionRecord], lane_of: Callable[[ProcessKey], str | None]
 ) -> tuple[tuple[SessionFailover, ...], tuple[SessionKey, ...]]:
     """Return the failovers of the sessions with a writer on ``lane``, and the sessions without a standby elsewhere.
 
@@ -115,18 +115,18 @@ def session_failovers(
 
 
 def stranded(
-    lane: str, sessions: Iterable[Session], lane_of: Callable[[ProcessKey], str | None]
+    lane: str, sessions: Iterable[SessionRecord], lane_of: Callable[[ProcessKey], str | None]
 ) -> tuple[tuple[SessionKey, int], ...]:
     """Return session and token of each standby on ``lane``: it waits, and would not notice that its context is lost."""
     return tuple(
         (session.key, lease.token)
         for session in sessions
         for lease in session.readers
-        if lease.role is Role.STANDBY and lane_of(lease.process) == lane
+        if lease.role is LeaseRole.STANDBY and lane_of(lease.process) == lane
     )
 
 
-def waiting(sessions: Iterable[Session]) -> frozenset[ProcessKey]:
+def waiting(sessions: Iterable[SessionRecord]) -> frozenset[ProcessKey]:
     """Return the processes that have declared themselves ready standbys, which only wait."""
     return frozenset(lease.process for session in sessions for lease in ready_standbys(session))
 

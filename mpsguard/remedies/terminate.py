@@ -8,7 +8,7 @@ from mpsguard.config import RemedyName
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import ProcessKey
 from mpsguard.remedies import termination
-from mpsguard.remedies.remedy import Done, Failed, NotNeeded, Outcome, RemedyCase
+from mpsguard.remedies.remedy import Applied, Failed, NotNeeded, Outcome, RemedyCase
 from mpsguard.remedies.termination import TerminationLane, TerminationPlan, Work
 
 _SPARE: Final = 1.0
@@ -59,4 +59,4 @@ class Terminate:
         after = f" after {' and '.join(result.signals)}" if result.signals else ""
         if not result.ended:
             return Failed(f"the GPU work of process {result.pid} was ended; the process has not ended{after}")
-        return Done(f"the GPU work of process {result.pid} was ended; the process has ended{after}")
+        return Applied(f"the GPU work of process {result.pid} was ended; the process has ended{after}")

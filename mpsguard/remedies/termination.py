@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mpsguard.lanes.command import Command, CommandFailedError, Reply
+from mpsguard.lanes.command import Command, CommandFailedError, CommandReply
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.procfs import printable
 
@@ -32,7 +32,7 @@ class TerminationLane(Protocol):
     async def clients(self) -> dict[int, int]:
         """Return server pid by client pid, as listed now; raises CommandFailedError."""
 
-    async def ask_for(self, user: Command, deadline: float | None) -> Reply:
+    async def ask_for(self, user: Command, deadline: float | None) -> CommandReply:
         """Send a command; raises CommandFailedError."""
 
 

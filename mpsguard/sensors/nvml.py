@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from mpsguard.evidence import DeviceHealth, Evidence, Lost, Observation, Source, Trust
-from mpsguard.sensors.nvml_device import Device, Library, is_of_device, observation
+from mpsguard.sensors.nvml_device import Device, NvmlLibrary, is_of_device, observation
 from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 
@@ -40,7 +40,7 @@ class NvmlSensor(Sensor):
     def __init__(
         self,
         emit: Callable[[Evidence], None],
-        library: Library | None = None,
+        library: NvmlLibrary | None = None,
         *,
         changed: Callable[[SensorState], None] | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class NvmlSensor(Sensor):
 
     def _run(self) -> None:
         try:
-            library = self._library or cast(Library, importlib.import_module("pynvml"))
+            library = self._library or cast(NvmlLibrary, importlib.import_module("pynvml"))
             # A driver that is not there at the start is not waited for; one that was there (reload, reset) is.
             while self._listen(library) and not self._closing.wait(_REOPEN_AFTER):
                 pass
@@ -94,7 +94,7 @@ class NvmlSensor(Sensor):
             if self._state.present:
                 self._is(False, "closed")
 
-    def _listen(self, library: Library) -> bool:
+    def _listen(self, library: NvmlLibrary) -> bool:
         """Open, wait for events until closed or NVML fails, give everything back; whether it ever got to waiting."""
         try:
             library.nvmlInit()
@@ -109,7 +109,7 @@ class NvmlSensor(Sensor):
             self._ignoring(library, library.nvmlShutdown)
         return bool(self._devices)
 
-    def _hear(self, library: Library) -> None:
+    def _hear(self, library: NvmlLibrary) -> None:
         events = library.nvmlEventSetCreate()
         try:
             if not self._open_devices(library, events):
@@ -122,7 +122,7 @@ class NvmlSensor(Sensor):
         finally:
             self._ignoring(library, library.nvmlEventSetFree, events)
 
-    def _open_devices(self, library: Library, events: Any) -> bool:
+    def _open_devices(self, library: NvmlLibrary, events: Any) -> bool:
         """Register each GPU; one that cannot be is left out and named in the state. False if none is left."""
         devices: dict[int, Device] = {}
         self._unheard = []
@@ -150,7 +150,7 @@ class NvmlSensor(Sensor):
         watched = ", ".join(device.address for device in self._devices.values())
         return "; ".join([f"watching {watched}", *self._unheard])
 
-    def _wait(self, library: Library, events: Any) -> None:
+    def _wait(self, library: NvmlLibrary, events: Any) -> None:
         while not self._closing.is_set():
             if self._idleness_wanted:
                 self._look_for_work()
@@ -205,7 +205,7 @@ class NvmlSensor(Sensor):
             self._closing.set()
 
     @staticmethod
-    def _ignoring(library: Library, call: Callable[..., None], *arguments: Any) -> None:
+    def _ignoring(library: NvmlLibrary, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
         except library.NVMLError:

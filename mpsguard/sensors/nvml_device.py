@@ -13,7 +13,7 @@ _NO_INSTANCE: Final = 0xFFFFFFFF
 """GPU and compute instance of an event that names none (no MIG)."""
 
 
-class Library(Protocol):
+class NvmlLibrary(Protocol):
     """What is used of the ``pynvml`` module. Handles are opaque; every function raises NVMLError."""
 
     NVMLError: type[Exception]
@@ -76,7 +76,7 @@ class Reading(NamedTuple):
 class Device:
     """One GPU as NVML knows it; its PCI address is read once, for a GPU that is lost cannot tell any more."""
 
-    def __init__(self, library: Library, handle: Any) -> None:
+    def __init__(self, library: NvmlLibrary, handle: Any) -> None:
         """NVMLError if the GPU does not say where it is."""
         self._library = library
         self._handle = handle
@@ -165,7 +165,7 @@ def pci_address(info: Any) -> str:
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}"
 
 
-def observation(library: Library, event: Any) -> Xid | DeviceHealth:
+def observation(library: NvmlLibrary, event: Any) -> Xid | DeviceHealth:
     """An event in the words of evidence. Only Xids come with a value; it is 999 for one that NVML does not know."""
     if event.eventType == getattr(library, _XID):
         text = ""

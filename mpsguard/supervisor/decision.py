@@ -18,14 +18,14 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from mpsguard.supervisor.role import Role
+from mpsguard.supervisor.role import ProcessRole
 
 
 class Member(msgspec.Struct, frozen=True):
     """A process of the program that has not ended."""
 
     number: int
-    role: Role
+    role: ProcessRole
     ready: bool = False
     settled: bool = False
     """Whether it has been ready, or promoted, for the settling time."""
@@ -33,7 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     """Whether it was the active one, and another one has been promoted."""
 
 
-class State(msgspec.Struct, frozen=True):
+class PairState(msgspec.Struct, frozen=True):
     """The complete state. There is at most one standby, and at most one pending start."""
 
     give_up: int
@@ -43,7 +43,7 @@ class State(msgspec.Struct, frozen=True):
     """Number of the active process, or of the one that is to be promoted next."""
     promotion_due: bool = False
     """Whether the active one was a standby, is ready, and has not reported its promotion yet."""
-    pending_start: Role | None = None
+    pending_start: ProcessRole | None = None
     """Role of the process that is to be started, at once or later."""
     next_number: int = 0
     deaths: int = 0
@@ -65,7 +65,7 @@ class State(msgspec.Struct, frozen=True):
     def serving(self) -> int | None:
         """The process that may have connections kept and take them: the active one, promoted if it was a standby."""
         member = None if self.active is None else self.member(self.active)
-        if member is None or (member.role is Role.STANDBY and (self.promotion_due or not member.ready)):
+        if member is None or (member.role is ProcessRole.STANDBY and (self.promotion_due or not member.ready)):
             return None
         return member.number
 
@@ -76,16 +76,16 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The pending process has been started; it has the number `State.next_number`."""
+    """The pending process has been started; it has the number `PairState.next_number`."""
 
 
-class Ready(msgspec.Struct, frozen=True):
+class BecameReady(msgspec.Struct, frozen=True):
     """A process has reported that it is ready."""
 
     number: int
 
 
-class Promoted(msgspec.Struct, frozen=True):
+class PromotionDone(msgspec.Struct, frozen=True):
     """A process has reported that it was promoted."""
 
     number: int
@@ -100,7 +100,7 @@ class Settled(msgspec.Struct, frozen=True):
     number: int
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ProgramEnded(msgspec.Struct, frozen=True):
     """A process has ended, and all its messages have been handled."""
 
     number: int
@@ -119,13 +119,13 @@ class Stop(msgspec.Struct, frozen=True):
     code: int
 
 
-Event = Started | Ready | Promoted | Settled | Ended | NotPromoted | Stop
+Event = Started | BecameReady | PromotionDone | Settled | ProgramEnded | NotPromoted | Stop
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartProcess(msgspec.Struct, frozen=True):
     """Start a process after ``after`` seconds; replaces a pending start."""
 
-    role: Role
+    role: ProcessRole
     after: float
 
 
@@ -153,7 +153,7 @@ class Finish(msgspec.Struct, frozen=True):
     code: int
 
 
-Action = Start | AwaitPromotion | Supersede | End | Finish
+Action = StartProcess | AwaitPromotion | Supersede | End | Finish
 
 _ENDED_BY_US: Final = frozenset({0, 128 + 9, 128 + 15})
 """Exit codes of a superseded process that the supervisor ended: in order, by SIGKILL, by SIGTERM."""
@@ -167,23 +167,23 @@ def delay(deaths: int) -> float:
     return 0.0 if deaths <= 1 else min(_FIRST_DELAY * 2.0 ** min(deaths - 2, 30), LONGEST_DELAY)
 
 
-def begin(give_up: int) -> tuple[State, list[Action]]:
+def begin(give_up: int) -> tuple[PairState, list[Action]]:
     """Return the state before the first process is started, and the action that starts it."""
-    return State(give_up, pending_start=Role.ACTIVE), [Start(Role.ACTIVE, 0.0)]
+    return PairState(give_up, pending_start=ProcessRole.ACTIVE), [StartProcess(ProcessRole.ACTIVE, 0.0)]
 
 
-def decide(state: State, event: Event) -> tuple[State, list[Action]]:
+def decide(state: PairState, event: Event) -> tuple[PairState, list[Action]]:
     """Return the state after ``event``, and the actions to take, in order."""
     match event:
         case Started():
             return _started(state), []
-        case Ready(number):
+        case BecameReady(number):
             return _ready(state, number)
-        case Promoted(number):
+        case PromotionDone(number):
             return _promoted(state, number)
         case Settled(number):
             return _settled(state, number), []
-        case Ended(number, code):
+        case ProgramEnded(number, code):
             return _ended(state, number, code)
         case NotPromoted(number):
             return _not_promoted(state, number)
@@ -192,19 +192,19 @@ def decide(state: State, event: Event) -> tuple[State, list[Action]]:
             return state, [] if state.members else [Finish(state.code)]
 
 
-def _started(state: State) -> State:
+def _started(state: PairState) -> PairState:
     assert state.pending_start is not None
     number = state.next_number
     return replace(
         state,
         members=(*state.members, Member(number, state.pending_start)),
-        active=number if state.pending_start is Role.ACTIVE else state.active,
+        active=number if state.pending_start is ProcessRole.ACTIVE else state.active,
         pending_start=None,
         next_number=number + 1,
     )
 
 
-def _ready(state: State, number: int) -> tuple[State, list[Action]]:
+def _ready(state: PairState, number: int) -> tuple[PairState, list[Action]]:
     member = state.member(number)
     if member is None or member.ready or member.superseded:
         return state, []
@@ -212,14 +212,14 @@ def _ready(state: State, number: int) -> tuple[State, list[Action]]:
     state = replace(state, members=members)
     if number != state.active:
         return state, []
-    if member.role is Role.STANDBY:
+    if member.role is ProcessRole.STANDBY:
         return replace(state, promotion_due=True), [AwaitPromotion(number)]
     return _with_standby(state)
 
 
-def _promoted(state: State, number: int) -> tuple[State, list[Action]]:
+def _promoted(state: PairState, number: int) -> tuple[PairState, list[Action]]:
     member = state.member(number)
-    if member is None or member.superseded or member.role is Role.ACTIVE:
+    if member is None or member.superseded or member.role is ProcessRole.ACTIVE:
         return state, []
     before = state.active if state.active != number else None
     members = tuple(
@@ -231,7 +231,7 @@ def _promoted(state: State, number: int) -> tuple[State, list[Action]]:
     return state, [*([Supersede(before)] if before is not None else []), *more]
 
 
-def _settled(state: State, number: int) -> State:
+def _settled(state: PairState, number: int) -> PairState:
     member = state.member(number)
     if member is None or member.superseded:
         return state
@@ -244,7 +244,7 @@ def _superseded(member: Member) -> Member:
     return replace(member, superseded=True)
 
 
-def _not_promoted(state: State, number: int) -> tuple[State, list[Action]]:
+def _not_promoted(state: PairState, number: int) -> tuple[PairState, list[Action]]:
     if state.active != number or not state.promotion_due:
         return state, []
     members = tuple(_superseded(m) if m.number == number else m for m in state.members)
@@ -253,7 +253,7 @@ def _not_promoted(state: State, number: int) -> tuple[State, list[Action]]:
     return state, [End(number), *more]
 
 
-def _ended(state: State, number: int, code: int) -> tuple[State, list[Action]]:
+def _ended(state: PairState, number: int, code: int) -> tuple[PairState, list[Action]]:
     member = state.member(number)
     if member is None:
         return state, []
@@ -270,7 +270,7 @@ def _ended(state: State, number: int, code: int) -> tuple[State, list[Action]]:
     return _with_standby(replace(state, standby_deaths=state.standby_deaths + 1))
 
 
-def _active_ended(state: State, code: int) -> tuple[State, list[Action]]:
+def _active_ended(state: PairState, code: int) -> tuple[PairState, list[Action]]:
     state = replace(state, active=None, promotion_due=False, code=code)
     if state.over or code == 0:
         return _finish(state)
@@ -280,25 +280,25 @@ def _active_ended(state: State, code: int) -> tuple[State, list[Action]]:
     return _next_active(state)
 
 
-def _finish(state: State) -> tuple[State, list[Action]]:
+def _finish(state: PairState) -> tuple[PairState, list[Action]]:
     """Start nothing any more, and end the living processes."""
     ends = [] if state.over else [End(member.number) for member in state.members if not member.superseded]
     state = replace(state, over=True, pending_start=None)
     return state, [*ends] if state.members else [Finish(state.code)]
 
 
-def _next_active(state: State) -> tuple[State, list[Action]]:
+def _next_active(state: PairState) -> tuple[PairState, list[Action]]:
     candidate = state.standby
     if candidate is not None:
         state = replace(state, active=candidate.number, promotion_due=candidate.ready)
         return state, [AwaitPromotion(candidate.number)] if candidate.ready else []
-    return replace(state, pending_start=Role.ACTIVE), [Start(Role.ACTIVE, delay(state.deaths))]
+    return replace(state, pending_start=ProcessRole.ACTIVE), [StartProcess(ProcessRole.ACTIVE, delay(state.deaths))]
 
 
-def _with_standby(state: State) -> tuple[State, list[Action]]:
+def _with_standby(state: PairState) -> tuple[PairState, list[Action]]:
     active = None if state.serving is None else state.member(state.serving)
     if state.over or active is None or not active.ready or state.standby is not None or state.pending_start is not None:
         return state, []
-    return replace(state, pending_start=Role.STANDBY), [
-        Start(Role.STANDBY, delay(max(state.deaths, state.standby_deaths)))
+    return replace(state, pending_start=ProcessRole.STANDBY), [
+        StartProcess(ProcessRole.STANDBY, delay(max(state.deaths, state.standby_deaths)))
     ]

@@ -16,7 +16,7 @@ from mpsguard.linux.systemd.handover import Handover
 from mpsguard.supervisor import decision, process_stop, wire
 from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
 from mpsguard.supervisor.child_process import ChildProcess, kill_descendants, reap_children
-from mpsguard.supervisor.role import ROLE_VARIABLE, Role
+from mpsguard.supervisor.role import ROLE_VARIABLE, ProcessRole
 from mpsguard.supervisor.supervisor import EndWork
 from mpsguard.tasks import TaskSet
 
@@ -39,7 +39,7 @@ class Plan(msgspec.Struct, frozen=True):
     """How the processes are started and ended."""
 
     arguments: tuple[str, ...]
-    environment: Mapping[Role, Mapping[str, str]]
+    environment: Mapping[ProcessRole, Mapping[str, str]]
     listeners: Mapping[int, str]
     """Listening sockets and their names; the descriptors stay owned by the caller."""
     own_group: bool
@@ -96,7 +96,7 @@ class FailoverPair:
     def start(self) -> None:
         """Start the first process; raise OSError if it cannot be started."""
         process_tree.adopts_orphans()
-        self._start(Role.ACTIVE)
+        self._start(ProcessRole.ACTIVE)
 
     def close(self) -> None:
         """Release everything except the processes; safe to call twice."""
@@ -131,7 +131,7 @@ class FailoverPair:
             code = process.program.exit_code
             assert code is not None
             before = self._state
-            self._apply(decision.Ended(number, code))
+            self._apply(decision.ProgramEnded(number, code))
             if not before.over:
                 self._report_end(before, number, process.program.pid, code)
 
@@ -171,7 +171,7 @@ class FailoverPair:
 
     def _execute(self, action: decision.Action) -> None:
         match action:
-            case decision.Start(role, after):
+            case decision.StartProcess(role, after):
                 self._arm("start", after, lambda: self._try_start(role))
             case decision.AwaitPromotion(number):
                 late = decision.NotPromoted(number)
@@ -184,7 +184,7 @@ class FailoverPair:
                 self.exit_code = code
                 self._ended()
 
-    def _try_start(self, role: Role) -> None:
+    def _try_start(self, role: ProcessRole) -> None:
         if self._switching:
             # Starting a process takes longer than everything else that the supervisor does during a failover.
             self._arm("start", _LATER, lambda: self._try_start(role))
@@ -195,9 +195,9 @@ class FailoverPair:
             self._say(f"{self._plan.arguments[0]}: {error.strerror}")
             number = self._state.next_number
             self._apply(decision.Started())
-            self._apply(decision.Ended(number, _CANNOT_RUN))
+            self._apply(decision.ProgramEnded(number, _CANNOT_RUN))
 
-    def _start(self, role: Role) -> None:
+    def _start(self, role: ProcessRole) -> None:
         channel = ProgramChannel(self._kept, self._on_message)
         try:
             pid = handover.start(
@@ -226,12 +226,12 @@ class FailoverPair:
             return
         match message:
             case wire.Ready():
-                self._apply(decision.Ready(number))
+                self._apply(decision.BecameReady(number))
                 self._arm_settled(number)
             case wire.Promoted():
                 if self._kept.all():
                     self._await_take()
-                self._apply(decision.Promoted(number))
+                self._apply(decision.PromotionDone(number))
                 self._arm_settled(number)
             case wire.Take(id):
                 if channel.serves:
@@ -309,7 +309,7 @@ class FailoverPair:
             return
         self._arm(f"settled {number}", self._plan.settle, lambda: self._apply(decision.Settled(number)))
 
-    def _report_end(self, before: decision.State, number: int, pid: int, code: int) -> None:
+    def _report_end(self, before: decision.PairState, number: int, pid: int, code: int) -> None:
         """Print one line for each death: which process, how it ended, and what follows."""
         member = before.member(number)
         if member is None or (code == 0 and (member.superseded or number == before.active)):

@@ -4,10 +4,10 @@ from enum import StrEnum
 from typing import Final
 
 ROLE_VARIABLE: Final = "MPSGUARD_ROLE"
-"""Environment variable with a `Role`; a process without it is the active one."""
+"""Environment variable with a `ProcessRole`; a process without it is the active one."""
 
 
-class Role(StrEnum):
+class ProcessRole(StrEnum):
     """The role in which a process starts. Later changes are decided in `mpsguard.supervisor.decision`."""
 
     ACTIVE = "active"

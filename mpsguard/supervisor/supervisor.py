@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages.end_work import Outcome
+from mpsguard.control_api.messages.end_work import EndWorkResult
 from mpsguard.linux.processes import process_tree
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import ProcessKey
@@ -27,7 +27,7 @@ _PLAIN: Final = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 _ROUNDS: Final = 5
 """Maximum number of requests to the guard: clients may start while the work of others ends."""
 
-EndWork = Callable[[Sequence[ProcessKey]], Awaitable[Outcome]]
+EndWork = Callable[[Sequence[ProcessKey]], Awaitable[EndWorkResult]]
 """Ends the GPU work of the given processes that are clients; raises NoAnswerError."""
 
 

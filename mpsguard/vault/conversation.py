@@ -21,7 +21,7 @@ from mpsguard.vault import wire
 from mpsguard.vault.errors import BadRequestError, QuotaError, TooLargeError, VaultError
 from mpsguard.vault.frame import Flag, Frame
 from mpsguard.vault.inspection import check_distinct, check_memory
-from mpsguard.vault.region import Lease, Region, Role, SessionKey
+from mpsguard.vault.region import Lease, LeaseRole, RegionRecord, SessionKey
 from mpsguard.vault.turns import Turns
 from mpsguard.vault.vault import Vault
 
@@ -146,7 +146,7 @@ class Conversation:
                 raise BadRequestError("the first message is `hello`")
             if request.v != wire.VERSION:
                 raise BadRequestError(f"version {request.v} is not spoken here; {wire.VERSION} is")
-            if request.role is Role.FENCED:
+            if request.role is LeaseRole.FENCED:
                 raise BadRequestError("the role `fenced` cannot be requested")
             await self._attach(request)
         except VaultError as error:
@@ -359,7 +359,7 @@ class Conversation:
         finally:
             close_all((fd,))
 
-    async def _done(self, id: int, region: Region | None = None) -> None:  # noqa: A002 - the wire's own word
+    async def _done(self, id: int, region: RegionRecord | None = None) -> None:  # noqa: A002 - the wire's own word
         await self._send(wire.Done(id, region))
 
     async def _fail(self, id: int, error: VaultError) -> None:  # noqa: A002 - the wire's own word

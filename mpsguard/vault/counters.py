@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mpsguard.vault import quota as quotas
-from mpsguard.vault.region import Session
+from mpsguard.vault.region import SessionRecord
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Tally:
         self.refusals[code] = self.refusals.get(code, 0) + 1
 
 
-def snapshot(tally: Tally, sessions: Sequence[Session], unkept: int) -> Counters:
+def snapshot(tally: Tally, sessions: Sequence[SessionRecord], unkept: int) -> Counters:
     """Return the totals together with what is held now."""
     held = quotas.of_sessions(sessions)
     return Counters(

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from mpsguard.linux.descriptors import open_file
-from mpsguard.linux.descriptors.open_file import Kind, OpenFile
+from mpsguard.linux.descriptors.open_file import MemoryKind, OpenFile
 from mpsguard.vault.errors import BadRequestError
-from mpsguard.vault.region import Layout
+from mpsguard.vault.region import RegionLayout
 
 
-def check_memory(layout: Layout, files: Sequence[OpenFile], *, simulated: bool) -> None:
+def check_memory(layout: RegionLayout, files: Sequence[OpenFile], *, simulated: bool) -> None:
     """Raise BadRequestError unless there is one distinct descriptor of the right kind and size for each chunk.
 
     The size of GPU memory cannot be read from its descriptor; a wrong size shows when it is mapped and affects only its
@@ -21,14 +21,20 @@ def check_memory(layout: Layout, files: Sequence[OpenFile], *, simulated: bool) 
     """
     if len(files) != len(layout.sizes):
         raise BadRequestError(f"{len(files)} descriptors for {len(layout.sizes)} chunks")
-    wanted = (Kind.HOST,) if layout.gpu is None else (Kind.GPU, Kind.HOST) if simulated else (Kind.GPU,)
+    wanted = (
+        (MemoryKind.HOST,)
+        if layout.gpu is None
+        else (MemoryKind.GPU, MemoryKind.HOST)
+        if simulated
+        else (MemoryKind.GPU,)
+    )
     for index, (file, size) in enumerate(zip(files, layout.sizes, strict=True)):
         if file.kind not in wanted:
             allowed = " or ".join(kind.value for kind in wanted)
             raise BadRequestError(f"chunk {index}: a descriptor of kind {file.kind.value}, not {allowed}")
-        if file.kind is Kind.HOST and file.size != size:
+        if file.kind is MemoryKind.HOST and file.size != size:
             raise BadRequestError(f"chunk {index}: {file.size} bytes, announced were {size}")
-    inodes = [file.inode for file in files if file.kind is Kind.HOST]
+    inodes = [file.inode for file in files if file.kind is MemoryKind.HOST]
     if len(set(inodes)) != len(inodes):
         raise BadRequestError("the same memory came twice")
 
@@ -38,5 +44,5 @@ def check_distinct(files: Sequence[OpenFile], fds: Sequence[int]) -> None:
 
     All GPU memory handles have the same inode, so this compares the open files behind the descriptors.
     """
-    if not open_file.distinct([fd for fd, file in zip(fds, files, strict=True) if file.kind is Kind.GPU]):
+    if not open_file.distinct([fd for fd, file in zip(fds, files, strict=True) if file.kind is MemoryKind.GPU]):
         raise BadRequestError("the same memory came twice")

@@ -9,7 +9,7 @@ import msgspec
 from mpsguard.linux.descriptors import memfd
 from mpsguard.vault import state_buffer
 from mpsguard.vault.errors import QuotaError
-from mpsguard.vault.region import Session
+from mpsguard.vault.region import SessionRecord
 from mpsguard.vault.state_buffer import State
 
 CAPACITY: Final = 64 << 20
@@ -23,7 +23,7 @@ class Entry(msgspec.Struct, frozen=True):
     """The saved content: the session, or None after its release."""
 
     v: int
-    session: Session | None
+    session: SessionRecord | None
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -47,7 +47,7 @@ class Manifest:
         return cls(memfd.create("mpsguard-manifest", state_buffer.size(CAPACITY), fixed=True), 0)
 
     @classmethod
-    def open(cls, fd: int) -> tuple[Self, Session | None]:
+    def open(cls, fd: int) -> tuple[Self, SessionRecord | None]:
         """Take ownership of ``fd`` and return the manifest with the session as last committed (None: released).
 
         Raises:
@@ -68,7 +68,7 @@ class Manifest:
             raise
         return cls(fd, newest.sequence), entry.session
 
-    def commit(self, session: Session | None) -> None:
+    def commit(self, session: SessionRecord | None) -> None:
         """Save the session atomically; None marks it as released.
 
         Raises:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Final
 
 from mpsguard.linux.descriptors import open_file
-from mpsguard.linux.descriptors.open_file import Kind
+from mpsguard.linux.descriptors.open_file import MemoryKind
 from mpsguard.linux.descriptors.unread import UnreadFds
 from mpsguard.linux.processes import privileges
 from mpsguard.linux.processes.privileges import Capability, PrivilegesError
@@ -242,9 +242,11 @@ class Porter:
         elif fds:
             link.received(len(fds))
         kinds = [open_file.describe(fd).kind for fd in fds]
-        if Kind.OTHER in kinds:
+        if MemoryKind.OTHER in kinds:
             flags |= Flag.FOREIGN
-        elif link.peer[1] and not all(_is_fixed(fd) for fd, kind in zip(fds, kinds, strict=True) if kind is Kind.HOST):
+        elif link.peer[1] and not all(
+            _is_fixed(fd) for fd, kind in zip(fds, kinds, strict=True) if kind is MemoryKind.HOST
+        ):
             # The quota counts the size on arrival, so it must not change afterwards. Root has no such limit.
             flags |= Flag.GROWS
         if fds and flags & (Flag.STRANGER | Flag.UNASKED | Flag.FOREIGN | Flag.GROWS):

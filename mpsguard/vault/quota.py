@@ -7,7 +7,7 @@ import msgspec
 
 from mpsguard.vault import state_buffer
 from mpsguard.vault.errors import QuotaError, TooLargeError
-from mpsguard.vault.region import Layout, Session
+from mpsguard.vault.region import RegionLayout, SessionRecord
 
 ROOT: Final = 0
 
@@ -89,7 +89,7 @@ class Usage(msgspec.Struct, frozen=True):
         return self.regions + PARCELS_PER_SESSION * self.sessions
 
 
-def of_region(layout: Layout, metadata: bytes) -> Usage:
+def of_region(layout: RegionLayout, metadata: bytes) -> Usage:
     """Return the usage of one region."""
     host = layout.size if layout.gpu is None else 0
     return Usage(layout.size, 1, len(layout.sizes), 0, host, len(metadata))
@@ -100,7 +100,7 @@ def of_session(capacity: int) -> Usage:
     return Usage(sessions=1, host=_RECORDS * state_buffer.size(capacity))
 
 
-def of_sessions(sessions: Iterable[Session]) -> Usage:
+def of_sessions(sessions: Iterable[SessionRecord]) -> Usage:
     """Return the total usage of ``sessions``."""
     used = Usage()
     for session in sessions:
@@ -110,7 +110,7 @@ def of_sessions(sessions: Iterable[Session]) -> Usage:
     return used
 
 
-def check_region(quota: Quota, layout: Layout, metadata: bytes) -> None:
+def check_region(quota: Quota, layout: RegionLayout, metadata: bytes) -> None:
     """Raise TooLargeError if a region exceeds a limit that does not depend on other regions."""
     if not layout.sizes or len(layout.sizes) > quota.chunks_per_region:
         raise TooLargeError(f"{len(layout.sizes)} chunks; a region has 1 to {quota.chunks_per_region}")

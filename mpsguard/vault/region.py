@@ -24,7 +24,7 @@ Gpu = Annotated[str, Meta(pattern=r"^(GPU|MIG)-[0-9A-Za-z/-]{1,80}\Z")]
 Uid = Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
-class Role(StrEnum):
+class LeaseRole(StrEnum):
     """What a lease allows."""
 
     WRITER = "writer"
@@ -45,7 +45,7 @@ class SessionKey(msgspec.Struct, frozen=True, order=True):
         return f"{self.uid}/{self.name}"
 
 
-class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RegionLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The memory layout of a region: the same for every process that maps it."""
 
     sizes: tuple[ChunkSize, ...]
@@ -61,13 +61,13 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(self.sizes)
 
 
-class Region(msgspec.Struct, frozen=True):
+class RegionRecord(msgspec.Struct, frozen=True):
     """A region of memory in the vault."""
 
     name: str
     id: int
     """Unique in this vault, never reused."""
-    layout: Layout
+    layout: RegionLayout
     generation: int
     """Generation of the session when the region was created."""
     metadata: bytes = b""
@@ -89,7 +89,7 @@ class Lease(msgspec.Struct, frozen=True):
     token: int
     process: ProcessKey
     uid: int
-    role: Role
+    role: LeaseRole
     regions: tuple[str, ...] = ()
     """Regions of which the process has received the descriptors and has not reported them closed."""
     ready: bool = False
@@ -113,7 +113,7 @@ class Carried(msgspec.Struct, frozen=True):
     """None if no state was ever published."""
 
 
-class Session(msgspec.Struct, frozen=True):
+class SessionRecord(msgspec.Struct, frozen=True):
     """A session at one moment. Changed only by `mpsguard.vault.transitions`."""
 
     key: SessionKey
@@ -127,7 +127,7 @@ class Session(msgspec.Struct, frozen=True):
     generation: int = 1
     writer: Lease | None = None
     readers: tuple[Lease, ...] = ()
-    regions: dict[str, Region] = msgspec.field(default_factory=dict)
+    regions: dict[str, RegionRecord] = msgspec.field(default_factory=dict)
     """By name; never modified in place."""
     carried: Carried | None = None
     """The forward state until the state buffer of this generation is in the descriptor storage; None afterwards."""

@@ -8,7 +8,7 @@ from mpsguard.vault.counters import Tally
 from mpsguard.vault.errors import QuotaError, UnknownRegionError, WrongGpuError
 from mpsguard.vault.fd_storage.storage import region_name
 from mpsguard.vault.quota import Usage
-from mpsguard.vault.region import Layout, Region, SessionKey
+from mpsguard.vault.region import RegionLayout, RegionRecord, SessionKey
 from mpsguard.vault.session_fds import copies
 from mpsguard.vault.session_store import SessionStore
 
@@ -16,7 +16,7 @@ from mpsguard.vault.session_store import SessionStore
 class Reservation:
     """Room for a region that waits for its descriptors. Its creator must pass it to `register` or `unreserve`."""
 
-    def __init__(self, key: SessionKey, token: int, region: Region) -> None:
+    def __init__(self, key: SessionKey, token: int, region: RegionRecord) -> None:
         self.key = key
         self.token = token
         self.region = region
@@ -37,7 +37,7 @@ class Regions:
         self._tally = tally
         self._gpus = gpus
 
-    def reserve(self, key: SessionKey, token: int, name: str, layout: Layout, metadata: bytes) -> Reservation:
+    def reserve(self, key: SessionKey, token: int, name: str, layout: RegionLayout, metadata: bytes) -> Reservation:
         """Check that a region would be accepted now, and reserve room for it; raise VaultError if it would not."""
         session = self._store.session(key)
         quotas.check_region(self._store.quota, layout, metadata)
@@ -45,14 +45,14 @@ class Regions:
             raise WrongGpuError(f"{layout.gpu} is no GPU of this guard")
         transitions.check_new_region(session, token, name, layout)
         self._store.reserve(key.uid, quotas.of_region(layout, metadata))
-        return Reservation(key, token, Region(name, self._store.new_id(), layout, session.generation, metadata))
+        return Reservation(key, token, RegionRecord(name, self._store.new_id(), layout, session.generation, metadata))
 
     def unreserve(self, reservation: Reservation) -> None:
         """Release the reserved room."""
         region = reservation.region
         self._store.unreserve(reservation.key.uid, quotas.of_region(region.layout, region.metadata))
 
-    async def register(self, reservation: Reservation, fds: tuple[int, ...]) -> Region:
+    async def register(self, reservation: Reservation, fds: tuple[int, ...]) -> RegionRecord:
         """Create the region and release its reservation.
 
         Args:
@@ -82,7 +82,9 @@ class Regions:
         self._tally.made += 1
         return region
 
-    def open(self, key: SessionKey, token: int, name: str, expected: Layout | None) -> tuple[Region, tuple[int, ...]]:
+    def open(
+        self, key: SessionKey, token: int, name: str, expected: RegionLayout | None
+    ) -> tuple[RegionRecord, tuple[int, ...]]:
         """Return a region and copies of its descriptors, which the caller owns, and record that the client maps it."""
         session = transitions.open_region(self._store.session(key), token, name, expected)
         region = session.regions[name]
@@ -102,7 +104,7 @@ class Regions:
         """Record that the holder of ``token`` no longer maps the region."""
         self._store.commit(transitions.close_region(self._store.session(key), token, name))
 
-    def seal(self, key: SessionKey, token: int, name: str, chunks: Sequence[int] | None) -> Region:
+    def seal(self, key: SessionKey, token: int, name: str, chunks: Sequence[int] | None) -> RegionRecord:
         """Declare chunks final (None: all) and return the region."""
         session = transitions.seal(self._store.session(key), token, name, chunks)
         self._store.commit(session)
@@ -110,7 +112,7 @@ class Regions:
 
     def set_metadata(
         self, key: SessionKey, token: int, name: str, metadata: bytes, expected_version: int | None
-    ) -> Region:
+    ) -> RegionRecord:
         """Replace a region's metadata and return the region."""
         quotas.check_metadata(self._store.quota, metadata)
         before = self._store.session(key)
@@ -123,7 +125,7 @@ class Regions:
             self._store.unreserve(key.uid, more)
         return session.regions[name]
 
-    def describe(self, key: SessionKey, name: str) -> Region:
+    def describe(self, key: SessionKey, name: str) -> RegionRecord:
         """Return the region; raise UnknownRegionError if there is none."""
         region = self._store.session(key).regions.get(name)
         if region is None:

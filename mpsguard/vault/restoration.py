@@ -11,7 +11,7 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault import state_buffer
 from mpsguard.vault.fd_storage.storage import BundleName, buffer_name, region_name, session_name
 from mpsguard.vault.manifest import Manifest, ManifestError
-from mpsguard.vault.region import Carried, Session
+from mpsguard.vault.region import Carried, SessionRecord
 from mpsguard.vault.session_fds import SessionFds, fill_buffer
 from mpsguard.vault.transitions import fence, without_region
 
@@ -20,7 +20,7 @@ class Restored:
     """The result of `restore`. The caller owns the descriptors of its sessions."""
 
     def __init__(self) -> None:
-        self.sessions: list[tuple[Session, SessionFds]] = []
+        self.sessions: list[tuple[SessionRecord, SessionFds]] = []
         self.unused: list[str] = []
         """Names of obsolete bundles, left over from operations that were under way when the guard ended; to be
         forgotten."""
@@ -101,11 +101,11 @@ class _Buffers:
         self._contents = contents
         self._kept = kept
 
-    def take(self, session: Session) -> int | None:
+    def take(self, session: SessionRecord) -> int | None:
         """Take the state buffer of the session's generation, or None."""
         return self._take(buffer_name(session.id, session.generation))
 
-    def take_spare(self, session: Session, generation: int) -> tuple[int, int] | None:
+    def take_spare(self, session: SessionRecord, generation: int) -> tuple[int, int] | None:
         """Take the spare for ``generation``, or None if the current storage does not have it."""
         name = buffer_name(session.id, generation)
         fd = self._take(name) if self._kept is None or name in self._kept else None
@@ -120,8 +120,8 @@ class _Buffers:
 
 
 def _with_buffer(
-    session: Session, manifest: Manifest, chunks: dict[int, tuple[int, ...]], buffers: _Buffers
-) -> tuple[Session, SessionFds]:
+    session: SessionRecord, manifest: Manifest, chunks: dict[int, tuple[int, ...]], buffers: _Buffers
+) -> tuple[SessionRecord, SessionFds]:
     fd = buffers.take(session)
     if fd is not None and session.carried is not None and not _published(fd, session):
         # A spare that is not filled yet, or that is filled and was not announced to a writer.
@@ -141,7 +141,7 @@ def _with_buffer(
     return session, SessionFds(manifest, None, chunks, buffers.take_spare(session, session.generation))
 
 
-def _published(fd: int, session: Session) -> bool:
+def _published(fd: int, session: SessionRecord) -> bool:
     """Return whether the writer of this generation has published in this buffer.
 
     It may have received the buffer from a guard that ended before it could save that.

@@ -26,7 +26,7 @@ _OUT_OF_DESCRIPTORS_PAUSE: Final = 0.2
 """Seconds without accepting after the process has run out of descriptors."""
 
 
-class Server:
+class VaultServer:
     """Owns the listening socket and the connections."""
 
     def __init__(self, vault: Vault, *, simulated: bool = False) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 from mpsguard.linux.descriptors import memfd
 from mpsguard.vault import state_buffer
 from mpsguard.vault.manifest import Manifest
-from mpsguard.vault.region import Carried, Session
+from mpsguard.vault.region import Carried, SessionRecord
 from mpsguard.vault.state_buffer import State
 
 
@@ -33,13 +33,13 @@ class SessionFds:
         """
         self.manifest = manifest
         self._buffer = buffer_fd
-        """None while it could not be created; the session then holds its content (`Session.carried`)."""
+        """None while it could not be created; the session then holds its content (`SessionRecord.carried`)."""
         self.chunks = chunks
         """By region id."""
         self._spare = spare
 
     @classmethod
-    def create(cls, session: Session) -> Self:
+    def create(cls, session: SessionRecord) -> Self:
         """Create the descriptors of a new session; raise OSError."""
         manifest = Manifest.create()
         try:
@@ -48,7 +48,7 @@ class SessionFds:
             manifest.close()
             raise
 
-    def buffer(self, session: Session) -> int:
+    def buffer(self, session: SessionRecord) -> int:
         """Return the state buffer of the session's generation, creating it if necessary.
 
         The descriptor stays owned by this object.
@@ -65,7 +65,7 @@ class SessionFds:
         """Generation of the spare state buffer, or None."""
         return None if self._spare is None else self._spare[0]
 
-    def make_spare(self, session: Session) -> int:
+    def make_spare(self, session: SessionRecord) -> int:
         """Create an empty state buffer for the next generation, replacing any other spare; raise OSError.
 
         The returned descriptor stays owned by this object.
@@ -79,7 +79,7 @@ class SessionFds:
         """Return whether ``fd`` is the current or the spare state buffer."""
         return fd in (self._buffer, self._spare and self._spare[1])
 
-    def end_generation(self, session: Session) -> Carried:
+    def end_generation(self, session: SessionRecord) -> Carried:
         """Mark the current state buffer as over and return the last state that counts.
 
         The fenced writer sees the mark at its next publication.
@@ -93,14 +93,14 @@ class SessionFds:
                 return Carried(newest.sequence, newest.generation, newest.state)
         return session.carried or Carried(0, session.generation, None)
 
-    def newest(self, session: Session) -> Carried:
+    def newest(self, session: SessionRecord) -> Carried:
         """Return the current forward state."""
         newest = None if self._buffer is None else state_buffer.latest(self._read, session.capacity)
         if newest is not None:
             return Carried(newest.sequence, newest.generation, newest.state)
         return session.carried or Carried(0, session.generation, None)
 
-    def renew_buffer(self, session: Session) -> None:
+    def renew_buffer(self, session: SessionRecord) -> None:
         """Replace the state buffer by one for the session's generation, filled with the carried state.
 
         If there is no memory for it now, it is created on first use.
@@ -121,7 +121,7 @@ class SessionFds:
         self.chunks = {}
         return chunks
 
-    def _next_buffer(self, session: Session) -> int:
+    def _next_buffer(self, session: SessionRecord) -> int:
         if self._spare is None or self._spare[0] != session.generation:
             return new_buffer(session)
         fd = self._spare[1]
@@ -144,7 +144,7 @@ class SessionFds:
         return os.pread(self._buffer, length, at)
 
 
-def new_buffer(session: Session) -> int:
+def new_buffer(session: SessionRecord) -> int:
     """Create a state buffer for the session's generation; the caller owns it. Raise OSError."""
     fd = memfd.create("mpsguard-state", state_buffer.size(session.capacity), fixed=True)
     try:
@@ -155,7 +155,7 @@ def new_buffer(session: Session) -> int:
     return fd
 
 
-def fill_buffer(fd: int, session: Session) -> None:
+def fill_buffer(fd: int, session: SessionRecord) -> None:
     """Write the header and the carried state into a state buffer before it is published; raise OSError."""
     carried = session.carried
     first = None

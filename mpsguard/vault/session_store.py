@@ -8,14 +8,14 @@ from mpsguard.vault.errors import QuotaError, UnknownSessionError
 from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.fd_storage.storage import buffer_name, region_name, session_name
 from mpsguard.vault.quota import Quota, Usage
-from mpsguard.vault.region import Session, SessionKey
+from mpsguard.vault.region import SessionKey, SessionRecord
 from mpsguard.vault.session_fds import SessionFds
 
 
 class SessionStore:
     """Owns the descriptors of every session."""
 
-    def __init__(self, storage: BackgroundStorage, quota: Quota, evict: Callable[[Session], None]) -> None:
+    def __init__(self, storage: BackgroundStorage, quota: Quota, evict: Callable[[SessionRecord], None]) -> None:
         """Create an empty store.
 
         Args:
@@ -26,7 +26,7 @@ class SessionStore:
         self._evict = evict
         self.storage = storage
         self.quota = quota
-        self.sessions: dict[SessionKey, Session] = {}
+        self.sessions: dict[SessionKey, SessionRecord] = {}
         self.session_fds: dict[SessionKey, SessionFds] = {}
         self._usage: dict[int, Usage] = {}
         self._total = Usage()
@@ -41,7 +41,7 @@ class SessionStore:
         """Skip the ids that the previous guard assigned."""
         self._last_id = max(self._last_id, last)
 
-    def session(self, key: SessionKey) -> Session:
+    def session(self, key: SessionKey) -> SessionRecord:
         """Return the session; raise UnknownSessionError if it does not exist."""
         session = self.sessions.get(key)
         if session is None:
@@ -75,7 +75,7 @@ class SessionStore:
                 self._account(uid, more)
                 return
 
-    def _eviction_candidate(self, uid: int, more: Usage) -> Session | None:
+    def _eviction_candidate(self, uid: int, more: Usage) -> SessionRecord | None:
         """Return the longest idle session of the heaviest user that has an idle one, or None."""
         for heavy in quotas.heavier(self._usage, uid, more):
             idle = [each for key, each in self.sessions.items() if key.uid == heavy and each.idle_since is not None]
@@ -87,12 +87,12 @@ class SessionStore:
         """Release reserved room."""
         self._account(uid, Usage() - less)
 
-    def add(self, session: Session, session_fds: SessionFds) -> None:
+    def add(self, session: SessionRecord, session_fds: SessionFds) -> None:
         """Add a session that is already in its manifest, and take ownership of its descriptors."""
         self.session_fds[session.key] = session_fds
         self.commit(session, must=False)
 
-    def commit(self, session: Session, *, must: bool = True) -> None:
+    def commit(self, session: SessionRecord, *, must: bool = True) -> None:
         """Save a session, then publish it, then close the descriptors of removed regions.
 
         If it cannot be saved: raise QuotaError and change nothing or, without ``must``, publish it nevertheless.
@@ -115,7 +115,7 @@ class SessionStore:
                 self.storage.forget(region_name(region.id))
                 self.storage.dispose(session_fds.chunks.pop(region.id))
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: SessionRecord) -> None:
         """Remove a session with all its descriptors."""
         session_fds = self.session_fds.pop(session.key)
         with suppress(QuotaError):
@@ -147,7 +147,7 @@ class SessionStore:
             self._usage[uid] = used
 
 
-def _change(before: Session | None, after: Session) -> Usage:
+def _change(before: SessionRecord | None, after: SessionRecord) -> Usage:
     """Return the change in usage between two states of a session. Only regions that differ are inspected."""
     if before is None:
         return quotas.of_sessions((after,))

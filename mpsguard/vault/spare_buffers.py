@@ -12,7 +12,7 @@ from mpsguard.vault import transitions
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.fd_storage.storage import buffer_name
-from mpsguard.vault.region import Session, SessionKey
+from mpsguard.vault.region import SessionKey, SessionRecord
 from mpsguard.vault.session_fds import SessionFds
 from mpsguard.vault.session_store import SessionStore
 
@@ -56,7 +56,7 @@ class SpareBuffers:
         name = buffer_name(session.id, generation)
         self._spares[key] = _Spare(generation, self._storage.spawn(self._keep(key, session_fds, name, fd)))
 
-    async def ensure_kept(self, session: Session, fd: int) -> None:
+    async def ensure_kept(self, session: SessionRecord, fd: int) -> None:
         """Return when ``fd``, the state buffer of the session's generation, is stored.
 
         Raises:

@@ -21,7 +21,7 @@ _USERS_KEPT: Final = 128
 ROOT: Final = 0
 
 
-class _User:
+class _UserTurn:
     def __init__(self) -> None:
         self.paid_at = 0.0
         """Time at which its share has paid for the time it took (event loop clock)."""
@@ -33,7 +33,7 @@ class Turns:
     """Hands out turns on one event loop. Root has its turn at once."""
 
     def __init__(self) -> None:
-        self._users: dict[int, _User] = {}
+        self._users: dict[int, _UserTurn] = {}
 
     async def take(self, uid: int) -> None:
         """Wait until the next request of ``uid`` may be served; in any case, other tasks run in between."""
@@ -57,21 +57,21 @@ class Turns:
             user = self._user(uid)
             user.paid_at = max(user.paid_at, asyncio.get_running_loop().time()) + seconds / SHARE
 
-    def _user(self, uid: int) -> _User:
+    def _user(self, uid: int) -> _UserTurn:
         user = self._users.get(uid)
         if user is None:
             if len(self._users) >= _USERS_KEPT:
                 now = asyncio.get_running_loop().time()
                 self._users = {of: each for of, each in self._users.items() if each.waiting or each.paid_at > now}
-            user = self._users[uid] = _User()
+            user = self._users[uid] = _UserTurn()
         return user
 
-    def _plan(self, user: _User) -> None:
+    def _plan(self, user: _UserTurn) -> None:
         loop = asyncio.get_running_loop()
         wait = user.paid_at - BURST_S / SHARE - loop.time()
         user.next = loop.call_later(wait, self._grant, user) if wait > 0 else loop.call_soon(self._grant, user)
 
-    def _grant(self, user: _User) -> None:
+    def _grant(self, user: _UserTurn) -> None:
         user.next = None
         while user.waiting:
             turn = user.waiting.popleft()

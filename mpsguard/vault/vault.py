@@ -31,7 +31,7 @@ from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.fd_storage.storage import buffer_name, session_name
 from mpsguard.vault.leases import Leases, Listener
 from mpsguard.vault.quota import Quota, of_session
-from mpsguard.vault.region import Carried, Grant, Lease, Role, Session, SessionKey
+from mpsguard.vault.region import Carried, Grant, Lease, LeaseRole, SessionKey, SessionRecord
 from mpsguard.vault.regions import Regions
 from mpsguard.vault.session_fds import SessionFds, copies
 from mpsguard.vault.session_store import SessionStore
@@ -77,7 +77,7 @@ class Vault:
 
     # --- start and end of the guard
 
-    def adopt(self, sessions: Sequence[tuple[Session, SessionFds]], last_id: int, lost: int) -> None:
+    def adopt(self, sessions: Sequence[tuple[SessionRecord, SessionFds]], last_id: int, lost: int) -> None:
         """Adopt the previous guard's sessions, and end the leases of processes that have ended since."""
         self.store.ids_up_to(last_id)
         self.tally.lost += lost
@@ -131,7 +131,7 @@ class Vault:
             elif key.uid != uid:
                 # The same answer as for an existing session, so that users cannot probe each other's sessions.
                 raise NotPermittedError(f"uid {uid} may not be {role} of a session of uid {key.uid}")
-            elif role is not Role.WRITER:
+            elif role is not LeaseRole.WRITER:
                 raise UnknownSessionError(f"there is no session {key.name!r}")
             else:
                 await self._make_session(key, lease, capacity, keep, grants)
@@ -139,7 +139,7 @@ class Vault:
             handle.close()
             raise
         self._leases.add(key, token, handle, listener)
-        if role is Role.WRITER:
+        if role is LeaseRole.WRITER:
             await self._keep_buffer(key, token)
 
     def knows(self, key: SessionKey, token: int) -> bool:
@@ -152,7 +152,7 @@ class Vault:
         with handle:
             session = self.store.session(key)
             lease = session.lease(token)
-            if lease is None or lease.role is Role.FENCED:
+            if lease is None or lease.role is LeaseRole.FENCED:
                 raise StaleGenerationError(f"fenced off; {key.name!r} is at generation {session.generation}")
             if lease.process != handle.key:
                 raise NotPermittedError(f"that lease is process {lease.process.pid}'s")
@@ -196,10 +196,10 @@ class Vault:
         """
         session = self.store.session(key)
         lease = session.lease(token)
-        if lease is None or lease.role is Role.FENCED:
+        if lease is None or lease.role is LeaseRole.FENCED:
             raise StaleGenerationError(f"no such standby of {key.name!r}")
-        transitions.check_permitted(session, lease.uid, Role.WRITER)
-        if lease.role is not Role.WRITER:
+        transitions.check_permitted(session, lease.uid, LeaseRole.WRITER)
+        if lease.role is not LeaseRole.WRITER:
             self.fence(key)
             await self.acquire(key, token)
         self.tally.promotions += 1
@@ -244,7 +244,7 @@ class Vault:
 
     # --- the forward state
 
-    def buffer_copy(self, key: SessionKey, token: int) -> tuple[Session, Lease, int]:
+    def buffer_copy(self, key: SessionKey, token: int) -> tuple[SessionRecord, Lease, int]:
         """Return the current generation's state buffer: writable for its writer, else read-only. The caller owns it."""
         session = self.store.session(key)
         lease = session.lease(token)
@@ -252,7 +252,7 @@ class Vault:
             raise StaleGenerationError(f"the lease on {key.name!r} has ended")
         held = self._buffer(session)
         try:
-            fd = copies((held,))[0] if lease.role is Role.WRITER else memfd.read_only(held)
+            fd = copies((held,))[0] if lease.role is LeaseRole.WRITER else memfd.read_only(held)
         except OSError as error:
             raise QuotaError(f"the record: {error.strerror}") from None
         return session, lease, fd
@@ -268,7 +268,7 @@ class Vault:
         self.tally.early_deaths = self._early_deaths.total
         return snapshot(self.tally, list(self.store.sessions.values()), self._storage.unkept)
 
-    def _buffer(self, session: Session) -> int:
+    def _buffer(self, session: SessionRecord) -> int:
         try:
             return self.store.session_fds[session.key].buffer(session)
         except OSError as error:
@@ -281,7 +281,7 @@ class Vault:
     ) -> None:
         if capacity > self.quota.state_bytes:
             raise TooLargeError(f"{capacity} bytes of state; at most {self.quota.state_bytes}")
-        session = Session(key, self.store.new_id(), capacity, keep, grants, carried=Carried(0, 1, None))
+        session = SessionRecord(key, self.store.new_id(), capacity, keep, grants, carried=Carried(0, 1, None))
         session = transitions.attach(session, lease)
         name = session_name(session.id)
         self.store.reserve(key.uid, of_session(capacity))
@@ -353,7 +353,7 @@ class Vault:
             with suppress(VaultError):
                 await self.promote(key, candidate.token)
 
-    def _change_generation(self, session: Session, change: Callable[[Carried], Session]) -> None:
+    def _change_generation(self, session: SessionRecord, change: Callable[[Carried], SessionRecord]) -> None:
         session_fds = self.store.session_fds[session.key]
         after = change(session_fds.end_generation(session))
         # Also if it cannot be saved: fencing takes effect at once.
@@ -362,12 +362,12 @@ class Vault:
         self._storage.forget(buffer_name(session.id, session.generation))
         self.tally.fences += 1
 
-    def _evict(self, session: Session) -> None:
+    def _evict(self, session: SessionRecord) -> None:
         """Remove an unused session of a heavy user to make room for another user's."""
         self.tally.expired += len(session.regions)
         self._remove(session)
 
-    def _remove(self, session: Session) -> None:
+    def _remove(self, session: SessionRecord) -> None:
         self.store.remove(session)
         self._early_deaths.forget(session.key)
         self._spares.drop(session.key)

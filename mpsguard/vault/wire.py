@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from mpsguard.decoding import decoded
-from mpsguard.vault.region import Grant, Layout, Name, Region, Role, Uid
+from mpsguard.vault.region import Grant, LeaseRole, Name, RegionLayout, RegionRecord, Uid
 
 VERSION: Final = 1
 MAX_PACKET: Final = 65536
@@ -33,7 +33,7 @@ class Hello(_Message, frozen=True, tag="hello"):
     id: int
     v: int
     session: Name
-    role: Role
+    role: LeaseRole
     token: Token
     """Random number chosen by the client that identifies its lease after a reconnection."""
     owner: Uid | None = None
@@ -50,7 +50,7 @@ class Create(_Message, frozen=True, tag="create"):
 
     id: int
     name: Name
-    layout: Layout
+    layout: RegionLayout
     metadata: bytes = b""
 
 
@@ -83,7 +83,7 @@ class Open(_Message, frozen=True, tag="open"):
 
     id: int
     name: Name
-    expected: Layout | None = None
+    expected: RegionLayout | None = None
 
 
 class Describe(_Message, frozen=True, tag="describe"):
@@ -161,7 +161,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):
 
     id: int
     token: int
-    role: Role
+    role: LeaseRole
     generation: int
     capacity: int
 
@@ -176,14 +176,14 @@ class Done(_Message, frozen=True, tag="done"):
     """Report success; ``region`` is its new state, if the request changed or described one."""
 
     id: int
-    region: Region | None = None
+    region: RegionRecord | None = None
 
 
 class Opened(_Message, frozen=True, tag="opened"):
     """A region, with its first descriptors."""
 
     id: int
-    region: Region
+    region: RegionRecord
     generation: int
     """Current generation of the session."""
 

@@ -10,7 +10,7 @@ from mpsguard.linux.descriptors.unread import UNREAD_FDS_MOST
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.vault import wire
 from mpsguard.vault.quota import Quota
-from mpsguard.vault.region import Layout, Lease, Role, SessionKey
+from mpsguard.vault.region import Lease, LeaseRole, RegionLayout, SessionKey
 from tests.hostile import vault_attacks
 from tests.hostile.vault_attacks import Stranger
 from tests.hostile.vault_neighbours import Neighbourhood, attack
@@ -50,7 +50,7 @@ def test_descriptors_that_are_not_read_are_few_and_then_the_connection_is_cut(mo
             session.create("r", chunks)
             close_chunks(chunks)
             sock = Stranger(vault.socket).connect()
-            hello = wire.Hello(1, wire.VERSION, "full", Role.READER, token=77)
+            hello = wire.Hello(1, wire.VERSION, "full", LeaseRole.READER, token=77)
             assert Stranger.send(sock, hello)
             assert isinstance(Stranger.answer(sock), wire.Welcome)
             for number in range(40):
@@ -73,7 +73,7 @@ def test_when_it_is_full_the_heaviest_users_idle_session_goes_first() -> None:
             key, token = SessionKey(uid, name), uid * 1000 + int(name)
             handle = ProcessHandle.open(os.getpid())
             listener = _listener
-            lease = Lease(token, handle.key, uid, Role.WRITER)
+            lease = Lease(token, handle.key, uid, LeaseRole.WRITER)
             vault.run(vault.vault.attach(key, lease, handle, listener, keep=None))
             if not stay:
                 vault.call(lambda: vault.vault.detach(key, token, listener, in_order=True))
@@ -111,7 +111,7 @@ def test_a_region_that_is_announced_counts_before_it_comes() -> None:
             session.create("r", [client.Chunk(chunk.fd, 3 << 20)])
         session.create("r", [chunk])
         close_chunks([chunk])
-        assert session.describe("r").layout == Layout((4096,))
+        assert session.describe("r").layout == RegionLayout((4096,))
 
 
 def test_a_request_on_a_full_session_costs_little(neighbourhood: Neighbourhood) -> None:

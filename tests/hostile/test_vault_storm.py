@@ -24,7 +24,7 @@ writer = stranger.session("large", 1)
 for number in range(63):
     memory = os.memfd_create("storm", os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, 4096)
-    assert send(writer, wire.Create(2, f"r{{number}}", vault_attacks.Layout((4096,)), metadata=os.urandom(16000)))
+    assert send(writer, wire.Create(2, f"r{{number}}", vault_attacks.RegionLayout((4096,)), metadata=os.urandom(16000)))
     assert isinstance(answer(writer), wire.Proceed)
     assert send(writer, wire.Chunks(2, 1), (memory,))
     assert isinstance(answer(writer), wire.Done)

@@ -10,9 +10,9 @@ import socket
 import sys
 import threading
 
-from mpsguard.client import Role
+from mpsguard.client import LeaseRole
 from mpsguard.vault import wire
-from mpsguard.vault.region import Layout
+from mpsguard.vault.region import RegionLayout
 from tests.hostile.lingering import lingering
 
 DEADLINE = 30.0
@@ -57,14 +57,14 @@ class Stranger:
     def session(self, name: str, token: int, keep: float | None = 0.0) -> socket.socket:
         """A connection that is the writer of a session of its own."""
         sock = self.connect()
-        assert self.send(sock, wire.Hello(1, wire.VERSION, name, Role.WRITER, token=token, keep=keep))
+        assert self.send(sock, wire.Hello(1, wire.VERSION, name, LeaseRole.WRITER, token=token, keep=keep))
         assert isinstance(self.answer(sock), wire.Welcome)
         return sock
 
     def announced(self, name: str, token: int, chunks: int) -> socket.socket:
         """A connection on which the vault waits for descriptors."""
         sock = self.session(name, token)
-        assert self.send(sock, wire.Create(2, "r", Layout((4096,) * chunks)))
+        assert self.send(sock, wire.Create(2, "r", RegionLayout((4096,) * chunks)))
         assert isinstance(self.answer(sock), wire.Proceed)
         return sock
 
@@ -73,7 +73,7 @@ def at_the_greeting(stranger: Stranger) -> None:
     for _ in range(4):
         sock = stranger.connect()
         trap = stranger.lingering().detach()
-        Stranger.send(sock, wire.Hello(1, wire.VERSION, "bad", Role.WRITER, token=7), (trap,))
+        Stranger.send(sock, wire.Hello(1, wire.VERSION, "bad", LeaseRole.WRITER, token=7), (trap,))
         let_go(trap)
         stranger.held.append(sock)
 
@@ -139,11 +139,13 @@ def take_all_there_is(stranger: Stranger) -> None:
     for number in range(1, 2000):
         sock = stranger.connect()
         stranger.held.append(sock)
-        Stranger.send(sock, wire.Hello(1, wire.VERSION, f"s{number}", Role.WRITER, token=os.getpid() * 10000 + number))
+        Stranger.send(
+            sock, wire.Hello(1, wire.VERSION, f"s{number}", LeaseRole.WRITER, token=os.getpid() * 10000 + number)
+        )
         if isinstance(Stranger.answer(sock), wire.Failure):
             break
     for number in range(2000):
-        Stranger.send(stranger.held[0], wire.Create(2, f"r{number}", Layout((4096,))))
+        Stranger.send(stranger.held[0], wire.Create(2, f"r{number}", RegionLayout((4096,))))
         if isinstance(Stranger.answer(stranger.held[0]), wire.Failure):
             break
         Stranger.send(stranger.held[0], wire.Chunks(2, 1), (memory,))
@@ -155,13 +157,13 @@ def take_all_there_is(stranger: Stranger) -> None:
 def ask_for_host_memory(stranger: Stranger) -> None:
     """More than there is for one user, announced; and less, that could grow."""
     sock = stranger.session("greedy", 1)
-    Stranger.send(sock, wire.Create(2, "r", Layout((1 << 31,))))
+    Stranger.send(sock, wire.Create(2, "r", RegionLayout((1 << 31,))))
     answer = Stranger.answer(sock)
     assert isinstance(answer, wire.Failure)
     assert answer.code == "quota"
     growing = os.memfd_create("stranger")
     os.ftruncate(growing, 4096)
-    Stranger.send(sock, wire.Create(3, "r", Layout((4096,))))
+    Stranger.send(sock, wire.Create(3, "r", RegionLayout((4096,))))
     assert isinstance(Stranger.answer(sock), wire.Proceed)
     Stranger.send(sock, wire.Chunks(3, 1), (growing,))
     answer = Stranger.answer(sock)
@@ -169,7 +171,7 @@ def ask_for_host_memory(stranger: Stranger) -> None:
     assert answer.code == "bad_request"
     fixed = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
     os.ftruncate(fixed, 4096)
-    Stranger.send(sock, wire.Create(4, "r", Layout((4096,))))
+    Stranger.send(sock, wire.Create(4, "r", RegionLayout((4096,))))
     assert isinstance(Stranger.answer(sock), wire.Proceed)
     Stranger.send(sock, wire.Chunks(4, 1), (fixed,))
     assert isinstance(Stranger.answer(sock), wire.Done)

@@ -24,7 +24,7 @@ from mpsguard.control_api.protocol import Reply
 from mpsguard.lanes.mps_protocol import ACKNOWLEDGEMENT, PeerKind, encode_kind
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.vault import wire
-from mpsguard.vault.region import Layout, Role
+from mpsguard.vault.region import LeaseRole, RegionLayout
 from tests.integration.guarded import DEADLINE, Guarded, descriptors, no_more_descriptors
 from tests.integration.peer import Peer
 
@@ -151,7 +151,7 @@ class Packets(msgspec.Struct, frozen=True):
     said: tuple[tuple[bytes, int], ...]
 
 
-_HELLO: Final = wire.encode(wire.Hello(1, wire.VERSION, "fuzzed", Role.WRITER, 4711, keep=0.0))
+_HELLO: Final = wire.encode(wire.Hello(1, wire.VERSION, "fuzzed", LeaseRole.WRITER, 4711, keep=0.0))
 _MEMORY: Final = 4096
 _MOST_MEMORY: Final = 3
 
@@ -173,7 +173,7 @@ class VaultSocket(AgainstGuard[Packets]):
         for at in range(1 + index(chance, 5)):
             if chance.random() < 0.2:
                 count = 1 + index(chance, _MOST_MEMORY)
-                said.append((wire.encode(wire.Create(10 + at, f"r{at}", Layout((_MEMORY,) * count))), 0))
+                said.append((wire.encode(wire.Create(10 + at, f"r{at}", RegionLayout((_MEMORY,) * count))), 0))
                 said.append((wire.encode(wire.Chunks(10 + at, count)), count))
             else:
                 count = index(chance, _MOST_MEMORY + 1) if chance.random() < 0.1 else 0

@@ -352,11 +352,11 @@ def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None
 SUPERVISOR = """
 import asyncio, os, sys
 from mpsguard.supervisor.failover_pair import FailoverPair, Plan
-from mpsguard.supervisor.role import Role
+from mpsguard.supervisor.role import ProcessRole
 
 async def main():
     program = "import os; from mpsguard.client.kept_connections import tell_ready; tell_ready(); os._exit(3)"
-    environment = dict.fromkeys(Role, dict(os.environ))
+    environment = dict.fromkeys(ProcessRole, dict(os.environ))
     plan = Plan((sys.executable, "-c", program), environment, {}, own_group=True, give_up=2, settle=0.0)
     pair = FailoverPair(plan, None, print, lambda: None)
     pair.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -129,3 +130,22 @@ def test_the_rule_on_length(text: str, too_long: bool) -> None:
 )
 def test_the_rule_on_words(text: str, bad: bool) -> None:
     assert (forbidden(text) is not None) == bad
+
+
+SHARED_NAMES = {
+    "Arguments": "each command of the control API has its own, named by its module",
+    "Done": "a message of two protocols, the vault's and the supervisor channel's",
+    "Ready": "a message of two protocols, the vault's and the supervisor channel's",
+    "_Message": "the base of each protocol's messages",
+}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    where: dict[str, set[str]] = {}
+    for path in tracked():
+        if is_python(path) and path.relative_to(ROOT).parts[0] == "mpsguard":
+            for node in ast.walk(ast.parse(text_of(path))):
+                if isinstance(node, ast.ClassDef):
+                    where.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
+    twice = {name: sorted(files) for name, files in where.items() if len(files) > 1 and name not in SHARED_NAMES}
+    assert twice == {}

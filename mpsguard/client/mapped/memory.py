@@ -11,7 +11,7 @@ from mpsguard.client.mapped.backend import AddressTakenError, Backend, Held
 from mpsguard.client.region import Chunk, Region
 from mpsguard.client.session import Session
 from mpsguard.vault.errors import LayoutMismatchError, SealedError, UnknownRegionError
-from mpsguard.vault.region import Role
+from mpsguard.vault.region import LeaseRole
 
 _TRIES: Final = 64
 """Addresses to try for a new region while this process uses them for something else."""
@@ -246,7 +246,7 @@ def open_or_create(
     try:
         found = attach(session, backend, name, writable=writable)
     except UnknownRegionError:
-        if session.role is not Role.WRITER:
+        if session.role is not LeaseRole.WRITER:
             raise
         return create(session, backend, name, size, largest=largest, metadata=metadata)
     wanted = sum(layout.chunk_sizes(size, backend.granularity, largest))

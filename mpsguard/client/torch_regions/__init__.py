@@ -9,7 +9,7 @@ state = open_state_dict(session, "weights", "cuda:0")                # in the st
 model.load_state_dict(state.tensors, assign=True)
 """
 
-from mpsguard.client.torch_regions.manifest import Manifest, ManifestError, Placed, Spec
+from mpsguard.client.torch_regions.manifest import Placed, Spec, TensorManifest, TensorManifestError
 from mpsguard.client.torch_regions.pool import RegionPool
 from mpsguard.client.torch_regions.state_dict import (
     StateDict,
@@ -21,12 +21,12 @@ from mpsguard.client.torch_regions.state_dict import (
 )
 
 __all__ = [
-    "Manifest",
-    "ManifestError",
     "Placed",
     "RegionPool",
     "Spec",
     "StateDict",
+    "TensorManifest",
+    "TensorManifestError",
     "backend_of",
     "create_state_dict",
     "open_state_dict",

@@ -11,15 +11,15 @@ UNIT: Final = 2 << 20
 """Bytes; memory is allocated in multiples of it. Same value as in pool.c."""
 
 
-class NotBuiltError(Exception):
+class PoolNotBuiltError(Exception):
     """The library is missing: the package was built without a C compiler."""
 
 
 def path() -> Path:
-    """Return the path of the built library; raise NotBuiltError if it is missing."""
+    """Return the path of the built library; raise PoolNotBuiltError if it is missing."""
     found = Path(__file__).resolve().with_name(NAME)
     if not found.is_file():
-        raise NotBuiltError(f"{found} is not there: install mpsguard again on a machine with gcc")
+        raise PoolNotBuiltError(f"{found} is not there: install mpsguard again on a machine with gcc")
     return found
 
 

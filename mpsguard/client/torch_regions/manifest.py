@@ -33,7 +33,7 @@ SIZES: Final[Mapping[str, int]] = {
 Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
 
 
-class ManifestError(Exception):
+class TensorManifestError(Exception):
     """Not a manifest, or not one of this region."""
 
 
@@ -60,7 +60,7 @@ class Placed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.offset + extent(self.shape, self.strides) * SIZES[self.dtype]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TensorManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All tensors of a region."""
 
     version: int
@@ -87,7 +87,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def plan(specs: Mapping[str, Spec]) -> Manifest:
+def plan(specs: Mapping[str, Spec]) -> TensorManifest:
     """Place tensors back to back; raise ManifestError for a type that is not in `SIZES`."""
     tensors: dict[str, Placed] = {}
     at = 0
@@ -95,26 +95,26 @@ def plan(specs: Mapping[str, Spec]) -> Manifest:
         _check_type(name, spec.dtype)
         tensors[name] = Placed(spec.dtype, spec.shape, contiguous(spec.shape), at)
         at = -(-tensors[name].end // ALIGNMENT) * ALIGNMENT
-    return Manifest(VERSION, max(at, 1), tensors)
+    return TensorManifest(VERSION, max(at, 1), tensors)
 
 
-def of(tensors: Mapping[str, Placed]) -> Manifest:
+def of(tensors: Mapping[str, Placed]) -> TensorManifest:
     """Return the manifest of placed tensors; raise ManifestError for a type that is not in `SIZES`."""
     for name, placed in tensors.items():
         _check_type(name, placed.dtype)
-    return Manifest(VERSION, max(_ends(tensors.values()), default=1), dict(tensors))
+    return TensorManifest(VERSION, max(_ends(tensors.values()), default=1), dict(tensors))
 
 
-_decoder: Final = msgspec.msgpack.Decoder(Manifest)
+_decoder: Final = msgspec.msgpack.Decoder(TensorManifest)
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: TensorManifest) -> bytes:
     """Return the encoded manifest, prefixed with its length."""
     body = msgspec.msgpack.encode(manifest)
     return len(body).to_bytes(8, "little") + body
 
 
-def decode(data: bytes, size: int) -> Manifest:
+def decode(data: bytes, size: int) -> TensorManifest:
     """Decode a manifest, which may have trailing bytes.
 
     Raises:
@@ -122,19 +122,19 @@ def decode(data: bytes, size: int) -> Manifest:
     """
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 + length:
-        raise ManifestError(f"{len(data)} bytes are not all of the manifest")
+        raise TensorManifestError(f"{len(data)} bytes are not all of the manifest")
     try:
         manifest = decoded(_decoder.decode, data[8 : 8 + length])
     except msgspec.DecodeError as error:
-        raise ManifestError(f"not a manifest: {error}") from None
+        raise TensorManifestError(f"not a manifest: {error}") from None
     if manifest.version != VERSION:
-        raise ManifestError(f"manifest of version {manifest.version}; this is {VERSION}")
+        raise TensorManifestError(f"manifest of version {manifest.version}; this is {VERSION}")
     for name, placed in manifest.tensors.items():
         _check_type(name, placed.dtype)
         if len(placed.shape) != len(placed.strides):
-            raise ManifestError(f"{name}: {len(placed.shape)} lengths and {len(placed.strides)} strides")
+            raise TensorManifestError(f"{name}: {len(placed.shape)} lengths and {len(placed.strides)} strides")
         if placed.offset % SIZES[placed.dtype] or placed.end > size:
-            raise ManifestError(f"{name}: bytes {placed.offset} to {placed.end} of a region of {size}")
+            raise TensorManifestError(f"{name}: bytes {placed.offset} to {placed.end} of a region of {size}")
     return manifest
 
 
@@ -144,4 +144,4 @@ def _ends(tensors: Iterable[Placed]) -> list[int]:
 
 def _check_type(name: str, dtype: str) -> None:
     if dtype not in SIZES:
-        raise ManifestError(f"{name}: type {dtype!r}; known are {', '.join(SIZES)}")
+        raise TensorManifestError(f"{name}: type {dtype!r}; known are {', '.join(SIZES)}")

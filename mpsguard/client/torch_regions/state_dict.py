@@ -14,7 +14,7 @@ from mpsguard.client.mapped import Backend, HostBackend, Memory
 from mpsguard.client.region import Chunk
 from mpsguard.client.session import Session
 from mpsguard.client.torch_regions import manifest
-from mpsguard.client.torch_regions.manifest import Manifest, ManifestError, Placed, Spec
+from mpsguard.client.torch_regions.manifest import Placed, Spec, TensorManifest, TensorManifestError
 from mpsguard.linux.descriptors import memfd
 
 SUFFIX = ".manifest"
@@ -80,7 +80,7 @@ def create_state_dict(
         raise
 
 
-def save_state_dict(session: Session, memory: Memory, tensors: Mapping[str, torch.Tensor]) -> Manifest:
+def save_state_dict(session: Session, memory: Memory, tensors: Mapping[str, torch.Tensor]) -> TensorManifest:
     """Wait for the work that fills the tensors, and save their manifest.
 
     To be called once for each region, by its writer, for tensors that a `RegionPool` placed there.
@@ -123,7 +123,7 @@ def open_state_dict(
         found = manifest.decode(_read_all(session, name + SUFFIX), memory.size)
         unknown = sorted(set(private) - set(found.tensors))
         if unknown:
-            raise ManifestError(f"region {name!r} has no tensor {unknown[0]!r}")
+            raise TensorManifestError(f"region {name!r} has no tensor {unknown[0]!r}")
         tensors = tensors_at(memory, found)
         for copied in private:
             tensors[copied] = tensors[copied].clone()
@@ -131,7 +131,7 @@ def open_state_dict(
         return StateDict(memory, tensors)
 
 
-def tensors_at(memory: Memory, found: Manifest) -> dict[str, torch.Tensor]:
+def tensors_at(memory: Memory, found: TensorManifest) -> dict[str, torch.Tensor]:
     """Return tensors in the memory; the memory cannot be closed while one of them is alive."""
     # Declared writable: PyTorch has no read-only tensors, and its warning about NumPy arrays may be set to an error.
     view = memory.view(readonly=False)
@@ -142,7 +142,7 @@ def tensors_at(memory: Memory, found: Manifest) -> dict[str, torch.Tensor]:
 
         whole = torch.from_numpy(np.asarray(view))
     if whole.data_ptr() != memory.va:
-        raise ManifestError(f"PyTorch copied region {memory.name!r} instead of using it")
+        raise TensorManifestError(f"PyTorch copied region {memory.name!r} instead of using it")
     return {name: _tensor(whole, placed) for name, placed in found.tensors.items()}
 
 
@@ -160,11 +160,11 @@ def _placed(memory: Memory, name: str, tensor: torch.Tensor) -> Placed:
     placed = Placed(dtype, shape, strides, max(offset, 0))
     inside = dtype in manifest.SIZES and offset >= 0 and placed.end <= memory.size
     if not inside or str(tensor.device) != memory.backend.device:
-        raise ManifestError(f"{name} ({dtype}, {tensor.device}) does not lie in region {memory.name!r}")
+        raise TensorManifestError(f"{name} ({dtype}, {tensor.device}) does not lie in region {memory.name!r}")
     return placed
 
 
-def _store(session: Session, name: str, found: Manifest) -> None:
+def _store(session: Session, name: str, found: TensorManifest) -> None:
     data = manifest.encode(found)
     fd = memfd.create("mpsguard-manifest", len(data), fixed=True)
     try:
@@ -177,5 +177,5 @@ def _store(session: Session, name: str, found: Manifest) -> None:
 def _read_all(session: Session, name: str) -> bytes:
     with session.open(name) as region:
         if len(region.fds) != 1 or region.layout.gpu is not None:
-            raise ManifestError(f"region {name!r} is no manifest")
+            raise TensorManifestError(f"region {name!r} is no manifest")
         return os.pread(region.fds[0], region.layout.size, 0)

@@ -2,7 +2,7 @@
 
     from mpsguard.client import zones
 
-    with zones.ZoneSpace(zones.Settings(back=1 << 30)) as space:  # in a process that has a CUDA context
+    with zones.ZoneSpace(zones.ZoneSettings(back=1 << 30)) as space:  # in a process that has a CUDA context
         weights = space.allocate(4 << 30)
         tensor = torch.as_tensor(weights, device="cuda")
 
@@ -12,23 +12,23 @@ cuda-bindings, which the extra `mpsguard[cuda]` installs.
 """
 
 from mpsguard.client.zones.driver import Context, Driver
-from mpsguard.client.zones.errors import BudgetError, CudaError, NoZonesError, SettingsError, UvmError, ZoneError
-from mpsguard.client.zones.settings import Kind, Settings
+from mpsguard.client.zones.errors import BudgetError, NoZonesError, SettingsError, UvmError, ZoneCudaError, ZoneError
+from mpsguard.client.zones.settings import ZoneKind, ZoneSettings
 from mpsguard.client.zones.space import ZonedRegion, ZoneSpace
 from mpsguard.preload.zone_layout import LayoutError
 
 __all__ = [
     "BudgetError",
     "Context",
-    "CudaError",
     "Driver",
-    "Kind",
     "LayoutError",
     "NoZonesError",
-    "Settings",
     "SettingsError",
     "UvmError",
+    "ZoneCudaError",
     "ZoneError",
+    "ZoneKind",
+    "ZoneSettings",
     "ZoneSpace",
     "ZonedRegion",
 ]

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any, Final, NamedTuple, Protocol
 
-from mpsguard.client.zones.errors import CudaError, NoZonesError
+from mpsguard.client.zones.errors import NoZonesError, ZoneCudaError
 
 _CONCURRENT_MANAGED_ACCESS: Final = 89
 _VIRTUAL_MEMORY_MANAGEMENT: Final = 102
@@ -126,7 +126,7 @@ class CudaDriver:
         access.flags = self._cuda.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         try:
             self._call("cuMemSetAccess", start, length, [access], 1)
-        except CudaError:
+        except ZoneCudaError:
             self.unmap(start, length)
             raise
 
@@ -158,5 +158,5 @@ class CudaDriver:
         """Call a driver function and return its result: None, a value, or several; raise CudaError if it fails."""
         code, *values = getattr(self._cuda, name)(*arguments)
         if int(code) != 0:
-            raise CudaError(name, int(code))
+            raise ZoneCudaError(name, int(code))
         return values[0] if len(values) == 1 else values

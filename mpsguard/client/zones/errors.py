@@ -17,7 +17,7 @@ class NoZonesError(ZoneError):
     """This machine supports none of the requested kinds of zones, or cuda-bindings is not installed."""
 
 
-class CudaError(ZoneError):
+class ZoneCudaError(ZoneError):
     """A call of the CUDA driver failed."""
 
     def __init__(self, call: str, code: int) -> None:

@@ -12,7 +12,7 @@ MIB: Final = 1 << 20
 _ALIGNMENTS: Final = (256, 2 * MIB)
 
 
-class Kind(StrEnum):
+class ZoneKind(StrEnum):
     """What surrounds a region."""
 
     TRIPWIRE = "tripwire"
@@ -24,7 +24,7 @@ class Kind(StrEnum):
     """Nothing: the addresses are reserved, and an access is a fault as without mpsguard."""
 
 
-class Settings(msgspec.Struct, frozen=True):
+class ZoneSettings(msgspec.Struct, frozen=True):
     """Sizes in bytes; raises SettingsError for one that is not allowed.
 
     The settings are those of the preload (docs/guides/preload.md), with one difference: a zone has exactly the
@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True):
     at_end: bool = True
     """Whether a region ends where its back zone begins, except for alignment; else it begins where its front zone
     ends."""
-    kinds: tuple[Kind, ...] = (Kind.TRIPWIRE, Kind.SPARSE, Kind.NONE)
+    kinds: tuple[ZoneKind, ...] = (ZoneKind.TRIPWIRE, ZoneKind.SPARSE, ZoneKind.NONE)
     """Acceptable kinds in order of preference: the first that this machine supports is used."""
 
     def __post_init__(self) -> None:
@@ -55,4 +55,4 @@ class Settings(msgspec.Struct, frozen=True):
         if not least <= self.alignment <= most or self.alignment & (self.alignment - 1):
             raise SettingsError(f"alignment = {self.alignment}: a power of two from {least} to {most} is allowed")
         if not self.kinds:
-            raise SettingsError(f"kinds is empty: at least one of {', '.join(Kind)} is needed")
+            raise SettingsError(f"kinds is empty: at least one of {', '.join(ZoneKind)} is needed")

@@ -10,14 +10,14 @@ import msgspec
 
 from mpsguard.client.zones import budget
 from mpsguard.client.zones.driver import Context, CudaDriver, Driver
-from mpsguard.client.zones.errors import CudaError, NoZonesError, UvmError, ZoneError
-from mpsguard.client.zones.settings import Kind, Settings
+from mpsguard.client.zones.errors import NoZonesError, UvmError, ZoneCudaError, ZoneError
+from mpsguard.client.zones.settings import ZoneKind, ZoneSettings
 from mpsguard.client.zones.table import TableWriter
 from mpsguard.client.zones.undo import Undo
 from mpsguard.client.zones.uvm import Uvm
 from mpsguard.preload import zone_layout
-from mpsguard.preload.zone_layout import Layout
-from mpsguard.preload.zone_table import Region as Entry
+from mpsguard.preload.zone_layout import ZoneLayout
+from mpsguard.preload.zone_table import ZoneRegion as Entry
 
 _NUMBERS: Final = 1 << 32
 
@@ -51,7 +51,7 @@ class ZonedRegion:
         return self._number
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ZoneKind:
         """The current kind of its zones. They go when the card runs short of memory (docs/guides/preload.md)."""
         return self._space.kind_of(self._number)
 
@@ -82,9 +82,9 @@ class _Made:
     """What one region holds, and how it is freed: zones, memory, addresses, in this order."""
 
     context: Context
-    layout: Layout
+    layout: ZoneLayout
     start: int = 0
-    kind: Kind = Kind.NONE
+    kind: ZoneKind = ZoneKind.NONE
     armed: int = 0
     """Bytes of managed ranges."""
     slot: int | None = None
@@ -102,9 +102,9 @@ class ZoneSpace:
     """
 
     def __init__(
-        self, settings: Settings | None = None, *, driver: Driver | None = None, uvm: Uvm | None = None
+        self, settings: ZoneSettings | None = None, *, driver: Driver | None = None, uvm: Uvm | None = None
     ) -> None:
-        self._settings = settings or Settings()
+        self._settings = settings or ZoneSettings()
         self._driver = driver if driver is not None else CudaDriver()
         self._uvm = uvm if uvm is not None else Uvm()
         self._lock = threading.Lock()
@@ -157,11 +157,11 @@ class ZoneSpace:
                 raise
             return self._enter(made, size)
 
-    def kind_of(self, number: int) -> Kind:
+    def kind_of(self, number: int) -> ZoneKind:
         """Return the current kind of a region's zones; NONE once it is closed."""
         with self._lock:
             made = self._made.get(number)
-            return made.kind if made is not None else Kind.NONE
+            return made.kind if made is not None else ZoneKind.NONE
 
     def close_region(self, number: int) -> None:
         """Close a region: see `ZonedRegion.close`."""
@@ -195,7 +195,7 @@ class ZoneSpace:
         for number in numbers:
             try:
                 self.close_region(number)
-            except (CudaError, UvmError) as error:
+            except (ZoneCudaError, UvmError) as error:
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -219,7 +219,7 @@ class ZoneSpace:
     def _armed(self) -> int:
         return sum(made.armed for made in (*self._made.values(), *self._withdrawn.values()))
 
-    def _plan(self, context: Context, size: int, front: int | None, back: int | None) -> Layout:
+    def _plan(self, context: Context, size: int, front: int | None, back: int | None) -> ZoneLayout:
         settings = self._settings
         return zone_layout.plan(
             size,
@@ -237,7 +237,7 @@ class ZoneSpace:
         for number in budget.to_shed(((number, made.armed) for number, made in self._made.items()), allowed):
             made = self._made[number]
             made.zones.run()
-            made.armed, made.kind = 0, Kind.NONE
+            made.armed, made.kind = 0, ZoneKind.NONE
             assert made.entry is not None
             made.entry = msgspec.structs.replace(made.entry, front_armed=False, back_armed=False)
             self._table.change(made.slot, made.entry)
@@ -254,16 +254,16 @@ class ZoneSpace:
         refused = []
         for kind in self._settings.kinds:
             try:
-                if kind is Kind.TRIPWIRE:
+                if kind is ZoneKind.TRIPWIRE:
                     self._arm(made, wanted, free, allowed)
-                elif kind is Kind.SPARSE:
+                elif kind is ZoneKind.SPARSE:
                     self._make_sparse(made, wanted)
             except UvmError as error:
                 made.zones.run()
                 made.armed = 0
                 refused.append(f"{kind}: {error}")
             else:
-                made.kind = kind if wanted else Kind.NONE
+                made.kind = kind if wanted else ZoneKind.NONE
                 return
         raise NoZonesError("; ".join(refused))
 
@@ -298,7 +298,7 @@ class ZoneSpace:
         self._numbers += 1
         number = self._numbers
         user = made.start + made.layout.user
-        told = made.kind is Kind.TRIPWIRE
+        told = made.kind is ZoneKind.TRIPWIRE
         made.entry = Entry(
             number=number % _NUMBERS,
             device=made.context.device,
@@ -320,7 +320,7 @@ class ZoneSpace:
     def _retry_release(self, number: int) -> None:
         try:
             self._release(number)
-        except (CudaError, UvmError):
+        except (ZoneCudaError, UvmError):
             # Kept for later: `close` of the space retries it and reports the error.
             return
 

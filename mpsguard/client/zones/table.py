@@ -7,7 +7,7 @@ import struct
 from typing import Final
 
 from mpsguard.preload import zone_table
-from mpsguard.preload.zone_table import Region
+from mpsguard.preload.zone_table import ZoneRegion
 
 SLOTS: Final = 8192
 _WORD: Final = struct.Struct("<I")
@@ -39,7 +39,7 @@ class TableWriter:
         )
         self._memory[: len(header)] = header
 
-    def add(self, region: Region) -> int | None:
+    def add(self, region: ZoneRegion) -> int | None:
         """Add a region and return its slot; None (and a count of `unlisted`) if the table is full."""
         if not self._free:
             self.count("unlisted")
@@ -48,7 +48,7 @@ class TableWriter:
         self._write(slot, region)
         return slot
 
-    def change(self, slot: int | None, region: Region) -> None:
+    def change(self, slot: int | None, region: ZoneRegion) -> None:
         """Replace an entry; does nothing for a region without a slot."""
         if slot is not None:
             self._write(slot, region)
@@ -69,7 +69,7 @@ class TableWriter:
         """Close the file; safe to call twice. A copy of its descriptor still shows the last content."""
         self._memory.close()
 
-    def _write(self, slot: int, region: Region | None) -> None:
+    def _write(self, slot: int, region: ZoneRegion | None) -> None:
         # The number is odd while the slot is written. No barrier stands between the writes: a reader takes no slot
         # that differs between two readings.
         at = zone_table.HEADER_BYTES + slot * zone_table.SLOT.size

@@ -15,7 +15,7 @@ class Arguments(msgspec.Struct):
     """Seconds the control daemon gets."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class WorkEnded(msgspec.Struct, frozen=True):
     """What became of one client's work; ``process`` is named as the asker named it."""
 
     process: ProcessKey
@@ -23,7 +23,7 @@ class Ended(msgspec.Struct, frozen=True):
     answer: str
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class EndWorkResult(msgspec.Struct, frozen=True):
     """One entry for each of the processes that is a client; the others are no clients of this guard."""
 
-    clients: tuple[Ended, ...]
+    clients: tuple[WorkEnded, ...]

@@ -26,7 +26,7 @@ class Arguments(msgspec.Struct):
     answer_within: float = ANSWER_WITHIN
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class TerminateResult(msgspec.Struct, frozen=True):
     """What came of it."""
 
     pid: int

@@ -3,7 +3,7 @@
 import msgspec
 
 from mpsguard.vault.counters import Counters
-from mpsguard.vault.region import Layout, Role
+from mpsguard.vault.region import LeaseRole, RegionLayout
 
 
 class Arguments(msgspec.Struct):
@@ -54,7 +54,7 @@ class LeaseView(msgspec.Struct, frozen=True):
 
     pid: int
     uid: int
-    role: Role
+    role: LeaseRole
     regions: tuple[str, ...]
     ready: bool
     """Of a standby: whether it could go on at once."""
@@ -65,7 +65,7 @@ class RegionView(msgspec.Struct, frozen=True):
 
     name: str
     generation: int
-    layout: Layout
+    layout: RegionLayout
     sealed: int
     metadata_bytes: int
     metadata_version: int
@@ -82,7 +82,7 @@ class SessionView(msgspec.Struct, frozen=True):
     state_bytes: int
 
 
-class Released(msgspec.Struct, frozen=True):
+class ReleaseResult(msgspec.Struct, frozen=True):
     """Done."""
 
     session: str

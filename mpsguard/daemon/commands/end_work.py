@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.messages.end_work import Arguments, Ended, Outcome
+from mpsguard.control_api.messages.end_work import Arguments, EndWorkResult, WorkEnded
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.guard import Guard
@@ -23,7 +23,7 @@ _MAX_WAIT: Final = 300.0
 """Seconds; more than any control daemon needs."""
 
 
-async def serve(guard: Guard, arguments: Arguments) -> Outcome:
+async def serve(guard: Guard, arguments: Arguments) -> EndWorkResult:
     """The server half."""
     if not 0 <= arguments.within <= _MAX_WAIT:
         raise RequestError("arguments", f"within: {arguments.within:g} s is not from 0 to {_MAX_WAIT:g} s")
@@ -38,7 +38,7 @@ async def serve(guard: Guard, arguments: Arguments) -> Outcome:
         for client in domain.clients.all()
         if (named := name(client.process)) in wanted and named is not None
     ]
-    return Outcome(tuple(await asyncio.gather(*found)))
+    return EndWorkResult(tuple(await asyncio.gather(*found)))
 
 
 def _name_there(process: ProcessKey, *, pid_namespace: int | None) -> ProcessKey | None:
@@ -51,16 +51,16 @@ def _name_there(process: ProcessKey, *, pid_namespace: int | None) -> ProcessKey
     return None if inner is None else ProcessKey(inner, process.start_ticks)
 
 
-async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, within: float) -> Ended:
+async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, within: float) -> WorkEnded:
     try:
         handle = ProcessHandle.hold(client.process)
     except ProcessLookupError:
-        return Ended(named, Work.GONE, "the process has ended")
+        return WorkEnded(named, Work.GONE, "the process has ended")
     lane = domain.lane_of(client.process)
     with handle:
         if domain.lanes.has_lost_its_work(client.process, lane):
             # Its server would answer only when it has let go of all its clients, which this one keeps it from.
-            return Ended(named, Work.NONE, "its lane has faulted, and its work has ended with it")
+            return WorkEnded(named, Work.NONE, "its lane has faulted, and its work has ended with it")
         end = await termination.end_work(lane, handle, within)
     if end.work not in (Work.NONE, Work.GONE):
         guard.events.publish(
@@ -72,7 +72,7 @@ async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, 
             signals=[],
             ended=False,
         )
-    return Ended(named, end.work, end.answer)
+    return WorkEnded(named, end.work, end.answer)
 
 
 HANDLER = Handler("end_work", Arguments, serve)

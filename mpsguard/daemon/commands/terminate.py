@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.messages.terminate import MAX_WAIT, SIGNALS, Arguments, Outcome
+from mpsguard.control_api.messages.terminate import MAX_WAIT, SIGNALS, Arguments, TerminateResult
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.guard import Guard
@@ -16,7 +16,7 @@ from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Termination, TerminationPlan, Work
 
 
-async def serve(guard: Guard, arguments: Arguments) -> Outcome:
+async def serve(guard: Guard, arguments: Arguments) -> TerminateResult:
     """Send `terminate_client` and await its answer; never signal a client that still has work."""
     if arguments.signal is not None and arguments.signal not in SIGNALS:
         raise RequestError("arguments", f"signal {arguments.signal!r} is none of {', '.join(SIGNALS)}")
@@ -69,9 +69,9 @@ def _tell(events: EventStream, domain: str, result: Termination) -> None:
     )
 
 
-def _outcome(result: Termination) -> Outcome:
+def _outcome(result: Termination) -> TerminateResult:
     end = result.end
-    return Outcome(
+    return TerminateResult(
         pid=result.pid,
         server=end.server,
         answer=end.answer,

@@ -6,7 +6,7 @@ from mpsguard.control_api.messages.vault import (
     LeaseView,
     RegionView,
     ReleaseArguments,
-    Released,
+    ReleaseResult,
     SessionSummary,
     SessionView,
     ShowArguments,
@@ -56,7 +56,7 @@ async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
     )
 
 
-async def serve_release(guard: Guard, arguments: ReleaseArguments) -> Released:
+async def serve_release(guard: Guard, arguments: ReleaseArguments) -> ReleaseResult:
     """The server half of `vault release`."""
     key = SessionKey(arguments.uid, arguments.session)
     try:
@@ -68,7 +68,7 @@ async def serve_release(guard: Guard, arguments: ReleaseArguments) -> Released:
     guard.events.publish(
         "vault_released", "", uid=key.uid, session=key.name, region=arguments.region, force=arguments.force
     )
-    return Released(key.name, arguments.region)
+    return ReleaseResult(key.name, arguments.region)
 
 
 HANDLER = Handler("vault", Arguments, serve)

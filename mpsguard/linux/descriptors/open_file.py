@@ -30,7 +30,7 @@ _SYS_KCMP: Final = {"x86_64": 312, "aarch64": 272}
 _KCMP_FILE: Final = 0
 
 
-class Kind(Enum):
+class MemoryKind(Enum):
     """What kind of memory a descriptor stands for."""
 
     HOST = "memfd"
@@ -42,20 +42,20 @@ class Kind(Enum):
 class OpenFile(NamedTuple):
     """What the kernel itself knows of a descriptor."""
 
-    kind: Kind
+    kind: MemoryKind
     inode: int
     size: int
-    """Bytes; of meaning for `Kind.HOST` only."""
+    """Bytes; of meaning for `MemoryKind.HOST` only."""
 
 
 def describe(fd: int) -> OpenFile:
     """Look at a descriptor; never waits for another process. OSError if it is none."""
     mode, inode, size, rdev, dev = _statx(fd)
     if stat.S_ISREG(mode) and dev == _memfd_device():
-        return OpenFile(Kind.HOST, inode, size)
+        return OpenFile(MemoryKind.HOST, inode, size)
     if stat.S_ISCHR(mode) and rdev == (_NVIDIA_MAJOR, _NVIDIACTL_MINOR):
-        return OpenFile(Kind.GPU, inode, 0)
-    return OpenFile(Kind.OTHER, inode, 0)
+        return OpenFile(MemoryKind.GPU, inode, 0)
+    return OpenFile(MemoryKind.OTHER, inode, 0)
 
 
 def distinct(fds: Sequence[int]) -> bool:

@@ -81,7 +81,7 @@ class _Place(NamedTuple):
     reason: int | None
 
 
-class Layout(NamedTuple):
+class EventLayout(NamedTuple):
     """One form of a queue's entries, and the request that asks for it."""
 
     request: int
@@ -92,13 +92,13 @@ class Layout(NamedTuple):
     """Processor numbers that each GPU has."""
 
 
-V1: Final = Layout(56, 64, _Place(2, slice(3, 4), None), _Place(2, slice(3, 4), 4), 1)
+V1: Final = EventLayout(56, 64, _Place(2, slice(3, 4), None), _Place(2, slice(3, 4), 4), 1)
 """UvmEventGpuFaultInfo and UvmEventFatalFaultInfo."""
-V2: Final = Layout(76, 72, _Place(37, slice(2, 4), None), _Place(2, slice(4, 6), 3), 8)
+V2: Final = EventLayout(76, 72, _Place(37, slice(2, 4), None), _Place(2, slice(4, 6), 3), 8)
 """UvmEventGpuFaultInfo_V2 and UvmEventFatalFaultInfo_V2."""
 
 
-def decode(entry: bytes, layout: Layout) -> Fault | None:
+def decode(entry: bytes, layout: EventLayout) -> Fault | None:
     """The event in ``entry``, or None if it is of a kind that is not in `Events`."""
     kind = 1 << entry[0]
     if kind not in (Events.GPU_FAULT, Events.FATAL_FAULT):

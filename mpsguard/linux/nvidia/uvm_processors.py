@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from mpsguard.linux.nvidia.uvm_events import V2, Layout
+from mpsguard.linux.nvidia.uvm_events import V2, EventLayout
 from mpsguard.linux.nvidia.uvm_tools import NotAVaSpaceError, ToolsDriver, UvmStatusError
 
 REQUEST: Final = 64
@@ -34,12 +34,12 @@ _ILLEGAL_ACTION: Final = 0x16
 PROC_GPUS: Final = Path("/proc/driver/nvidia/gpus")
 
 
-def whole_gpu(processor: int, layout: Layout) -> int:
+def whole_gpu(processor: int, layout: EventLayout) -> int:
     """The number in the table of the GPU that an event's processor is of; 0 is the CPU."""
     return (processor + layout.instances - 1) // layout.instances
 
 
-def gpu_uuids(driver: ToolsDriver, file: int, layout: Layout) -> dict[int, str]:
+def gpu_uuids(driver: ToolsDriver, file: int, layout: EventLayout) -> dict[int, str]:
     """The GPUs that are registered in the address space behind ``file`` now, by their number; as ``GPU-…``.
 
     NotAVaSpaceError, UvmStatusError or OSError if the driver refuses.

@@ -26,7 +26,7 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from mpsguard.linux.nvidia.uvm_events import V1, V2, Events, Fault, Layout, decode
+from mpsguard.linux.nvidia.uvm_events import V1, V2, EventLayout, Events, Fault, decode
 
 ENTRIES: Final = 64
 """Entries of a queue, a power of two; one is always free."""
@@ -102,7 +102,7 @@ class Tracker:
     It holds the client's file too: as long as it is open, the client's GPU memory outlives the client.
     """
 
-    def __init__(self, fd: int, layout: Layout, memory: mmap.mmap) -> None:
+    def __init__(self, fd: int, layout: EventLayout, memory: mmap.mmap) -> None:
         self._fd = fd
         self.layout = layout
         self._memory = memory
@@ -187,12 +187,12 @@ class Tracker:
         return self._memory[start : start + self.layout.entry_bytes]
 
 
-def _queue_bytes(layout: Layout) -> int:
+def _queue_bytes(layout: EventLayout) -> int:
     """Bytes of the queue, in whole pages: the driver maps its pages, and takes no offset into one (map_user_pages)."""
     return -(-ENTRIES * layout.entry_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _create_queue(driver: ToolsDriver, fd: int, uvm_fd: int) -> tuple[Layout, mmap.mmap]:
+def _create_queue(driver: ToolsDriver, fd: int, uvm_fd: int) -> tuple[EventLayout, mmap.mmap]:
     try:
         return V2, _initialized(driver, fd, uvm_fd, V2)
     except OSError as error:
@@ -201,7 +201,7 @@ def _create_queue(driver: ToolsDriver, fd: int, uvm_fd: int) -> tuple[Layout, mm
     return V1, _initialized(driver, fd, uvm_fd, V1)
 
 
-def _initialized(driver: ToolsDriver, fd: int, uvm_fd: int, layout: Layout) -> mmap.mmap:
+def _initialized(driver: ToolsDriver, fd: int, uvm_fd: int, layout: EventLayout) -> mmap.mmap:
     # Shared memory, as private pages would be copied away from the kernel's eyes when this process forks.
     memory = mmap.mmap(-1, _queue_bytes(layout) + mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.linux.processes.process_events import Kind, ProcessEvents
+from mpsguard.linux.processes.process_events import ProcessEventKind, ProcessEvents
 from mpsguard.model import ProcessKey
 
 _PROC: Final = Path("/proc")
@@ -26,7 +26,7 @@ seen, for what the process had open of the GPU is kept."""
 
 def exec_events() -> ProcessEvents:
     """What the kernel tells of execs; OSError if it does not."""
-    return ProcessEvents(Kind.EXEC)
+    return ProcessEvents(ProcessEventKind.EXEC)
 
 
 class _Watched(NamedTuple):

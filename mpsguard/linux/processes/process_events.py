@@ -45,7 +45,7 @@ _EVENT_WITHIN: Final = 0.02
 """Seconds. The kernel sends the event some microseconds after the pidfd became readable (do_exit, kernel/exit.c)."""
 
 
-class Kind(IntEnum):
+class ProcessEventKind(IntEnum):
     """What the kernel is to tell of (``enum proc_cn_event``)."""
 
     EXEC = 0x2
@@ -67,7 +67,7 @@ class ProcessEvents:
     pyroute2 has such a socket; it hears of every fork on the machine, and a command name that is no UTF-8 breaks it.
     """
 
-    def __init__(self, kind: Kind = Kind.EXIT) -> None:
+    def __init__(self, kind: ProcessEventKind = ProcessEventKind.EXIT) -> None:
         """Start to listen; OSError with the reason if the kernel refuses or does not answer."""
         self._kind = kind
         self._told: dict[int, int | None] = {}

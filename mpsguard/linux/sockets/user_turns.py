@@ -17,7 +17,7 @@ _ALWAYS: Final = select.EPOLLERR | select.EPOLLHUP
 """Reported without being asked for; whatever is waited for would not block then."""
 
 
-class _Watched:
+class _UserSockets:
     """Owns the epoll instance of one user, and knows what is waited for."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class UserTurns:
     """Waits for sockets of users; has descriptors only while some task waits, one for each user."""
 
     def __init__(self) -> None:
-        self._users: dict[int, _Watched] = {}
+        self._users: dict[int, _UserSockets] = {}
 
     async def readable(self, uid: int, fd: int) -> None:
         """Wait until ``fd``, a socket of ``uid``, can be read without blocking. It must stay open until then."""
@@ -72,7 +72,7 @@ class UserTurns:
     async def _ready(self, uid: int, fd: int, event: int) -> None:
         watched = self._users.get(uid)
         if watched is None:
-            watched = self._users[uid] = _Watched()
+            watched = self._users[uid] = _UserSockets()
         ready = asyncio.get_running_loop().create_future()
         watched.add(fd, event, ready)
         try:

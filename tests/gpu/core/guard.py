@@ -14,12 +14,12 @@ import msgspec
 
 from mpsguard.control_api.messages.clients import Watch
 from mpsguard.control_api.messages.status import SensorStatus
-from mpsguard.control_api.messages.terminate import Outcome as Terminated
+from mpsguard.control_api.messages.terminate import TerminateResult as Terminated
 from mpsguard.control_api.messages.vault import LeaseView
 from mpsguard.model import Client, LaneReport
 from mpsguard.remedies.held_lifelines import Lifeline
 from mpsguard.vault.address import socket_path
-from mpsguard.vault.region import Role
+from mpsguard.vault.region import LeaseRole
 from tests.gpu.core.control_ui import ControlUi
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.stock import quit_daemon
@@ -167,7 +167,7 @@ class Guard:
         except (ValueError, KeyError, msgspec.ValidationError):
             # There is no such session yet.
             return 0
-        return sum(lease.ready and lease.role is Role.STANDBY for lease in leases)
+        return sum(lease.ready and lease.role is LeaseRole.STANDBY for lease in leases)
 
     def began(self, after: float = 0.0) -> list[float]:
         """When the incidents began that began ``after``; seconds of CLOCK_MONOTONIC, in order."""

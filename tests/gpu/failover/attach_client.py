@@ -95,7 +95,7 @@ def serve(session: client.Session, size: int) -> None:
 def main(role: str, name: str, gib: str) -> None:
     """Attach to the session and serve."""
     torch.zeros(1, device="cuda")
-    with client.Session(name, role=client.Role(role), keep=600, deadline=60) as session:
+    with client.Session(name, role=client.LeaseRole(role), keep=600, deadline=60) as session:
         say(done="joined")
         serve(session, int(gib) << 30)
 

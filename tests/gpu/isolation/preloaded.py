@@ -33,7 +33,7 @@ def variables(bench: Bench, report: Path | None = None) -> Mapping[str, str]:
             compile_library(PRELOAD, target)
         except CompilerError as error:
             raise SuiteError(f"the preload cannot be built: {error}") from None
-    return library.environment(library.Settings(report=report), {}, library=target)
+    return library.environment(library.PreloadSettings(report=report), {}, library=target)
 
 
 class Served(NamedTuple):

@@ -27,7 +27,7 @@ class Bench:
     first: str | None
     """A library that must be loaded before all others: the sanitizer's."""
 
-    def environment(self, settings: library.Settings | None, **more: str) -> dict[str, str]:
+    def environment(self, settings: library.PreloadSettings | None, **more: str) -> dict[str, str]:
         """Of a program under the preload; None: without it."""
         base = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "MPSGUARD_"))}
         # What the library keeps to the end it keeps on purpose; what it must not lose, the stub counts.
@@ -41,12 +41,12 @@ class Bench:
         return base | more
 
     def run(
-        self, way: str, scenario: str, settings: library.Settings | None = None, **more: str
+        self, way: str, scenario: str, settings: library.PreloadSettings | None = None, **more: str
     ) -> subprocess.CompletedProcess[str]:
         """Run one scenario under the preload to its end."""
         return subprocess.run(
             [str(self.directory / "program"), way, scenario],
-            env=self.environment(settings or library.Settings(), **more),
+            env=self.environment(settings or library.PreloadSettings(), **more),
             cwd=self.directory,
             capture_output=True,
             text=True,
@@ -54,7 +54,9 @@ class Bench:
             check=False,
         )
 
-    def passes(self, way: str, scenario: str, settings: library.Settings | None = None, **more: str) -> dict[str, int]:
+    def passes(
+        self, way: str, scenario: str, settings: library.PreloadSettings | None = None, **more: str
+    ) -> dict[str, int]:
         """Run one scenario, which must hold, and return what the preload counted."""
         report = self.directory / f"report-{os.urandom(6).hex()}"
         done = self.run(way, scenario, settings, MPSGUARD_ZONES_REPORT=str(report), **more)

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 
 import pytest
 
-from mpsguard.preload.library import Settings
+from mpsguard.preload.library import PreloadSettings
 from tests.integration.preload.bench import SECONDS, Bench
 
 STRANGER = 65534
@@ -33,7 +33,9 @@ def _told(stream: IO[str] | None) -> IO[str]:
     return stream
 
 
-def start(bench: Bench, scenario: str, settings: Settings | None = None, **more: object) -> subprocess.Popen[str]:
+def start(
+    bench: Bench, scenario: str, settings: PreloadSettings | None = None, **more: object
+) -> subprocess.Popen[str]:
     process: subprocess.Popen[str] = subprocess.Popen(
         [str(bench.directory / "program"), "dlsym", scenario],
         env=bench.environment(settings),
@@ -50,7 +52,7 @@ def start(bench: Bench, scenario: str, settings: Settings | None = None, **more:
 @contextmanager
 def exporting(bench: Bench) -> Iterator[Exporter]:
     """An exporter that waits, with a child that has inherited its socket."""
-    process = start(bench, "ipc_exporter", Settings())
+    process = start(bench, "ipc_exporter", PreloadSettings())
     child = 0
     try:
         out = _told(process.stdout)
@@ -71,7 +73,7 @@ def ends_well(process: subprocess.Popen[str], given: str) -> None:
 
 @pytest.mark.parametrize("freed", [True, False], ids=["freed", "killed"])
 def test_two_processes_share_memory_and_the_importer_outlives_the_exporter(plain: Bench, *, freed: bool) -> None:
-    with exporting(plain) as exporter, start(plain, "ipc_importer", Settings()) as importer:
+    with exporting(plain) as exporter, start(plain, "ipc_importer", PreloadSettings()) as importer:
         _told(importer.stdin).write(exporter.large + exporter.small)
         _told(importer.stdin).flush()
         assert _told(importer.stdout).readline() == "written\n"
@@ -87,13 +89,13 @@ def test_two_processes_share_memory_and_the_importer_outlives_the_exporter(plain
 
 def test_what_is_imported_goes_with_its_context(plain: Bench) -> None:
     with exporting(plain) as exporter:
-        ends_well(start(plain, "ipc_leaver", Settings()), exporter.large)
-        ends_well(start(plain, "ipc_leaver", Settings()), exporter.small)
+        ends_well(start(plain, "ipc_leaver", PreloadSettings()), exporter.large)
+        ends_well(start(plain, "ipc_leaver", PreloadSettings()), exporter.small)
 
 
 def test_under_sanitizers(sanitized: Bench) -> None:
     with exporting(sanitized) as exporter:
-        ends_well(start(sanitized, "ipc_leaver", Settings()), exporter.large)
+        ends_well(start(sanitized, "ipc_leaver", PreloadSettings()), exporter.large)
 
 
 def test_a_process_without_the_preload_is_refused_at_once(plain: Bench) -> None:
@@ -107,4 +109,4 @@ def test_another_user_is_refused_at_once(plain: Bench) -> None:
         if not directory.stat().st_mode & 0o001:
             directory.chmod(directory.stat().st_mode | 0o011)
     with exporting(plain) as exporter:
-        ends_well(start(plain, "ipc_refused", Settings(), user=STRANGER, group=STRANGER), exporter.large)
+        ends_well(start(plain, "ipc_refused", PreloadSettings(), user=STRANGER, group=STRANGER), exporter.large)

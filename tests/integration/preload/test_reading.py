@@ -7,7 +7,7 @@ import re
 import subprocess
 
 from mpsguard.preload import build, zone_table
-from mpsguard.preload.library import Settings
+from mpsguard.preload.library import PreloadSettings
 from mpsguard.preload.zone_table import Part
 from tests.integration.preload.bench import SECONDS, Bench
 
@@ -20,7 +20,7 @@ def test_the_counters_have_the_same_names() -> None:
 def test_a_region_of_a_living_program(plain: Bench) -> None:
     with subprocess.Popen(
         [str(plain.directory / "program"), "dlsym", "waits_for_reader"],
-        env=plain.environment(Settings()),
+        env=plain.environment(PreloadSettings()),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

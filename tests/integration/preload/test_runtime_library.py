@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.preload.library import Settings
+from mpsguard.preload.library import PreloadSettings
 from tests.integration.preload import bench
 from tests.integration.preload.bench import SECONDS, Bench
 
@@ -35,7 +35,7 @@ def test_it_holds_hooks_and_nothing_of_the_driver(plain: Bench, linked: str, hol
         how = [f"-L{libraries}", "-lcudart", f"-Wl,-rpath,{libraries}"]
     bench.compile_c(program, ["runtime_lookup.c"], *how)
 
-    def held(settings: Settings | None) -> list[str]:
+    def held(settings: PreloadSettings | None) -> list[str]:
         done = subprocess.run(
             [str(program), holder],
             env=plain.environment(settings),
@@ -47,7 +47,7 @@ def test_it_holds_hooks_and_nothing_of_the_driver(plain: Bench, linked: str, hol
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
 
-    without, with_hooks = held(None), held(Settings())
+    without, with_hooks = held(None), held(PreloadSettings())
     assert len(with_hooks) == 7
     for line in with_hooks:
         assert " hooks=0" not in line

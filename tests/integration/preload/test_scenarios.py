@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpsguard.preload.library import Placement, Settings, Small
+from mpsguard.preload.library import Placement, PreloadSettings, Small
 from tests.integration.preload.bench import Bench
 
 pytestmark = pytest.mark.slow(seconds=100, reason="compiles the preload with sanitizers")
@@ -118,13 +118,13 @@ def test_switched_off_it_does_nothing(plain: Bench) -> None:
 
 
 def test_small_ones_can_stay_plain(plain: Bench) -> None:
-    counted = plain.passes("dlsym", "leaves_all", Settings(small=Small.PLAIN))
+    counted = plain.passes("dlsym", "leaves_all", PreloadSettings(small=Small.PLAIN))
     assert (counted["placed"], counted["placed_small"], counted["plain_small"]) == (2, 0, 1)
 
 
 @pytest.mark.parametrize("scenario", ["placed", "reported", "waits", "failures"])
 def test_placed_at_the_start(plain: Bench, scenario: str) -> None:
-    plain.passes("dlsym", scenario, Settings(placement=Placement.START, front=0, alignment=4096))
+    plain.passes("dlsym", scenario, PreloadSettings(placement=Placement.START, front=0, alignment=4096))
 
 
 def test_reservations_that_the_driver_does_not_map(plain: Bench) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mpsguard.client import LayoutMismatchError, Role, SealedError, Session, UnknownRegionError, WrongGpuError
+from mpsguard.client import LayoutMismatchError, LeaseRole, SealedError, Session, UnknownRegionError, WrongGpuError
 from mpsguard.client.mapped import AddressTakenError, HostBackend, Memory, attach, create
 from mpsguard.client.mapped.layout import FIRST, STEP
 from tests.integration.vault.running import ThreadedVault, close_chunks, descriptors, memory, wait_for
@@ -43,8 +43,8 @@ def mappings() -> list[str]:
 
 def test_another_process_finds_it_at_the_same_address(vault: ThreadedVault) -> None:
     program = (
-        "import sys; from mpsguard.client import Role, Session; from mpsguard.client.mapped import *\n"
-        "session = Session('s', socket=sys.argv[1], role=Role.READER)\n"
+        "import sys; from mpsguard.client import LeaseRole, Session; from mpsguard.client.mapped import *\n"
+        "session = Session('s', socket=sys.argv[1], role=LeaseRole.READER)\n"
         "with session, attach(session, HostBackend(), 'r') as memory:\n"
         "    print(hex(memory.va), memory.view(8000, 7).read().decode(), len(memory.region.layout.sizes))"
     )
@@ -76,7 +76,7 @@ def test_it_is_writable_for_who_asked_for_that_alone(vault: ThreadedVault) -> No
             status = 1
             try:
                 made.close()
-                session = Session("s", socket=vault.socket, role=Role.READER)
+                session = Session("s", socket=vault.socket, role=LeaseRole.READER)
                 attached = attach(session, HostBackend(), "r")
                 with pytest.raises(PermissionError):
                     attached.view().write(b"b")

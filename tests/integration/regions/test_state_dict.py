@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("numpy", reason="NumPy is not installed")
 
 from mpsguard.client import torch_regions  # noqa: E402 - imports PyTorch
-from mpsguard.client.torch_regions import ManifestError, Spec  # noqa: E402
+from mpsguard.client.torch_regions import Spec, TensorManifestError  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 SPECS = {
@@ -42,8 +42,8 @@ def fill(tensors: dict[str, Any]) -> None:
 
 def test_another_process_has_the_same_tensors_on_the_same_memory(vault: ThreadedVault) -> None:
     program = (
-        "import sys, torch; from mpsguard.client import Role, Session, torch_regions\n"
-        "session = Session('s', socket=sys.argv[1], role=Role.READER)\n"
+        "import sys, torch; from mpsguard.client import LeaseRole, Session, torch_regions\n"
+        "session = Session('s', socket=sys.argv[1], role=LeaseRole.READER)\n"
         "state = torch_regions.open_state_dict(session, 'w', 'cpu', private=['bias'])\n"
         "t = state.tensors; t['bias'] += 1\n"
         "print(hex(t['weight'].data_ptr()), t['weight'].dtype, t['weight'].tolist(),"
@@ -103,12 +103,13 @@ def test_a_model_is_found_again_as_it_was(vault: ThreadedVault) -> None:
 def test_tensors_of_anywhere_are_written_down_as_they_lie(vault: ThreadedVault) -> None:
     with vault.session() as writer, create(writer, HostBackend(), "r", 4096) as memory:
         whole = torch_regions.tensors_at(
-            memory, torch_regions.Manifest(1, 4096, {"all": torch_regions.Placed("float32", (32, 32), (32, 1), 0)})
+            memory,
+            torch_regions.TensorManifest(1, 4096, {"all": torch_regions.Placed("float32", (32, 32), (32, 1), 0)}),
         )["all"]
         whole.copy_(torch.arange(1024).reshape(32, 32))
         found = torch_regions.save_state_dict(writer, memory, {"t": whole.T[3:9:2, 1:], "same": whole[0]})
         assert found.tensors["t"].strides == (2, 32)
-        with pytest.raises(ManifestError, match="other"):
+        with pytest.raises(TensorManifestError, match="other"):
             torch_regions.save_state_dict(writer, memory, {"other": torch.zeros(3)})
         manifest = writer.describe("r.manifest")
         assert manifest.is_sealed
@@ -121,7 +122,7 @@ def test_tensors_of_anywhere_are_written_down_as_they_lie(vault: ThreadedVault) 
 def test_what_is_not_there_is_said(vault: ThreadedVault) -> None:
     with vault.session() as writer:
         torch_regions.create_state_dict(writer, "w", SPECS, "cpu").close()
-        with pytest.raises(ManifestError, match="'wieght'"):
+        with pytest.raises(TensorManifestError, match="'wieght'"):
             torch_regions.open_state_dict(writer, "w", "cpu", private=["wieght"])
         with pytest.raises(ValueError, match="meta"):
             torch_regions.open_state_dict(writer, "w", "meta")

@@ -140,7 +140,9 @@ def test_whose_lane_was_struck_is_not_waited_for_although_the_server_does_not_sa
         assert namespace is not None
         keys = tuple(procfs.process_key(worker.pid) for worker in (first, second))
         asked = end_work.Arguments(keys, namespace, within=DEADLINE)
-        told = asyncio.run(async_client.ask(str(pair.run_directory), "end_work", asked, end_work.Outcome, DEADLINE))
+        told = asyncio.run(
+            async_client.ask(str(pair.run_directory), "end_work", asked, end_work.EndWorkResult, DEADLINE)
+        )
         # The hanging command is that of the lane that was left; the other one is asked and answers.
         assert {ended.process: ended.work for ended in told.clients} == {keys[0]: Work.NONE, keys[1]: Work.ENDED}
     finally:

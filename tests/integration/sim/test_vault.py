@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fault_injection.holders import holders
-from mpsguard.client import Chunk, LeaseHeldError, Role, Session, UnknownSessionError
+from mpsguard.client import Chunk, LeaseHeldError, LeaseRole, Session, UnknownSessionError
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import Guarded, wait_for
 
@@ -58,7 +58,7 @@ def test_regions_are_seen_kept_through_a_sigkill_and_released_by_command(guarded
         assert shown["regions"][0]["layout"] == {"sizes": [1 << 20], "va": 1 << 40, "gpu": None}
         assert (shown["sequence"], shown["state_bytes"]) == (1, 5)
         assert "token" not in json.dumps(shown)
-        with Session("work", socket=socket(guarded), role=Role.READER) as reader, reader.open("weights"):
+        with Session("work", socket=socket(guarded), role=LeaseRole.READER) as reader, reader.open("weights"):
             code, said = ctl(guarded, "vault", "release", uid, "work", "weights")
             assert code == 1
             message = said["error"]["message"]
@@ -68,7 +68,7 @@ def test_regions_are_seen_kept_through_a_sigkill_and_released_by_command(guarded
     code, _ = ctl(guarded, "vault", "release", uid, "work")
     assert code == 0
     with pytest.raises(UnknownSessionError):
-        Session("work", socket=socket(guarded), role=Role.READER)
+        Session("work", socket=socket(guarded), role=LeaseRole.READER)
     os.close(fd)
 
 
@@ -77,7 +77,7 @@ def test_force_releases_what_is_mapped_and_its_users_keep_their_own(guarded: Gua
     os.pwrite(fd, b"content", 0)
     with (
         Session("work", socket=socket(guarded)) as writer,
-        Session("work", socket=socket(guarded), role=Role.READER) as reader,
+        Session("work", socket=socket(guarded), role=LeaseRole.READER) as reader,
     ):
         writer.create("r", [Chunk(fd, 7)])
         region = reader.open("r")

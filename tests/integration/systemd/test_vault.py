@@ -58,8 +58,8 @@ while True:
 
 CHECK = f"""
 import hashlib, os, sys
-from mpsguard.client import Role, Session
-with Session("work", socket="{RUN}/vault.sock", role=Role.READER, deadline=60) as session:
+from mpsguard.client import LeaseRole, Session
+with Session("work", socket="{RUN}/vault.sock", role=LeaseRole.READER, deadline=60) as session:
     assert list(session.names()) == [f"r{{n}}" for n in range({REGIONS})], list(session.names())
     for number in range({REGIONS}):
         with session.open(f"r{{number}}") as region:

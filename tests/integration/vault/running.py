@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from fault_injection.holders import holders
-from mpsguard.client import Chunk, Role, Session
+from mpsguard.client import Chunk, LeaseRole, Session
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore
-from mpsguard.vault.server import Server
+from mpsguard.vault.server import VaultServer
 from mpsguard.vault.vault import Vault
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -151,7 +151,7 @@ class ThreadedVault:
         return Session(name, socket=self.socket, **options)
 
     def standby(self, name: str = "s", **options: Any) -> Session:
-        return Session(name, socket=self.socket, role=Role.STANDBY, **options)
+        return Session(name, socket=self.socket, role=LeaseRole.STANDBY, **options)
 
     async def _open(self) -> None:
         self.keeping = BackgroundStorage(self.keeper)
@@ -162,7 +162,7 @@ class ThreadedVault:
         for name in restored.unused:
             self.keeping.forget(name)
         self.restored = restored
-        self.server = Server(self.vault, simulated=simulated)
+        self.server = VaultServer(self.vault, simulated=simulated)
         self.server.open(Path(self.socket))
 
     async def _close(self) -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpsguard.client import Role
+from mpsguard.client import LeaseRole
 from mpsguard.vault import wire
-from mpsguard.vault.region import Layout
+from mpsguard.vault.region import RegionLayout
 from tests.integration.vault.running import ThreadedVault, close_chunks, descriptors, memory, wait_for
 
 QUICK = settings(
@@ -61,7 +61,7 @@ class Raw:
             return False
         return True
 
-    def hello(self, name: str = "raw", role: Role = Role.WRITER) -> None:
+    def hello(self, name: str = "raw", role: LeaseRole = LeaseRole.WRITER) -> None:
         self.send(wire.encode(wire.Hello(1, wire.VERSION, name, role, token=next(_tokens), keep=0.0)))
         answer, fds, _, _ = socket.recv_fds(self.socket, wire.MAX_PACKET, 4)
         assert isinstance(wire.decode_reply(answer), wire.Welcome)
@@ -196,7 +196,7 @@ def test_regions_made_by_halves(vault: ThreadedVault, steps: list[tuple[str, int
         for step, count in steps:
             fds = tuple(chunk.fd for chunk in chunks[:count])
             if step == "create":
-                raw.send(wire.encode(wire.Create(2, "r", Layout((4096,) * count))))
+                raw.send(wire.encode(wire.Create(2, "r", RegionLayout((4096,) * count))))
             elif step == "chunks" and count:
                 raw.send(wire.encode(wire.Chunks(2, count)), fds)
             elif step == "lie":
@@ -233,7 +233,7 @@ def test_descriptors_with_the_first_word(vault: ThreadedVault) -> None:
     before = descriptors()
     with closing(Raw(vault.socket)) as raw:
         chunk = memory(0)
-        hello = wire.encode(wire.Hello(1, wire.VERSION, "raw", Role.WRITER, token=next(_tokens)))
+        hello = wire.encode(wire.Hello(1, wire.VERSION, "raw", LeaseRole.WRITER, token=next(_tokens)))
         sent = raw.send(hello, (chunk.fd,) * 253)
         close_chunks([chunk])
         if sent:
@@ -247,7 +247,7 @@ def test_descriptors_with_the_first_word(vault: ThreadedVault) -> None:
 def test_a_message_of_more_than_a_packet(vault: ThreadedVault) -> None:
     with closing(Raw(vault.socket)) as raw:
         raw.hello()
-        raw.send(wire.encode(wire.Create(2, "r", Layout((4096,)), b"x" * 100_000)))
+        raw.send(wire.encode(wire.Create(2, "r", RegionLayout((4096,)), b"x" * 100_000)))
         answer = raw.answer()
         assert isinstance(answer, wire.Failure)
         assert answer.code == "too_large"
@@ -259,7 +259,7 @@ def test_a_client_that_dies_with_half_a_region_sent_leaves_nothing(vault: Thread
     for sent in (0, 1, 99):
         with closing(Raw(vault.socket)) as raw:
             raw.hello()
-            raw.send(wire.encode(wire.Create(2, "r", Layout((4096,) * 100))))
+            raw.send(wire.encode(wire.Create(2, "r", RegionLayout((4096,) * 100))))
             assert isinstance(raw.answer(), wire.Proceed)
             if sent:
                 raw.send(wire.encode(wire.Chunks(2, sent)), tuple(chunk.fd for chunk in chunks[:sent]))

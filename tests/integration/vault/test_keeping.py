@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from mpsguard import client
-from mpsguard.client import Role
+from mpsguard.client import LeaseRole
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError
@@ -70,7 +70,7 @@ def greeting(vault: ThreadedVault, name: str, token: int) -> socket.socket:
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     asking.settimeout(DEADLINE)
     asking.connect(vault.socket)
-    asking.send(wire.encode(wire.Hello(1, wire.VERSION, name, Role.WRITER, token=token, keep=0.0)))
+    asking.send(wire.encode(wire.Hello(1, wire.VERSION, name, LeaseRole.WRITER, token=token, keep=0.0)))
     return asking
 
 

@@ -10,7 +10,7 @@ import pytest
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.quota import Quota
-from mpsguard.vault.region import Layout, Lease, Role, SessionKey
+from mpsguard.vault.region import Lease, LeaseRole, RegionLayout, SessionKey
 from mpsguard.vault.vault import Vault
 from tests.integration.vault.running import KeptHere, ThreadedVault, close_chunks, close_fds, descriptors, memory
 
@@ -45,11 +45,11 @@ async def _direct(keeper: KeptHere, lives: int) -> int:
     vault = Vault(keeping, Quota())
     key = SessionKey(os.getuid(), "s")
     handle = ProcessHandle.open(os.getpid())
-    await vault.attach(key, Lease(1, handle.key, os.getuid(), Role.WRITER), handle, lambda _: True, keep=None)
+    await vault.attach(key, Lease(1, handle.key, os.getuid(), LeaseRole.WRITER), handle, lambda _: True, keep=None)
     fd = os.memfd_create("chunk", os.MFD_CLOEXEC)
     middle = 0
     for life in range(lives):
-        reservation = vault.regions.reserve(key, 1, f"r{life}", Layout((4096,)), b"")
+        reservation = vault.regions.reserve(key, 1, f"r{life}", RegionLayout((4096,)), b"")
         await vault.regions.register(reservation, (os.dup(fd),))
         if life % 10 == 0:
             _, fds = vault.regions.open(key, 1, f"r{life}", None)

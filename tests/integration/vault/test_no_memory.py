@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from mpsguard import client
-from mpsguard.client import Role
+from mpsguard.client import LeaseRole
 from mpsguard.vault.region import Carried, SessionKey
 from tests.integration.vault.running import DEADLINE, ThreadedVault, wait_for
 
@@ -77,4 +77,4 @@ def test_what_cannot_be_written_down_is_refused_and_succession_goes_on(vault: Th
             with pytest.raises(client.QuotaError):
                 standby.ready(0)
         assert standby.ready(DEADLINE)
-        assert (standby.role, standby.latest()) == (Role.WRITER, (1, 1, b"the last words"))
+        assert (standby.role, standby.latest()) == (LeaseRole.WRITER, (1, 1, b"the last words"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard import client
-from mpsguard.client import Role, Session
+from mpsguard.client import LeaseRole, Session
 from mpsguard.linux.descriptors import fd_bundle
 from tests.integration.vault.running import (
     REPOSITORY,
@@ -50,7 +50,7 @@ def test_sigkill_at_random_moments_loses_nothing_and_leaves_nothing_half_made(va
     chance = random.Random(5)
     made: dict[str, tuple[int, int]] = {}
     with Session("work", socket=vault.socket, keep=None, deadline=30) as writer:
-        standby = Session("work", socket=vault.socket, role=Role.STANDBY, deadline=30)
+        standby = Session("work", socket=vault.socket, role=LeaseRole.STANDBY, deadline=30)
         number = 0
         worked = threading.Semaphore(0)
         with vault.killed_again_and_again(KILLS, random.Random(6), worked) as over:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpsguard import client
-from mpsguard.client import Chunk, Grant, Role
+from mpsguard.client import Chunk, Grant, LeaseRole
 from tests.integration.vault.running import (
     REPOSITORY,
     KeptHere,
@@ -61,12 +61,12 @@ def test_there_is_one_writer(vault: ThreadedVault) -> None:
                 standby.acquire()
             first.close()
             standby.acquire()
-            assert (standby.role, standby.generation) == (Role.WRITER, 2)
+            assert (standby.role, standby.generation) == (LeaseRole.WRITER, 2)
 
 
 def test_a_reader_changes_nothing(vault: ThreadedVault) -> None:
     chunk = memory(0)
-    with vault.session() as writer, vault.session(role=Role.READER) as reader:
+    with vault.session() as writer, vault.session(role=LeaseRole.READER) as reader:
         writer.create("r", [chunk])
         with pytest.raises(client.NotPermittedError):
             reader.create("x", [chunk])
@@ -192,7 +192,7 @@ def test_a_fenced_writer_can_do_nothing_and_still_holds_its_regions(vault: Threa
 
 
 def test_a_reader_follows_the_state_through_a_change_of_writers(vault: ThreadedVault) -> None:
-    with vault.session(keep=1000) as first, vault.session(role=Role.READER) as reader:
+    with vault.session(keep=1000) as first, vault.session(role=LeaseRole.READER) as reader:
         assert reader.latest() is None
         first.publish(b"one")
         assert reader.latest() == (1, 1, b"one")
@@ -206,7 +206,7 @@ def test_a_reader_follows_the_state_through_a_change_of_writers(vault: ThreadedV
 OTHER_USER = """
 import os, sys
 from mpsguard import client
-from mpsguard.client import Role
+from mpsguard.client import LeaseRole
 # Not before: the interpreter may lie where that user cannot read.
 os.setgid(65534); os.setuid(65534)
 def attempt(**more):
@@ -215,7 +215,7 @@ def attempt(**more):
             return sorted(session.names())
     except client.VaultError as error:
         return error.code.value
-print(attempt(owner=0, role=Role.READER), attempt(owner=0), attempt(role=Role.READER))
+print(attempt(owner=0, role=LeaseRole.READER), attempt(owner=0), attempt(role=LeaseRole.READER))
 """
 
 

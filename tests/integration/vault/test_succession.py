@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from mpsguard import client
-from mpsguard.client import Role, Session
+from mpsguard.client import LeaseRole, Session
 from mpsguard.supervisor.role import ROLE_VARIABLE
 from mpsguard.vault.address import SOCKET_VARIABLE
 from mpsguard.vault.early_deaths import EARLY, EarlyDeath
@@ -108,12 +108,12 @@ def test_a_killed_writer_is_followed_by_the_standby_that_was_ready_first(vault: 
             assert waiting.join()
             state = first.latest()
             assert state is not None
-            assert (state.state, first.role, first.generation) == (b"the last words", Role.WRITER, 2)
+            assert (state.state, first.role, first.generation) == (b"the last words", LeaseRole.WRITER, 2)
             assert first.publish(b"and on") > 0
             # The next in line, once the first one's time has come as well.
             first.close(in_order=False)
             assert other.join()
-            assert (not_ready.role, second.generation) == (Role.STANDBY, 3)
+            assert (not_ready.role, second.generation) == (LeaseRole.STANDBY, 3)
 
 
 def test_a_standby_that_is_ready_too_late_goes_on_at_once(vault: ThreadedVault) -> None:
@@ -175,7 +175,7 @@ def test_the_way_a_with_block_is_left_counts(vault: ThreadedVault, code: str, fo
 
 
 def test_a_reader_is_no_standby_and_one_that_was_fenced_off_is_none_any_more(vault: ThreadedVault) -> None:
-    with vault.session() as writer, vault.session(role=Role.READER) as reader:
+    with vault.session() as writer, vault.session(role=LeaseRole.READER) as reader:
         with pytest.raises(client.NotPermittedError):
             reader.ready(0)
         assert writer.ready(0)
@@ -268,4 +268,4 @@ def _hears(session: Session) -> bool:
         list(session.names())
     except client.VaultError:
         pass
-    return session.role is Role.FENCED
+    return session.role is LeaseRole.FENCED

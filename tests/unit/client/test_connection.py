@@ -13,7 +13,7 @@ import pytest
 from mpsguard.client.vault_connection import Connection, LostError
 from mpsguard.vault import wire
 from mpsguard.vault.errors import Code, QuotaError, UnavailableError
-from mpsguard.vault.region import Role
+from mpsguard.vault.region import LeaseRole
 
 DEADLINE = 30.0
 REFUSED = wire.encode(wire.Failure(0, Code.QUOTA, "too many"))
@@ -36,7 +36,7 @@ def ignore(_: wire.Notice, fds: tuple[int, ...]) -> None:
 
 
 def hello(connection: Connection) -> wire.Hello:
-    return wire.Hello(connection.next_id(), wire.VERSION, "s", Role.WRITER, 1)
+    return wire.Hello(connection.next_id(), wire.VERSION, "s", LeaseRole.WRITER, 1)
 
 
 @TURNED_AWAY

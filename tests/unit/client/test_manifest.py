@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from mpsguard.client.torch_regions import manifest
-from mpsguard.client.torch_regions.manifest import ALIGNMENT, SIZES, Manifest, ManifestError, Placed, Spec
+from mpsguard.client.torch_regions.manifest import ALIGNMENT, SIZES, Placed, Spec, TensorManifest, TensorManifestError
 
 SHAPES = st.lists(st.integers(0, 50), max_size=4).map(tuple)
 SPECS = st.dictionaries(st.text(max_size=10), st.builds(Spec, st.sampled_from(sorted(SIZES)), SHAPES), max_size=12)
@@ -56,38 +56,38 @@ def placed(**changes: object) -> Placed:
     ],
 )
 def test_a_tensor_that_leads_outside_is_refused(tensor: Placed, said: str) -> None:
-    data = manifest.encode(Manifest(manifest.VERSION, 32, {"t": tensor}))
-    with pytest.raises(ManifestError, match=said):
+    data = manifest.encode(TensorManifest(manifest.VERSION, 32, {"t": tensor}))
+    with pytest.raises(TensorManifestError, match=said):
         manifest.decode(data, 32)
 
 
 def test_one_that_fits_is_taken() -> None:
-    whole = Manifest(manifest.VERSION, 32, {"t": placed()})
+    whole = TensorManifest(manifest.VERSION, 32, {"t": placed()})
     assert manifest.decode(manifest.encode(whole), 32) == whole
 
 
 @given(st.binary(max_size=200))
 def test_anything_else_is_no_manifest(data: bytes) -> None:
-    with pytest.raises(ManifestError):
+    with pytest.raises(TensorManifestError):
         manifest.decode(data, 1 << 40)
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(ManifestError, match="version 2"):
-        manifest.decode(manifest.encode(Manifest(2, 1, {})), 1)
+    with pytest.raises(TensorManifestError, match="version 2"):
+        manifest.decode(manifest.encode(TensorManifest(2, 1, {})), 1)
 
 
 def test_half_of_one_is_refused() -> None:
-    with pytest.raises(ManifestError, match="not all"):
-        manifest.decode(manifest.encode(Manifest(manifest.VERSION, 32, {"t": placed()}))[:-1], 32)
+    with pytest.raises(TensorManifestError, match="not all"):
+        manifest.decode(manifest.encode(TensorManifest(manifest.VERSION, 32, {"t": placed()}))[:-1], 32)
 
 
 def test_a_type_that_nobody_knows_is_refused_when_it_is_planned() -> None:
-    with pytest.raises(ManifestError, match="quint8"):
+    with pytest.raises(TensorManifestError, match="quint8"):
         manifest.plan({"t": Spec("quint8", (1,))})
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:
-    data = manifest.encode(Manifest(manifest.VERSION, 32, {"QQ": placed()})).replace(b"QQ", b"\xff\xfe")
-    with pytest.raises(ManifestError, match="not a manifest"):
+    data = manifest.encode(TensorManifest(manifest.VERSION, 32, {"QQ": placed()})).replace(b"QQ", b"\xff\xfe")
+    with pytest.raises(TensorManifestError, match="not a manifest"):
         manifest.decode(data, 32)

@@ -19,7 +19,7 @@ from mpsguard.incidents.remedy_log import RemedyLog
 from mpsguard.incidents.remedy_resolver import DomainRemedies, RemedyResolver
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.policy import Decision, Standing, Verdict
-from mpsguard.remedies.remedy import Done, Failed, NotNeeded, Observed, Outcome, RemedyCase
+from mpsguard.remedies.remedy import Applied, Failed, NotNeeded, Observed, Outcome, RemedyCase
 
 PEOPLE = [ProcessKey(100 + number, number) for number in range(4)]
 STEPS = {
@@ -181,7 +181,7 @@ class AnyOrder(RuleBasedStateMachine):
         if how == "raises":
             answer.set_exception(OSError("the remedy's own fault"))
         else:
-            outcomes: dict[str, Outcome] = {"done": Done("x"), "failed": Failed("y"), "not needed": NotNeeded("z")}
+            outcomes: dict[str, Outcome] = {"done": Applied("x"), "failed": Failed("y"), "not needed": NotNeeded("z")}
             answer.set_result(outcomes[how])
         self.turn()
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mpsguard.cli import incident, incidents
-from mpsguard.cli.session import Session
+from mpsguard.cli.session import CliSession
 from mpsguard.control_api.server import Api
 from mpsguard.daemon.commands import incident as incident_command
 from mpsguard.daemon.commands import incidents as incidents_command
@@ -34,7 +34,7 @@ class Keeper:
 @click.option("--directory")
 @click.pass_context
 def ctl(context: click.Context, directory: str) -> None:
-    context.obj = Session(directory, False, 10.0)
+    context.obj = CliSession(directory, False, 10.0)
 
 
 ctl.add_command(incidents.incidents)

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from mpsguard.lanes import control_process, lane_state
-from mpsguard.lanes.control_process import Evidence
+from mpsguard.lanes.control_process import ControlEvidence
 from mpsguard.model import LaneState, ProcessKey, Server
 
 PIPE = Path("/run/mpsguard/lanes/default-0/pipe")
 DAEMON = ProcessKey(467, 99)
-OURS = Evidence(lock_holder=467, listener=467, pid_file=467, environment=str(PIPE), process=DAEMON)
+OURS = ControlEvidence(lock_holder=467, listener=467, pid_file=467, environment=str(PIPE), process=DAEMON)
 
 
 def servers(*words: str) -> list[Server]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.lanes import server_watch
-from mpsguard.lanes.command import Reply
+from mpsguard.lanes.command import CommandReply
 from mpsguard.lanes.server_log import LogHint
 from mpsguard.lanes.server_watch import ServerWatch
 from mpsguard.lanes.servers import Servers
@@ -29,10 +29,10 @@ def test_an_answer_does_not_hold_if_the_log_spoke_while_it_was_given(tmp_path: P
                 file.write(FAULT)
             await asyncio.wait_for(overheard.wait(), DEADLINE)
 
-        async def ask(line: str) -> Reply:
+        async def ask(line: str) -> CommandReply:
             if meanwhile:
                 await fault()
-            return Reply((), 0)
+            return CommandReply((), 0)
 
         watch = ServerWatch(log, ask, overheard.set)
         watch.begin()
@@ -51,8 +51,8 @@ async def _undisturbed(log: Path, meanwhile: Callable[[], None]) -> bool:
     """Whether an answer still holds after something happened to the log."""
     log.touch()
 
-    async def ask(_: str) -> Reply:
-        return Reply((), 0)
+    async def ask(_: str) -> CommandReply:
+        return CommandReply((), 0)
 
     watch = ServerWatch(log, ask, lambda: None)
     watch.begin()
@@ -90,8 +90,8 @@ def test_an_answer_holds_no_longer_than_a_moment_where_a_log_cannot_be_written(
 
 
 def test_servers_that_are_made_up_take_no_memory() -> None:
-    async def ask(_: str) -> Reply:
-        return Reply((), 0)
+    async def ask(_: str) -> CommandReply:
+        return CommandReply((), 0)
 
     servers = Servers(ask, lambda: None)
     tracemalloc.start()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.preload import build, zone_layout
-from mpsguard.preload.zone_layout import Layout, LayoutError
+from mpsguard.preload.zone_layout import LayoutError, ZoneLayout
 
 GRANULARITY = 2 << 20
 
@@ -94,7 +94,7 @@ def test_the_two_forms_agree(in_c: ctypes.CDLL) -> None:
         except LayoutError:
             assert not done
         else:
-            assert (done, Layout(out.front, out.memory, out.back, out.user)) == (True, layout)
+            assert (done, ZoneLayout(out.front, out.memory, out.back, out.user)) == (True, layout)
             assert out.total == layout.total
 
     @given(words, words, words)

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpsguard.lanes.control_process import Launch, StartError
+from mpsguard.lanes.control_process import LaneStartError, Launch
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
-from mpsguard.processes.messages import MAX_BYTES, Answer, Start, Table
+from mpsguard.processes.messages import MAX_BYTES, Answer, LaunchTable, Start
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import DEADLINE, descriptors, wait_for
 
@@ -50,7 +50,7 @@ def test_starts_go_side_by_side_and_each_has_its_own_answer(tmp_path: Path) -> N
     with Launcher([first, second]) as launcher:
         good, bad = asyncio.run(started(launcher, first, second))
     assert good is None
-    assert isinstance(bad, StartError)
+    assert isinstance(bad, LaneStartError)
     assert "status 3" in str(bad)
     assert "no GPU" in str(bad)
 
@@ -83,7 +83,7 @@ def test_a_guard_cannot_have_anything_else_started(tmp_path: Path) -> None:
         with theirs:
             program = "from mpsguard.processes import launcher; launcher.main()"
             child = subprocess.Popen([sys.executable, "-c", program], stdin=theirs.fileno(), cwd=REPOSITORY)
-        ours.send(msgspec.msgpack.encode(Table((known,))))
+        ours.send(msgspec.msgpack.encode(LaunchTable((known,))))
         for number, lane in enumerate(("other", "../default-0", "default-0")):
             ours.send(msgspec.msgpack.encode(Start(number, lane)))
         answers = [msgspec.msgpack.decode(ours.recv(MAX_BYTES), type=Answer) for _ in range(3)]
@@ -100,7 +100,7 @@ def test_its_end_is_told_and_so_is_a_start_without_it(tmp_path: Path) -> None:
         async with asyncio.timeout(DEADLINE):
             with pytest.raises(LauncherEndedError):
                 await launcher.run()
-            with pytest.raises(StartError):
+            with pytest.raises(LaneStartError):
                 await launcher.start(what)
 
     with Launcher([what]) as launcher:

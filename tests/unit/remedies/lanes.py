@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mpsguard.lanes.command import Command, CommandFailedError, CommandTimeoutError, Reply
+from mpsguard.lanes.command import Command, CommandFailedError, CommandReply, CommandTimeoutError
 from mpsguard.linux.processes.process import ProcessHandle
 
 STUBBORN = """
@@ -33,14 +33,14 @@ class ScriptedLane:
     async def clients(self) -> dict[int, int]:
         return self.listed
 
-    async def ask_for(self, user: Command, deadline: float | None) -> Reply:
+    async def ask_for(self, user: Command, deadline: float | None) -> CommandReply:
         self.asked.append(user.line)
         if self.answer is None:
             await asyncio.sleep(deadline or 0)
             raise CommandTimeoutError(f"no answer to {user.line!r}")
         if isinstance(self.answer, Exception):
             raise self.answer
-        return Reply(self.answer, 0)
+        return CommandReply(self.answer, 0)
 
 
 class UnlistedLane(ScriptedLane):

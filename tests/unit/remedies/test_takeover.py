@@ -17,7 +17,7 @@ from mpsguard.evidence import (
 )
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.takeover import LaneView, lost_lane, session_failovers, stranded, waiting
-from mpsguard.vault.region import Lease, Role, Session, SessionKey
+from mpsguard.vault.region import Lease, LeaseRole, SessionKey, SessionRecord
 
 GPU, OTHER_GPU = "0000:18:00", "0000:2a:00"
 WORKER, STANDBY, OTHER = ProcessKey(11, 1), ProcessKey(21, 1), ProcessKey(22, 1)
@@ -86,18 +86,20 @@ LANES = ("d-0", "d-1", None)
 
 
 @st.composite
-def sessions(draw: st.DrawFn) -> Session:
+def sessions(draw: st.DrawFn) -> SessionRecord:
     readers = tuple(
         Lease(token, draw(st.sampled_from(PROCESSES)), 0, role, ready=draw(st.booleans()))
-        for token, role in enumerate(draw(st.lists(st.sampled_from([Role.READER, Role.STANDBY, Role.FENCED]))), 2)
+        for token, role in enumerate(
+            draw(st.lists(st.sampled_from([LeaseRole.READER, LeaseRole.STANDBY, LeaseRole.FENCED]))), 2
+        )
     )
-    writer = draw(st.none() | st.sampled_from(PROCESSES).map(lambda process: Lease(1, process, 0, Role.WRITER)))
-    return Session(SessionKey(0, draw(st.sampled_from("abc"))), 1, 1, writer=writer, readers=readers)
+    writer = draw(st.none() | st.sampled_from(PROCESSES).map(lambda process: Lease(1, process, 0, LeaseRole.WRITER)))
+    return SessionRecord(SessionKey(0, draw(st.sampled_from("abc"))), 1, 1, writer=writer, readers=readers)
 
 
 @given(st.lists(sessions(), unique_by=lambda session: session.key), st.lists(st.sampled_from(LANES), min_size=3))
 def test_only_who_is_struck_is_left_and_only_for_somebody_who_is_ready_elsewhere(
-    found: list[Session], places: list[str | None]
+    found: list[SessionRecord], places: list[str | None]
 ) -> None:
     where = dict(zip(PROCESSES, places, strict=False))
     taken, left = session_failovers("d-0", found, where.get)
@@ -110,12 +112,12 @@ def test_only_who_is_struck_is_left_and_only_for_somebody_who_is_ready_elsewhere
     for each in taken:
         lease = by_key[each.session].lease(each.token)
         assert lease is not None
-        assert (lease.role, lease.ready, lease.process) == (Role.STANDBY, True, each.candidate)
+        assert (lease.role, lease.ready, lease.process) == (LeaseRole.STANDBY, True, each.candidate)
         assert where.get(lease.process) != "d-0"
         assert lease.process in waiting(found)
     for key in left:
         assert not [
             lease
             for lease in by_key[key].readers
-            if lease.role is Role.STANDBY and lease.ready and where.get(lease.process) != "d-0"
+            if lease.role is LeaseRole.STANDBY and lease.ready and where.get(lease.process) != "d-0"
         ]

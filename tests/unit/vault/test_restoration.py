@@ -10,23 +10,23 @@ from mpsguard.model import ProcessKey
 from mpsguard.vault import state_buffer
 from mpsguard.vault.fd_storage.storage import buffer_name, session_name
 from mpsguard.vault.manifest import Manifest
-from mpsguard.vault.region import Carried, Lease, Role, Session, SessionKey
+from mpsguard.vault.region import Carried, Lease, LeaseRole, SessionKey, SessionRecord
 from mpsguard.vault.restoration import restore
 from mpsguard.vault.session_fds import SessionFds, fill_buffer
 from mpsguard.vault.state_buffer import Publisher, State
 
-SESSION = Session(
+SESSION = SessionRecord(
     SessionKey(0, "s"),
     1,
     64,
     generation=2,
-    writer=Lease(7, ProcessKey(1, 0), 0, Role.WRITER),
+    writer=Lease(7, ProcessKey(1, 0), 0, LeaseRole.WRITER),
     carried=Carried(3, 1, b"carried over"),
 )
 """Its state buffer is stored, and the manifest does not say so yet."""
 
 
-def restored(buffer_fd: int) -> tuple[Session, SessionFds]:
+def restored(buffer_fd: int) -> tuple[SessionRecord, SessionFds]:
     """As a guard finds it that was started just now; the record stays the caller's."""
     manifest = Manifest.create()
     manifest.commit(SESSION)

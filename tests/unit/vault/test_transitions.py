@@ -10,7 +10,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from mpsguard.model import ProcessKey
 from mpsguard.vault import transitions
 from mpsguard.vault.errors import Code, LayoutMismatchError, VaultError, from_code
-from mpsguard.vault.region import Carried, Grant, Layout, Lease, Region, Role, Session, SessionKey
+from mpsguard.vault.region import (
+    Carried,
+    Grant,
+    Lease,
+    LeaseRole,
+    RegionLayout,
+    RegionRecord,
+    SessionKey,
+    SessionRecord,
+)
 
 OWNER, GRANTED, WRITER_TOO, STRANGER = 1, 2, 3, 4
 NAMES = ("a", "b", "c")
@@ -20,9 +29,9 @@ tokens = st.integers(1, 8)
 names = st.sampled_from(NAMES)
 
 
-def new_session() -> Session:
+def new_session() -> SessionRecord:
     grants = (Grant(GRANTED), Grant(WRITER_TOO, write=True))
-    return Session(SessionKey(OWNER, "s"), 1, 100, keep=10.0, grants=grants, idle_since=0.0)
+    return SessionRecord(SessionKey(OWNER, "s"), 1, 100, keep=10.0, grants=grants, idle_since=0.0)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -38,12 +47,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.generations_of_writers: dict[int, int] = {}
         self.sealed: dict[int, set[int]] = {}
 
-    @rule(target=held, uid=st.integers(1, 4), role=st.sampled_from([Role.WRITER, Role.READER, Role.STANDBY]))
-    def attach(self, uid: int, role: Role) -> int:
+    @rule(
+        target=held,
+        uid=st.integers(1, 4),
+        role=st.sampled_from([LeaseRole.WRITER, LeaseRole.READER, LeaseRole.STANDBY]),
+    )
+    def attach(self, uid: int, role: LeaseRole) -> int:
         self.last_token += 1
         lease = Lease(self.last_token, ProcessKey(uid, 0), uid, role)
-        allowed = uid in (OWNER, WRITER_TOO) or (uid == GRANTED and role is Role.READER)
-        free = role is not Role.WRITER or self.session.writer is None
+        allowed = uid in (OWNER, WRITER_TOO) or (uid == GRANTED and role is LeaseRole.READER)
+        free = role is not LeaseRole.WRITER or self.session.writer is None
         try:
             self.session = transitions.attach(self.session, lease)
         except VaultError:
@@ -69,12 +82,12 @@ class AnyOrder(RuleBasedStateMachine):
         try:
             self.session = transitions.ready(self.session, token)
         except VaultError:
-            assert lease is None or lease.role in (Role.READER, Role.FENCED)
+            assert lease is None or lease.role in (LeaseRole.READER, LeaseRole.FENCED)
         else:
             assert lease is not None
             after = self.session.lease(token)
             assert after is not None
-            assert after.ready or after.role is Role.WRITER
+            assert after.ready or after.role is LeaseRole.WRITER
 
     @rule(token=held)
     def dismiss(self, token: int) -> None:
@@ -88,13 +101,13 @@ class AnyOrder(RuleBasedStateMachine):
             after = self.session.lease(token)
             assert after is not None
             assert (after.role, after.ready) == (
-                (Role.FENCED, False) if lease.role is Role.STANDBY else (lease.role, lease.ready)
+                (LeaseRole.FENCED, False) if lease.role is LeaseRole.STANDBY else (lease.role, lease.ready)
             )
 
     @rule()
     def inherit(self) -> None:
         heir = transitions.candidate(self.session)
-        waiting = [lease for lease in self.session.readers if lease.role is Role.STANDBY and lease.ready]
+        waiting = [lease for lease in self.session.readers if lease.role is LeaseRole.STANDBY and lease.ready]
         if heir is None:
             assert not (self.session.orphaned and self.session.writer is None and waiting)
             return
@@ -123,13 +136,13 @@ class AnyOrder(RuleBasedStateMachine):
         except VaultError:
             return
         assert lease is not None
-        assert lease.role is not Role.FENCED
+        assert lease.role is not LeaseRole.FENCED
         assert lease.uid in (OWNER, WRITER_TOO)
 
     @rule(token=held, name=names, chunks=st.integers(1, 3), at=st.none() | st.integers(0, 6))
     def add(self, token: int, name: str, chunks: int, at: int | None) -> None:
-        layout = Layout((4096,) * chunks, None if at is None else at * 4096)
-        region = Region(name, self.last_token * 100 + len(self.session.regions), layout, self.session.generation)
+        layout = RegionLayout((4096,) * chunks, None if at is None else at * 4096)
+        region = RegionRecord(name, self.last_token * 100 + len(self.session.regions), layout, self.session.generation)
         before = self.session
         try:
             self.session = transitions.add_region(self.session, token, region)
@@ -141,7 +154,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(token=held, name=names, expected=st.none() | st.integers(1, 3))
     def open(self, token: int, name: str, expected: int | None) -> None:
-        wanted = None if expected is None else Layout((4096,) * expected)
+        wanted = None if expected is None else RegionLayout((4096,) * expected)
         try:
             self.session = transitions.open_region(self.session, token, name, wanted)
         except VaultError:
@@ -188,7 +201,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.must_have_been_the_writer(before, token)
         assert not any(name in lease.regions for lease in before.leases if lease.token != token)
 
-    def must_have_been_the_writer(self, before: Session, token: int) -> None:
+    def must_have_been_the_writer(self, before: SessionRecord, token: int) -> None:
         assert before.writer is not None
         assert before.writer.token == token
 
@@ -196,8 +209,8 @@ class AnyOrder(RuleBasedStateMachine):
     def rules_hold(self) -> None:
         session = self.session
         assert len({lease.token for lease in session.leases}) == len(session.leases)
-        assert all(lease.role is not Role.WRITER for lease in session.readers)
-        assert session.writer is None or session.writer.role is Role.WRITER
+        assert all(lease.role is not LeaseRole.WRITER for lease in session.readers)
+        assert session.writer is None or session.writer.role is LeaseRole.WRITER
         assert (session.idle_since is None) == bool(session.leases)
         assert all(name in session.regions for lease in session.leases for name in lease.regions)
         assert all(region.generation <= session.generation for region in session.regions.values())
@@ -218,7 +231,7 @@ TestAnyOrder = AnyOrder.TestCase
 
 
 def test_a_session_expires_only_when_nobody_is_there_and_it_is_not_kept_for_good() -> None:
-    lease = Lease(1, ProcessKey(1, 1), OWNER, Role.WRITER)
+    lease = Lease(1, ProcessKey(1, 1), OWNER, LeaseRole.WRITER)
     session = transitions.attach(new_session(), lease)
     assert transitions.expires_at(session) is None
     ended = transitions.end_lease(session, 1, 100.0, CARRIED)
@@ -230,13 +243,13 @@ def test_a_session_expires_only_when_nobody_is_there_and_it_is_not_kept_for_good
     ("va", "fits"), [(0, True), (4096, False), (8192, False), (12288, False), (16384, True), (None, True)]
 )
 def test_addresses_do_not_overlap(va: int | None, fits: bool) -> None:
-    session = transitions.attach(new_session(), Lease(1, ProcessKey(1, 1), OWNER, Role.WRITER))
-    session = transitions.add_region(session, 1, Region("a", 1, Layout((4096, 4096), 8192), 1))
+    session = transitions.attach(new_session(), Lease(1, ProcessKey(1, 1), OWNER, LeaseRole.WRITER))
+    session = transitions.add_region(session, 1, RegionRecord("a", 1, RegionLayout((4096, 4096), 8192), 1))
     if fits:
-        transitions.check_new_region(session, 1, "b", Layout((4096, 4096), va))
+        transitions.check_new_region(session, 1, "b", RegionLayout((4096, 4096), va))
     else:
         with pytest.raises(LayoutMismatchError):
-            transitions.check_new_region(session, 1, "b", Layout((4096, 4096), va))
+            transitions.check_new_region(session, 1, "b", RegionLayout((4096, 4096), va))
 
 
 def test_every_code_comes_back_as_its_exception() -> None:

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from mpsguard.vault import wire
-from mpsguard.vault.region import Role
+from mpsguard.vault.region import LeaseRole
 
-HELLO = wire.encode(wire.Hello(1, wire.VERSION, "session", Role.READER, 7))
+HELLO = wire.encode(wire.Hello(1, wire.VERSION, "session", LeaseRole.READER, 7))
 
 
 @pytest.mark.parametrize("word", [b"hello", b"session", b"token"])

@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from pathlib import Path
 
-from mpsguard.client.zones import CudaError
+from mpsguard.client.zones import ZoneCudaError
 from mpsguard.client.zones.driver import Context
 from mpsguard.client.zones.uvm import (
     RANGE,
@@ -24,7 +24,7 @@ from mpsguard.client.zones.uvm import (
     _libc,
 )
 from mpsguard.preload import zone_table
-from mpsguard.preload.zone_table import Table
+from mpsguard.preload.zone_table import ZoneTable
 
 MIB = 1 << 20
 UNIT = 2 * MIB
@@ -41,7 +41,7 @@ def armed_in_maps() -> int:
     return sum(high - low for low, high in ends)
 
 
-def table_of_this_process() -> Table:
+def table_of_this_process() -> ZoneTable:
     """The one zone table that this process shows, read as the guard reads it."""
     (fd,) = [int(name) for name in os.listdir(FDS) if _link(name) == zone_table.LINK]
     return zone_table.read(fd)
@@ -74,7 +74,7 @@ class StubDriver:
             self.refuse[name] -= 1
             if self.refuse[name] == 0:
                 del self.refuse[name]
-                raise CudaError(name, code)
+                raise ZoneCudaError(name, code)
 
     def current(self) -> Context:
         self.enter("current", 201)

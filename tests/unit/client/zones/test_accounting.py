@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from mpsguard.client.zones import BudgetError, CudaError, Kind, ZonedRegion, ZoneSpace, budget
+from mpsguard.client.zones import BudgetError, ZoneCudaError, ZonedRegion, ZoneKind, ZoneSpace, budget
 from mpsguard.client.zones.table import SLOTS, TableWriter
 from mpsguard.preload.zone_layout import MARGIN
-from mpsguard.preload.zone_table import Region
+from mpsguard.preload.zone_table import ZoneRegion
 from tests.unit.client.zones.stub import MIB, StubDriver, StubUvm, armed_in_maps, table_of_this_process
 
 pytestmark = pytest.mark.slow(seconds=10, reason="a long random history")
@@ -71,7 +71,7 @@ class Spaces(RuleBasedStateMachine):
         before = self.space.armed
         try:
             region = self.space.allocate(size, front=front, back=back)
-        except (BudgetError, CudaError):
+        except (BudgetError, ZoneCudaError):
             assert self.space.armed <= before
             return multiple()  # type: ignore[return-value]
         # A quarter of what is free in all, never more.
@@ -91,7 +91,7 @@ class Spaces(RuleBasedStateMachine):
     def close(self, region: ZonedRegion) -> None:
         try:
             region.close()
-        except CudaError as error:
+        except ZoneCudaError as error:
             if error.call == "synchronize":
                 assert region.number in {each.number for each in table_of_this_process().regions}
                 self.driver.refuse.clear()
@@ -110,7 +110,7 @@ class Spaces(RuleBasedStateMachine):
             number: region.address for number, region in self.live.items()
         }
         for each in table.regions:
-            tripwire = self.live[each.number].kind is Kind.TRIPWIRE
+            tripwire = self.live[each.number].kind is ZoneKind.TRIPWIRE
             assert (each.front_armed, each.back_armed) == (tripwire and each.front > 0, tripwire and each.back > 0)
 
     def teardown(self) -> None:
@@ -126,9 +126,11 @@ TestSpaces = Spaces.TestCase
 TestSpaces.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def region_at(number: int) -> Region:
+def region_at(number: int) -> ZoneRegion:
     start = number << 30
-    return Region(number, 0, start, MIB, 4 * MIB, MIB, start + MIB, MIB, front_armed=True, back_armed=True, slab=False)
+    return ZoneRegion(
+        number, 0, start, MIB, 4 * MIB, MIB, start + MIB, MIB, front_armed=True, back_armed=True, slab=False
+    )
 
 
 def test_a_full_table_counts_what_it_has_no_room_for() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpsguard.client import zones
-from mpsguard.client.zones import BudgetError, CudaError, Kind, NoZonesError, Settings, ZoneError, ZoneSpace
+from mpsguard.client.zones import BudgetError, NoZonesError, ZoneCudaError, ZoneError, ZoneKind, ZoneSettings, ZoneSpace
 from mpsguard.client.zones.driver import Context
 from mpsguard.preload.zone_table import Part
 from tests.unit.client.zones.stub import FDS, MIB, UNIT, StubDriver, StubUvm, armed_in_maps, table_of_this_process
@@ -28,7 +28,7 @@ def test_an_address_in_a_zone_is_found_in_the_table_with_its_offset(stub_uvm: St
     with ZoneSpace(driver=driver, uvm=stub_uvm.uvm) as space:
         first = space.allocate(3 * MIB + 5)
         second = space.allocate(MIB, front=0, back=4 * MIB)
-        assert (first.kind, second.kind) == (Kind.TRIPWIRE, Kind.TRIPWIRE)
+        assert (first.kind, second.kind) == (ZoneKind.TRIPWIRE, ZoneKind.TRIPWIRE)
         assert space.armed == armed_in_maps() == (16 + 64 + 4) * MIB
         table = table_of_this_process()
         assert (table.pid, table.counters["placed"], table.unreadable) == (os.getpid(), 2, 0)
@@ -47,7 +47,7 @@ def test_an_address_in_a_zone_is_found_in_the_table_with_its_offset(stub_uvm: St
         first.close()
         assert [region.number for region in table_of_this_process().regions] == [second.number]
         assert space.armed == armed_in_maps() == 4 * MIB
-        assert first.kind is Kind.NONE
+        assert first.kind is ZoneKind.NONE
     space.close()
     assert driver.holds_nothing
     assert driver.synchronized == [driver.context] * 2
@@ -75,7 +75,7 @@ def test_more_than_the_card_can_bear_is_refused_and_nothing_is_left(stub_uvm: St
 
 
 def test_the_space_has_a_limit_of_its_own(stub_uvm: StubUvm) -> None:
-    with ZoneSpace(Settings(limit=100 * MIB), driver=StubDriver(), uvm=stub_uvm.uvm) as space:
+    with ZoneSpace(ZoneSettings(limit=100 * MIB), driver=StubDriver(), uvm=stub_uvm.uvm) as space:
         space.allocate(MIB)
         with pytest.raises(BudgetError):
             space.allocate(MIB)
@@ -87,7 +87,7 @@ def test_zones_go_when_the_card_has_become_full(stub_uvm: StubUvm) -> None:
         old, young = space.allocate(MIB), space.allocate(MIB)
         driver.free = (512 + 2 + 4 * 90) * MIB  # allows 90 MiB: one of the two, and 10 more
         newest = space.allocate(MIB, front=UNIT, back=UNIT)
-        assert [each.kind for each in (old, young, newest)] == [Kind.NONE, Kind.TRIPWIRE, Kind.TRIPWIRE]
+        assert [each.kind for each in (old, young, newest)] == [ZoneKind.NONE, ZoneKind.TRIPWIRE, ZoneKind.TRIPWIRE]
         table = table_of_this_process()
         assert {region.number: region.back_armed for region in table.regions} == {1: False, 2: True, 3: True}
         assert table.counters["shed"] == 1
@@ -101,7 +101,7 @@ def test_sparse_zones_stand_in_where_there_are_no_managed_ranges(lacks: str) -> 
     driver = StubDriver(lacking=89 if lacks == "managed access" else None)
     with ZoneSpace(driver=driver, uvm=stub.uvm) as space:
         region = space.allocate(MIB)
-        assert (region.kind, space.armed, armed_in_maps()) == (Kind.SPARSE, 0, 0)
+        assert (region.kind, space.armed, armed_in_maps()) == (ZoneKind.SPARSE, 0, 0)
         assert sorted(stub.sparse.values()) == [16 * MIB, 64 * MIB]
         # Nothing is told of what happens there, and the table says so.
         place = table_of_this_process().locate(region.address + 2 * MIB)
@@ -115,9 +115,9 @@ def test_where_there_is_neither_a_region_has_none_or_is_refused() -> None:
     stub = StubUvm(takes_mappings=False, sparse=False)
     driver = StubDriver()
     with ZoneSpace(driver=driver, uvm=stub.uvm) as space:
-        assert space.allocate(MIB).kind is Kind.NONE
+        assert space.allocate(MIB).kind is ZoneKind.NONE
         assert stub.sparse == {}
-    with ZoneSpace(Settings(kinds=(Kind.TRIPWIRE, Kind.SPARSE)), driver=driver, uvm=stub.uvm) as space:
+    with ZoneSpace(ZoneSettings(kinds=(ZoneKind.TRIPWIRE, ZoneKind.SPARSE)), driver=driver, uvm=stub.uvm) as space:
         with pytest.raises(NoZonesError, match=r"tripwire: .*; sparse: "):
             space.allocate(MIB)
         assert driver.holds_nothing
@@ -131,7 +131,7 @@ def test_a_driver_that_refuses_leaves_nothing_behind(stub_uvm: StubUvm, call: st
     driver = StubDriver()
     with ZoneSpace(driver=driver, uvm=stub_uvm.uvm) as space:
         driver.refuse = {call: 1}
-        with pytest.raises(CudaError, match=f"{call}: CUDA error 2"):
+        with pytest.raises(ZoneCudaError, match=f"{call}: CUDA error 2"):
             space.allocate(MIB)
         assert (space.armed, armed_in_maps()) == (0, 0)
         assert driver.holds_nothing
@@ -144,7 +144,7 @@ def test_what_the_driver_keeps_is_taken_back_the_next_time(stub_uvm: StubUvm, ca
     space = ZoneSpace(driver=driver, uvm=stub_uvm.uvm)
     kept, other = space.allocate(MIB), space.allocate(MIB)
     driver.refuse = {call: 1}
-    with pytest.raises(CudaError):
+    with pytest.raises(ZoneCudaError):
         space.close()
     assert not driver.holds_nothing
     kept.close()
@@ -186,4 +186,4 @@ def test_work_is_waited_for_in_the_context_that_a_region_was_made_in(stub_uvm: S
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(zones.SettingsError, match=next(iter(wrong))):
-        Settings(**wrong)  # type: ignore[arg-type]
+        ZoneSettings(**wrong)  # type: ignore[arg-type]
