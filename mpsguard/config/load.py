@@ -5,181 +5,29 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args, get_type_hints
+from typing import Final, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta
 
+from mpsguard.config.classes import ServiceClass, check_classes
+from mpsguard.config.errors import ConfigError
+from mpsguard.config.types import (
+    Config,
+    DomainConfig,
+    GuardConfig,
+    LifelineConfig,
+    Policy,
+    Remedies,
+    Step,
+    VaultConfig,
+)
+from mpsguard.config.values import check_gpu, check_limit, is_gpu
 from mpsguard.model import LaneSettings
 
 DEFAULT_PATH: Final = Path("/etc/mpsguard/mpsguard.toml")
-DEFAULT_RUN_DIRECTORY: Final = "/run/mpsguard"
-
-Seconds = Annotated[float, Meta(gt=0, le=86400)]
-Hold = Annotated[float, Meta(ge=0, le=86400)]
-Count = Annotated[int, Meta(ge=1, le=65536)]
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
-
-_LIMIT: Final = re.compile(r"^[1-9][0-9]{0,8}[GM]$")
-_GPU: Final = re.compile(r"^(all|[0-9]{1,3}|GPU-[0-9a-fA-F-]{1,40}|MIG-[0-9a-zA-Z/-]{1,80})$")
 
 _SUN_PATH: Final = 107
 """Most bytes of a socket path (unix(7)); the longest name in a pipe directory is that of the privileged socket."""
-
-
-class ConfigError(Exception):
-    """The configuration is invalid; one line says file, key, and what is allowed."""
-
-
-class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits and deadlines of one domain; times in seconds."""
-
-    max_connections: Count = 4096
-    """Connections held at once on the public sockets; beyond that, the one that has been silent longest is evicted."""
-    max_parked: Count = 512
-    """Clients held back at once while the lane is not ready; further ones get what stock MPS would give."""
-    park_deadline: Seconds = 60.0
-    """How long a client is held back before it gets what stock MPS would give."""
-    handshake_deadline: Seconds = 10.0
-    """How long a peer may take over its side of the handshake."""
-    command_deadline: Seconds = 5.0
-    """How long the control daemon may take to answer the guard."""
-    user_command_deadline: Seconds = 60.0
-    """How long it may take to answer a user's command; only `quit` may take longer, until its clients have ended."""
-    command_line_idle: Seconds = 600.0
-    """How long a command line may wait for its user's next command; it is evicted earlier if places run out."""
-    start_deadline: Seconds = 30.0
-    """How long the control daemon may take to come up."""
-    check_interval: Seconds = 15.0
-    """How often the lane's state is queried if no event triggers a query."""
-    restart_burst: Count = 5
-    """Starts of the control daemon allowed within `restart_window`; beyond that the lane is flapping."""
-    restart_window: Seconds = 60.0
-    """See `restart_burst`."""
-
-
-class LifelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long the address spaces of ended clients are kept at most, in seconds; 0: not at all."""
-
-    crash_hold: Hold = 10.0
-    """For a client that ended by a signal or with a status other than 0."""
-    exit_hold: Hold = 0.0
-    """For a client that exited with status 0. With 0, its GPU memory is free at once, but work it left on the GPU ends
-    the others."""
-    overdue: Literal["release", "keep"] = "release"
-    """What happens to a lifeline after its time if the GPUs have not been idle since: it is released, or with ``keep``
-    reported (event ``lifeline_overdue``) and held until they are idle, or an operator releases it."""
-
-
-RemedyName = Literal["terminate"]
-
-
-class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One remedy for a class of faults."""
-
-    remedy: RemedyName
-    """`terminate`: end the culprit without harm to the other clients."""
-    mode: Literal["off", "observe", "enforce"] = "observe"
-    """With `observe`, the journal only records what the remedy would have done."""
-    at_least: Literal["proven", "likely"] = "proven"
-    """Confidence in the culprit that a remedy needs to end it."""
-    grace: Seconds = 5.0
-    """Seconds from SIGTERM to SIGKILL."""
-
-
-_TERMINATE: Final = (Step("terminate"),)
-
-
-class Remedies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The remedies for each fault class (docs/guides/policy.md). By default, those that end a process are observed."""
-
-    mmu: tuple[Step, ...] = _TERMINATE
-    """Memory faults: Xid 31, and faults in the clients' UVM queues."""
-    sm: tuple[Step, ...] = _TERMINATE
-    """Faults inside a kernel: Xid 13 and 43."""
-    engine: tuple[Step, ...] = _TERMINATE
-    """Faults of copy and other engines."""
-    process: tuple[Step, ...] = ()
-    """The process has ended already."""
-    lane: tuple[Step, ...] = ()
-    """The control daemon or its server ended; the lane is always started again."""
-    device: tuple[Step, ...] = ()
-    """The GPU itself: ECC, bus, firmware."""
-
-
-class DomainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One public pipe directory, the GPUs behind it, and how they are run."""
-
-    name: Name = "default"
-    """In commands, metrics and log lines; also the name of its directory below `run_directory`."""
-    pipe_directory: str = "/run/nvidia-mps"
-    """The value for CUDA_MPS_PIPE_DIRECTORY; absolute, and outside of `run_directory`."""
-    gpus: tuple[str, ...] = ("all",)
-    """`["all"]`, or GPU numbers and UUIDs (`GPU-...`, `MIG-...`)."""
-    multiuser: bool = False
-    """Start the control daemon with -M, so that clients of different users share one server."""
-    control_binary: str = "nvidia-cuda-mps-control"
-    """The stock control daemon: a name on PATH, or a path."""
-    simulated: bool = False
-    """The control daemon is a simulation, as in `make demo`: there is no GPU, and no sensor for one is needed."""
-    standby: bool = False
-    """Run a second lane, for standbys, behind ``standby`` in the pipe directory (docs/guides/standby.md)."""
-    sentinel: bool = False
-    """Keep an idle process of the guard on the lane while it has clients, which helps to name the culprit of an SM
-    fault. It takes the place of one client, and the memory of a context on each GPU (docs/guides/sm-faults.md)."""
-    unwatched: Literal["serve", "refuse"] = "serve"
-    """What happens to a client that cannot be watched (docs/concepts/security.md): its faults would not be seen, and
-    its end may harm others. With ``refuse`` its next connection is refused: it gets no context, and is not ended."""
-    settings: LaneSettings = LaneSettings()
-    policy: Policy = Policy()
-    lifelines: LifelineConfig = LifelineConfig()
-    remedies: Remedies = Remedies()
-
-
-class GuardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the guard as a whole."""
-
-    run_directory: str = DEFAULT_RUN_DIRECTORY
-    """The guard's own sockets and the lanes' private pipe directories."""
-    state_directory: str = "/var/lib/mpsguard"
-    """The journal, and the settings of lanes."""
-    log_directory: str = "/var/log/mpsguard"
-    """The lanes' control.log and server.log, a directory for each lane."""
-    core_directory: str | None = None
-    """Where clients write their GPU core dumps, if they opt in, as ``core.PID`` (docs/guides/sm-faults.md)."""
-    group: str | None = None
-    """Members may use the control API, besides root."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The guard's own log, on standard error."""
-    log_format: Literal["auto", "json", "console"] = "auto"
-    """`auto`: `console` on a terminal, else `json`."""
-    metrics_address: str | None = None
-    """``HOST:PORT`` on which Prometheus metrics are served; unset: only `mpsguard-ctl metrics`."""
-
-
-class VaultConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The vault: GPU memory that outlives its process."""
-
-    enabled: bool = True
-    """Whether sessions and regions can be created."""
-    bytes_per_user: Annotated[int, Meta(ge=0)] = 1 << 40
-    """Bytes of all regions of one user together."""
-    host_bytes_per_user: Annotated[int, Meta(ge=0)] = 1 << 30
-    """The part of these bytes that may be host memory, including state buffers: it outlives its process."""
-    regions_per_user: Count = 1024
-    """Regions of all sessions of one user."""
-    chunks_per_user: Count = 8192
-    """Chunks of one user; each costs the guard and its descriptor storage a descriptor."""
-    simulated: bool = False
-    """Host memory may stand for GPU memory: for machines without a GPU."""
-
-
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole configuration file."""
-
-    guard: GuardConfig = GuardConfig()
-    domain: tuple[DomainConfig, ...] = (DomainConfig(),)
-    vault: VaultConfig = VaultConfig()
 
 
 def load(path: Path | None) -> Config:
@@ -252,6 +100,11 @@ def standby_directory(pipe_directory: str) -> Path:
     return Path(pipe_directory) / "standby"
 
 
+def class_directory(pipe_directory: str, name: str) -> Path:
+    """Return the pipe directory by which a program chooses a service class."""
+    return Path(pipe_directory) / name
+
+
 def find_control_binary(domain: DomainConfig) -> str:
     """Return the absolute path of the domain's control daemon; raise ConfigError if there is none."""
     found = shutil.which(domain.control_binary)
@@ -266,7 +119,8 @@ def find_control_binary(domain: DomainConfig) -> str:
 def _check_domain(key: str, domain: DomainConfig, guard: GuardConfig) -> None:
     _check_absolute(f"{key}.pipe_directory", domain.pipe_directory)
     public = standby_directory(domain.pipe_directory) if domain.standby else Path(domain.pipe_directory)
-    for directory in (public, lane_directory(guard, domain) / "pipe"):
+    chosen = [class_directory(domain.pipe_directory, each.name) for each in domain.classes]
+    for directory in (public, *chosen, lane_directory(guard, domain) / "pipe"):
         longest = len(os.fsencode(directory / "control_privileged"))
         if longest > _SUN_PATH:
             raise ConfigError(
@@ -279,9 +133,10 @@ def _check_domain(key: str, domain: DomainConfig, guard: GuardConfig) -> None:
     if not domain.gpus or ("all" in domain.gpus and len(domain.gpus) > 1):
         raise ConfigError(f'{key}.gpus: ["all"] alone, or a list of GPU numbers or UUIDs')
     for gpu in domain.gpus:
-        if not _GPU.match(gpu):
+        if gpu != "all" and not is_gpu(gpu):
             raise ConfigError(f'{key}.gpus: {gpu!r} is neither "all", a GPU number, nor a UUID (GPU-..., MIG-...)')
     _check_settings(f"{key}.settings", domain.settings)
+    check_classes(key, domain.classes, multiuser=domain.multiuser)
     for name in Remedies.__struct_fields__:
         remedies = [step.remedy for step in getattr(domain.remedies, name)]
         twice = next((remedy for remedy in remedies if remedies.count(remedy) > 1), None)
@@ -312,12 +167,8 @@ def _check_settings(key: str, settings: LaneSettings) -> None:
     if settings.client_priority not in (None, 0, 1):
         raise ConfigError(f"{key}.client_priority: {settings.client_priority} is neither 0 (normal) nor 1 (below)")
     for device, limit in settings.pinned_device_memory_limit.items():
-        if not _GPU.match(device) or device == "all":
-            raise ConfigError(f"{key}.pinned_device_memory_limit: {device!r} is neither a GPU number nor a UUID")
-        if not _LIMIT.match(limit):
-            raise ConfigError(
-                f'{key}.pinned_device_memory_limit.{device}: {limit!r} is no whole number with G or M, such as "8G"'
-            )
+        check_gpu(f"{key}.pinned_device_memory_limit", device)
+        check_limit(f"{key}.pinned_device_memory_limit.{device}", limit)
 
 
 def _check_absolute(key: str, path: str) -> None:
@@ -333,6 +184,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "guard": GuardConfig,
     "vault": VaultConfig,
     "domain[]": DomainConfig,
+    "domain[].class[]": ServiceClass,
     "domain[].settings": LaneSettings,
     "domain[].policy": Policy,
     "domain[].lifelines": LifelineConfig,

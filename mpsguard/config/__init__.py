@@ -1,0 +1,53 @@
+"""The configuration: TOML decoded into frozen types. Each error is one line with file, key, and what is allowed."""
+
+from mpsguard.config.classes import ServiceClass
+from mpsguard.config.errors import ConfigError
+from mpsguard.config.load import (
+    DEFAULT_PATH,
+    class_directory,
+    find_control_binary,
+    lane_directory,
+    load,
+    parse,
+    sections,
+    split_address,
+    standby_directory,
+    validated,
+)
+from mpsguard.config.types import (
+    DEFAULT_RUN_DIRECTORY,
+    Config,
+    DomainConfig,
+    GuardConfig,
+    LifelineConfig,
+    Policy,
+    Remedies,
+    RemedyName,
+    Step,
+    VaultConfig,
+)
+
+__all__ = [
+    "DEFAULT_PATH",
+    "DEFAULT_RUN_DIRECTORY",
+    "Config",
+    "ConfigError",
+    "DomainConfig",
+    "GuardConfig",
+    "LifelineConfig",
+    "Policy",
+    "Remedies",
+    "RemedyName",
+    "ServiceClass",
+    "Step",
+    "VaultConfig",
+    "class_directory",
+    "find_control_binary",
+    "lane_directory",
+    "load",
+    "parse",
+    "sections",
+    "split_address",
+    "standby_directory",
+    "validated",
+]

@@ -1,0 +1,90 @@
+"""Service classes of a domain: which clients each takes, and what share of the GPU they get."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mpsguard.config.errors import ConfigError
+from mpsguard.config.values import check_gpu, check_limit
+
+ClassName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
+Id = Annotated[int, Meta(ge=0, le=2**32 - 2)]
+Share = Annotated[float, Meta(gt=0, le=100)]
+
+TAKEN: Final = ("control", "log", "standby")
+"""Names that a pipe directory has already."""
+_CONTAINER: Final = re.compile(r"^[0-9a-f]{8,64}$")
+_POD: Final = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+
+
+class ServiceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A service class: the share of the GPU for each of its clients (docs/guides/classes.md).
+
+    It takes a client for which every list that is given has an entry; without any list it takes none by itself.
+    """
+
+    name: ClassName
+    """Also the name of its directory below `pipe_directory`, by which a program chooses it."""
+    default: bool = False
+    """Takes the clients that no other class takes. Without such a class they have what stock MPS gives."""
+    uids: tuple[Id, ...] = ()
+    """Users of the clients."""
+    gids: tuple[Id, ...] = ()
+    """Groups of the clients: the primary one of the process."""
+    cgroups: tuple[str, ...] = ()
+    """Patterns of the control group's path, in which `*` stands for any text (fnmatch)."""
+    containers: tuple[str, ...] = ()
+    """Beginnings of container ids: 8 digits or more."""
+    pods: tuple[str, ...] = ()
+    """UIDs of Kubernetes pods."""
+    slurm_jobs: tuple[Annotated[int, Meta(ge=1)], ...] = ()
+    """Numbers of Slurm jobs."""
+    choosers: tuple[Id, ...] | Literal["anyone"] = ()
+    """Users that may choose the class by its directory, besides root and the clients that it takes."""
+    sm_share: Share | None = None
+    """Share of the SMs in percent that a client may use at most."""
+    priority: Literal["normal", "below_normal"] | None = None
+    """Priority of the clients' work where several have some that is ready; a block that runs is not preempted."""
+    memory_limit: dict[str, str] = msgspec.field(default_factory=dict)
+    """GPU number or UUID to the memory of that GPU that a client may have, such as `"8G"`."""
+    max_clients: Annotated[int, Meta(ge=1, le=65536)] | None = None
+    """Clients of the class at one time; one more is refused."""
+    lifted: str = ""
+    """For a client whose CUDA_MPS_CLIENT_PRIORITY is better than the class's priority, which MPS lets it have: the
+    class that it is put into instead, or `refuse`. Empty: only told."""
+
+
+def check_classes(key: str, classes: Sequence[ServiceClass], *, multiuser: bool) -> None:
+    """Raise ConfigError for the first class that is wrong; ``key`` is the domain's path in the file."""
+    names = [each.name for each in classes]
+    if classes and not multiuser:
+        raise ConfigError(
+            f"{key}.class: classes need multiuser = true; without it a client of another user waits for the server "
+            "to end, and all others with it"
+        )
+    for index, each in enumerate(classes):
+        at = f"{key}.class[{index}]"
+        if each.name in TAKEN:
+            raise ConfigError(f"{at}.name: {each.name!r} is taken; none of {', '.join(TAKEN)} can be used")
+        if names.count(each.name) > 1:
+            raise ConfigError(f"{at}.name: {each.name!r} stands in two classes of the domain")
+        for text in each.containers:
+            if not _CONTAINER.match(text):
+                raise ConfigError(f"{at}.containers: {text!r} is no beginning of a container id: 8 to 64 of 0-9, a-f")
+        for text in each.pods:
+            if not _POD.match(text):
+                raise ConfigError(
+                    f"{at}.pods: {text!r} is no UID of a pod, such as 01234567-89ab-cdef-0123-456789abcdef"
+                )
+        for gpu, limit in each.memory_limit.items():
+            check_gpu(f"{at}.memory_limit", gpu)
+            check_limit(f"{at}.memory_limit.{gpu}", limit)
+        if each.lifted not in ("", "refuse", *names) or each.lifted == each.name:
+            others = [name for name in names if name != each.name]
+            raise ConfigError(f"{at}.lifted: {each.lifted!r} is none of {', '.join(['refuse', *others])}")
+    defaults = [each.name for each in classes if each.default]
+    if len(defaults) > 1:
+        raise ConfigError(f"{key}.class: {defaults[0]!r} and {defaults[1]!r} are both default; one at most")

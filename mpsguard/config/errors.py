@@ -1,0 +1,5 @@
+"""What a wrong configuration raises."""
+
+
+class ConfigError(Exception):
+    """The configuration is invalid; one line says file, key, and what is allowed."""

@@ -1,0 +1,152 @@
+"""The levers of an MPS server: what a client that connects gets of the GPU.
+
+A server takes a client's share of the SMs, its memory limits and its priority from its own settings at the moment when
+the control daemon hands the client a socket, in the second of the client's three connections (measured on a H200,
+driver 580.159.04: set before that connection and put back as soon as the daemon has answered it, before the client had
+the answer, share and memory limit held; set before the third alone, they had no effect). So the levers are set, the
+daemon is asked, and they are put back: none of it waits for the client.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpsguard.lanes.command import CommandReply
+from mpsguard.linux.files import file_replacement
+from mpsguard.model import ProcessKey
+
+Ask = Callable[[str], Awaitable[CommandReply]]
+
+NO_LIMIT: Final = "0"
+"""Takes a server's memory limit away (580); there is no other word for it."""
+
+
+class LeverError(Exception):
+    """A lever could not be set: the driver has none, or it shows another value than it was given."""
+
+
+class Levers(msgspec.Struct, frozen=True):
+    """Values for a client, or of a server at rest; what is None or absent is left as it is."""
+
+    share: float | None = None
+    """Percent of the SMs."""
+    priority: int | None = None
+    """0: normal; 1: below normal."""
+    limits: Mapping[str, str] = {}
+    """GPU to a limit of memory, such as ``"8G"``."""
+
+    def __bool__(self) -> bool:
+        return self.share is not None or self.priority is not None or bool(self.limits)
+
+
+class _AtRest(msgspec.Struct, frozen=True):
+    """What a server had before a lever was moved; on disk, so that a guard's successor can put it back."""
+
+    server: ProcessKey
+    levers: Levers
+
+
+class ServerLevers:
+    """Moves the levers of one lane's server, for one client at a time."""
+
+    def __init__(self, ask: Ask, path: Path) -> None:
+        """``ask`` sends a command to the lane's control daemon; ``path`` is where the values at rest are kept."""
+        self._ask = ask
+        self._path = path
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[None]:
+        """Keep the levers where they are at rest, such as for a command of a user that reads or sets them."""
+        async with self._lock:
+            yield
+
+    @asynccontextmanager
+    async def moved(self, server: ProcessKey, levers: Levers) -> AsyncIterator[None]:
+        """Set the levers for one client, and put them back at the end.
+
+        Raises:
+            LeverError: a lever is missing, or was not taken; all are back then.
+            CommandFailedError: the control daemon does not answer; the next guard, or the next client, puts them back.
+        """
+        async with self._lock:
+            before = await self._read(server, levers)
+            file_replacement.replace(self._path, msgspec.json.encode(_AtRest(server, before)))
+            try:
+                await self._set(server, levers)
+                yield
+            finally:
+                # A cancelled handshake must not leave a lever for the next client.
+                await asyncio.shield(asyncio.create_task(self._put_back(server, before)))
+
+    async def restore(self, servers: Sequence[ProcessKey]) -> bool:
+        """Put back what a guard that was killed in between has left; returns whether there was anything."""
+        async with self._lock:
+            try:
+                left = msgspec.json.decode(self._path.read_bytes(), type=_AtRest)
+            except (OSError, msgspec.DecodeError):
+                return False
+            if left.server in servers:
+                await self._put_back(left.server, left.levers)
+            else:
+                # The server is gone, and with it all but the priority, which is the control daemon's.
+                await self._put_back(left.server, Levers(priority=left.levers.priority))
+            return True
+
+    async def _put_back(self, server: ProcessKey, before: Levers) -> None:
+        await self._set(server, before, verify=False)
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+
+    async def _read(self, server: ProcessKey, levers: Levers) -> Levers:
+        """Return the present values of those levers that are to be moved."""
+        share = priority = None
+        if levers.share is not None:
+            share = _number(await self._ask(f"get_active_thread_percentage {server.pid}"))
+        if levers.priority is not None:
+            priority = int(_number(await self._ask("get_default_client_priority")))
+        limits = {gpu: await self._limit(server, gpu) or NO_LIMIT for gpu in levers.limits}
+        return Levers(share, priority, limits)
+
+    async def _set(self, server: ProcessKey, levers: Levers, *, verify: bool = True) -> None:
+        if levers.share is not None:
+            await self._ask(f"set_active_thread_percentage {server.pid} {levers.share:g}")
+        if levers.priority is not None:
+            await self._ask(f"set_default_client_priority {levers.priority}")
+        for gpu, limit in levers.limits.items():
+            await self._ask(f"set_device_pinned_mem_limit {server.pid} {gpu} {limit}")
+        if verify:
+            shown = await self._read(server, levers)
+            if (shown.share, shown.priority) != (levers.share, levers.priority) or any(
+                _bytes(shown.limits[gpu]) != _bytes(limit) for gpu, limit in levers.limits.items()
+            ):
+                raise LeverError(f"server {server.pid} has {_words(shown)} where {_words(levers)} was set")
+
+    async def _limit(self, server: ProcessKey, gpu: str) -> str | None:
+        lines = (await self._ask(f"get_device_pinned_mem_limit {server.pid} {gpu}")).lines
+        word = lines[0].strip() if lines else ""
+        # Without a limit nothing is said (580), or a sentence.
+        return word if _bytes(word) is not None else None
+
+
+def _number(reply: CommandReply) -> float:
+    try:
+        return float(reply.lines[0])
+    except (IndexError, ValueError):
+        raise LeverError(f"the control daemon has no such lever: {' '.join(reply.lines) or 'no answer'}") from None
+
+
+def _bytes(limit: str) -> int | None:
+    if limit[-1:] not in ("G", "M") or not limit[:-1].isdecimal():
+        return None
+    return int(limit[:-1]) << (30 if limit[-1] == "G" else 20)
+
+
+def _words(levers: Levers) -> str:
+    parts = [f"{levers.share:g} %"] if levers.share is not None else []
+    parts += [f"priority {levers.priority}"] if levers.priority is not None else []
+    return ", ".join([*parts, *(f"{limit} of GPU {gpu}" for gpu, limit in levers.limits.items())])
