@@ -62,6 +62,8 @@ class Client(msgspec.Struct, frozen=True):
     """``CUDA_MPS_PIPE_DIRECTORY`` of the client's environment at start, if set."""
     program: str | None = None
     """``MPSGUARD_PROGRAM`` of the client's environment at start, if set; cut."""
+    service_class: str | None = None
+    """Name of its service class; None if it has none, or came before this guard did."""
 
 
 class LaneState(StrEnum):

@@ -16,24 +16,30 @@ class Admission:
         self._clients = known
         self._domain = domain
         self._handle = handle
-        self._sender = sender
-        self._key = handle.key
+        self.sender = sender
+        self.key = handle.key
         """The process' key when it connected; it may execute another program meanwhile."""
+        self.service_class: str | None = None
+        """The class that a new client was given."""
         self._reading: asyncio.Task[Told] | None = None
         self._entered = False
-        self._is_new = known.get(handle.key) is None
-        if self._is_new:
-            known.entering[self._key] = sender.uid
+        self.is_new = known.get(handle.key) is None
+        if self.is_new:
+            known.entering[self.key] = sender.uid
 
     def read(self) -> None:
         """Begin to read a new client's /proc entries, unless that has begun."""
-        if self._is_new and self._reading is None:
-            self._reading = asyncio.create_task(self._clients.read(self._key, self._sender.uid))
+        if self.is_new and self._reading is None:
+            self._reading = asyncio.create_task(self._clients.read(self.key, self.sender.uid))
 
     async def program(self) -> str | None:
         """Return the program to which a new client claims to belong."""
+        return client_table.program_of((await self.entries()).environment) if self.is_new else None
+
+    async def entries(self) -> Told:
+        """Return the /proc entries of a new client, as far as they could be read in time."""
         self.read()
-        return None if self._reading is None else client_table.program_of((await self._reading).environment)
+        return UNKNOWN if self._reading is None else await self._reading
 
     def enter(self, lane: str) -> None:
         """Enter the client, which is connected to ``lane``, into the client table, as soon as its entries are read."""
@@ -45,13 +51,13 @@ class Admission:
         else:
             # The reader's deadline bounds this, regardless of the client.
             self._reading.add_done_callback(lambda done: self._enter(lane, _entries_of(done)))
-            self._clients.handed_over(self._key, self._reading)
+            self._clients.handed_over(self.key, self._reading)
 
     def close(self) -> None:
         """Close the handle, unless the client is entered."""
         if self._entered:
             return
-        self._clients.entering.pop(self._key, None)
+        self._clients.left(self.key)
         if self._reading is not None:
             self._reading.cancel()
         self._handle.close()
@@ -59,10 +65,12 @@ class Admission:
     def _enter(self, lane: str, entries: Told) -> None:
         # It may have executed another program since its introduction.
         self._handle.key = self._clients.key_now(self._handle.key)
-        owner = (self._sender.uid, self._sender.gid)
-        client = client_table.identify(self._handle, owner, entries, domain=self._domain, lane=lane)
+        owner = (self.sender.uid, self.sender.gid)
+        client = client_table.identify(
+            self._handle, owner, entries, domain=self._domain, lane=lane, service_class=self.service_class
+        )
         self._clients.add(client, self._handle)
-        self._clients.entering.pop(self._key, None)
+        self._clients.left(self.key)
 
 
 def _entries_of(reading: asyncio.Task[Told]) -> Told:

@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.arrivals import Arrivals
+from mpsguard.broker.class_admission import ClassAdmission
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.connection_table import ConnectionTable
 from mpsguard.broker.handshake import Introduction, RefusedError, introduce
+from mpsguard.broker.lane_handover import LaneHandover
 from mpsguard.broker.lane_router import LaneRouter
 from mpsguard.broker.parking import Parking
-from mpsguard.broker.relay import LaneGoneError, Relay
 from mpsguard.broker.ui_sessions import UiSessions
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
-from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.burst_limit import BurstLimit
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import PeerKind
@@ -30,7 +30,7 @@ from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.metrics.registry import Metrics
-from mpsguard.model import Credentials, ProcessKey
+from mpsguard.model import Credentials
 
 _ACCEPT_BATCH: Final = 256
 """Connections accepted in one turn of the event loop, some 3 ms: connections in service need turns of their own."""
@@ -80,6 +80,7 @@ class Broker:
         metrics: Metrics,
         events: EventStream,
         unwatchable: Callable[[ProcessHandle], Awaitable[str]] | None = None,
+        classes: ClassAdmission | None = None,
     ) -> None:
         """Create the broker; `listen` starts it.
 
@@ -92,6 +93,7 @@ class Broker:
             metrics: counts connections and refusals.
             events: receives refusals and parkings.
             unwatchable: returns why a known client cannot be watched, or "". None if such clients are admitted.
+            classes: assigns service classes; None in a domain without any.
         """
         self._name = name
         self._policy = policy
@@ -115,6 +117,17 @@ class Broker:
         self._listening: list[socket.socket] = []
         self.impersonates = seqpacket.may_impersonate()
         """Whether the guard sends with the peers' credentials; without the privileges, it sends with its own."""
+        self._handover = LaneHandover(
+            name,
+            policy,
+            lanes,
+            router,
+            self.parking,
+            classes,
+            impersonate=self.impersonates,
+            metrics=metrics,
+            events=events,
+        )
 
     def listen(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept connections on the sockets ``control`` and ``control_privileged``."""
@@ -276,6 +289,8 @@ class Broker:
     async def _serve_client(
         self, front: PacketStream, introduction: Introduction, privileged: bool, began: float
     ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         handle = self._open_handle(front, introduction)
         try:
             self._check_share(handle, introduction.sender.uid)
@@ -285,62 +300,20 @@ class Broker:
             raise
         admission = Admission(self._clients, self._name, handle, introduction.sender)
         try:
-            await self._hand_over(front, introduction, handle.key, admission, privileged=privileged, began=began)
+            await self._handover.run(
+                front,
+                introduction,
+                handle.key,
+                admission,
+                partial(self._connections.has_finished, task),
+                privileged=privileged,
+                began=began,
+                # If clients that cannot be watched are refused, a client must be known before it connects for a
+                # context.
+                reads_first=self._unwatchable is not None,
+            )
         finally:
             admission.close()
-
-    async def _hand_over(
-        self,
-        front: PacketStream,
-        introduction: Introduction,
-        key: ProcessKey,
-        admission: Admission,
-        *,
-        privileged: bool,
-        began: float,
-    ) -> None:
-        """Relay a client to a lane, parking it until the lane is ready."""
-        lane = self._router.now()
-        task = asyncio.current_task()
-        assert task is not None
-
-        def greeted(word: bytes) -> None:
-            # The lane may have come back with another driver version.
-            lane.greeting = mps_protocol.check_greeting(word)
-            # Not before the lane has greeted: a client's start must not wait for a reader thread of the guard.
-            admission.read()
-
-        def handed_over() -> None:
-            admission.enter(lane.spec.name)
-            self._connections.has_finished(task)
-            waited = asyncio.get_running_loop().time() - began
-            self._metrics.relay_seconds.labels(self._name).observe(waited)
-
-        program = None
-        # If clients that cannot be watched are refused, a client must be known before it connects for a context.
-        if self._router.routes_by_program or self._unwatchable is not None:
-            program = await admission.program()
-        due = began + self._policy.park_deadline
-        choose = partial(self._router.for_client, key, introduction.sender, program)
-        while True:
-            await self.parking.wait(front, introduction.sender.pid, due, choose, self._lanes)
-            lane = choose()
-            try:
-                with await lane.connect(privileged) as back:
-                    relay = Relay(front, back, introduction, impersonate=self.impersonates)
-                    await relay.run(greeted, handed_over)
-                    return
-            except (LaneGoneError, OSError) as error:
-                # A refusal by the lane itself (it could not start a server, say) is final for the client. If the
-                # control daemon has died, the client gets another attempt.
-                if asyncio.get_running_loop().time() >= due or not await lane.has_died():
-                    self._events.publish(
-                        "client_turned_away",
-                        self._name,
-                        pid=introduction.sender.pid,
-                        detail=str(error) or "by the lane",
-                    )
-                    return
 
     def _check_share(self, handle: ProcessHandle, uid: int) -> None:
         """A known client may always come again."""

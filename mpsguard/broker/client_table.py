@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from mpsguard.broker.classification import PRIORITY_VARIABLE
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.exec_watch import ExecWatch
 from mpsguard.linux.processes.process import ProcessHandle
@@ -21,7 +22,7 @@ PROGRAM_VARIABLE: Final = "MPSGUARD_PROGRAM"
 _MAX_PROGRAM: Final = 64
 
 
-_VARIABLES: Final = (_GPUS, _PIPE_DIRECTORY, PROGRAM_VARIABLE)
+_VARIABLES: Final = (_GPUS, _PIPE_DIRECTORY, PROGRAM_VARIABLE, PRIORITY_VARIABLE)
 
 
 def identify(
@@ -33,6 +34,7 @@ def identify(
     lane: str,
     adopted: bool = False,
     unbrokered: bool = False,
+    service_class: str | None = None,
 ) -> Client:
     """Return a client, from its /proc entries (`ClientTable.read`); ``owner`` is its uid and gid."""
     environment = entries.environment
@@ -53,6 +55,7 @@ def identify(
         unbrokered=unbrokered,
         pipe_directory=procfs.printable(directory)[:_MAX_PATH] if directory is not None else None,
         program=program_of(environment),
+        service_class=service_class,
     )
 
 
@@ -85,6 +88,8 @@ class ClientTable:
         """Living processes that have executed another program since they were clients, as they were then."""
         self.entering: dict[ProcessKey, int] = {}
         """Processes with a first connection in progress, with their uid: they become clients if it succeeds."""
+        self.entering_class: dict[ProcessKey, str] = {}
+        """The service class of those among them that have one."""
         self._handed_over: dict[ProcessKey, asyncio.Task[Told]] = {}
         """New clients that have their socket, each with the reading of its entries: at its end it is entered."""
         self._execs: ExecWatch | None = None
@@ -143,6 +148,16 @@ class ClientTable:
         """How many processes of a user are held, or about to be: each costs descriptors and a regular look."""
         held = [client.uid for known in (self._alive, self._changed) for client, _ in known.values()]
         return held.count(uid) + list(self.entering.values()).count(uid)
+
+    def of_class(self, name: str) -> int:
+        """How many processes of a service class are clients, or about to be."""
+        held = [client.service_class for client, _ in self._alive.values()]
+        return held.count(name) + list(self.entering_class.values()).count(name)
+
+    def left(self, process: ProcessKey) -> None:
+        """Note that a process' first connection is no more in progress."""
+        self.entering.pop(process, None)
+        self.entering_class.pop(process, None)
 
     def all(self) -> list[Client]:
         """Return the clients, oldest first."""

@@ -9,6 +9,7 @@ socket at once, and absorbs the client's own acknowledgement whenever it arrives
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from mpsguard.broker.handshake import Introduction, RefusedError, checked, gone
@@ -47,11 +48,15 @@ class Relay:
         self._acknowledged = False
         self._handed_over = False
 
-    async def run(self, greeted: Callable[[bytes], None], handed_over: Callable[[], None]) -> None:
+    async def run(
+        self, greeted: Callable[[bytes], None], captured: Callable[[], None], handed_over: Callable[[], None]
+    ) -> None:
         """Relay until both sides are done.
 
         Args:
             greeted: called with the control daemon's greeting.
+            captured: called once the control daemon has answered with a socket: the server has settled what the client
+                gets of the GPU, and the control daemon takes commands again.
             handed_over: called once descriptors have reached the peer.
 
         Raises:
@@ -60,7 +65,7 @@ class Relay:
         """
         await self._introduce(greeted)
         forth = asyncio.create_task(self._pass_on())
-        back = asyncio.create_task(self._pass_back(handed_over))
+        back = asyncio.create_task(self._pass_back(captured, handed_over))
         try:
             await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
             if self._acknowledged:
@@ -121,7 +126,7 @@ class Relay:
                 deaf = True
         raise RefusedError("garbage", f"more than {MAX_WORDS} packets after the opening")
 
-    async def _pass_back(self, handed_over: Callable[[], None]) -> None:
+    async def _pass_back(self, captured: Callable[[], None], handed_over: Callable[[], None]) -> None:
         while True:
             packet = await self._back.receive(mps_protocol.PACKET_LIMIT)
             try:
@@ -130,17 +135,18 @@ class Relay:
                         self._front.end_sending()
                     return
                 self._answered = True
+                first = bool(packet.fds) and not self._handed_over
+                if first and self._introduction.kind is PeerKind.CLIENT:
+                    self._acknowledged = True
+                    # Before anything else: the daemon serves no other client until it gets this.
+                    with suppress(BrokenPipeError, ConnectionResetError, ProcessLookupError):
+                        await self._back.send(mps_protocol.ACKNOWLEDGEMENT, sender=self._sender)
+                    captured()
                 await self._front.send(packet.data, fds=packet.fds)
-                if packet.fds and not self._handed_over:
+                if first:
                     self._handed_over = True
-                    try:
-                        if self._introduction.kind is PeerKind.CLIENT:
-                            self._acknowledged = True
-                            # Before anything else: the daemon serves no other client until it gets this.
-                            await self._back.send(mps_protocol.ACKNOWLEDGEMENT, sender=self._sender)
-                    finally:
-                        # For every connection type: a process with a socket to the server can run kernels there.
-                        handed_over()
+                    # For every connection type: a process with a socket to the server can run kernels there.
+                    handed_over()
             except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
                 return
             finally:

@@ -127,7 +127,7 @@ class Domain:
         def noticed(kind: str, data: Mapping[str, Any]) -> None:
             self._noticed(lane, kind, data)
 
-        lane = Lane(spec, store, noticed, self._launcher)
+        lane = Lane(spec, store, state / f"{spec.name}.levers.json", noticed, self._launcher)
         self._reconciliations[spec.name] = Reconciliation(lane, self._known_pids, self._found_unbrokered)
         self._unsettled.add(spec.name)
         self._show(lane.report)

@@ -5,6 +5,7 @@ never the lane. To end the lane itself, send the vendor's ``quit`` (see `Lane.qu
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ from mpsguard.lanes import command, control_process, lane_directories, lane_stat
 from mpsguard.lanes.burst_limit import BurstLimit, backoff
 from mpsguard.lanes.command import Command, CommandFailedError, CommandReply, CommandTimeoutError, CommandWorker
 from mpsguard.lanes.control_process import LaneStartError, Launch, Launcher
+from mpsguard.lanes.levers import LeverError, ServerLevers
 from mpsguard.lanes.server_watch import ServerWatch
 from mpsguard.lanes.settings import Setting
 from mpsguard.lanes.settings_store import SettingsStore
@@ -78,8 +80,14 @@ class Lane:
     """See the module. All methods belong to one event loop."""
 
     def __init__(
-        self, spec: LaneSpec, store: SettingsStore, notice: Notice, launcher: Launcher = control_process.launch
+        self,
+        spec: LaneSpec,
+        store: SettingsStore,
+        levers: Path,
+        notice: Notice,
+        launcher: Launcher = control_process.launch,
     ) -> None:
+        """``levers``: the file in which values of the server's levers are kept that are to be put back."""
         self.spec = spec
         self._launcher = launcher
         self.report = LaneReport(
@@ -100,6 +108,7 @@ class Lane:
         self._worker = CommandWorker(spec.pipe_directory, lambda text: notice("command_timeout", {"detail": text}))
         self._prompted = asyncio.Event()
         self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set)
+        self.levers = ServerLevers(self.ask, levers)
         self._fresh = SingleFlight(self._observe)
         self._control: ProcessHandle | None = None
         self._settled = False
@@ -153,6 +162,22 @@ class Lane:
         async with self._connecting:
             name = "control_privileged" if privileged else "control"
             return await PacketStream.connect(str(self.spec.pipe_directory / name))
+
+    async def server(self, within: float) -> ProcessKey:
+        """Return the lane's server, which is started if there is none; for a lane of all users (-M).
+
+        Raises:
+            CommandFailedError: there is none after ``within`` seconds.
+        """
+        if not self.report.servers:
+            await self.ask(f"start_server -uid {os.geteuid()}")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    while not (await self.fresh()).servers:
+                        await asyncio.sleep(_BUSY_POLL)
+        if not self.report.servers:
+            raise CommandFailedError("the control daemon has no server")
+        return self.report.servers[0].process
 
     async def record(self, setting: Setting) -> None:
         """Read back a setting that a user may have changed, and keep it for the next start of the lane."""
@@ -321,7 +346,8 @@ class Lane:
             self.greeting = await command.greeting(self.spec.pipe_directory, self.spec.command_deadline)
             for line in settings.replay_commands(self.report.settings):
                 await self.ask(line)
-        except CommandFailedError as error:
+            await self.levers.restore()
+        except (CommandFailedError, LeverError) as error:
             self._notice("lane_settings_failed", {"detail": str(error)})
         self._settled = True
         await self.fresh()

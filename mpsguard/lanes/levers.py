@@ -8,8 +8,8 @@ daemon is asked, and they are put back: none of it waits for the client.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ import msgspec
 
 from mpsguard.lanes.command import CommandReply
 from mpsguard.linux.files import file_replacement
+from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 
 Ask = Callable[[str], Awaitable[CommandReply]]
@@ -44,7 +45,7 @@ class Levers(msgspec.Struct, frozen=True):
 
 
 class _AtRest(msgspec.Struct, frozen=True):
-    """What a server had before a lever was moved; on disk, so that a guard's successor can put it back."""
+    """What a server had before its levers were moved first; on disk, so that a guard's successor can put it back."""
 
     server: ProcessKey
     levers: Levers
@@ -58,12 +59,18 @@ class ServerLevers:
         self._ask = ask
         self._path = path
         self._lock = asyncio.Lock()
+        self._rest = self._load()
 
     @asynccontextmanager
-    async def at_rest(self) -> AsyncIterator[None]:
-        """Keep the levers where they are at rest, such as for a command of a user that reads or sets them."""
+    async def at_rest(self, *, changes: bool) -> AsyncIterator[None]:
+        """Keep the levers where they are at rest, for a user's command that reads them, or that ``changes`` them."""
         async with self._lock:
-            yield
+            try:
+                yield
+            finally:
+                if changes:
+                    self._rest = None
+                    self._path.unlink(missing_ok=True)
 
     @asynccontextmanager
     async def moved(self, server: ProcessKey, levers: Levers) -> AsyncIterator[None]:
@@ -71,39 +78,64 @@ class ServerLevers:
 
         Raises:
             LeverError: a lever is missing, or was not taken; all are back then.
-            CommandFailedError: the control daemon does not answer; the next guard, or the next client, puts them back.
+            CommandFailedError: the control daemon does not answer.
+            OSError: what is to be put back cannot be written down; nothing was moved.
         """
         async with self._lock:
-            before = await self._read(server, levers)
-            file_replacement.replace(self._path, msgspec.json.encode(_AtRest(server, before)))
+            await self._learn_rest(server, levers)
             try:
                 await self._set(server, levers)
                 yield
             finally:
                 # A cancelled handshake must not leave a lever for the next client.
-                await asyncio.shield(asyncio.create_task(self._put_back(server, before)))
+                await asyncio.shield(asyncio.create_task(self._put_back()))
 
-    async def restore(self, servers: Sequence[ProcessKey]) -> bool:
-        """Put back what a guard that was killed in between has left; returns whether there was anything."""
+    async def restore(self) -> None:
+        """Put back what a guard that was killed in between may have left.
+
+        What it moved at a server that is gone has gone with it, but the priority, which is the control daemon's.
+        """
         async with self._lock:
-            try:
-                left = msgspec.json.decode(self._path.read_bytes(), type=_AtRest)
-            except (OSError, msgspec.DecodeError):
-                return False
-            if left.server in servers:
-                await self._put_back(left.server, left.levers)
-            else:
-                # The server is gone, and with it all but the priority, which is the control daemon's.
-                await self._put_back(left.server, Levers(priority=left.levers.priority))
-            return True
+            if self._rest is not None and not procfs.is_running(self._rest.server):
+                self._rest = _AtRest(self._rest.server, Levers(priority=self._rest.levers.priority))
+            await self._put_back()
 
-    async def _put_back(self, server: ProcessKey, before: Levers) -> None:
-        await self._set(server, before, verify=False)
-        with suppress(FileNotFoundError):
-            self._path.unlink()
+    async def _put_back(self) -> None:
+        if self._rest is not None:
+            await self._set(self._rest.server, self._rest.levers, verify=False)
+
+    async def _learn_rest(self, server: ProcessKey, levers: Levers) -> None:
+        """Read and keep, on disk first, the values at rest of levers that were not moved before at this server."""
+        known = Levers()
+        if self._rest is not None:
+            same = self._rest.server == server
+            known = self._rest.levers if same else Levers(priority=self._rest.levers.priority)
+        unknown = Levers(
+            levers.share if known.share is None else None,
+            levers.priority if known.priority is None else None,
+            {gpu: limit for gpu, limit in levers.limits.items() if gpu not in known.limits},
+        )
+        if unknown or self._rest is None or self._rest.server != server:
+            read = await self._read(server, unknown)
+            rest = _AtRest(
+                server,
+                Levers(
+                    known.share if read.share is None else read.share,
+                    known.priority if read.priority is None else read.priority,
+                    {**known.limits, **read.limits},
+                ),
+            )
+            file_replacement.replace(self._path, msgspec.json.encode(rest))
+            self._rest = rest
+
+    def _load(self) -> _AtRest | None:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_AtRest)
+        except (OSError, msgspec.DecodeError):
+            return None
 
     async def _read(self, server: ProcessKey, levers: Levers) -> Levers:
-        """Return the present values of those levers that are to be moved."""
+        """Return the present values of those levers that ``levers`` has."""
         share = priority = None
         if levers.share is not None:
             share = _number(await self._ask(f"get_active_thread_percentage {server.pid}"))

@@ -1,0 +1,106 @@
+"""Which service class takes a client: decided from what the kernel says of it, and from what it asks for."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from mpsguard.config import ServiceClass
+
+PRIORITY_VARIABLE: Final = "CUDA_MPS_CLIENT_PRIORITY"
+"""By it a client takes a better priority than its server's, which is no ceiling (measured, H100, 580.159.04)."""
+_POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+"""The systemd driver of the kubelet writes underscores for dashes."""
+_JOB: Final = re.compile(r"/job_([1-9][0-9]*)(?:/|$)")
+_LEVEL: Final = {"normal": 0, "below_normal": 1}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A client as far as classes are concerned; all but the priority are the kernel's words."""
+
+    uid: int
+    gid: int
+    cgroup: str = ""
+    container: str | None = None
+    priority: str | None = None
+    """``CUDA_MPS_CLIENT_PRIORITY`` of the environment that it was started with: the client's own word."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What became of a client."""
+
+    service_class: ServiceClass | None
+    """None: no class takes it, and it has what stock MPS gives."""
+    refused: str = ""
+    """Why it may not connect."""
+    denied: str = ""
+    """Why it has not the class that it chose."""
+    lifted: bool = False
+    """It takes a better priority than that of the class that was meant for it."""
+
+
+def assign(classes: Sequence[ServiceClass], client: Identity, chosen: str | None) -> Assignment:
+    """Return the class of a client.
+
+    Args:
+        classes: in the order of the configuration; the first that takes the client has it.
+        client: the client.
+        chosen: the class in which directory it has connected; None in the domain's own.
+    """
+    by_name = {each.name: each for each in classes}
+    meant = next((each for each in classes if takes(each, client)), None)
+    meant = meant or next((each for each in classes if each.default), None)
+    denied = ""
+    if chosen is not None:
+        wanted = by_name[chosen]
+        if wanted is meant or may_choose(wanted, client):
+            meant = wanted
+        else:
+            denied = f"uid {client.uid} may not choose class {chosen}"
+    if meant is None or not _lifts_itself(meant, client):
+        return Assignment(meant, denied=denied)
+    if meant.lifted == "refuse":
+        why = f"{PRIORITY_VARIABLE}={client.priority} is better than the priority of class {meant.name}"
+        return Assignment(meant, refused=why, denied=denied, lifted=True)
+    return Assignment(by_name.get(meant.lifted, meant), denied=denied, lifted=True)
+
+
+def takes(service_class: ServiceClass, client: Identity) -> bool:
+    """Return whether a class takes a client without being chosen: each of its lists has an entry for it."""
+    pods = {uid.replace("_", "-") for uid in _POD.findall(client.cgroup)}
+    jobs = {int(number) for number in _JOB.findall(client.cgroup)}
+    tests = [
+        (service_class.uids, client.uid in service_class.uids),
+        (service_class.gids, client.gid in service_class.gids),
+        (service_class.cgroups, any(fnmatchcase(client.cgroup, each) for each in service_class.cgroups)),
+        (service_class.containers, any((client.container or "").startswith(each) for each in service_class.containers)),
+        (service_class.pods, not pods.isdisjoint(service_class.pods)),
+        (service_class.slurm_jobs, not jobs.isdisjoint(service_class.slurm_jobs)),
+    ]
+    given = [found for entries, found in tests if entries]
+    return bool(given) and all(given)
+
+
+def may_choose(service_class: ServiceClass, client: Identity) -> bool:
+    """Return whether a client may choose a class by its directory."""
+    if client.uid == 0 or service_class.choosers == "anyone" or takes(service_class, client):
+        return True
+    return client.uid in service_class.choosers
+
+
+def needs_entries(classes: Sequence[ServiceClass]) -> bool:
+    """Return whether the client's files in /proc must be read before it can be assigned."""
+    return any(
+        each.cgroups or each.containers or each.pods or each.slurm_jobs or each.priority == "below_normal"
+        for each in classes
+    )
+
+
+def _lifts_itself(service_class: ServiceClass, client: Identity) -> bool:
+    asked = client.priority
+    if service_class.priority is None or asked is None or not asked.strip().isdecimal():
+        return False
+    return int(asked) < _LEVEL[service_class.priority]

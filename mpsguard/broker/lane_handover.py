@@ -1,0 +1,185 @@
+"""Handover of one client to its lane: parked until the lane is ready, with the levers of its class, relayed."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from mpsguard.broker.admission import Admission
+from mpsguard.broker.class_admission import ClassAdmission
+from mpsguard.broker.handshake import Introduction
+from mpsguard.broker.lane_router import LaneRouter
+from mpsguard.broker.parking import Parking
+from mpsguard.broker.relay import LaneGoneError, Relay
+from mpsguard.config import Policy
+from mpsguard.control_api.event_stream import EventStream
+from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.command import CommandFailedError
+from mpsguard.lanes.lane import Lane
+from mpsguard.lanes.lane_set import LaneSet
+from mpsguard.lanes.levers import LeverError, Levers
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.metrics.registry import Metrics
+from mpsguard.model import ProcessKey
+from mpsguard.tasks import end_tasks
+
+_NONE: Final = Levers()
+
+
+class LaneHandover:
+    """Hands the clients of one public directory over."""
+
+    def __init__(
+        self,
+        name: str,
+        policy: Policy,
+        lanes: LaneSet,
+        router: LaneRouter,
+        parking: Parking,
+        classes: ClassAdmission | None,
+        *,
+        impersonate: bool,
+        metrics: Metrics,
+        events: EventStream,
+    ) -> None:
+        """Create it.
+
+        Args:
+            name: of the domain.
+            policy: the domain's deadlines.
+            lanes: the domain's lanes.
+            router: chooses one of ``lanes`` for each client.
+            parking: where clients wait for their lane.
+            classes: assigns service classes; None in a domain without any.
+            impersonate: whether clients are introduced as themselves.
+            metrics: measures the time.
+            events: receives clients that are turned away, and classes that could not be applied.
+        """
+        self._name = name
+        self._policy = policy
+        self._lanes = lanes
+        self._router = router
+        self._parking = parking
+        self._classes = classes
+        self._impersonate = impersonate
+        self._metrics = metrics
+        self._events = events
+
+    async def run(
+        self,
+        front: PacketStream,
+        introduction: Introduction,
+        key: ProcessKey,
+        admission: Admission,
+        finished: Callable[[], None],
+        *,
+        privileged: bool,
+        began: float,
+        reads_first: bool,
+    ) -> None:
+        """Bring a client to a lane.
+
+        Args:
+            front: the client's connection.
+            introduction: who it is.
+            key: the process that has connected.
+            admission: enters the client.
+            finished: called when it has its socket.
+            privileged: whether it came to the privileged socket.
+            began: loop time of its connection.
+            reads_first: whether it must be known before it comes to a lane.
+
+        Raises:
+            RefusedError: it broke the protocol, left, or its class refuses it.
+        """
+        lane = self._router.now()
+
+        def greeted(word: bytes) -> None:
+            # The lane may have come back with another driver version.
+            lane.greeting = mps_protocol.check_greeting(word)
+            # Not before the lane has greeted: a client's start must not wait for a reader thread of the guard.
+            admission.read()
+
+        def handed_over() -> None:
+            admission.enter(lane.spec.name)
+            finished()
+            waited = asyncio.get_running_loop().time() - began
+            self._metrics.relay_seconds.labels(self._name).observe(waited)
+
+        program = await admission.program() if reads_first or self._router.routes_by_program else None
+        levers = _NONE if self._classes is None else await self._classes.assign(admission)
+        due = began + self._policy.park_deadline
+        choose = partial(self._router.for_client, key, introduction.sender, program)
+        while True:
+            await self._parking.wait(front, introduction.sender.pid, due, choose, self._lanes)
+            lane = choose()
+            relay = partial(self._relay, lane, front, introduction, greeted, handed_over, privileged=privileged)
+            try:
+                if levers:
+                    await self._relay_with(levers, lane, relay, introduction.sender.pid)
+                else:
+                    await relay(lambda: None)
+                return
+            except (LaneGoneError, OSError) as error:
+                # A refusal by the lane itself (it could not start a server, say) is final for the client. If the
+                # control daemon has died, the client gets another attempt.
+                if asyncio.get_running_loop().time() >= due or not await lane.has_died():
+                    self._events.publish(
+                        "client_turned_away",
+                        self._name,
+                        pid=introduction.sender.pid,
+                        detail=str(error) or "by the lane",
+                    )
+                    return
+
+    async def _relay(
+        self,
+        lane: Lane,
+        front: PacketStream,
+        introduction: Introduction,
+        greeted: Callable[[bytes], None],
+        handed_over: Callable[[], None],
+        captured: Callable[[], None],
+        *,
+        privileged: bool,
+    ) -> None:
+        with await lane.connect(privileged) as back:
+            relay = Relay(front, back, introduction, impersonate=self._impersonate)
+            await relay.run(greeted, captured, handed_over)
+
+    async def _relay_with(
+        self, levers: Levers, lane: Lane, relay: Callable[..., "asyncio.Future[None]"], pid: int
+    ) -> None:
+        """Relay with levers set until the lane has answered; without them if they cannot be set."""
+        captured = asyncio.Event()
+        running: asyncio.Task[None] | None = None
+        try:
+            server = await lane.server(self._policy.start_deadline)
+            async with lane.levers.moved(server, levers):
+                running = asyncio.ensure_future(relay(captured.set))
+                waiting = asyncio.create_task(captured.wait())
+                try:
+                    done, _ = await asyncio.wait(
+                        {running, waiting},
+                        timeout=self._policy.start_deadline,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if not done:
+                        raise LaneGoneError(f"no answer within {self._policy.start_deadline:g} s")
+                except BaseException:
+                    # The daemon waits for this connection's next word, and would not take the command that puts the
+                    # levers back.
+                    await end_tasks((running,))
+                    raise
+                finally:
+                    await end_tasks((waiting,))
+            await running
+        except (LeverError, CommandFailedError, OSError) as error:
+            if running is not None:
+                raise
+            self._metrics.class_failures.labels(self._name).inc()
+            self._events.publish("class_not_applied", self._name, lane=lane.spec.name, pid=pid, detail=str(error))
+            await relay(lambda: None)
+        finally:
+            if running is not None:
+                await end_tasks((running,))
