@@ -1,4 +1,4 @@
-"""A client that holds its own memory-map lock: who reads its command line or environment in /proc waits for it."""
+"""A client that holds its own memory-map lock: a read of its command line or environment in /proc waits for it."""
 
 import os
 from pathlib import Path

@@ -50,7 +50,7 @@ if os.fork():
     wait_for_file(sys.argv[2])
     os._exit(0)
 wait_for_file(sys.argv[3])
-time.sleep(1.5)  # the attacker's own patience: until nobody remembers that its leader was there
+time.sleep(1.5)  # the attacker's own patience: until the guard has forgotten that its leader was there
 cuda.launch(0.0, "trap")
 time.sleep(600)
 """

@@ -198,7 +198,7 @@ def test_a_stopped_program_hears_of_its_end(run: Starter) -> None:
 
 
 def test_orphans_are_reaped(run: Starter) -> None:
-    """Ten whose parents have ended, and who then end: they are ours, and none stays a zombie."""
+    """Ten orphans that end: they are ours, and none stays a zombie."""
     orphans = "for i in 1 2 3 4 5 6 7 8 9 10; do (sh -c 'read x' </dev/null &) ; done"
     script = orphans + '; echo \'{"event": "up"}\'; exec sleep 600'
     running = run("sh", "-c", script)

@@ -78,7 +78,7 @@ if "waits" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
     tell("ran on")
 if "stuck" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
     tell("stuck")
-    # Whoever waits for the end of a vfork(2) cannot be stopped, as if it were inside a driver.
+    # A process that waits for the end of a vfork(2) cannot be stopped, as if it were inside a driver.
     where = [(os.POSIX_SPAWN_OPEN, 1, sys.argv[-1], os.O_WRONLY, 0o600)]
     os.posix_spawn(sys.executable, [sys.executable], os.environ, file_actions=where)
 while True:
@@ -86,8 +86,8 @@ while True:
 """
 """Promoted by SIGUSR1, done by SIGUSR2.
 
-Arguments: unready, accept, writes, fail, gated, silent (takes no connections); stuck or waits (for a byte from whoever
-took the connections), and a FIFO's path.
+Arguments: unready, accept, writes, fail, gated, silent (takes no connections); stuck or waits (for a byte from the
+process that took the connections), and a FIFO's path.
 """
 
 
@@ -134,7 +134,7 @@ def both(run: Starter, running: Running) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def rest(running: Running) -> list[str]:
-    """The events that nobody has asked for, of a program that has ended."""
+    """Return the events of a program that has ended which the test has not read."""
     told = []
     with suppress(EOFError):
         while True:
@@ -330,7 +330,7 @@ def test_a_death_that_the_guard_saw_first_is_told(run: Starter) -> None:
 
 
 def test_who_kills_it_with_sigkill_kills_neither(run: Starter) -> None:
-    """They go on serving, and the vault still promotes; only nobody keeps connections, or starts another standby."""
+    """They go on serving, and the vault still promotes; only no process keeps connections, or starts a standby."""
     running = run()
     active, standby = both(run, running)
     running.process.kill()

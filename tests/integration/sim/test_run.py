@@ -83,7 +83,7 @@ def test_work_in_flight_ends_before_the_signal_and_nobody_else_is_hurt(
 def test_every_client_below_the_program_is_found(
     guarded: Guarded, run: Starter, innocent: Program, tmp_path: Path
 ) -> None:
-    """A worker of the script, one in a session of its own, and one whose parent has ended."""
+    """A worker of the script, one in a session of its own, and one that has lost its parent."""
     client = " ".join([*SIMULATED_CLIENT, *LONG])
     script = f"{client} & setsid {client} & (setsid {client} &) ; wait; exec sleep 60"
     # Its clients' work is ended first: a script that ended with them would not be there for the signal.
@@ -104,7 +104,7 @@ def test_the_second_signal_kills_all_in_the_same_order(guarded: Guarded, run: St
     running = run("sh", "-c", f"setsid {client} & " + TELLS_OF.format(number="TERM", then="true"))
     running.expect("started")
     running.process.terminate()
-    # Before it was passed on, another one would have been a user's who is in a hurry.
+    # Before it was passed on, another one would have counted as a second Ctrl-C of an impatient user.
     running.expect("TERM")
     wait_for("the client's end", lambda: len(guarded.clients()) == 1)
     assert running.process.poll() is None

@@ -1,4 +1,4 @@
-"""The guard's own death and its lane's: nobody is hurt by the one, and the other is told, mended and survived."""
+"""The guard's own death and its lane's: no client is hurt by the one, and the other is reported and repaired."""
 
 import os
 import signal
@@ -85,7 +85,7 @@ def test_an_orderly_end_leaves_lane_and_clients_alone(guarded: Guarded) -> None:
 
 
 def test_a_foreign_daemon_in_the_lane_is_neither_adopted_nor_killed(guarded: Guarded) -> None:
-    """Somebody else's daemon holds the lock: its environment does not say that it is this lane's."""
+    """A foreign daemon holds the lock: its environment does not say that it is this lane's."""
     guarded.pipe.mkdir(parents=True)
     elsewhere = guarded.root / "elsewhere"
     elsewhere.symlink_to(guarded.pipe)
@@ -165,7 +165,7 @@ def test_a_control_daemon_that_cannot_start_is_told_and_the_guard_serves_on(guar
     guarded.start()
     assert guarded.ctl("status").returncode == 3
     assert "no such device" in guarded.events("lane_start_failed")[0]["data"]["detail"]
-    # There is nobody to be told, and nothing is started any more.
+    # There is no daemon to be told, and nothing is started any more.
     guarded.ctl("mps", "quit")
     assert guarded.guard.wait(30) == 0
 

@@ -1,4 +1,4 @@
-"""Two lanes of a real guard over the simulated stack: what comes where, and who goes on when a lane faults."""
+"""Two lanes of a real guard over the simulated stack: routing, and which program goes on when a lane faults."""
 
 import asyncio
 import json
@@ -111,7 +111,7 @@ def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair
     assert went_on["at"] > 1
     assert pair.active() == "default-1"
     assert pair.metric("mpsguard_takeovers_total", outcome="done") == 1
-    # Who comes now is brought to where the work is, and a new standby to the lane that was reset.
+    # A client that comes now is brought to where the work is, and a new standby to the lane that was reset.
     late = pair.client()
     late.expect("started")
     third = pair.worker("standby")
@@ -236,7 +236,7 @@ def test_who_moves_the_work_is_told_that_it_cannot_be_saved(pair: FailoverPair) 
 def test_who_is_parked_when_the_lanes_change_places_goes_where_the_work_is(pair: FailoverPair) -> None:
     first = pair.worker("active")
     first.expect("went on")
-    # Seen while nobody could go on: the lanes keep their places, and who comes waits.
+    # Seen while no program could go on: the lanes keep their places, and a client that comes waits.
     Script(pair.pipe).force_fault()
     pair.lane_in("FAULT")
     late = pair.client()

@@ -21,7 +21,7 @@ FIRST = Trap(Point.PUBLISHED, 5)
 
 @pytest.fixture(scope="module", params=[False, True], ids=["stopped", "gated"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Whose turn is over is stopped, or its gate is shut."""
+    """Each program is stopped at the end of its turn, or its I/O fence is shut."""
     with World(gated=request.param) as started:
         yield started
         assert started.stop() == 128 + signal.SIGTERM

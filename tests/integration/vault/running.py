@@ -46,7 +46,7 @@ def descriptors() -> int:
 
 
 def memory(index: int, size: int = 4096) -> Chunk:
-    """A chunk of memory whose content is told by its index."""
+    """Return a chunk of memory with content derived from its index."""
     fd = os.memfd_create(f"chunk-{index}", os.MFD_CLOEXEC)
     os.ftruncate(fd, size)
     os.pwrite(fd, content(index, size), 0)

@@ -193,7 +193,7 @@ def test_a_holder_that_could_not_be_started_is_started_later(directory: Path) ->
         keeper = await HolderClient.open(directory)
         await keeper.keep("mgv-r1", parcel())
         os.kill(holder_of(directory), signal.SIGKILL)
-        # Nobody holds anything in a directory that others may enter.
+        # Nothing is held in a directory that others may enter.
         directory.chmod(0o755)
         for _ in range(2):
             with pytest.raises(UnavailableError):

@@ -23,7 +23,7 @@ from tests.integration.vault.running import (
 
 
 class Full(KeptHere):
-    """Refuses the parcels whose names begin with one of ``refused``."""
+    """Refuses the bundles with a name that begins with one of ``refused``."""
 
     def __init__(self, *refused: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Fencing(KeptHere):
 
 
 class Slow(KeptHere):
-    """Takes no parcel whose name begins with one of ``held`` before it is let."""
+    """Takes no bundle with a name that begins with ``held`` before it is let."""
 
     def __init__(self, held: str) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from tests.integration.vault.test_succession import Waiting, is_ready
 
 
 class Moody(KeptHere):
-    """A keeper that can be busy, so that nobody gets an answer, or full."""
+    """A storage that can be busy, so that no request is answered, or full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_the_next_guard_has_it_too(keeper: Moody) -> None:
         with_standby(vault, writer) as (heir, wait),
     ):
         kept(vault, keeper)
-        # Still there when the next vault starts: as after SIGKILL, nobody took leave.
+        # Still there when the next vault starts: as after SIGKILL, no process took leave.
         names = set(keeper.parcels)
         with ThreadedVault(keeper=keeper) as after:
             assert set(keeper.parcels) == names

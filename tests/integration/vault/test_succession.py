@@ -1,4 +1,4 @@
-"""Who goes on when a writer has ended: over the real socket, with processes that really die."""
+"""Which process goes on when a writer has ended: over the real socket, with processes that really die."""
 
 import os
 import signal
@@ -126,7 +126,7 @@ def test_a_standby_that_is_ready_too_late_goes_on_at_once(vault: ThreadedVault) 
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_who_waits_for_its_promotion_while_no_guard_runs_waits_no_longer_than_it_said(silent: bool) -> None:
-    """The session's own deadline is much longer; ``silent``: somebody listens there, and answers nothing."""
+    """The session's own deadline is much longer; ``silent``: a process listens there, and answers nothing."""
     with ThreadedVault() as vault:
         with vault.session() as writer, vault.standby(deadline=2 * DEADLINE) as standby:
             told: list[bool] = []

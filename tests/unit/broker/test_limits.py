@@ -1,4 +1,4 @@
-"""What bounds the guard: how often something may start, and who gives way when too many connect."""
+"""What bounds the guard: how often something may start, and which connection gives way when too many come."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""`stream.written` against real connections: what the kernel counts is what was written, whoever wrote it."""
+"""`stream.written` against real connections: what the kernel counts is what was written, by any process."""
 
 import os
 import signal
@@ -180,7 +180,7 @@ def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: Failover
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait(DEADLINE)
     count = tcp_progress.written(accepted)
-    # Whoever goes on writes what lies behind the count, and the peer sees one stream.
+    # The process that goes on writes what lies behind the count, and the peer sees one stream.
     piece = bytes(range(251)) * 4000
     whole = piece * (count // len(piece) + 2)
     accepted.setblocking(True)

@@ -49,7 +49,7 @@ def test_the_mark_says_what_was_expected() -> None:
 
 
 def test_neighbours_that_live_are_reported_alive(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody does wrong, the very scene that shows deaths shows none."""
+    """Without a fault, the very scene that shows deaths shows none."""
     monkeypatch.setattr(actor, "SHOWS", 0.2)
     with stage.stock() as place:
         neighbours, late = aftermath.stock(place, lambda _: None)

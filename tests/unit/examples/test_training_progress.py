@@ -1,4 +1,4 @@
-"""Which copy of the training's state is whole, whoever dies and whoever still writes."""
+"""Which copy of the training's state is whole, whichever process dies and whichever still writes."""
 
 import pytest
 from hypothesis import given

@@ -29,7 +29,7 @@ from tests.harness.leftovers import end_all
 pytestmark = pytest.mark.slow(seconds=60, reason="starts guards on the simulated stack")
 
 LONG = 20.0
-"""Seconds in which innocents that die have died even on a slow machine; nobody waits for so long."""
+"""Seconds in which innocents that die have died even on a slow machine; no test waits for so long."""
 
 
 class SparingBench(Bench):

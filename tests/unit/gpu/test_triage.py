@@ -156,7 +156,7 @@ def test_a_small_matrix_on_the_simulated_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MPSGUARD_COMMIT", "0123456789abcdef")
-    # Nobody waits for so long; on a slow machine the innocents take their time to die.
+    # No test waits for so long; on a slow machine the innocents take their time to die.
     monkeypatch.setattr(injection, "_DEATHS", 20.0)
     part = ["--simulated", "--repetitions", "1", "--out", str(tmp_path)]
     main([*part, "--faults", "misaligned,kill,endless,server", "--arms", "stock"])

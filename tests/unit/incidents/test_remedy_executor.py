@@ -32,7 +32,7 @@ REMEDIES = Remedies(**{fault.value: (step,) for fault, step in STEPS.items()}, l
 
 
 class Scripted:
-    """A remedy that ends when the test says so; it knows whom it was sent against."""
+    """A remedy that ends when the test says so; it records the processes it was sent against."""
 
     name: Final[RemedyName] = "terminate"
 

@@ -1,4 +1,4 @@
-"""Under whose policy an incident is."""
+"""The policy that applies to an incident."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Whose command is next: the guard's own before all, then one of each user."""
+"""Which command is next: the guard's own before all, then one of each user."""
 
 import asyncio
 

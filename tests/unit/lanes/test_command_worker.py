@@ -1,4 +1,4 @@
-"""Commands to a lane: whenever the worker is closed, everybody who asked is answered."""
+"""Commands to a lane: whenever the worker is closed, each caller that asked is answered."""
 
 import asyncio
 from pathlib import Path
@@ -12,7 +12,7 @@ from mpsguard.lanes.command import Command, CommandFailedError, CommandWorker
 def test_whoever_has_asked_is_answered_in_whatever_turn_of_the_loop_the_worker_is_closed(
     turns: int, tmp_path: Path
 ) -> None:
-    """Nobody listens there, so that the whole exchange takes fewer turns than are tried here."""
+    """No daemon listens there, so that the whole exchange takes fewer turns than are tried here."""
 
     async def story() -> None:
         worker = CommandWorker(tmp_path, lambda _: None)

@@ -1,4 +1,4 @@
-"""Answers no older than the question, shared by all who ask at the same time."""
+"""Answers no older than the question, shared by all callers that ask at the same time."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A gate between processes: who is in keeps it open, who is out does not get in once it is shut."""
+"""A fence between processes: one inside keeps it open, one outside does not get in once it is shut."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""Who is below a process, as /proc tells of real ones."""
+"""The descendants of a process, as /proc tells of real ones."""
 
 import os
 import signal

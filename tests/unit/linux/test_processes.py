@@ -1,4 +1,4 @@
-"""Processes and locks: identities that survive pid reuse, and the kernel's word on who holds what."""
+"""Processes and locks: identities that survive pid reuse, and the kernel's word on which process holds what."""
 
 import os
 import signal
@@ -183,7 +183,7 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["\x0b", "\x1c", "\r", "\u2028"])
 def test_the_name_of_a_cgroup_is_no_line(odd: str) -> None:
-    """Whoever a part of the tree was given to makes names in it; the kernel refuses none but those with a newline."""
+    """A user that owns a part of the tree makes names in it; the kernel refuses none but those with a newline."""
     text = f"4:memory:/m\n0::/user{odd}0::/docker/{HEX}\n".encode()
     assert procfs.cgroup_paths(text) == {"memory": "/m", "": f"/user{odd}0::/docker/{HEX}"}
     assert procfs.cgroup_of(text) == f"/user?0::/docker/{HEX}"

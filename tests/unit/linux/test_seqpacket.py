@@ -1,4 +1,4 @@
-"""SEQPACKET messages: who sent them, what came along, and that no descriptor is lost on the way."""
+"""SEQPACKET messages: their sender, what came along, and that no descriptor is lost on the way."""
 
 import asyncio
 import os
@@ -119,7 +119,7 @@ def test_a_stream_waits_for_room_and_ends_in_order(tmp_path: Path) -> None:
             listener.bind(str(tmp_path / "s"))
             listener.listen(0)
             first = await PacketStream.connect(str(tmp_path / "s"))
-            # The backlog of 0 holds one: the second has to wait until somebody accepts.
+            # The backlog of 0 holds one: the second has to wait until one is accepted.
             second_try = asyncio.create_task(PacketStream.connect(str(tmp_path / "s")))
             accepted = PacketStream(await accept(listener))
             second = await second_try

@@ -1,4 +1,4 @@
-"""Lifelines: for how long, who lets go, and that nothing is left. Address spaces are memory files here."""
+"""Lifelines: for how long, which one is let go, and that nothing is left. Address spaces are memory files here."""
 
 import asyncio
 import os
@@ -185,7 +185,7 @@ def test_a_user_that_has_its_share_loses_its_own_oldest_and_no_other_user_does()
         for pid in range(2, MOST_OF_A_USER + 3):
             take(pid, 1001)
         assert [held.pid for held in lifelines.held()] == [1, *range(3, MOST_OF_A_USER + 3)]
-        # Many users fill it together: whoever has most gives way, and the one with one does not.
+        # Many users fill it together: the one with the most gives way, and the one with one does not.
         for pid in range(1000, 1000 + MOST):
             take(pid, 2000 + pid % 40)
         assert len(lifelines.held()) == MOST

@@ -1,4 +1,4 @@
-"""Which lane will not live, and who goes on: every sign, and what holds whatever the sessions are."""
+"""Which lane is lost, and which session goes on: every sign, and what holds whatever the sessions are."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""server.log and control.log: what real faults look like in them, and what nobody may read into them."""
+"""server.log and control.log: what real faults look like in them, and what must not be read into them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_trap_accuses_nobody() -> None:
             [ServerSays("culprit", 479, 459)],
         ),
         ("Control   73] Server 95 exited with status 1", [ServerSays("server_exited", 95)]),
-        # The server's own words do not end it, and the control daemon's accuse nobody: it repeats what it is sent.
+        # The server's own words do not end it, and the control daemon's accuse no client: it repeats what it is sent.
         ("Server   479] Server 95 exited with status 1", []),
         ("Control   73] Client {PID: 459, Context: 1} encountered a fatal GPU error.", []),
         ("Control   73] Cmd:Server 95 exited with status 1", []),

@@ -123,7 +123,7 @@ def test_an_xid_is_told_with_its_gpu_and_accuses_nobody() -> None:
         async with listening(vendor) as (sensor, heard):
             assert await heard.state() == SensorState(True, "watching 0000:18:00, 0000:19:00")
             assert sensor.name == "nvml"
-            # The poison event is known to the library but not to the GPU; the clock event nobody wants.
+            # The poison event is known to the library but not to the GPU; the clock event is not wanted.
             assert vendor.registered == [XID | DOUBLE_BIT | RECOVERY_ACTION] * 2
             before = asyncio.get_running_loop().time()
             vendor.called.clear()

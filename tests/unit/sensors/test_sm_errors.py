@@ -267,7 +267,7 @@ def test_a_file_that_another_process_made_or_wrote_to_is_nobody_s_word(public_pa
 
 @needs_fanotify
 def test_a_file_that_no_parser_expects_does_not_end_the_watch(public_path: Path) -> None:
-    """Section headers where no file reaches: whoever may write there must not keep others' dumps from being read."""
+    """Section headers beyond the file: a user that may write there must not keep others' dumps from being read."""
     heard: Heard = []
     path = public_path / "cores"
     spoilt = bytearray(core_dump(extended=True))

@@ -271,7 +271,7 @@ def test_without_the_device_the_sensor_is_absent_and_says_so(tmp_path: Path) -> 
 
 
 def test_a_file_that_only_has_the_name_is_not_touched(tmp_path: Path) -> None:
-    """A file of the client's own file system may block whoever closes a copy of it."""
+    """A file of the client's own file system may block a process that closes a copy of it."""
 
     async def body(bench: Bench) -> None:
         (tmp_path / "full").touch()

@@ -1,4 +1,4 @@
-"""Who may have how many address spaces watched."""
+"""How many address spaces each user may have watched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The uvm sensor with a driver that keeps its callers waiting: the event loop never is one of them.
 
-No clock says so: only the loop opens the gate at which the driver waits. Were the loop itself to wait there, nobody
-would.
+No clock says so: only the loop opens the gate at which the driver waits. If the loop itself waited there, the gate
+would stay shut.
 """
 
 from __future__ import annotations

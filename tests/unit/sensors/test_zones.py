@@ -123,7 +123,7 @@ def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look
                 sensor.unwatch(handle.key)
         assert sensor.state().detail == "0 accesses in zones"
         sensor.close()
-        # What is no table is closed by somebody who can be held up.
+        # A file that is no table is closed by a thread that may be held up.
         await until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""Who starts, replaces and ends the servers, and what their clients see of it."""
+"""What starts, replaces and ends the servers, and what their clients see of it."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Supervised(RuleBasedStateMachine):
     @rule()
     def stop(self) -> None:
         self.happen(Stop(143))
-        self.ended_by_us |= self.roles.keys()  # it was the user who told them
+        self.ended_by_us |= self.roles.keys()  # at the user's order
 
     @precondition(lambda self: self.finished is not None)
     @rule()

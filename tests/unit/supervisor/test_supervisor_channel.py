@@ -171,7 +171,7 @@ def test_what_is_no_socket_is_refused_and_nothing_of_it_is_left(supervised: Supe
 
 
 def test_who_has_ended_before_the_answer_gets_none() -> None:
-    """His children may have the other end still: the answer may be due, and nobody be there to hear it."""
+    """Its children may have the other end still: the answer may be due, and no reader be left."""
     ours = ProgramChannel(KeptSockets(8), lambda _desk, _message: None)
     with ours.theirs.dup():
         ours.close()

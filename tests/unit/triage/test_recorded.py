@@ -65,7 +65,7 @@ def test_ends_with_work_in_flight_are_told_from_one_without() -> None:
 
 
 def test_what_kernel_and_server_say_themselves_is_mostly_wrong() -> None:
-    """Why neither is believed: who each names, against the UVM queue's proof, within 0.3 s of it."""
+    """Why neither is believed: the client each names, against the UVM queue's proof, within 0.3 s of it."""
     proofs = [e for e in recorded() if isinstance(e.what, UvmFault) and e.process and e.process.pid in MMU]
     kernel = server = 0
     for proof in proofs:

@@ -95,7 +95,7 @@ def pids(suspects: Sequence[Suspect]) -> set[int]:
 def test_who_is_on_another_lane_is_neither_suspect_nor_victim() -> None:
     standbys = [came(D, lane="default-1"), came(E, lane="default-1")]
     teardown = [server("teardown", 20.015, client) for client in (A, B, C)]
-    # The driver's own line names no lane: whoever was there, until the server says whom it tears down.
+    # The driver's own line names no lane: all clients are candidates, until the server says which it tears down.
     before = only(triage([*CLIENTS, *standbys, xid(13, 20.010)]))
     assert (before.lane, pids(before.candidates)) == (None, {101, 102, 103, 104, 105})
     incident = only(triage([*CLIENTS, *standbys, *MISALIGNED, *teardown]))
@@ -339,7 +339,7 @@ def test_the_order_of_arrival_never_changes_the_verdict(data: st.DataObject) -> 
 
 @given(st.permutations(MMU), st.floats(-0.05, 0.05))
 def test_never_an_innocent_whatever_is_missing_or_late(arrival: list[Evidence], skew: float) -> None:
-    """Every prefix of what arrives, with the kernel log's clock off by up to 50 ms: the culprit or nobody."""
+    """Every prefix of what arrives, with the kernel log's clock off by up to 50 ms: the culprit or none."""
     late = [
         msgspec.structs.replace(each, happened_at=(each.happened_at or 0) + skew)
         if each.source is Source.KERNEL_LOG

@@ -1,4 +1,4 @@
-"""Whose kernel an SM stopped in: one who is proved, one whose code it is, or fewer candidates; never a guess."""
+"""The client an SM stopped for: one that is proved, the owner of the code, or fewer candidates; never a guess."""
 
 from collections.abc import Sequence
 

@@ -129,7 +129,7 @@ def test_a_writer_that_dies_after_any_store_leaves_the_state_before(states: list
     for at, piece in pieces[:-1]:
         memory[at : at + len(piece)] = piece
         assert newest(memory) == before
-        # Whoever comes next goes on from there.
+        # The next writer goes on from there.
         assert publisher(bytearray(memory)).publish(b"next") == len(states) + 1
     at, piece = pieces[-1]
     memory[at : at + len(piece)] = piece
