@@ -119,7 +119,7 @@ def test_the_only_client_is_not_ended_for_what_a_child_of_an_ended_client_did() 
         assert innocent.process.poll() is None
 
 
-def test_a_dump_under_a_victim_s_name_and_user_convicts_nobody() -> None:
+def test_a_dump_under_a_victim_s_name_and_user_proves_no_culprit() -> None:
     with guard(ENFORCED, cores=True) as probe:
         cores = probe.root / "cores"
         victim = run_as(probe, VICTIM, LIVES_ON)

@@ -209,7 +209,7 @@ def test_orphans_are_reaped(run: Starter) -> None:
     assert running.wait() == 128 + signal.SIGTERM
 
 
-def test_who_kills_it_with_sigkill_does_not_kill_the_program(run: Starter) -> None:
+def test_sigkill_of_run_does_not_kill_the_program(run: Starter) -> None:
     """A kernel of the program may be in flight, and its death would be its neighbours'."""
     running = run(*PYTHON, OBEDIENT)
     pid = running.expect("ready")["pid"]
@@ -252,7 +252,7 @@ def read_until(keyboard: int, text: str) -> str:
 READS = ("--", "sh", "-c", 'read line; echo "it read $line"; exit 9')
 
 
-def test_a_program_that_wants_the_terminal_is_told_about_and_can_be_ended() -> None:
+def test_a_program_that_wants_the_terminal_is_reported_and_can_be_ended() -> None:
     with terminal(*READS) as (pid, keyboard):
         read_until(keyboard, "--foreground")
         os.write(keyboard, b"\x03")

@@ -247,7 +247,9 @@ def test_a_superseded_process_writes_no_more_before_its_connections_are_given_aw
         wait_for("its end", lambda: not alive(active["pid"]))
 
 
-def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: Starter, tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_fence(
+    run: Starter, tmp_path: Path
+) -> None:
     fifo = tmp_path / "nobody-reads-it"
     os.mkfifo(fifo)
     running = run("accept", "gated", "stuck", str(fifo), options=("--listen", "127.0.0.1:0"))
@@ -265,7 +267,7 @@ def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: 
 
 
 @pytest.mark.parametrize("more", [(), ("gated",)], ids=["stopped", "gated"])
-def test_who_is_superseded_does_not_run_on_beside_its_successor(
+def test_a_superseded_process_does_not_run_on_beside_its_successor(
     run: Starter, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     fifo = tmp_path / "from-the-successor"
@@ -318,7 +320,7 @@ def test_a_superseded_process_that_does_not_end_is_ended(run: Starter) -> None:
     assert alive(standby["pid"])
 
 
-def test_a_death_that_the_guard_saw_first_is_told(run: Starter) -> None:
+def test_a_death_that_the_guard_saw_first_is_reported(run: Starter) -> None:
     """The standby is promoted before `mpsguard run` sees that the active process has died."""
     running = run(options=("--grace", "60"))
     active, standby = both(run, running)
@@ -329,7 +331,7 @@ def test_a_death_that_the_guard_saw_first_is_told(run: Starter) -> None:
     wait_for("a line for its death", lambda: any(line in each for each in running.said()))
 
 
-def test_who_kills_it_with_sigkill_kills_neither(run: Starter) -> None:
+def test_sigkill_of_run_kills_neither(run: Starter) -> None:
     """They go on serving, and the vault still promotes; only no process keeps connections, or starts a standby."""
     running = run()
     active, standby = both(run, running)

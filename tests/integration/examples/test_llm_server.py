@@ -216,7 +216,7 @@ def served(listener: socket.socket) -> Iterator[PureTokens]:
         server.close()
 
 
-def test_who_goes_away_or_asks_nonsense_harms_nobody(listener: socket.socket) -> None:
+def test_a_peer_that_goes_away_or_asks_nonsense_harms_no_other(listener: socket.socket) -> None:
     address = listener.getsockname()
     with served(listener) as work:
         assert b" 400 " in ask(address, b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")

@@ -67,7 +67,7 @@ def test_it_outlives_its_maker(vault: ThreadedVault) -> None:
         assert found.view(0, 4).read() == b"here"
 
 
-def test_it_is_writable_for_who_asked_for_that_alone(vault: ThreadedVault) -> None:
+def test_it_is_writable_only_where_that_was_asked_for(vault: ThreadedVault) -> None:
     with vault.session() as writer, create(writer, HostBackend(), "r", PAGE) as made:
         made.view().write(b"a" * PAGE)
         pid = os.fork()

@@ -84,7 +84,7 @@ def test_a_quit_that_did_not_reach_a_daemon_that_lives_is_taken_back() -> None:
     asyncio.run(asyncio.wait_for(story(), 3 * DEADLINE))
 
 
-def test_nobody_is_admitted_before_the_settings_of_a_daemon_that_was_started_again_are_back() -> None:
+def test_no_client_is_admitted_before_the_settings_of_a_restarted_daemon_are_back() -> None:
     async def story() -> None:
         async with running_lane(LaneSettings(active_thread_percentage=50, client_priority=1)) as (lane, _, started):
             first = await started.get()

@@ -64,7 +64,7 @@ def unhurt(program: Program) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_work_in_flight_ends_before_the_signal_and_nobody_else_is_hurt(
+def test_work_in_flight_ends_before_the_signal_and_no_other_client_is_hurt(
     guarded: Guarded, run: Starter, innocent: Program, number: signal.Signals
 ) -> None:
     running = run(*SIMULATED_CLIENT, *LONG)
@@ -113,7 +113,7 @@ def test_the_second_signal_kills_all_in_the_same_order(guarded: Guarded, run: St
     assert unhurt(innocent)
 
 
-def test_a_program_that_is_no_client_gets_its_signal_and_the_user_is_told_once(guarded: Guarded, run: Starter) -> None:
+def test_a_program_that_is_no_client_gets_its_signal_and_one_notice_is_printed(guarded: Guarded, run: Starter) -> None:
     running = run("sh", "-c", TELLS_OF.format(number="HUP", then="true"))
     running.expect("up")
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_a_guard_that_hangs_is_not_waited_for_beyond_the_deadline(guarded: Guard
     guarded.guard.send_signal(signal.SIGCONT)
 
 
-def test_who_is_in_a_hurry_does_not_wait_for_the_guard(guarded: Guarded, run: Starter) -> None:
+def test_an_impatient_user_does_not_wait_for_the_guard(guarded: Guarded, run: Starter) -> None:
     running = run(*SIMULATED_CLIENT, options=("--deadline", "300"))
     running.expect("started")
     guarded.guard.send_signal(signal.SIGSTOP)

@@ -95,7 +95,7 @@ def test_a_planned_move_supersedes_the_old_process(pair: FailoverPair, running: 
     assert running.process.poll() is None
 
 
-def test_the_work_of_both_ends_before_a_signal_reaches_them_and_nobody_else_is_hurt(
+def test_the_work_of_both_ends_before_a_signal_reaches_them_and_no_other_client_is_hurt(
     pair: FailoverPair, running: Running
 ) -> None:
     innocent: Program = pair.client()
@@ -111,7 +111,7 @@ def test_the_work_of_both_ends_before_a_signal_reaches_them_and_nobody_else_is_h
     assert innocent.silent()
 
 
-def test_a_death_right_after_a_promotion_is_told_and_counted_by_the_guard(pair: FailoverPair) -> None:
+def test_a_death_right_after_a_promotion_is_reported_and_counted_by_the_guard(pair: FailoverPair) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_MPS_PIPE_DIRECTORY"}
     command = [sys.executable, "-c", DIES_WHEN_PROMOTED]
     running = Running(pair.root, ("--config", str(pair.config), "--standby", "1"), command, environment)

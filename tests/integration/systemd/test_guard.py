@@ -25,7 +25,7 @@ def test_clients_of_other_users_are_served(guard: InstalledGuard) -> None:
     client.end()
 
 
-def test_sigkill_costs_nobody_anything(guard: InstalledGuard, clients: list[Client]) -> None:
+def test_sigkill_costs_no_client_anything(guard: InstalledGuard, clients: list[Client]) -> None:
     before = State(guard, clients)
     guard.kill("SIGKILL")
     guard.wait_for_another(before.guard)

@@ -94,7 +94,7 @@ def test_a_late_answer_is_not_taken_for_that_to_the_next_question(directory: Pat
     story(body)
 
 
-def test_who_asks_a_holder_that_hangs_for_what_it_has_is_told_so(directory: Path) -> None:
+def test_a_request_to_a_holder_that_hangs_fails(directory: Path) -> None:
     async def body() -> None:
         first = await HolderClient.open(directory)
         await first.keep("mgv-r1", parcel())

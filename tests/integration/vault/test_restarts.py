@@ -182,7 +182,7 @@ def test_without_a_vault_there_is_one_clear_error(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_a_parcel_can_be_looked_into_by_many_and_outlives_its_maker() -> None:
+def test_a_bundle_can_be_read_by_many_and_outlives_its_maker() -> None:
     chunks = [memory(n) for n in range(600)]
     parcel = fd_bundle.pack(b"label", [chunk.fd for chunk in chunks])
     close_chunks(chunks)

@@ -70,7 +70,7 @@ def kept(vault: ThreadedVault, keeper: Moody) -> str:
     return name
 
 
-def test_a_takeover_asks_the_keeper_for_nothing(keeper: Moody) -> None:
+def test_a_takeover_asks_the_storage_for_nothing(keeper: Moody) -> None:
     with ThreadedVault(keeper=keeper) as vault, vault.session() as writer, with_standby(vault, writer) as (heir, wait):
         kept(vault, keeper)
         keeper.busy = True
@@ -82,7 +82,7 @@ def test_a_takeover_asks_the_keeper_for_nothing(keeper: Moody) -> None:
         keeper.busy = False
 
 
-def test_each_takeover_has_one_if_somebody_is_ready(keeper: Moody) -> None:
+def test_each_takeover_has_one_if_a_standby_is_ready(keeper: Moody) -> None:
     with ThreadedVault(keeper=keeper) as vault, vault.session() as writer, with_standby(vault, writer) as (heir, wait):
         kept(vault, keeper)
         with vault.standby() as next_one:
@@ -104,7 +104,7 @@ def test_without_a_standby_there_is_none(keeper: Moody) -> None:
         assert vault.call(lambda: spare(vault)) not in keeper.asked
 
 
-def test_a_keeper_that_is_full_costs_nothing_but_the_head_start(keeper: Moody) -> None:
+def test_a_full_storage_costs_nothing_but_the_head_start(keeper: Moody) -> None:
     with ThreadedVault(keeper=keeper) as vault, vault.session() as writer:
         keeper.full = True
         with with_standby(vault, writer) as (heir, wait):

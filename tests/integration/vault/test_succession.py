@@ -125,7 +125,7 @@ def test_a_standby_that_is_ready_too_late_goes_on_at_once(vault: ThreadedVault) 
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_who_waits_for_its_promotion_while_no_guard_runs_waits_no_longer_than_it_said(silent: bool) -> None:
+def test_a_standby_without_a_guard_waits_for_its_promotion_no_longer_than_it_said(silent: bool) -> None:
     """The session's own deadline is much longer; ``silent``: a process listens there, and answers nothing."""
     with ThreadedVault() as vault:
         with vault.session() as writer, vault.standby(deadline=2 * DEADLINE) as standby:
@@ -144,7 +144,7 @@ def test_who_waits_for_its_promotion_while_no_guard_runs_waits_no_longer_than_it
         vault.keeper.empty()
 
 
-def test_nobody_follows_a_writer_that_left_in_order(vault: ThreadedVault) -> None:
+def test_no_standby_follows_a_writer_that_left_in_order(vault: ThreadedVault) -> None:
     with vault.session() as writer, vault.standby() as standby:
         writer.close()
         assert not standby.ready(0)
@@ -229,7 +229,7 @@ def test_a_closed_session_says_that_it_is_closed(vault: ThreadedVault) -> None:
             use()
 
 
-def test_ends_shortly_after_a_promotion_are_told_and_others_are_not() -> None:
+def test_ends_shortly_after_a_promotion_are_reported_and_others_are_not() -> None:
     told: list[EarlyDeath] = []
     clock = [0.0]
     with ThreadedVault(now=lambda: clock[0], on_early_death=told.append) as vault:

@@ -19,7 +19,7 @@ def test_without_a_death_all_are_run() -> None:
     assert turn(PoisonRequestTracker(), [3, 1, 2, 1]) == Attempt((3, 1, 2), ())
 
 
-def test_whoever_was_in_the_step_is_alone_until_it_gets_further() -> None:
+def test_each_request_of_the_step_is_alone_until_it_gets_further() -> None:
     book = PoisonRequestTracker().died({1: 10, 2: 20})
     assert turn(book, [3, 1, 2]) == Attempt((1,), ())
     assert book.progressed(1, 10) == book
@@ -44,13 +44,13 @@ def test_deaths_further_on_do_not_add_up() -> None:
         assert turn(book, [1]) == Attempt((1,), ())
 
 
-def test_a_death_of_an_idle_process_is_held_against_nobody() -> None:
+def test_a_death_of_an_idle_process_counts_against_no_request() -> None:
     book = PoisonRequestTracker().died({1: 3})
     assert book.died({}) == book
 
 
 @given(st.lists(REQUESTS, max_size=6), st.integers(1, 4), st.lists(st.integers(0, 9), max_size=8))
-def test_a_turn_is_of_those_who_wait_and_never_of_two_suspects(
+def test_a_turn_is_of_waiting_requests_and_never_of_two_suspects(
     deaths: list[dict[int, int]], most: int, waiting: list[int]
 ) -> None:
     book = PoisonRequestTracker(most_deaths=most)

@@ -58,7 +58,7 @@ def test_neighbours_that_live_are_reported_alive(stage: Stage, monkeypatch: pyte
     assert [(fact.harm, fact.as_expected) for fact in (neighbours, late)] == [(False, False), (False, False)]
 
 
-def test_isolation_would_be_noticed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_isolation_would_be_detected(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the guard too: what was not isolated is what died, not what the tour says of itself."""
     monkeypatch.setattr(actor, "SHOWS", 0.2)
     monkeypatch.setattr("examples.demo.stage._PARKS", 0.2)

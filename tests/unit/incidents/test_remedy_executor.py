@@ -269,7 +269,7 @@ def test_two_incidents_with_one_culprit_end_it_once() -> None:
     assert {case.incident_id: type(outcome) for case, outcome in bench.books.outcomes} == {"a": Failed, "b": NotNeeded}
 
 
-def test_a_lane_of_nobody_s_has_no_policy() -> None:
+def test_a_lane_without_a_domain_has_no_policy() -> None:
     bench = Bench()
     bench.executor.consider("a", incident(lane="elsewhere"))
     assert bench.books.decisions == []

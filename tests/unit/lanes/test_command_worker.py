@@ -9,9 +9,7 @@ from mpsguard.lanes.command import Command, CommandFailedError, CommandWorker
 
 
 @pytest.mark.parametrize("turns", range(24))
-def test_whoever_has_asked_is_answered_in_whatever_turn_of_the_loop_the_worker_is_closed(
-    turns: int, tmp_path: Path
-) -> None:
+def test_each_caller_is_answered_in_whatever_turn_of_the_loop_the_worker_is_closed(turns: int, tmp_path: Path) -> None:
     """No daemon listens there, so that the whole exchange takes fewer turns than are tried here."""
 
     async def story() -> None:

@@ -44,7 +44,7 @@ def child(work: Callable[[], None]) -> int:
     return pid
 
 
-def test_it_is_shut_when_nobody_is_inside(gate: IoFence, passage: FencePass) -> None:
+def test_it_is_shut_when_no_process_is_inside(gate: IoFence, passage: FencePass) -> None:
     with passage:
         assert not gate.shut()
         with passage:
@@ -62,7 +62,7 @@ def test_a_failed_attempt_to_shut_it_changes_nothing(gate: IoFence, passage: Fen
         pass
 
 
-def test_it_stays_shut_when_who_shut_it_is_gone(gate: IoFence, passage: FencePass) -> None:
+def test_it_stays_shut_when_its_owner_is_gone(gate: IoFence, passage: FencePass) -> None:
     assert gate.shut()
     assert gate.shut()
     gate.close()
@@ -71,7 +71,7 @@ def test_it_stays_shut_when_who_shut_it_is_gone(gate: IoFence, passage: FencePas
             raise AssertionError("it got in")
 
 
-def test_it_stays_open_when_who_could_shut_it_is_gone(gate: IoFence, passage: FencePass) -> None:
+def test_it_stays_open_when_its_owner_is_gone(gate: IoFence, passage: FencePass) -> None:
     gate.close()
     with passage:
         pass
@@ -99,7 +99,7 @@ def test_threads_are_inside_together(gate: IoFence, passage: FencePass) -> None:
     assert gate.shut()
 
 
-def test_who_dies_inside_does_not_keep_it_open(gate: IoFence) -> None:
+def test_a_process_that_dies_inside_does_not_keep_it_open(gate: IoFence) -> None:
     told, tell = os.pipe()
 
     def work() -> None:

@@ -27,7 +27,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_the_kernel_says_who_sent_a_packet(pair: FailoverPair) -> None:
+def test_the_kernel_names_the_sender_of_a_packet(pair: FailoverPair) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
     packet = seqpacket.receive(ours, 64)
@@ -73,7 +73,7 @@ def test_an_empty_packet_is_not_the_end(pair: FailoverPair) -> None:
     assert seqpacket.receive(ours, 64).end
 
 
-def test_the_last_words_of_who_left_ours_unread_are_heard_and_then_the_end(pair: FailoverPair) -> None:
+def test_the_last_words_of_a_peer_that_left_ours_unread_are_heard_and_then_the_end(pair: FailoverPair) -> None:
     ours, theirs = pair
     ours.send(b"never read")
     theirs.send(b"last words")
@@ -82,7 +82,7 @@ def test_the_last_words_of_who_left_ours_unread_are_heard_and_then_the_end(pair:
     assert seqpacket.receive(ours, 64).end
 
 
-def test_who_left_ours_unread_without_a_word_has_ended(pair: FailoverPair) -> None:
+def test_a_peer_that_left_ours_unread_without_a_word_has_ended(pair: FailoverPair) -> None:
     ours, theirs = pair
     ours.send(b"never read")
     theirs.close()

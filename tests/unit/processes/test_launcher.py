@@ -92,7 +92,7 @@ def test_a_guard_cannot_have_anything_else_started(tmp_path: Path) -> None:
     assert (tmp_path / "started").exists()
 
 
-def test_its_end_is_told_and_so_is_a_start_without_it(tmp_path: Path) -> None:
+def test_its_end_is_reported_and_so_is_a_start_without_it(tmp_path: Path) -> None:
     what = launch(tmp_path, "exit 0")
 
     async def story(launcher: Launcher) -> None:

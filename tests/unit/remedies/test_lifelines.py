@@ -75,7 +75,7 @@ def descriptors() -> int:
         (ProcessEnded(None, None, False, None), 7.0),
     ],
 )
-def test_who_ended_in_order_is_held_for_the_exits_time_and_all_others_for_the_crashes(
+def test_a_client_that_ended_in_order_is_held_for_the_exits_time_and_all_others_for_the_crashes(
     ended: ProcessEnded, seconds: float
 ) -> None:
     assert hold_for(ended, crash_hold=7.0, exit_hold=1.0) == Hold(seconds)
@@ -122,7 +122,7 @@ def test_it_is_let_go_when_its_time_is_over_and_when_the_gpus_are_idle_and_by_wi
     assert descriptors() == before
 
 
-def test_one_that_is_kept_beyond_its_time_is_told_once_and_held_until_the_gpus_are_idle_or_the_guard_ends() -> None:
+def test_one_that_is_kept_beyond_its_time_is_reported_once_and_held_until_the_gpus_are_idle() -> None:
     async def story() -> None:
         spaces, gpus, told = MemorySpaces(), Gpus(), Told()
         lifelines = Lifelines(spaces, gpus, told)
@@ -198,7 +198,7 @@ def test_a_user_that_has_its_share_loses_its_own_oldest_and_no_other_user_does()
     asyncio.run(story())
 
 
-def test_what_the_store_has_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_store_has_no_room_for_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))

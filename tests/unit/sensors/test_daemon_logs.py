@@ -55,7 +55,7 @@ def read(text: str, reader: LogReader | None = None) -> list[ServerSays]:
     return [says for line in lines for says in reader.read(line)]
 
 
-def test_a_trap_accuses_nobody() -> None:
+def test_a_trap_accuses_no_client() -> None:
     assert read(TRAP) == [
         ServerSays("fault_begins", 479),
         ServerSays("teardown", 479, 697),
@@ -112,7 +112,7 @@ def test_two_servers_in_one_log_are_kept_apart() -> None:
     assert read(text) == [ServerSays("sticky", 1, 11), ServerSays("sticky", 1, 12)]
 
 
-def test_a_second_fault_of_the_same_server_is_told_anew() -> None:
+def test_a_second_fault_of_the_same_server_is_reported_anew() -> None:
     assert Counter(says.what for says in read(TRAP + TRAP)) == {
         "fault_begins": 2,
         "teardown": 4,

@@ -71,7 +71,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_who_has_the_place_reserved_holds_it_and_a_range_like_code_is_told_from_a_long_one() -> None:
+def test_a_client_with_the_place_reserved_holds_it_and_a_range_like_code_is_told_from_a_long_one() -> None:
     maps = {A: CODE, B: ACROSS, C: ELSEWHERE}
     (error, own) = observations(CORE, maps, (), 5.0, A)
     assert isinstance(error.what, SmError)
@@ -109,7 +109,7 @@ def test_real_processes_are_looked_at_when_the_fault_is_seen_and_not_only_when_t
     assert len(seen) == 1
 
 
-def test_without_a_line_in_the_log_the_dump_itself_makes_it_look_and_who_is_gone_is_named() -> None:
+def test_without_a_line_in_the_log_the_dump_itself_makes_it_look_and_a_client_that_is_gone_is_named() -> None:
     seen: list[Evidence] = []
 
     async def story() -> None:
@@ -237,7 +237,7 @@ def test_a_dump_is_that_of_the_process_that_wrote_it_whatever_its_name(public_pa
 
 
 @needs_fanotify
-def test_a_file_that_another_process_made_or_wrote_to_is_nobody_s_word(public_path: Path) -> None:
+def test_a_file_that_another_process_made_or_wrote_to_is_no_evidence(public_path: Path) -> None:
     heard: Heard = []
     path = public_path / "cores"
 
@@ -292,7 +292,7 @@ def test_a_file_that_no_parser_expects_does_not_end_the_watch(public_path: Path)
 
 
 @needs_fanotify
-def test_a_file_that_was_there_long_before_is_nobody_s_word(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_there_long_before_is_no_evidence(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_directory, "_NEW", 0.0)
     heard: Heard = []
 
@@ -370,7 +370,7 @@ def test_thousands_of_files_and_sparse_ones_cost_a_user_its_share_alone(public_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a directory of another user")
-def test_a_directory_of_somebody_else_or_behind_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_or_behind_a_link_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, 12345, 12345)

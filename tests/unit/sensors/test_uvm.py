@@ -177,7 +177,7 @@ def test_lost_fatal_faults_are_evidence_and_daily_ones_are_only_counted() -> Non
     scenario(body)
 
 
-def test_a_flood_of_daily_faults_wakes_nobody_and_hides_no_fatal_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_daily_faults_causes_no_wakeups_and_hides_no_fatal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvm_space, "PAUSE", 0.2)
 
     async def body(bench: Bench) -> None:
@@ -299,7 +299,7 @@ def test_a_kernel_that_cannot_compare_files_makes_it_absent(monkeypatch: pytest.
     scenario(body)
 
 
-def test_a_long_teardown_in_the_kernel_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_teardown_in_the_kernel_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     teardown = threading.Event()
     close = uvm_space.WatchedSpace.close
 

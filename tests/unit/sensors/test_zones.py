@@ -56,7 +56,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_an_access_in_a_zone_is_told_with_its_place_once_and_one_in_ordinary_memory_is_not() -> None:
+def test_an_access_in_a_zone_is_reported_with_its_place_once_and_one_in_ordinary_memory_is_not() -> None:
     seen: list[Evidence] = []
 
     async def story() -> None:

@@ -277,7 +277,7 @@ def test_a_standby_that_dies_again_and_again_does_not_end_what_works() -> None:
     assert delays[-1] == decision.LONGEST_DELAY
 
 
-def test_who_is_not_promoted_in_time_is_ended_and_replaced() -> None:
+def test_a_standby_that_is_not_promoted_in_time_is_ended_and_replaced() -> None:
     """As after a session that was left in order by a process that then failed."""
     assert after(*BOTH, Ended(0, 1), NotPromoted(1))[1] == [End(1), Start(Role.ACTIVE, 0.0)]
     assert after(*BOTH, Ended(0, 1), Promoted(1), NotPromoted(1))[1] == []

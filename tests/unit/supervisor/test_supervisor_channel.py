@@ -170,7 +170,7 @@ def test_what_is_no_socket_is_refused_and_nothing_of_it_is_left(supervised: Supe
     os.close(writing)
 
 
-def test_who_has_ended_before_the_answer_gets_none() -> None:
+def test_a_program_that_has_ended_before_the_answer_gets_none() -> None:
     """Its children may have the other end still: the answer may be due, and no reader be left."""
     ours = ProgramChannel(KeptSockets(8), lambda _desk, _message: None)
     with ours.theirs.dup():
@@ -179,7 +179,7 @@ def test_who_has_ended_before_the_answer_gets_none() -> None:
         ours.refuse(2, "another process is the active one")
 
 
-def test_who_is_not_the_active_process_keeps_and_drops_nothing(supervised: Supervised, listener: socket.socket) -> None:
+def test_a_process_that_is_not_active_keeps_and_drops_nothing(supervised: Supervised, listener: socket.socket) -> None:
     opening, accepted = connected(listener)
     with opening, accepted:
         supervised.connections.keep(accepted, 1)
@@ -229,7 +229,7 @@ def test_the_end_of_the_supervisor_is_no_error(supervised: Supervised, listener:
         assert supervised.connections.take() == {}
 
 
-def test_who_is_superseded_uses_its_connections_no_more(supervised: Supervised) -> None:
+def test_a_superseded_program_uses_its_connections_no_more(supervised: Supervised) -> None:
     connections = [KeptConnections(supervised.program, io_fence=True) for _ in range(2)]
     with connections[0].in_use(), connections[1].in_use():
         assert not supervised.gate.shut()
@@ -240,7 +240,7 @@ def test_who_is_superseded_uses_its_connections_no_more(supervised: Supervised) 
     assert sum(isinstance(each, wire.Fence) for each in supervised.heard) == 1
 
 
-def test_who_is_not_gated_has_nothing_to_be_shut_out_of(supervised: Supervised) -> None:
+def test_a_program_without_a_fence_has_nothing_to_be_shut_out_of(supervised: Supervised) -> None:
     with supervised.connections.in_use():
         assert supervised.gate.shut()
     assert not supervised.heard
@@ -269,7 +269,7 @@ def test_a_process_that_speaks_another_language_is_not_listened_to(supervised: S
     assert supervised.heard == []
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(supervised: Supervised) -> None:
+def test_unrequested_descriptors_are_closed(supervised: Supervised) -> None:
     ours, theirs = socket.socketpair()
     with ours:
         for message in (wire.Ready(), wire.Drop(1), wire.Take(0)):
@@ -308,12 +308,12 @@ def in_a_child(look: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("value", ["", "x", "99999", "-1", "0", "9" * 30, "9" * 5000])
-def test_a_variable_that_names_no_desk_is_no_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_a_variable_that_names_no_supervisor_channel_is_no_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(wire.VARIABLE, value)
     assert desk.SupervisorChannel.from_environment() is None
 
 
-def test_a_connection_to_a_vault_is_no_desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_connection_to_a_vault_is_no_supervisor_channel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It may have the number by chance, in a program that inherited the variable, and not the descriptor."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(tmp_path / "vault.sock"))
@@ -346,7 +346,7 @@ def test_a_process_that_dies_with_an_answer_unread_is_heard_to_its_last_word() -
 
 
 @pytest.mark.parametrize("spoilt", [b"take", b"id"])
-def test_a_word_that_is_no_text_ends_the_desk_and_not_the_supervisor(spoilt: bytes) -> None:
+def test_a_word_that_is_no_text_ends_the_channel_and_not_the_supervisor(spoilt: bytes) -> None:
     supervisor = ProgramChannel(KeptSockets(), lambda _, __: None)
     try:
         seqpacket.send(supervisor.theirs, wire.encode(wire.Take(1)).replace(spoilt, b"\xff" * len(spoilt)))

@@ -32,7 +32,7 @@ def recorded() -> tuple[Evidence, ...]:
     return msgspec.convert(json.loads(RECORD.read_bytes())["evidence"], tuple[Evidence, ...])
 
 
-def test_every_memory_fault_is_proved_and_nobody_else_accused() -> None:
+def test_every_memory_fault_is_proved_and_no_other_client_accused() -> None:
     incidents = triage(recorded())
     named = [incident.culprit.pid for incident in incidents if incident.fault_class == "mmu" and incident.culprit]
     assert [pid for pid in named if pid in MMU] == list(MMU)
@@ -50,7 +50,7 @@ def test_work_that_a_killed_client_left_behind_is_not_its_successors() -> None:
     assert {suspect.pid for suspect in second.victims} == {2112, 2114, 2116, 2118}
 
 
-def test_sm_faults_are_all_seen_and_accuse_nobody() -> None:
+def test_sm_faults_are_all_seen_and_accuse_no_client() -> None:
     sm = [incident for incident in triage(recorded()) if incident.fault_class == "sm"]
     assert len(sm) == SM_FAULTS
     assert all(incident.culprit is None and len(incident.candidates) == 4 for incident in sm)

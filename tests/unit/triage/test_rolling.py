@@ -78,7 +78,7 @@ def test_a_verdict_stays_when_what_it_stands_on_is_forgotten() -> None:
     assert rolling.judge(46.0)[0] == []
 
 
-def test_a_storm_of_one_user_is_not_judged_beyond_its_share_and_hides_nobody_else_s_fault() -> None:
+def test_a_storm_of_one_user_is_not_judged_beyond_its_share_and_hides_no_other_users_fault() -> None:
     rolling = RollingTriage()
     rolling.add(of_user(came(A, 1.0), 1000))
     for number in range(2000):

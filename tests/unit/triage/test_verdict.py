@@ -92,7 +92,7 @@ def pids(suspects: Sequence[Suspect]) -> set[int]:
     return {suspect.pid for suspect in suspects}
 
 
-def test_who_is_on_another_lane_is_neither_suspect_nor_victim() -> None:
+def test_a_client_on_another_lane_is_neither_suspect_nor_victim() -> None:
     standbys = [came(D, lane="default-1"), came(E, lane="default-1")]
     teardown = [server("teardown", 20.015, client) for client in (A, B, C)]
     # The driver's own line names no lane: all clients are candidates, until the server says which it tears down.
@@ -142,14 +142,14 @@ def test_a_memory_fault_is_proved_by_the_uvm_queue_and_by_it_alone_in_time() -> 
     assert pids(whole.victims) == {B.pid, C.pid}
 
 
-def test_the_kernels_own_pid_accuses_nobody() -> None:
+def test_the_kernels_own_pid_accuses_no_client() -> None:
     incident = only(triage([*CLIENTS, xid(31, 10.130, B.pid), server("fault_begins", 10.131)]))
     assert incident.culprit is None
     assert incident.confidence is Confidence.UNKNOWN
     assert pids(incident.candidates) == {A.pid, B.pid, C.pid}
 
 
-def test_the_servers_own_word_accuses_nobody_either() -> None:
+def test_the_servers_own_word_accuses_no_client_either() -> None:
     """It named an innocent client in 24 of 27 faults where the UVM queue had proof."""
     incident = only(triage([*CLIENTS, xid(31, 10.1, B.pid), server("fault_begins", 10.0), server("culprit", 10.0, C)]))
     assert incident.culprit is None
@@ -185,7 +185,7 @@ DOUBTS: dict[str, tuple[list[Evidence], list[Evidence]]] = {
 
 
 @pytest.mark.parametrize(("clients", "fault"), DOUBTS.values(), ids=list(DOUBTS))
-def test_elimination_names_nobody_where_another_process_may_have_done_it(
+def test_elimination_names_no_client_where_another_process_may_have_done_it(
     clients: list[Evidence], fault: list[Evidence]
 ) -> None:
     for incident in triage([*clients, *fault]):
@@ -197,7 +197,7 @@ def test_elimination_waits_for_the_kernel_log() -> None:
 
 
 @pytest.mark.parametrize("fault", [MISALIGNED, TRAP])
-def test_who_was_alone_for_a_moment_only_is_not_accused(fault: list[Evidence]) -> None:
+def test_a_client_that_was_alone_for_a_moment_only_is_not_accused(fault: list[Evidence]) -> None:
     """The server may tell of a fault when its clients have seen it, and some of them have ended."""
     left = [ended(each, fault[0].observed_at - 0.1, code=3) for each in (B, C)]
     incident = only(triage([*CLIENTS, *left, *fault]))
@@ -237,7 +237,7 @@ def test_two_ends_before_a_fault_are_two_candidates() -> None:
     assert pids(incident.candidates) == {A.pid, B.pid}
 
 
-def test_who_left_in_order_just_before_somebody_elses_trap_is_not_accused() -> None:
+def test_a_client_that_left_in_order_just_before_anothers_trap_is_not_accused() -> None:
     leaver = ended(B, 29.8, code=0)
     torn = [server("teardown", 30.015, each) for each in (A, C)]
     for evidence in ([*CLIENTS, leaver, *TRAP, *torn], [*CLIENTS, leaver, *TRAP[1:], *torn]):
@@ -312,14 +312,14 @@ def test_a_stranger_is_not_named_while_the_server_may_still_speak(number: int) -
     assert alone.culprit == settled.culprit
 
 
-def test_a_lane_that_dies_is_nobodys_fault() -> None:
+def test_a_lane_that_dies_has_no_culprit() -> None:
     down = seen(Source.LANE, 10.0, LaneChanged("default", "default-0", "DOWN", "control daemon 5 ended"))
     incident = only(triage([*CLIENTS, down, ended(A, 10.2, code=3), ended(B, 10.3, signal=6)]))
     assert (incident.fault_class, incident.culprit) == (FaultClass.LANE, None)
     assert pids(incident.victims) == {A.pid, B.pid, C.pid}
 
 
-def test_a_sick_device_is_nobodys_fault() -> None:
+def test_a_sick_device_has_no_culprit() -> None:
     for sign in (xid(79, 10.0), seen(Source.NVML, 10.0, DeviceHealth("ecc_double_bit", 1, True), gpu=GPU)):
         incident = only(triage([*CLIENTS, sign, xid(31, 10.1, B.pid), server("fault_begins", 10.2)]))
         assert (incident.fault_class, incident.culprit) == (FaultClass.DEVICE, None)
@@ -359,7 +359,7 @@ def test_no_evidence_whatever_breaks_triage(evidence: list[Evidence]) -> None:
         assert msgspec.json.decode(msgspec.json.encode(incident), type=Incident) == incident
 
 
-def test_without_the_kernel_log_who_may_have_died_of_its_error_is_not_accused() -> None:
+def test_without_the_kernel_log_a_client_that_may_have_died_of_its_error_is_not_accused() -> None:
     """An innocent that was quick to leave stands in no list of the server's either."""
     torn = [server("fault_begins", 30.015), server("teardown", 30.016, A), server("teardown", 30.016, C)]
     for end in (ended(B, 30.1, code=3), ended(B, 30.1, signal=6)):

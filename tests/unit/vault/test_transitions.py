@@ -217,7 +217,7 @@ AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=30, 
 TestAnyOrder = AnyOrder.TestCase
 
 
-def test_a_session_expires_only_when_nobody_is_there_and_it_is_not_kept_for_good() -> None:
+def test_a_session_expires_only_without_leases_and_if_it_is_not_kept_for_good() -> None:
     lease = Lease(1, ProcessKey(1, 1), OWNER, Role.WRITER)
     session = transitions.attach(new_session(), lease)
     assert transitions.expires_at(session) is None
