@@ -97,7 +97,7 @@ def test_when_it_is_full_the_heaviest_users_idle_session_goes_first() -> None:
         # Root's eighth is root's.
         make(0, "1", stay=True)
         vault.settle()
-        vault.keeper.empty()
+        vault.storage.empty()
 
 
 def _listener(_: wire.Notice) -> bool:

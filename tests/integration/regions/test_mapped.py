@@ -32,7 +32,7 @@ def settled(vault: ThreadedVault, before: int) -> None:
 def vault() -> Iterator[ThreadedVault]:
     with ThreadedVault() as running:
         yield running
-        running.keeper.empty()
+        running.storage.empty()
 
 
 def mappings() -> list[str]:
@@ -147,7 +147,7 @@ def test_memory_of_another_device_is_refused() -> None:
             other.gpu = "GPU-2"
             with pytest.raises(WrongGpuError):
                 attach(writer, other, "r")
-        running.keeper.empty()
+        running.storage.empty()
 
 
 def test_a_view_keeps_the_region_mapped(vault: ThreadedVault) -> None:

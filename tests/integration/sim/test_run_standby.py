@@ -119,10 +119,10 @@ def test_a_death_right_after_a_promotion_is_reported_and_counted_by_the_guard(pa
         wait_for("the session", lambda: pair.ctl("vault", "show", str(os.getuid()), "work").returncode == 0)
         pair.ready()
         leases = pair.json("vault", "show", str(os.getuid()), "work")["leases"]
-        (heir,) = [lease["pid"] for lease in leases if lease["role"] == "standby"]
+        (candidate,) = [lease["pid"] for lease in leases if lease["role"] == "standby"]
         os.kill(next(lease["pid"] for lease in leases if lease["role"] == "writer"), signal.SIGKILL)
         (event,) = wait_for("the event", lambda: pair.events("writer_died_early"))
-        assert event["data"]["pid"] == heir
+        assert event["data"]["pid"] == candidate
         assert event["data"]["in_a_row"] == 1
         assert event["data"]["session"] == f"{os.getuid()}/work"
         assert pair.metric("mpsguard_vault_early_deaths_total") == 1

@@ -141,7 +141,7 @@ def test_a_standby_without_a_guard_waits_for_its_promotion_no_longer_than_it_sai
                 waiting.join(DEADLINE)
                 assert told == [False]
             writer.close()
-        vault.keeper.empty()
+        vault.storage.empty()
 
 
 def test_no_standby_follows_a_writer_that_left_in_order(vault: ThreadedVault) -> None:
@@ -245,7 +245,7 @@ def test_ends_shortly_after_a_promotion_are_reported_and_others_are_not() -> Non
             wait_for("its lease has ended", lambda: vault.call(lambda: _orphaned(vault)))
         assert [death.in_a_row for death in told] == [1]
         assert vault.call(lambda: vault.vault.counters().early_deaths) == 1
-        vault.keeper.empty()
+        vault.storage.empty()
 
 
 def test_a_role_that_there_is_not_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from mpsguard.lanes.command import Command, CommandFailedError, CommandWorker
 def test_each_caller_is_answered_in_whatever_turn_of_the_loop_the_worker_is_closed(turns: int, tmp_path: Path) -> None:
     """No daemon listens there, so that the whole exchange takes fewer turns than are tried here."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         worker = CommandWorker(tmp_path, lambda _: None)
         asked = [asyncio.create_task(worker.ask(Command("quit"), None)) for _ in range(2)]
         for _ in range(turns):
@@ -25,4 +25,4 @@ def test_each_caller_is_answered_in_whatever_turn_of_the_loop_the_worker_is_clos
             with pytest.raises(CommandFailedError, match="given up"):
                 await worker.ask(Command("quit"), None)
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -93,6 +93,6 @@ def test_at_no_moment_was_an_innocent_accused(delay: float) -> None:
     for index in range(0, len(evidence), 3):
         now = evidence[index].observed_at + delay
         window = [e for e in evidence if now - 12 <= e.observed_at <= now]
-        # The desk leaves a verdict as it is while what it stands on is forgotten.
+        # The tracker leaves a verdict as it is while what it stands on is forgotten.
         for incident in (each for each in triage(window, now) if each.began > now - 8):
             assert incident.culprit is None or incident.culprit.pid in guilty, incident.reason

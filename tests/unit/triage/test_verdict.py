@@ -223,16 +223,16 @@ def test_an_orderly_end_is_no_incident_and_an_exit_with_work_in_flight_is() -> N
     assert triage([*CLIENTS, ended(A, 10.0, code=0)]) == ()
     assert triage([*CLIENTS, ended(A, 10.0, code=3)]) == ()
     torn = [server("teardown", 10.151, B), server("teardown", 10.151, C)]
-    story = [xid(31, 10.15, B.pid), server("fault_begins", 10.151), *torn, ended(A, 10.22, code=0)]
-    incident = only(triage([*CLIENTS, *story]))
+    signature = [xid(31, 10.15, B.pid), server("fault_begins", 10.151), *torn, ended(A, 10.22, code=0)]
+    incident = only(triage([*CLIENTS, *signature]))
     assert incident.culprit is not None
     assert (incident.fault_class, incident.culprit.process) == (FaultClass.PROCESS, A)
 
 
 def test_two_ends_before_a_fault_are_two_candidates() -> None:
     torn = [server("teardown", 40.151, C)]
-    story = [xid(31, 40.150, C.pid), server("fault_begins", 40.151), *torn]
-    incident = only(triage([*CLIENTS, *story, ended(A, 40.22, signal=9), ended(B, 40.23, signal=9)]))
+    signature = [xid(31, 40.150, C.pid), server("fault_begins", 40.151), *torn]
+    incident = only(triage([*CLIENTS, *signature, ended(A, 40.22, signal=9), ended(B, 40.23, signal=9)]))
     assert incident.culprit is None
     assert pids(incident.candidates) == {A.pid, B.pid}
 
@@ -325,13 +325,13 @@ def test_a_sick_device_has_no_culprit() -> None:
         assert (incident.fault_class, incident.culprit) == (FaultClass.DEVICE, None)
 
 
-STORIES: list[list[Evidence]] = [MMU, MISALIGNED, TRAP, KILLED, [ended(C, 60.0, signal=11)], [xid(79, 80.0)]]
+SIGNATURES: list[list[Evidence]] = [MMU, MISALIGNED, TRAP, KILLED, [ended(C, 60.0, signal=11)], [xid(79, 80.0)]]
 
 
 @given(st.data())
 def test_the_order_of_arrival_never_changes_the_verdict(data: st.DataObject) -> None:
-    stories = data.draw(st.lists(st.sampled_from(range(len(STORIES))), unique=True, min_size=1))
-    evidence = [*CLIENTS, *(each for story in stories for each in STORIES[story])]
+    signatures = data.draw(st.lists(st.sampled_from(range(len(SIGNATURES))), unique=True, min_size=1))
+    evidence = [*CLIENTS, *(each for signature in signatures for each in SIGNATURES[signature])]
     shuffled = data.draw(st.permutations(evidence))
     repeated = data.draw(st.lists(st.sampled_from(evidence), max_size=4))
     assert triage([*shuffled, *repeated]) == triage(evidence)
@@ -351,7 +351,7 @@ def test_never_an_innocent_whatever_is_missing_or_late(arrival: list[Evidence], 
             assert incident.culprit is None or incident.culprit.process == A
 
 
-@given(st.lists(st.sampled_from([each for story in STORIES for each in story]), max_size=12))
+@given(st.lists(st.sampled_from([each for signature in SIGNATURES for each in signature]), max_size=12))
 def test_no_evidence_whatever_breaks_triage(evidence: list[Evidence]) -> None:
     for incident in triage([*CLIENTS, *evidence]):
         assert incident.reason

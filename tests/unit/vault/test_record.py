@@ -1,4 +1,4 @@
-"""The record of the forward state: whole at any moment, whatever was torn, spoilt, or is being written."""
+"""The buffer of the forward state: whole at any moment, whatever was torn, spoilt, or is being written."""
 
 import threading
 from collections.abc import Iterator

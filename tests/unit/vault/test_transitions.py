@@ -93,13 +93,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def inherit(self) -> None:
-        heir = transitions.candidate(self.session)
+        candidate = transitions.candidate(self.session)
         waiting = [lease for lease in self.session.readers if lease.role is Role.STANDBY and lease.ready]
-        if heir is None:
+        if candidate is None:
             assert not (self.session.orphaned and self.session.writer is None and waiting)
             return
-        assert heir == waiting[0]
-        self.session = transitions.promote(self.session, heir.token)
+        assert candidate == waiting[0]
+        self.session = transitions.promote(self.session, candidate.token)
         assert transitions.candidate(self.session) is None
 
     @rule()
