@@ -21,7 +21,7 @@ class VendorMps:
     server: Path
 
     def environment(self, pipe_directory: Path, log_directory: Path) -> dict[str, str]:
-        """Return an environment in which this branch is the one found, by itself and by whoever starts it.
+        """Return an environment in which this branch is the one found, by itself and by the process that starts it.
 
         The control daemon looks its server up in PATH.
         """

@@ -1,6 +1,6 @@
 """Counts the bytes written to a TCP connection, over all processes that wrote to it, as the kernel does.
 
-The facts, from Linux' net/ipv4 (tcp_input.c, tcp.c, tcp_minisocks.c) and tests/unit/client/test_stream.py:
+The facts, from Linux' net/ipv4 (tcp_input.c, tcp.c, tcp_minisocks.c) and tests/unit/client/test_tcp_progress.py:
 
 * ``tcpi_bytes_acked`` (Linux 4.1) is the sum of all steps of the oldest unacknowledged sequence number, in 64 bits.
 * SIOCOUTQ is the number of bytes written and not yet acknowledged, sent or not: the next sequence number to be written

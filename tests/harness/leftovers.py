@@ -1,6 +1,6 @@
 """The last resort at the end of a run: daemons that belong to this run's private directory and still live.
 
-A daemon that daemonised itself is nobody's child. What proves that it is ours is its environment: it names a pipe
+A daemon that daemonised itself has no parent here. What proves that it is ours is its environment: it names a pipe
 directory (or, for the guard, a readiness socket) in a directory that this run made for itself. The vault's holder is
 rid of the guard's environment: its proof is the socket that its command line names.
 """

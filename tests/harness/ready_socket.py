@@ -22,7 +22,7 @@ class ReadySocket:
         while (left := deadline - time.monotonic()) > 0:
             readable, _, _ = select.select([self._socket.fileno(), process], [], [], left)
             if self._socket.fileno() in readable:
-                # A service may attach descriptors (FDSTORE=1): the kernel drops them when nobody asks for them.
+                # A service may attach descriptors (FDSTORE=1): the kernel drops them unless they are asked for.
                 if b"READY=1" in self._socket.recv(65536, socket.MSG_DONTWAIT).split(b"\n"):
                     return True
             elif process in readable:

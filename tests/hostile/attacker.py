@@ -7,7 +7,7 @@ from typing import Any
 from tests.integration.guarded import Guarded, Program
 
 UID = 65534
-"""Who attacks unless a test says otherwise."""
+"""The uid of the attacker unless a test says otherwise."""
 
 _PRELUDE = """
 {imports}

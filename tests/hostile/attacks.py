@@ -73,7 +73,7 @@ def write():
     time.sleep(0.5)
     libc.munmap(ctypes.c_void_p(1 << 40), 4096)
 
-# The second holds the lock while its page does not come; the first then wants it alone, so that nobody passes it.
+# The second holds the lock while its page does not come; the first then wants it alone, so that no reader passes it.
 # Both are made before: from then on nothing here can be mapped.
 threading.Thread(target=write, daemon=True).start()
 threading.Thread(target=os.pread, args=(memory, 1, address), daemon=True).start()
@@ -82,7 +82,7 @@ sock.send(b"OUTBCRED\\0")
 sock.send(kind)
 signal.pause()
 """
-"""A client that holds its own memory-map lock: the program's second argument is a file whose page never comes."""
+"""A client that holds its own memory-map lock: the program's second argument is a file with a page that never comes."""
 
 ATTACKS: Final[Mapping[str, str]] = {
     "lingering sockets": """

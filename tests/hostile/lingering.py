@@ -9,7 +9,10 @@ LINGERS = 3600
 
 
 def lingering(seconds: int = LINGERS) -> tuple[socket.socket, socket.socket]:
-    """A TCP socket whose last close takes so long: it has sent what its peer does not read. The peer must be kept."""
+    """Return a TCP socket that lingers for `seconds` at its last close, and its peer.
+
+    It has sent what the peer does not read. The caller must keep the peer.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         # Not create_connection: it imports what a user may not be able to read.
         ours = socket.socket()

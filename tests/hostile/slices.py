@@ -9,7 +9,7 @@ from typing import Final
 _V1: Final = Path("/sys/fs/cgroup/cpu")
 _V2: Final = Path("/sys/fs/cgroup")
 _DEFAULT: Final = 100
-"""systemd's CPUWeight= for who asks for nothing."""
+"""systemd's CPUWeight= for a unit that sets none."""
 
 
 class Slices:

@@ -1,4 +1,4 @@
-"""A file system with one file, whose pages never come: what a user can make with FUSE, here by hand."""
+"""A file system with one file and pages that never come: what a user can make with FUSE, here by hand."""
 
 import ctypes
 import errno
@@ -20,7 +20,7 @@ def _attributes(node: int) -> bytes:
 
 
 class StalledFiles:
-    """The mount; when it is closed, who waits for a page gets an error."""
+    """The mount; closing it gives each process that waits for a page an error."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -32,7 +32,7 @@ class StalledFiles:
             os.close(self._fd)
             raise OSError(number, os.strerror(number))
         self.asked = threading.Event()
-        """Set once somebody waits for a page."""
+        """Set once a process waits for a page."""
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""A descriptor of a TCP socket that lingers, its buffer full: who closes the last copy of it waits for an hour."""
+"""A descriptor of a TCP socket that lingers, its buffer full: closing the last copy of it takes an hour."""
 
 import os
 

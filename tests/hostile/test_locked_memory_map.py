@@ -1,4 +1,4 @@
-"""A client that holds its own memory-map lock: who reads its command line or environment in /proc waits for it."""
+"""A client that holds its own memory-map lock: a read of its command line or environment in /proc waits for it."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_a_client_whose_memory_map_is_locked_holds_up_nobody() -> None:
+def test_a_client_with_a_locked_memory_map_delays_no_other() -> None:
     with Guarded(domain="multiuser = true") as guarded:
         mount = guarded.root / "stalled"
         mount.mkdir()

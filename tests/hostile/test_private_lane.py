@@ -49,7 +49,7 @@ def looked(guarded: Guarded) -> int:
     return (guarded.log / "control.log").read_text().count("Cmd:get_client_list")
 
 
-def test_no_other_user_gets_there_though_everybody_sees_the_path() -> None:
+def test_no_other_user_gets_there_though_every_user_sees_the_path() -> None:
     with Guarded() as guarded:
         guarded.start()
         # A server that runs as this user is on the lane: it had to reach `control` itself.
@@ -75,7 +75,7 @@ def test_a_lane_that_an_earlier_version_left_open_is_shut_and_adopted() -> None:
         assert attack(guarded, SERVED).expect("over")["served"]
 
 
-def test_who_gets_there_all_the_same_is_found_and_is_a_client_from_then_on() -> None:
+def test_a_process_that_gets_there_all_the_same_is_found_and_is_a_client_from_then_on() -> None:
     with Guarded(policy="check_interval = 0.2") as guarded:
         guarded.start()
         honest = guarded.client()

@@ -1,4 +1,4 @@
-"""A user that waits for the lock in the public directory, which anybody may open, and keeps it."""
+"""A user that waits for the lock in the public directory, which every user may open, and keeps it."""
 
 import os
 

@@ -50,7 +50,7 @@ if os.fork():
     wait_for_file(sys.argv[2])
     os._exit(0)
 wait_for_file(sys.argv[3])
-time.sleep(1.5)  # the attacker's own patience: until nobody remembers that its leader was there
+time.sleep(1.5)  # the attacker's own patience: until the guard has forgotten that its leader was there
 cuda.launch(0.0, "trap")
 time.sleep(600)
 """
@@ -119,7 +119,7 @@ def test_the_only_client_is_not_ended_for_what_a_child_of_an_ended_client_did() 
         assert innocent.process.poll() is None
 
 
-def test_a_dump_under_a_victim_s_name_and_user_convicts_nobody() -> None:
+def test_a_dump_under_a_victim_s_name_and_user_proves_no_culprit() -> None:
     with guard(ENFORCED, cores=True) as probe:
         cores = probe.root / "cores"
         victim = run_as(probe, VICTIM, LIVES_ON)

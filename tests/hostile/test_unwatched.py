@@ -91,7 +91,7 @@ def test_what_is_behind_thousands_of_files_is_watched() -> None:
         wait_for("an eye on it", lambda: watch(guarded, attacker)["watched"])
 
 
-def test_what_is_behind_decoys_is_told_and_served() -> None:
+def test_what_is_behind_decoys_is_reported_and_served() -> None:
     with Guarded() as guarded:
         attacker = attack(start(guarded), CLIENT + BEHIND_DECOYS + TWICE)
         assert attacker.expect("second")["served"]

@@ -65,7 +65,7 @@ def test_descriptors_that_are_not_read_are_few_and_then_the_connection_is_cut(mo
 
 
 def test_when_it_is_full_the_heaviest_users_idle_session_goes_first() -> None:
-    """Sessions of one user that nobody has a lease on make room for another user with less; never the other way."""
+    """Sessions of one user without a lease make room for another user with less; never the other way."""
     quota = Quota(parcels=24)
     with ThreadedVault(quota) as vault:
 
@@ -97,7 +97,7 @@ def test_when_it_is_full_the_heaviest_users_idle_session_goes_first() -> None:
         # Root's eighth is root's.
         make(0, "1", stay=True)
         vault.settle()
-        vault.keeper.empty()
+        vault.storage.empty()
 
 
 def _listener(_: wire.Notice) -> bool:

@@ -32,7 +32,7 @@ class Stranger:
         return sock
 
     def lingering(self) -> socket.socket:
-        """A TCP socket whose last close takes ten minutes."""
+        """Return a TCP socket with a last close that takes ten minutes."""
         ours, peer = lingering(600)
         self.held.append(peer)
         return ours
@@ -104,7 +104,7 @@ def as_chunks(stranger: Stranger) -> None:
 
 
 def more_than_agreed_and_gone(stranger: Stranger) -> None:
-    """While descriptors may come, more of them come, in packets that nobody wants, and then the end."""
+    """While descriptors may come, more of them come, in unwanted packets, and then the end."""
     for number in range(4):
         sock = stranger.announced(f"bad{number}", 100 + number, 1)
         sock.setblocking(False)

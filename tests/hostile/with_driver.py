@@ -1,6 +1,6 @@
-"""`mpsguard` over a stand-in for nvidia-uvm whose address spaces are descriptors of /dev/full: SIMULATED.
+"""`mpsguard` over a stand-in for nvidia-uvm that has descriptors of /dev/full as address spaces: SIMULATED.
 
-As `tests.integration.systemd.with_driver`, for guards on a machine where nobody may make a device node.
+As `tests.integration.systemd.with_driver`, for guards on a machine where no device node can be made.
 """
 
 import sys

@@ -189,7 +189,7 @@ class VaultSocket(AgainstGuard[Packets]):
             _hear_all(sock)
 
     def good(self) -> None:
-        """Make a session, after everybody else's that was left there is released, and release it."""
+        """Make a session and release it, after the release of every session that others left there."""
         for left in self._guarded.asked("vault")["sessions"]:
             arguments = {"uid": left["uid"], "session": left["name"], "force": True}
             _ask(self._guarded, protocol.Request(protocol.VERSION, "vault_release", _raw(arguments)))

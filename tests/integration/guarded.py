@@ -48,7 +48,7 @@ def descriptors(pid: int) -> int:
 def no_more_descriptors(pid: int, before: int) -> None:
     """Wait until a process has no more open than ``before``; fails if it never does.
 
-    Not at once: ZeroMQ closes the connection of who has been answered and has gone on a thread of its own.
+    Not at once: ZeroMQ closes the connection of a peer that was answered and has gone on a thread of its own.
     """
     wait_for(f"no more descriptors of process {pid} than before", lambda: descriptors(pid) <= before)
 
@@ -183,7 +183,7 @@ class Guarded:
         """What the guard's API answers: what a command of mpsguard-ctl prints, without half a second to start it."""
         path = protocol.api_socket(str(self.run_directory))
         with socket.socket(socket.AF_UNIX) as probe:
-            # ZeroMQ would wait for somebody to listen there.
+            # ZeroMQ would wait for a listener there.
             probe.connect(str(path))
         with zmq.Context() as context, context.socket(zmq.REQ) as asking:
             asking.setsockopt(zmq.LINGER, 0)

@@ -75,7 +75,7 @@ class Peer:
         return True
 
     def connect_as_command_line(self) -> None:
-        """The opening of the vendor's command line."""
+        """The handshake of the vendor's command line."""
         assert self.hear()[0] == GREETING
         self.say(CREDENTIALS)
         self.say(UI)

@@ -19,7 +19,7 @@ AFTER_A_FAILURE = """trap 'set +e
 mpsguard-ctl vault release --force $(id -u) survivor
 mpsguard-ctl mps quit
 kill $(jobs -p)' EXIT"""
-"""So that nothing is left of a page whose commands fail half-way."""
+"""So that nothing is left of a page with a command that fails."""
 
 
 @pytest.mark.parametrize("name", ["survivor", "survivor_cuda"])

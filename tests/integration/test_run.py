@@ -198,7 +198,7 @@ def test_a_stopped_program_hears_of_its_end(run: Starter) -> None:
 
 
 def test_orphans_are_reaped(run: Starter) -> None:
-    """Ten whose parents have ended, and who then end: they are ours, and none stays a zombie."""
+    """Ten orphans that end: they are ours, and none stays a zombie."""
     orphans = "for i in 1 2 3 4 5 6 7 8 9 10; do (sh -c 'read x' </dev/null &) ; done"
     script = orphans + '; echo \'{"event": "up"}\'; exec sleep 600'
     running = run("sh", "-c", script)
@@ -209,7 +209,7 @@ def test_orphans_are_reaped(run: Starter) -> None:
     assert running.wait() == 128 + signal.SIGTERM
 
 
-def test_who_kills_it_with_sigkill_does_not_kill_the_program(run: Starter) -> None:
+def test_sigkill_of_run_does_not_kill_the_program(run: Starter) -> None:
     """A kernel of the program may be in flight, and its death would be its neighbours'."""
     running = run(*PYTHON, OBEDIENT)
     pid = running.expect("ready")["pid"]
@@ -252,7 +252,7 @@ def read_until(keyboard: int, text: str) -> str:
 READS = ("--", "sh", "-c", 'read line; echo "it read $line"; exit 9')
 
 
-def test_a_program_that_wants_the_terminal_is_told_about_and_can_be_ended() -> None:
+def test_a_program_that_wants_the_terminal_is_reported_and_can_be_ended() -> None:
     with terminal(*READS) as (pid, keyboard):
         read_until(keyboard, "--foreground")
         os.write(keyboard, b"\x03")

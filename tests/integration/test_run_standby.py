@@ -78,7 +78,7 @@ if "waits" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
     tell("ran on")
 if "stuck" in sys.argv and os.environ["MPSGUARD_ROLE"] == "active":
     tell("stuck")
-    # Whoever waits for the end of a vfork(2) cannot be stopped, as if it were inside a driver.
+    # A process that waits for the end of a vfork(2) cannot be stopped, as if it were inside a driver.
     where = [(os.POSIX_SPAWN_OPEN, 1, sys.argv[-1], os.O_WRONLY, 0o600)]
     os.posix_spawn(sys.executable, [sys.executable], os.environ, file_actions=where)
 while True:
@@ -86,8 +86,8 @@ while True:
 """
 """Promoted by SIGUSR1, done by SIGUSR2.
 
-Arguments: unready, accept, writes, fail, gated, silent (takes no connections); stuck or waits (for a byte from whoever
-took the connections), and a FIFO's path.
+Arguments: unready, accept, writes, fail, gated, silent (takes no connections); stuck or waits (for a byte from the
+process that took the connections), and a FIFO's path.
 """
 
 
@@ -134,7 +134,7 @@ def both(run: Starter, running: Running) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def rest(running: Running) -> list[str]:
-    """The events that nobody has asked for, of a program that has ended."""
+    """Return the events of a program that has ended which the test has not read."""
     told = []
     with suppress(EOFError):
         while True:
@@ -247,7 +247,9 @@ def test_a_superseded_process_writes_no_more_before_its_connections_are_given_aw
         wait_for("its end", lambda: not alive(active["pid"]))
 
 
-def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: Starter, tmp_path: Path) -> None:
+def test_a_process_that_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_fence(
+    run: Starter, tmp_path: Path
+) -> None:
     fifo = tmp_path / "nobody-reads-it"
     os.mkfifo(fifo)
     running = run("accept", "gated", "stuck", str(fifo), options=("--listen", "127.0.0.1:0"))
@@ -265,7 +267,7 @@ def test_who_cannot_be_stopped_is_not_waited_for_if_it_is_outside_its_gate(run: 
 
 
 @pytest.mark.parametrize("more", [(), ("gated",)], ids=["stopped", "gated"])
-def test_who_is_superseded_does_not_run_on_beside_its_successor(
+def test_a_superseded_process_does_not_run_on_beside_its_successor(
     run: Starter, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     fifo = tmp_path / "from-the-successor"
@@ -318,7 +320,7 @@ def test_a_superseded_process_that_does_not_end_is_ended(run: Starter) -> None:
     assert alive(standby["pid"])
 
 
-def test_a_death_that_the_guard_saw_first_is_told(run: Starter) -> None:
+def test_a_death_that_the_guard_saw_first_is_reported(run: Starter) -> None:
     """The standby is promoted before `mpsguard run` sees that the active process has died."""
     running = run(options=("--grace", "60"))
     active, standby = both(run, running)
@@ -329,8 +331,8 @@ def test_a_death_that_the_guard_saw_first_is_told(run: Starter) -> None:
     wait_for("a line for its death", lambda: any(line in each for each in running.said()))
 
 
-def test_who_kills_it_with_sigkill_kills_neither(run: Starter) -> None:
-    """They go on serving, and the vault still promotes; only nobody keeps connections, or starts another standby."""
+def test_sigkill_of_run_kills_neither(run: Starter) -> None:
+    """They go on serving, and the vault still promotes; only no process keeps connections, or starts a standby."""
     running = run()
     active, standby = both(run, running)
     running.process.kill()

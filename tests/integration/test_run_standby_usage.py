@@ -42,7 +42,7 @@ def test_what_cannot_be_is_said_at_once(options: tuple[str, ...], code: int) -> 
 
 
 def test_a_domain_without_a_standby_lane_is_refused(tmp_path: Path) -> None:
-    """CUDA would find nobody there, and run without MPS."""
+    """CUDA would find no daemon there, and run without MPS."""
     with socket.socket(socket.AF_UNIX) as control:
         control.bind(str(tmp_path / "control"))
         run = [*RUN, "--run-directory", "/nonexistent", "--pipe-directory", str(tmp_path), "--standby", "1"]

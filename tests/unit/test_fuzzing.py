@@ -118,7 +118,7 @@ def test_a_case_is_the_same_in_every_process(tmp_path: Path) -> None:
     ("surface", "number", "what"),
     [(Broken, 2, "ValueError"), (Dies, 2, "-9"), (Leaks, -1, "1 more descriptors"), (Gorges, 2, "MemoryError")],
 )
-def test_what_goes_wrong_is_told_with_its_number_and_the_rest_is_run(
+def test_a_failure_is_reported_with_its_number_and_the_rest_is_run(
     surface: type[Broken], number: int, what: str
 ) -> None:
     failures, cases = run(surface)

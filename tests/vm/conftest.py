@@ -1,4 +1,4 @@
-"""The kernel and the modules under test; a test whose parts are not here is skipped and says which."""
+"""The kernel and the modules under test; a test that lacks its parts is skipped and says which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the patch costs who has no fault: the code of all functions but the hooked ones is as in the stock module."""
+"""The cost of the patch without a fault: the code of all functions but the hooked ones is as in the stock module."""
 
 from __future__ import annotations
 

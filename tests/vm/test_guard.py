@@ -1,4 +1,4 @@
-"""The guard's sensors, triage and lifeline on the real module and the real /dev/nvidia-uvm-tools, in one story."""
+"""The guard's sensors, triage and lifeline on the real module and the real /dev/nvidia-uvm-tools, in one scenario."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ INTERVAL: Final = 0.05
 WINDOW: Final = 1.0
 """Seconds after the fault in which clients start, one each INTERVAL."""
 FAULT_SHOWS: Final = 5.0
-"""Seconds after the trap in which somebody must have died of it; 0.4 s were seen."""
+"""Seconds after the trap within which a client must have died of it; 0.4 s were seen."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Fates:
     """How the late clients of all repetitions ended."""
 
     doomed: list[Outcome] = field(default_factory=list)
-    """Those that started between the trap and the first death: the server they joined was lost, and nobody knew."""
+    """Those that started between the trap and the first death: they joined a server that was lost, unnoticed."""
     late: list[Outcome] = field(default_factory=list)
     """Those that started in the second after the first death."""
 

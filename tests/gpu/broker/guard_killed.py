@@ -1,4 +1,4 @@
-"""The guard SIGKILLed under four running clients: nobody dies, and the next guard finds lane and clients again."""
+"""The guard SIGKILLed under four running clients: no client dies, and the next guard finds lane and clients again."""
 
 import time
 from collections.abc import Iterator

@@ -50,7 +50,7 @@ class ControlUi:
         return _pids(self.ask(f"get_client_list {server}"))
 
     def all_clients(self) -> set[int]:
-        """Pids of the clients of every server: whoever is in here runs under MPS."""
+        """Pids of the clients of every server: a process in here runs under MPS."""
         return {pid for server in self.servers() for pid in self.clients(server)}
 
 

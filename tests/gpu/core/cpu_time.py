@@ -1,4 +1,4 @@
-"""How much of a CPU a process has used, by the kernel's books."""
+"""How much of a CPU a process has used, by the kernel's accounts."""
 
 import os
 import time

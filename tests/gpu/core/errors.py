@@ -1,4 +1,4 @@
-"""What can go wrong in a suite, each with one line of text for the person who ran it."""
+"""What can go wrong in a suite, each with one line of text for the operator."""
 
 
 class SuiteError(Exception):

@@ -18,7 +18,7 @@ class GpuMemory(Protocol):
     """What is asked of a GPU."""
 
     def used(self) -> int:
-        """Bytes taken now, by everybody."""
+        """Return the bytes allocated now by all processes."""
 
 
 class NvmlMemory:

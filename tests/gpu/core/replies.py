@@ -11,7 +11,7 @@ _TIME: Final = re.compile(r"\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}(\.\d+)?\b")
 
 @dataclass(frozen=True)
 class Difference:
-    """A command whose replies differ."""
+    """A command with replies that differ."""
 
     command: str
     stock: tuple[str, ...]

@@ -29,7 +29,7 @@ def run(
     """The findings of all measurements, made within `deadline` seconds, with nothing left running.
 
     `keep_logs` names an archive for the daemons' logs, written when something went wrong. `found` gets the findings of
-    each measurement as soon as it has ended: who is killed later loses no more than what was under way.
+    each measurement as soon as it has ended: a run that is killed later loses only the one under way.
     """
     findings: list[Finding] = []
     root = Path(tempfile.mkdtemp(prefix="gpu-suite-"))

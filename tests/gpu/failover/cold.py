@@ -34,7 +34,7 @@ _MS: Final = 1e6
 
 
 class _Server:
-    """A server without a standby. It is started again by whoever sees it end; its forward state is in the vault."""
+    """A server without a standby, started again by the observer of its end; its forward state is in the vault."""
 
     def __init__(self, guard: Guard, directory: Path, name: str, model: str, device: str) -> None:
         self._guard = guard

@@ -1,8 +1,8 @@
-"""From an SM fault to the driver's first word of it, by who else has channels on the GPU.
+"""From an SM fault to the driver's first word of it, by which other clients have channels on the GPU.
 
 It grows with the channels that have lower numbers than the culprit's, as if the firmware looked at one after the other
 until it comes to the one that faulted. A number that was given back is taken again, the lowest first: so what counts is
-who was there before. And the GPU stands still for everybody until then, of whatever server: nobody could go on earlier.
+which clients were there before. Until then the GPU stands still for the clients of every server.
 """
 
 import itertools
@@ -37,7 +37,7 @@ _ONE_CONNECTION: Final = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 @dataclass(frozen=True)
 class _Case:
-    """Who has channels beside the culprit: idle clients of its server, or of another one."""
+    """The clients with channels beside the culprit's: idle clients of its server, or of another one."""
 
     name: str
     before: int = 0

@@ -69,7 +69,7 @@ class _Run:
     answers: list[Answer]
     expected: dict[int, bytes]
     step: float = math.nan
-    """Milliseconds between two tokens of an answer that nobody disturbs."""
+    """Milliseconds between two tokens of an undisturbed answer."""
 
     def make(self) -> None:
         device = "cpu" if self.bench.programs.simulated else "cuda"
@@ -224,7 +224,7 @@ _LLAMA: Final = Plan("llama-7b", "vault", services=3, clients=2, tokens=100, rou
 _LLAMA_ALONE: Final = replace(_LLAMA, services=1, rounds={"SM faults": ENOUGH}, seconds=360.0)
 _GPT2_RELOAD: Final = replace(_GPT2, mode="reload", rounds={"SM faults": 5})
 _LLAMA_RELOAD: Final = replace(_LLAMA, mode="reload", services=2, rounds={"SM faults": 10}, seconds=330.0)
-"""Two: each has its weights in pinned memory of the host twice, once as who works and once as who waits."""
+"""Two: each has its weights in pinned memory of the host twice, once for the active and once for the standby."""
 
 MEASUREMENTS: Final = (
     _measurement("gpt2", "GPT-2 small: fault to next operation and token", _GPT2),

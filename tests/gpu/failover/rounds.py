@@ -78,7 +78,7 @@ class Crowd:
         return time.monotonic() - begin
 
     def fault(self, name: str, samples: Samples) -> None:
-        """Have a client of the services' lane do something wrong, and see who goes on; all are guarded afterwards."""
+        """Fault a client of the services' lane, and watch which services go on; all are guarded afterwards."""
         with Clients() as clients:
             at = commit(self.bench, self.guard, clients, name, self.chance.uniform(*MOMENTS))
             self._look(self.services, name, at, samples)

@@ -107,7 +107,7 @@ class Streams:
 
 
 def reference(address: tuple[str, int], tokens: int) -> dict[int, bytes]:
-    """The answer to each kind of request, of a server that nobody disturbs. SuiteError."""
+    """Return the answer to each kind of request, from an undisturbed server. Raises SuiteError."""
     bodies = {}
     for kind in range(KINDS):
         answer = Answer(kind, time.monotonic_ns())

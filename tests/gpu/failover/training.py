@@ -1,6 +1,6 @@
 """A training loop with a standby: whether it resumes at the last published step, and computes what it would have.
 
-The same loop runs beside it on a server of its own, where nobody commits a fault: whatever step the first one says to
+The same loop runs beside it on a server of its own, without faults: whatever step the first one says to
 have made, that one makes too. It stands still while a takeover is timed, or the GPU would be shared with it; but its
 channels are there, and the driver looks at them, too (`first_word`): some milliseconds of what is reported are theirs.
 """
@@ -38,7 +38,7 @@ Event = Mapping[str, Any]
 
 
 def losses(events: Sequence[Event]) -> dict[int, set[float]]:
-    """What was said of the loss of each step: one value, if all is well. Who resumes at a step tells of it again."""
+    """Return the losses reported for each step: one value, if all is well. A process that resumes reports it again."""
     found: dict[int, set[float]] = {}
     for event in events:
         if event["event"] == "step" or (event["event"] == "promoted" and event["step"]):

@@ -115,7 +115,7 @@ class Study:
                 if len(tally.errors) >= _ERRORS:
                     return
             finally:
-                # Its program is another one by now, whose end hurts nobody.
+                # It runs another program by now, and the end of that hurts no other client.
                 culprit.end(grace=0.0)
 
     def _afterwards(self, guard: Guard, innocents: Innocents) -> None:

@@ -24,7 +24,7 @@ _ENDS: Final = 10.0
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to end, by the name of a numbered fault; ``fault`` is ``exitidle`` for an end that harms nobody."""
+    """One way to end, by the name of a numbered fault; ``fault`` is ``exitidle`` for a harmless end."""
 
     name: str
     fault: str

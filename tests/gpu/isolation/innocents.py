@@ -40,7 +40,7 @@ class Innocents:
     clients: Clients
     crew: list[Client] = field(default_factory=list)
     late: int = 0
-    """How many died when nobody watched."""
+    """How many died unobserved."""
     _last_seen: int = 0
 
     def ready(self, *, fresh: bool = False) -> None:
@@ -103,7 +103,7 @@ class Innocents:
         """
         now = time.monotonic()
         for client in self.crew:
-            with suppress(SuiteError):  # it has died: who counts the dead will see it
+            with suppress(SuiteError):  # it has died, and is counted among the dead
                 client.wait_for("second", _SECOND, after=now)
         return time.monotonic()
 
@@ -111,7 +111,7 @@ class Innocents:
 def slowest(crew: Iterable[Client], begin: float, end: float) -> float:
     """The longest time between two kernels of any of them within the time given (monotonic seconds), in seconds.
 
-    ValueError if somebody has not reported that whole time.
+    Raises ValueError if one of them has not reported that whole time.
     """
     return max(longest(_reports(client), begin, end) for client in crew)
 

@@ -20,7 +20,7 @@ from tests.gpu.isolation import preloaded
 BAR: Final = 0.99
 QUICK_CREWS: Final = 1
 TURNS: Final = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
-"""Who comes when in a crew (0 is the one under the preload): each in each place, and nobody twice at a stretch."""
+"""The order in a crew (0 is the one under the preload): each in each place, and none twice in a row."""
 ROUNDS, QUICK_ROUNDS = 6, 2
 """Of a crew and a loop, in these turns."""
 STEPS: Final = 4000

@@ -32,7 +32,7 @@ PROGRAMS: Final = (
 
 @dataclass
 class Study:
-    """As clients of one guard, whose lane has both GPUs."""
+    """As clients of one guard with both GPUs in its lane."""
 
     bench: Bench
     compared: list[Compared] = field(default_factory=list)

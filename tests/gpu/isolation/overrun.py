@@ -121,7 +121,7 @@ class Study:
 
     @staticmethod
     def _went_well(done: Outcome) -> bool:
-        """Whether it never noticed: no error, its memory as it was, and an end in order."""
+        """Whether it was unaffected: no error, its memory as it was, and an end in order."""
         intact = done.find("intact")
         return done.ok and intact is not None and intact.members.get("value") is True
 

@@ -15,7 +15,7 @@ from tests.gpu.isolation.preloaded import Served
 from tests.gpu.results.schema import Row
 
 PLAIN_RUNS, QUICK_PLAIN_RUNS = 2, 1
-"""Two, so that a program whose results are not the same anyway is found out."""
+"""Two, so that a program with results that vary anyway is found out."""
 RUNS, QUICK_RUNS = 3, 1
 DEADLINE: Final = 150.0
 
@@ -64,7 +64,7 @@ class Compared:
 
     @property
     def at_work(self) -> int:
-        """Processes whose allocations the preload served."""
+        """The number of processes with allocations served by the preload."""
         return sum(each.placed > 0 for each in self.served)
 
     def finding(self) -> Finding:

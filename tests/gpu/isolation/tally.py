@@ -24,7 +24,7 @@ class Tally:
     crew: tuple[Client, ...] = ()
     """The innocents, if they were the same all the while."""
     slowest: float | None = None
-    """The innocents' longest iteration meanwhile, in seconds; None if somebody died or did not report."""
+    """The innocents' longest iteration meanwhile, in seconds; None if one of them died or did not report."""
     errors: list[str] = field(default_factory=list)
     skipped: str = ""
     """Why this machine cannot do it."""
@@ -41,7 +41,7 @@ class Tally:
 
     @property
     def all_lived(self) -> bool:
-        """Whether there were any, and nobody died."""
+        """Whether there were any, and none died."""
         return self.made > 0 and self.survivors == self.total
 
 

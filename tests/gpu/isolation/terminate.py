@@ -1,4 +1,4 @@
-"""`mpsguard-ctl terminate` of a client whose kernel is on the GPU: the innocents do not notice."""
+"""`mpsguard-ctl terminate` of a client with a kernel on the GPU: the innocents do not notice."""
 
 import time
 from collections.abc import Iterator

@@ -157,7 +157,7 @@ def _rows(method: Method, trials: Sequence[Trial]) -> Iterator[Finding]:
 
 
 def _untold(trials: Sequence[Trial]) -> Iterator[Finding]:
-    """What the programs themselves could say, if they told anybody: it takes their cooperation."""
+    """Yield what the programs themselves could report: it takes their cooperation."""
     cells = [trial.cell for trial in trials if trial.cell.made]
     first = odd = 0
     for cell in cells:

@@ -66,7 +66,7 @@ def _rate(bench: Bench, guard: Guard, way: Method, memory: list[float]) -> float
     with Clients() as clients:
         started = bench.workers(clients, guard, CLIENTS, Work(seconds=SECONDS, work=STEPS, controlled=True))
         if way.sentinel:
-            # Everybody's: nobody else begins or ends meanwhile.
+            # The memory of all processes: no other one begins or ends meanwhile.
             with gpu_memory(bench, guard) as gpu:
                 before = gpu.used()
                 if not wait_until(guard.has_sentinel, time.monotonic() + _STAND):

@@ -1,7 +1,7 @@
 """Whether the place (GPC, TPC) that Xid 13 names can tell clients on SMs of their own from each other.
 
 The stock driver says neither which SMs a client has nor how SM numbers and places go together, so this is worth
-something only to who has learnt the map by earlier faults.
+something only to a guard that has learnt the map from earlier faults.
 """
 
 import os

@@ -1,6 +1,6 @@
 """`python -m tests.gpu.triage [--faults A,B] [--repetitions N] [--arms stock,guarded] [--cells FILE] [--out DIR] ...`.
 
-Parts of the matrix, with the cells kept in `--out`; `--cells` (repeatable) names the files of earlier parts, whose
+Parts of the matrix, with the cells kept in `--out`; `--cells` (repeatable) names the files of earlier parts: their
 cells are not made again and count in the rows. `--merge` makes the table and the result file of such files alone, on
 any machine. Everything else (--simulated, --quick) is as with `scripts/gpu-suite`.
 """

@@ -21,7 +21,7 @@ class XidSeen(msgspec.Struct, frozen=True):
 
     number: int
     whose: str
-    """Whose pid the line names: culprit, innocent, server, other, nobody."""
+    """The owner of the pid in the line: culprit, innocent, server, other, or none, for a line without a pid."""
     after_ms: float
 
 

@@ -1,4 +1,4 @@
-"""One cell: the crew at work, one fault, what became of everybody."""
+"""One cell: the crew at work, one fault, what became of each process."""
 
 import signal
 import time
@@ -63,7 +63,7 @@ class _Known:
     innocents: frozenset[int]
 
     def whose(self, pid: int | None) -> str:
-        """Whom a pid belongs to."""
+        """Return the part that the process with this pid plays."""
         if pid is None:
             return "nobody"
         if pid in self.innocents:
@@ -127,7 +127,7 @@ def _watch(crew: Crew, fault: Fault, at: float, incidents: Incidents | None) -> 
 
 
 def _settle(crew: Crew, fault: Fault, known: _Known, log: KernelLog, site: Site) -> Cell:
-    """What became of everybody; all clients have ended afterwards."""
+    """Return what became of each process; all clients have ended afterwards."""
     innocents = tuple(_innocent(client, known.at, site.aborts) for client in crew.innocents)
     lines = [line for line in log.lines() if line.at >= known.at - 0.001]
     alive = zip(crew.innocents, innocents, strict=True)
@@ -135,7 +135,7 @@ def _settle(crew: Crew, fault: Fault, known: _Known, log: KernelLog, site: Site)
     culprit = crew.culprit
     hangs = fault.never_returns and culprit is not None and not culprit.seen("error")
     done, by_itself = outcome(culprit, 2.0) if culprit and not hangs else (None, False)
-    # Asked after the orderly ends, which are nobody's fault either, and before the kill of one that hangs.
+    # Asked after the orderly ends, which are no faults either, and before the kill of one that hangs.
     verdict = _verdict(site.incidents, fault, known) if site.incidents else None
     if culprit and hangs:
         done, by_itself = outcome(culprit, 0.05)

@@ -15,7 +15,7 @@ _RECORD: Final = 8192
 
 @dataclass(frozen=True)
 class XidLine:
-    """One line: when (CLOCK_MONOTONIC seconds, as the kernel counts them), which Xid, whose pid it names."""
+    """One line: when (CLOCK_MONOTONIC seconds, as the kernel counts them), which Xid, which pid it names."""
 
     at: float
     number: int

@@ -28,7 +28,7 @@ from tests.gpu.triage.kernel_log import KMSG, KernelLog
 
 NAME: Final = "triage"
 _BUNDLES: Final = 2
-"""Incidents of each fault class whose evidence is kept for replay."""
+"""Incidents of each fault class for which the evidence is kept for replay."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Matrix:
             stock = stack.enter_context(self.bench.stock())
             self.bench.warm_up(stock)
             return Site(arm, stock, stock.pipe_directory, None)
-        # What a fault does and who is named is measured here; what keeps it from hurting anybody, elsewhere.
+        # What a fault does and which client is named is measured here; what keeps it from hurting others, elsewhere.
         guard = stack.enter_context(self.bench.guard(options=Options(crash_hold=0)))
         self.bench.warm_up(guard)
         lane, _ = guard.lane()

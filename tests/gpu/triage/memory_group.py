@@ -32,7 +32,7 @@ def made(name: str) -> Iterator[Path]:
 def spawning_into(group: Path) -> Iterator[None]:
     """Let the processes that are started in a `with` block be born in the group, as those of a container are.
 
-    A process that was moved later is looked for in the wrong group by whoever noted where it was when it came.
+    A process that was moved later is looked for in the wrong group if its group was recorded when it came.
     """
     _move(group)
     try:

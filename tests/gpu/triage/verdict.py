@@ -1,4 +1,4 @@
-"""What the guard said about a fault, held against what is known: who did it."""
+"""What the guard said about a fault, compared with the known culprit."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -17,7 +17,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """The guard's word on one cell."""
 
     culprit: str
-    """right, unknown, WRONG (somebody who did not do it is named), no incident, or empty: there is no verdict."""
+    """right, unknown, WRONG (another client is named), no incident, or empty: there is no verdict."""
     fault_class: str = ""
     class_right: bool = False
     confidence: str = ""
@@ -84,7 +84,7 @@ def judge(
     """Hold the incidents of one cell against the truth.
 
     `published` are the events in their order, `listed` the incidents as they stood at the end (they may have changed).
-    Anybody named who did not do it makes the whole cell WRONG, whatever else was said.
+    One innocent that is named makes the whole cell WRONG, whatever else was said.
     """
     final = {each.id: each for each in published} | {each.id: each for each in listed}
     ids = tuple(final)

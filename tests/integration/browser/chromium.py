@@ -50,7 +50,7 @@ class Picture(NamedTuple):
 
 
 def screenshot(page: Path, scheme: int, size: tuple[int, int] = (1100, 1300)) -> Picture:
-    """The page as it looks to who prefers ``scheme``."""
+    """Return the page as it looks to a reader that prefers ``scheme``."""
     with tempfile.TemporaryDirectory(prefix="picture-") as directory:
         file = Path(directory) / "page.png"
         _run(

@@ -1,4 +1,4 @@
-"""The token server's connections over takeovers: real sockets, the real desk, and no model.
+"""The token server's connections over takeovers: real sockets, the real channel, and no model.
 
 Tokens come from `PureTokens`, a stand-in for the model, which computes them with arithmetic from the same arguments. A
 process that dies is an exception in the middle of the server's work, after which its descriptors are closed.
@@ -68,26 +68,26 @@ def token(request: Request) -> int:
 
 @dataclass
 class Supervisor:
-    """What `mpsguard run --standby` does for connections, on a thread: its real desk and what it keeps."""
+    """What `mpsguard run --standby` does for connections, on a thread: its real channel and what it keeps."""
 
     kept: KeptSockets = field(default_factory=KeptSockets)
 
     @contextmanager
     def program(self) -> Iterator[KeptConnections]:
-        def heard(desk: ProgramChannel, request: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
+        def heard(channel: ProgramChannel, request: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
             if isinstance(request, wire.Take):
-                desk.give_all(request)
+                channel.give_all(request)
             elif isinstance(request, wire.Fence):
-                desk.refuse(request.id, "deaths are exceptions here: nobody is superseded")
+                channel.refuse(request.id, "deaths are exceptions here: nobody is superseded")
 
-        desk = ProgramChannel(self.kept, heard)
-        desk.serves = True
-        ours = SupervisorChannel(socket.socket(fileno=desk.theirs.detach()))
+        channel = ProgramChannel(self.kept, heard)
+        channel.serves = True
+        ours = SupervisorChannel(socket.socket(fileno=channel.theirs.detach()))
         over = threading.Event()
 
         def listen() -> None:
             while not over.wait(0.0005):
-                if not desk.read():
+                if not channel.read():
                     return
 
         thread = threading.Thread(target=listen)
@@ -98,8 +98,8 @@ class Supervisor:
             ours.close()
             over.set()
             thread.join()
-            desk.read_rest()
-            desk.close()
+            channel.read_rest()
+            channel.close()
 
 
 @dataclass
@@ -216,7 +216,7 @@ def served(listener: socket.socket) -> Iterator[PureTokens]:
         server.close()
 
 
-def test_who_goes_away_or_asks_nonsense_harms_nobody(listener: socket.socket) -> None:
+def test_a_peer_that_goes_away_or_asks_nonsense_harms_no_other(listener: socket.socket) -> None:
     address = listener.getsockname()
     with served(listener) as work:
         assert b" 400 " in ask(address, b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")

@@ -48,7 +48,7 @@ def prepared(events: Path) -> int:
     return events.read_text().count('"prepared"') if events.exists() else 0
 
 
-def test_losses_are_those_of_a_run_in_which_nobody_died(vault: VaultProcess, tmp_path: Path) -> None:
+def test_losses_are_those_of_a_run_without_a_death(vault: VaultProcess, tmp_path: Path) -> None:
     alone = tmp_path / "alone"
     assert start(vault, "alone", "active", alone).wait(240) == 0
     expected = losses(alone)

@@ -11,7 +11,7 @@
 
 extern int cudaGetDeviceCount(int *);
 
-// Words with that value in the writable memory of the object that has the runtime, whose name contains `object`.
+// Words with that value in the writable memory of the object that has the runtime and a name that contains `object`.
 static long words(const char *object, uintptr_t value) {
     char line[512];
     long found = 0;

@@ -69,7 +69,7 @@ static void ipc_exporter(const api *cuda) {
     print(&handle);
     CHECK(cuda->cuIpcGetMemHandle(&handle, small) == 0);
     print(&handle);
-    // A child that has the socket too, and serves nobody.
+    // A child that has the socket too, and serves no peer.
     const pid_t child = fork();
     if (child == 0) {
         pause();

@@ -26,7 +26,7 @@ static void placed(const api *cuda) {
     check_nothing_left(cuda);
 }
 
-// An access past the end, or before the start, goes into a zone and harms nobody.
+// An access past the end, or before the start, goes into a zone and harms no other client.
 static void overrun(const api *cuda) {
     const size_t size = 3 * MIB + 100;
     const uint64_t address = allocated(cuda, size), neighbour = allocated(cuda, size);

@@ -60,7 +60,7 @@ static void leaves_all(const api *cuda) {
     allocated(cuda, 3 * MIB);
 }
 
-// As `leaves_all`, and waits on standard input for somebody to have looked at the zone table.
+// As `leaves_all`, and waits on standard input until the zone table has been read.
 static void waits_for_reader(const api *cuda) {
     const uint64_t first = allocated(cuda, 4 * MIB), second = allocated(cuda, 3 * MIB + 5);
     CHECK(cuda->cuMemFree_v2(first) == 0);

@@ -41,7 +41,7 @@ static bool overlap(uint64_t one, size_t size, uint64_t other, size_t other_size
     return one < other + other_size && other < one + size;
 }
 
-// `stream`: the one in whose order it was allocated, or 0.
+// `stream`: the one that orders its allocation, or 0.
 static void check_new(const held *list, const held *h, long stream) {
     for (int i = 0; i < HELD; ++i)
         if (list[i].address != 0 && &list[i] != h) CHECK(!overlap(h->address, h->size, list[i].address, list[i].size));

@@ -617,7 +617,7 @@ EXPORT int cuGetProcAddress(const char *symbol, void **function, int version, ui
     return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
 }
 
-// Under a name that nobody hooks.
+// Under a name that is not hooked.
 EXPORT int stub_retain(unsigned long long *handle, void *address) { return retain(handle, address, false); }
 
 EXPORT uintptr_t stub_address(const char *exported) {

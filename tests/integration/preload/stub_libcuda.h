@@ -32,7 +32,7 @@ int stub_is_past(stub_point point);
 // What a real driver would have punished: memory taken away under running work, a capture broken by waiting.
 long stub_violations(void);
 
-// cuMemRetainAllocationHandle under a name that nobody hooks.
+// cuMemRetainAllocationHandle under a name that is not hooked.
 int stub_retain(unsigned long long *handle, void *address);
 
 // What cuMemGetInfo says is free.

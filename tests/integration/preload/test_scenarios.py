@@ -86,7 +86,7 @@ def test_under_thread_sanitizer(thread_sanitized: Bench, scenario: str) -> None:
     ["placed", "reported", "ipc", "capture", "described", "given_back", "while_captured", "pools_counted"],
 )
 @pytest.mark.parametrize("way", WAYS)
-def test_by_every_way(plain: Bench, way: str, scenario: str) -> None:
+def test_by_every_method(plain: Bench, way: str, scenario: str) -> None:
     plain.passes(way.format(plain.directory), scenario)
 
 

@@ -32,7 +32,7 @@ def settled(vault: ThreadedVault, before: int) -> None:
 def vault() -> Iterator[ThreadedVault]:
     with ThreadedVault() as running:
         yield running
-        running.keeper.empty()
+        running.storage.empty()
 
 
 def mappings() -> list[str]:
@@ -67,7 +67,7 @@ def test_it_outlives_its_maker(vault: ThreadedVault) -> None:
         assert found.view(0, 4).read() == b"here"
 
 
-def test_it_is_writable_for_who_asked_for_that_alone(vault: ThreadedVault) -> None:
+def test_it_is_writable_only_where_that_was_asked_for(vault: ThreadedVault) -> None:
     with vault.session() as writer, create(writer, HostBackend(), "r", PAGE) as made:
         made.view().write(b"a" * PAGE)
         pid = os.fork()
@@ -147,7 +147,7 @@ def test_memory_of_another_device_is_refused() -> None:
             other.gpu = "GPU-2"
             with pytest.raises(WrongGpuError):
                 attach(writer, other, "r")
-        running.keeper.empty()
+        running.storage.empty()
 
 
 def test_a_view_keeps_the_region_mapped(vault: ThreadedVault) -> None:

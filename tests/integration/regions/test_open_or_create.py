@@ -36,7 +36,7 @@ with open_or_create(session, HostBackend(), "r", 4096) as memory:
 def vault() -> Iterator[ThreadedVault]:
     with ThreadedVault() as running:
         yield running
-        running.keeper.empty()
+        running.storage.empty()
 
 
 def test_the_same_program_restarts_after_each_of_its_deaths(vault: ThreadedVault) -> None:

@@ -31,7 +31,7 @@ SPECS = {
 def vault() -> Iterator[ThreadedVault]:
     with ThreadedVault() as running:
         yield running
-        running.keeper.empty()
+        running.storage.empty()
 
 
 def fill(tensors: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Hostile and broken peers: each is closed, counted, bounded, and delays nobody else."""
+"""Hostile and broken peers: each is closed, counted, bounded, and delays no other client."""
 
 import os
 import resource

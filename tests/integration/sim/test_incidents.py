@@ -22,7 +22,7 @@ def incidents(guarded: Guarded) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_fault_inside_a_kernel_has_candidates_and_accuses_nobody(guarded: Guarded) -> None:
+def test_a_fault_inside_a_kernel_has_candidates_and_no_culprit(guarded: Guarded) -> None:
     innocents = [guarded.client() for _ in range(2)]
     for innocent in innocents:
         innocent.expect("started")
@@ -47,7 +47,7 @@ def test_a_crash_with_work_in_flight_is_named_and_its_victims_are(guarded: Guard
     assert told[-1]["victims"] == [innocent.pid]
 
 
-def test_an_orderly_end_is_no_incident_and_a_crash_while_idle_hits_nobody(guarded: Guarded) -> None:
+def test_an_orderly_end_is_no_incident_and_a_crash_while_idle_has_no_victims(guarded: Guarded) -> None:
     guarded.client("--iterations", "3").wait()
     crashed = guarded.client("--fault", "killidle", "--after", "0.1")
     crashed.wait()

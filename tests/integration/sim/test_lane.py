@@ -60,7 +60,7 @@ async def running_lane(
 
 
 def test_a_quit_that_did_not_reach_a_daemon_that_lives_is_taken_back() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with running_lane() as (lane, looking_after, started):
             first = await started.get()
             os.kill(first, signal.SIGSTOP)
@@ -81,11 +81,11 @@ def test_a_quit_that_did_not_reach_a_daemon_that_lives_is_taken_back() -> None:
             await lane.quit(Command("quit"))
             await looking_after
 
-    asyncio.run(asyncio.wait_for(story(), 3 * DEADLINE))
+    asyncio.run(asyncio.wait_for(scenario(), 3 * DEADLINE))
 
 
-def test_nobody_is_admitted_before_the_settings_of_a_daemon_that_was_started_again_are_back() -> None:
-    async def story() -> None:
+def test_no_client_is_admitted_before_the_settings_of_a_restarted_daemon_are_back() -> None:
+    async def scenario() -> None:
         async with running_lane(LaneSettings(active_thread_percentage=50, client_priority=1)) as (lane, _, started):
             first = await started.get()
             script = Script(lane.spec.pipe_directory)
@@ -105,4 +105,4 @@ def test_nobody_is_admitted_before_the_settings_of_a_daemon_that_was_started_aga
             assert (await lane.ask("get_default_active_thread_percentage")).lines == ("50.0",)
             assert (await lane.ask("get_default_client_priority")).lines == ("1",)
 
-    asyncio.run(asyncio.wait_for(story(), 3 * DEADLINE))
+    asyncio.run(asyncio.wait_for(scenario(), 3 * DEADLINE))

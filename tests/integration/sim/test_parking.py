@@ -30,7 +30,7 @@ def impatient() -> Iterator[Guarded]:
 
 
 def force_fault(guarded: Guarded) -> None:
-    """A FAULT with no fault behind it writes no log line: let the guard see it before somebody comes."""
+    """A FAULT with no fault behind it writes no log line: let the guard see it before a client comes."""
     Script(guarded.pipe).force_fault()
     guarded.lane_in("FAULT")
 

@@ -69,7 +69,7 @@ def test_a_porter_has_next_to_nothing() -> None:
                 assert int(status(porter)[name], 16) & ~(1 << Capability.SYS_RESOURCE) == 0
 
 
-def test_a_guard_whose_launcher_is_killed_ends_and_the_next_one_adopts() -> None:
+def test_a_guard_with_a_killed_launcher_ends_and_the_next_one_adopts() -> None:
     with Guarded() as guarded:
         guarded.hold_sockets()
         guard = guarded.start()

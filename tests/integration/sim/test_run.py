@@ -64,7 +64,7 @@ def unhurt(program: Program) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_work_in_flight_ends_before_the_signal_and_nobody_else_is_hurt(
+def test_work_in_flight_ends_before_the_signal_and_no_other_client_is_hurt(
     guarded: Guarded, run: Starter, innocent: Program, number: signal.Signals
 ) -> None:
     running = run(*SIMULATED_CLIENT, *LONG)
@@ -83,7 +83,7 @@ def test_work_in_flight_ends_before_the_signal_and_nobody_else_is_hurt(
 def test_every_client_below_the_program_is_found(
     guarded: Guarded, run: Starter, innocent: Program, tmp_path: Path
 ) -> None:
-    """A worker of the script, one in a session of its own, and one whose parent has ended."""
+    """A worker of the script, one in a session of its own, and one that has lost its parent."""
     client = " ".join([*SIMULATED_CLIENT, *LONG])
     script = f"{client} & setsid {client} & (setsid {client} &) ; wait; exec sleep 60"
     # Its clients' work is ended first: a script that ended with them would not be there for the signal.
@@ -104,7 +104,7 @@ def test_the_second_signal_kills_all_in_the_same_order(guarded: Guarded, run: St
     running = run("sh", "-c", f"setsid {client} & " + TELLS_OF.format(number="TERM", then="true"))
     running.expect("started")
     running.process.terminate()
-    # Before it was passed on, another one would have been a user's who is in a hurry.
+    # Before it was passed on, another one would have counted as a second Ctrl-C of an impatient user.
     running.expect("TERM")
     wait_for("the client's end", lambda: len(guarded.clients()) == 1)
     assert running.process.poll() is None
@@ -113,7 +113,7 @@ def test_the_second_signal_kills_all_in_the_same_order(guarded: Guarded, run: St
     assert unhurt(innocent)
 
 
-def test_a_program_that_is_no_client_gets_its_signal_and_the_user_is_told_once(guarded: Guarded, run: Starter) -> None:
+def test_a_program_that_is_no_client_gets_its_signal_and_one_notice_is_printed(guarded: Guarded, run: Starter) -> None:
     running = run("sh", "-c", TELLS_OF.format(number="HUP", then="true"))
     running.expect("up")
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_a_guard_that_hangs_is_not_waited_for_beyond_the_deadline(guarded: Guard
     guarded.guard.send_signal(signal.SIGCONT)
 
 
-def test_who_is_in_a_hurry_does_not_wait_for_the_guard(guarded: Guarded, run: Starter) -> None:
+def test_an_impatient_user_does_not_wait_for_the_guard(guarded: Guarded, run: Starter) -> None:
     running = run(*SIMULATED_CLIENT, options=("--deadline", "300"))
     running.expect("started")
     guarded.guard.send_signal(signal.SIGSTOP)

@@ -95,7 +95,7 @@ def test_a_planned_move_supersedes_the_old_process(pair: FailoverPair, running: 
     assert running.process.poll() is None
 
 
-def test_the_work_of_both_ends_before_a_signal_reaches_them_and_nobody_else_is_hurt(
+def test_the_work_of_both_ends_before_a_signal_reaches_them_and_no_other_client_is_hurt(
     pair: FailoverPair, running: Running
 ) -> None:
     innocent: Program = pair.client()
@@ -111,7 +111,7 @@ def test_the_work_of_both_ends_before_a_signal_reaches_them_and_nobody_else_is_h
     assert innocent.silent()
 
 
-def test_a_death_right_after_a_promotion_is_told_and_counted_by_the_guard(pair: FailoverPair) -> None:
+def test_a_death_right_after_a_promotion_is_reported_and_counted_by_the_guard(pair: FailoverPair) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "CUDA_MPS_PIPE_DIRECTORY"}
     command = [sys.executable, "-c", DIES_WHEN_PROMOTED]
     running = Running(pair.root, ("--config", str(pair.config), "--standby", "1"), command, environment)
@@ -119,10 +119,10 @@ def test_a_death_right_after_a_promotion_is_told_and_counted_by_the_guard(pair: 
         wait_for("the session", lambda: pair.ctl("vault", "show", str(os.getuid()), "work").returncode == 0)
         pair.ready()
         leases = pair.json("vault", "show", str(os.getuid()), "work")["leases"]
-        (heir,) = [lease["pid"] for lease in leases if lease["role"] == "standby"]
+        (candidate,) = [lease["pid"] for lease in leases if lease["role"] == "standby"]
         os.kill(next(lease["pid"] for lease in leases if lease["role"] == "writer"), signal.SIGKILL)
         (event,) = wait_for("the event", lambda: pair.events("writer_died_early"))
-        assert event["data"]["pid"] == heir
+        assert event["data"]["pid"] == candidate
         assert event["data"]["in_a_row"] == 1
         assert event["data"]["session"] == f"{os.getuid()}/work"
         assert pair.metric("mpsguard_vault_early_deaths_total") == 1

@@ -25,7 +25,7 @@ def guarded(library: Path) -> Iterator[Guarded]:
         yield running
 
 
-def test_its_dump_names_the_client_whose_code_it_was(guarded: Guarded, library: Path) -> None:
+def test_its_dump_names_the_owner_of_the_code(guarded: Guarded, library: Path) -> None:
     innocents = [guarded.client() for _ in range(2)]
     culprit = culprit_that_lives_on(guarded)
     for each in (*innocents, culprit):
@@ -64,7 +64,7 @@ def test_it_is_there_only_while_clients_are_and_ends_with_the_guard(guarded: Gua
     wait_for("its end", lambda: not procfs.is_running(key))
 
 
-def test_one_that_cannot_stand_is_told_and_harms_nobody(guarded: Guarded, library: Path) -> None:
+def test_one_that_cannot_stand_is_reported_and_harms_no_client(guarded: Guarded, library: Path) -> None:
     (library / "refuse").touch()
     client = guarded.client()
     client.expect("started")

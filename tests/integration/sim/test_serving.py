@@ -71,7 +71,7 @@ def test_the_command_line_answers_as_it_does_at_the_daemon_itself(guarded: Guard
         assert (through.stdout, through.returncode) == (direct.stdout, direct.returncode), command
 
 
-def test_a_command_line_that_somebody_sits_at_keeps_nobody_out(guarded: Guarded) -> None:
+def test_an_open_command_line_keeps_no_other_user_out(guarded: Guarded) -> None:
     """The vendor's daemon serves one command line at a time, and drops the second."""
     with Peer(guarded.public, "control_privileged") as sitting:
         sitting.connect_as_command_line()
@@ -101,7 +101,7 @@ def test_many_commands_in_one_session(guarded: Guarded) -> None:
 
 @ROOT
 @pytest.mark.root
-def test_a_user_without_the_right_is_told_so_under_its_own_uid(guarded: Guarded) -> None:
+def test_a_user_without_the_right_is_refused_under_its_own_uid(guarded: Guarded) -> None:
     refused = guarded.ui("set_default_active_thread_percentage 10", user=65534, group=65534)
     assert "65534" in refused.stdout
     assert guarded.ui("get_default_active_thread_percentage").stdout.strip() == "100.0"
@@ -195,7 +195,7 @@ def test_terminate_ends_one_client_and_no_other(guarded: Guarded) -> None:
     assert guarded.ctl("terminate", "0").returncode == 2
 
 
-def test_without_an_answer_nobody_is_signalled(guarded: Guarded) -> None:
+def test_without_an_answer_no_client_is_signalled(guarded: Guarded) -> None:
     victim = guarded.client()
     victim.expect("started")
     Script(guarded.pipe).hang("terminate_client")

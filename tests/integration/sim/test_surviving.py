@@ -1,4 +1,4 @@
-"""The guard's own death and its lane's: nobody is hurt by the one, and the other is told, mended and survived."""
+"""The guard's own death and its lane's: no client is hurt by the one, and the other is reported and repaired."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def keys(clients: list[dict[str, object]]) -> set[tuple[object, ...]]:
     return {tuple(client["process"].values()) for client in clients}  # type: ignore[attr-defined]  # JSON
 
 
-def test_a_killed_guard_hurts_nobody_and_the_next_one_adopts_all(guarded: Guarded) -> None:
+def test_a_killed_guard_hurts_no_client_and_the_next_one_adopts_all(guarded: Guarded) -> None:
     guarded.hold_sockets()
     guarded.start()
     clients = [guarded.client() for _ in range(4)]
@@ -85,7 +85,7 @@ def test_an_orderly_end_leaves_lane_and_clients_alone(guarded: Guarded) -> None:
 
 
 def test_a_foreign_daemon_in_the_lane_is_neither_adopted_nor_killed(guarded: Guarded) -> None:
-    """Somebody else's daemon holds the lock: its environment does not say that it is this lane's."""
+    """A foreign daemon holds the lock: its environment does not say that it is this lane's."""
     guarded.pipe.mkdir(parents=True)
     elsewhere = guarded.root / "elsewhere"
     elsewhere.symlink_to(guarded.pipe)
@@ -143,7 +143,7 @@ def test_a_lane_that_dies_during_a_handshake_is_replaced_under_the_client(guarde
     assert client.wait() == 0
 
 
-def test_flapping_is_limited_and_told(guarded: Guarded) -> None:
+def test_flapping_is_limited_and_reported(guarded: Guarded) -> None:
     guarded.write_config(policy="restart_burst = 2\nrestart_window = 600")
     guarded.start()
     for _ in range(2):
@@ -156,7 +156,9 @@ def test_flapping_is_limited_and_told(guarded: Guarded) -> None:
     assert guarded.events("lane_flapping")
 
 
-def test_a_control_daemon_that_cannot_start_is_told_and_the_guard_serves_on(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_control_daemon_that_cannot_start_is_reported_and_the_guard_serves_on(
+    guarded: Guarded, tmp_path: Path
+) -> None:
     broken = tmp_path / "nvidia-cuda-mps-control"
     broken.write_text("#!/bin/sh\necho no such device >&2\nexit 3\n")
     broken.chmod(0o755)
@@ -165,12 +167,12 @@ def test_a_control_daemon_that_cannot_start_is_told_and_the_guard_serves_on(guar
     guarded.start()
     assert guarded.ctl("status").returncode == 3
     assert "no such device" in guarded.events("lane_start_failed")[0]["data"]["detail"]
-    # There is nobody to be told, and nothing is started any more.
+    # There is no daemon to be told, and nothing is started any more.
     guarded.ctl("mps", "quit")
     assert guarded.guard.wait(30) == 0
 
 
-def test_a_daemon_that_hangs_makes_the_lane_unknown_and_blocks_nobody(guarded: Guarded) -> None:
+def test_a_daemon_that_hangs_makes_the_lane_unknown_and_blocks_no_caller(guarded: Guarded) -> None:
     guarded.write_config(policy="command_deadline = 0.5\ncheck_interval = 0.5")
     guarded.start()
     client = guarded.client()

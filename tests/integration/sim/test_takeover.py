@@ -1,4 +1,4 @@
-"""Two lanes of a real guard over the simulated stack: what comes where, and who goes on when a lane faults."""
+"""Two lanes of a real guard over the simulated stack: routing, and which program goes on when a lane faults."""
 
 import asyncio
 import json
@@ -111,7 +111,7 @@ def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair
     assert went_on["at"] > 1
     assert pair.active() == "default-1"
     assert pair.metric("mpsguard_takeovers_total", outcome="done") == 1
-    # Who comes now is brought to where the work is, and a new standby to the lane that was reset.
+    # A client that comes now is brought to where the work is, and a new standby to the lane that was reset.
     late = pair.client()
     late.expect("started")
     third = pair.worker("standby")
@@ -124,7 +124,9 @@ def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair
     assert pair.active() == "default-0"
 
 
-def test_whose_lane_was_struck_is_not_waited_for_although_the_server_does_not_say_so_yet(pair: FailoverPair) -> None:
+def test_a_writer_on_an_affected_lane_is_not_waited_for_although_the_server_reports_nothing_yet(
+    pair: FailoverPair,
+) -> None:
     first, second = working(pair)
     server = pair.json("lanes")["lanes"][0]["servers"][0]["process"]["pid"]
     # As the vendor's server does while a client of it is stopped: the log has begun, no answer comes.
@@ -220,7 +222,7 @@ def test_a_takeover_is_carried_out_although_it_cannot_be_saved_where_the_work_is
     assert trouble["data"]["lane"] == pair.active() == "default-1"
 
 
-def test_who_moves_the_work_is_told_that_it_cannot_be_saved(pair: FailoverPair) -> None:
+def test_a_move_reports_that_the_work_cannot_be_saved(pair: FailoverPair) -> None:
     _, second = working(pair)
     forbid_saving(pair)
     done = pair.ctl("--json", "move")
@@ -235,10 +237,10 @@ def test_who_moves_the_work_is_told_that_it_cannot_be_saved(pair: FailoverPair) 
     assert pair.lane_of(late) == "default-1"
 
 
-def test_who_is_parked_when_the_lanes_change_places_goes_where_the_work_is(pair: FailoverPair) -> None:
+def test_a_client_parked_when_the_lanes_change_places_goes_where_the_work_is(pair: FailoverPair) -> None:
     first = pair.worker("active")
     first.expect("went on")
-    # Seen while nobody could go on: the lanes keep their places, and who comes waits.
+    # Seen while no program could go on: the lanes keep their places, and a client that comes waits.
     Script(pair.pipe).force_fault()
     pair.lane_in("FAULT")
     late = pair.client()
@@ -264,7 +266,7 @@ def test_quit_ends_both_lanes(pair: FailoverPair) -> None:
     assert not [key for key in controls if procfs.is_running(key)]
 
 
-def test_quit_ends_a_domain_whose_other_lane_waits_to_be_started() -> None:
+def test_quit_ends_a_domain_with_another_lane_that_waits_to_be_started() -> None:
     with FailoverPair(policy="restart_burst = 1\nrestart_window = 600") as pair:
         pair.start()
         os.kill(pair.json("lanes")["lanes"][1]["control"]["pid"], signal.SIGKILL)

@@ -43,7 +43,7 @@ def test_force_signals_where_the_daemon_hangs(guarded: Guarded) -> None:
     Script(guarded.pipe).clear()
 
 
-def test_a_daemon_that_hangs_in_its_list_costs_the_deadline_and_nobody_a_signal(guarded: Guarded) -> None:
+def test_a_daemon_that_hangs_in_its_list_costs_the_deadline_and_no_client_is_signalled(guarded: Guarded) -> None:
     victim = guarded.client()
     victim.expect("started")
     Script(guarded.pipe).hang("get_client_list")
@@ -53,7 +53,7 @@ def test_a_daemon_that_hangs_in_its_list_costs_the_deadline_and_nobody_a_signal(
     Script(guarded.pipe).clear()
 
 
-def test_who_is_no_client_is_never_signalled_even_with_force(guarded: Guarded) -> None:
+def test_a_process_that_is_no_client_is_never_signalled_even_with_force(guarded: Guarded) -> None:
     with subprocess.Popen(["sleep", "600"]) as stranger:
         try:
             done = guarded.ctl("terminate", "--signal", "KILL", "--force", str(stranger.pid))

@@ -14,7 +14,7 @@ from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import Guarded, wait_for
 
 BEFORE = "b34ecb108136"
-"""The last commit whose guard had one process and lanes that everybody could pass: nothing is released yet."""
+"""The last commit with a guard of one process and lanes open to every user: nothing is released yet."""
 
 pytestmark = pytest.mark.slow(seconds=40, reason="two guards, one after the other")
 

@@ -35,7 +35,7 @@ def ctl(guarded: Guarded, *arguments: str) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
 
-def test_a_vault_that_nobody_uses_has_no_second_process(guarded: Guarded) -> None:
+def test_an_unused_vault_has_no_second_process(guarded: Guarded) -> None:
     assert ctl(guarded, "vault", "list")[1]["sessions"] == []
     assert holders(guarded.run_directory) == []
 

@@ -47,7 +47,7 @@ def missing() -> str | None:
         return f"no {lacking[0]} on this machine"
     known = Path("/proc/filesystems").read_text(encoding="ascii").split()
     if "overlay" not in known:
-        # The kernel may have it as a module that nobody has asked for yet.
+        # The kernel may have it as a module that is not loaded yet.
         subprocess.run(["modprobe", "overlay"], capture_output=True, check=False, timeout=10)
         known = Path("/proc/filesystems").read_text(encoding="ascii").split()
     lacking = [name for name in ("overlay", "cgroup2") if name not in known]
@@ -176,7 +176,7 @@ class BootedSystemd:
                 stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=said,
-                # Nor may Ctrl-C take away who clears up.
+                # Nor may Ctrl-C end the process that clears up.
                 start_new_session=True,
             )
         try:
@@ -191,7 +191,7 @@ class BootedSystemd:
         if not self._leader:
             with suppress(FileNotFoundError, ProcessLookupError):
                 leader = (self._scratch / "leader").read_text(encoding="ascii").strip()
-                # Until it is systemd, its root is still the host's: nobody may enter.
+                # Until it is systemd, its root is still the host's: no command may enter it.
                 if Path(f"/proc/{leader or 0}/comm").read_text(encoding="ascii") == "systemd\n":
                     self._leader = int(leader)
             return False

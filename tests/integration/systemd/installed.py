@@ -20,7 +20,7 @@ DEADLINE: Final = 30.0
 
 SIMULATED: Final = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
 _CONNECTING: Final = "02"
-"""State in /proc/net/unix of a connection that nobody has accepted (SS_CONNECTING)."""
+"""State in /proc/net/unix of a connection that is not accepted yet (SS_CONNECTING)."""
 
 
 def domain(name: str, directory: Path, gpu: int = 0) -> str:
@@ -48,7 +48,7 @@ class InstalledGuard:
         return self.machine.property(SERVICE, "LoadState") == "loaded"
 
     def open_to_every_user(self, *paths: Path) -> None:
-        """Let every user come through to ``paths``: a checkout may lie in somebody's home directory."""
+        """Let every user come through to ``paths``: a checkout may lie in a home directory."""
         for directory in {above for path in paths for above in (path, *path.parents)}:
             self.machine.run("chmod", "a+x", directory)
 
@@ -66,7 +66,7 @@ class InstalledGuard:
         return int(self.machine.property(SERVICE, "NRestarts"))
 
     def kill(self, signal: str) -> None:
-        """Send the guard, and nobody else, a signal."""
+        """Send the guard, and no other process, a signal."""
         self.machine.systemctl("kill", "--kill-whom=main", f"--signal={signal}", SERVICE)
 
     def wait_for_another(self, old: int) -> int:
@@ -128,7 +128,7 @@ class InstalledGuard:
         return {client["process"]["pid"] for client in document["clients"]}
 
     def waiting(self, directory: Path = PIPE_DIRECTORY) -> int:
-        """How many connections to a public socket the kernel holds because nobody has accepted them."""
+        """Return how many connections to a public socket the kernel holds because they are not accepted yet."""
         table = self.machine.run("cat", "/proc/net/unix").stdout.splitlines()
         ours = [line.split() for line in table if line.endswith(f" {directory}/control")]
         return sum(1 for entry in ours if entry[5] == _CONNECTING)

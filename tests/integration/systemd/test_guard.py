@@ -1,4 +1,4 @@
-"""The guard under a real systemd: what it starts outlives it, and nobody runs without MPS because it is away."""
+"""The guard under a real systemd: what it starts outlives it, and no client runs without MPS because it is away."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_clients_of_other_users_are_served(guard: InstalledGuard) -> None:
     client.end()
 
 
-def test_sigkill_costs_nobody_anything(guard: InstalledGuard, clients: list[Client]) -> None:
+def test_sigkill_costs_no_client_anything(guard: InstalledGuard, clients: list[Client]) -> None:
     before = State(guard, clients)
     guard.kill("SIGKILL")
     guard.wait_for_another(before.guard)
@@ -106,7 +106,7 @@ def test_quit_is_the_end_until_the_next_client(guard: InstalledGuard) -> None:
 
 
 class State:
-    """Who lives at one moment: the guard, its lane, and the clients."""
+    """The pids that live at one moment: the guard, its lane, and the clients."""
 
     def __init__(self, guard: InstalledGuard, clients: list[Client]) -> None:
         self.guard = guard.pid()

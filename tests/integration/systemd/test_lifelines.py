@@ -1,7 +1,7 @@
 """Lifelines in a real systemd's descriptor store, over guards that are killed, restarted and stopped.
 
 The driver is a stand-in (`with_driver`): a client's address space is a descriptor of /dev/full by another name. What is
-shown of it is whose hands the open files are in, and that they are the same ones.
+shown of it is which process holds the open files, and that they are the same ones.
 """
 
 import itertools

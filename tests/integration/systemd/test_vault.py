@@ -15,7 +15,7 @@ UNIT = "vault-under-test.service"
 RUN = "/run/vault-under-test"
 REGIONS, CHUNKS = 3, 300
 STORED = 2 + REGIONS
-"""Parcels in the store: the ledger, the record, and one for each region, however many chunks it has."""
+"""Bundles in the store: the manifest, the state buffer, and one for each region, however many chunks it has."""
 
 SERVICE = f"""
 [Unit]

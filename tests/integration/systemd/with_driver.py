@@ -1,6 +1,6 @@
 """`mpsguard` over a stand-in for nvidia-uvm's tools device: SIMULATED, and nothing else is.
 
-For where a guard is started by systemd, and nobody can give its sensor a driver. What clients have open is /dev/full
+For a guard that systemd starts, where no test can give its sensor a driver. What clients have open is /dev/full
 by the device's name; see `tests.unit.sensors.uvm_driver`.
 """
 

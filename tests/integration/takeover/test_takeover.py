@@ -21,7 +21,7 @@ FIRST = Trap(Point.PUBLISHED, 5)
 
 @pytest.fixture(scope="module", params=[False, True], ids=["stopped", "gated"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Whose turn is over is stopped, or its gate is shut."""
+    """Each program is stopped at the end of its turn, or its I/O fence is shut."""
     with World(gated=request.param) as started:
         yield started
         assert started.stop() == 128 + signal.SIGTERM
@@ -40,29 +40,29 @@ def asked(*traps: Trap, poison: int = -1, vault: float | None = None, kills: tup
 
 @pytest.mark.parametrize("effect", Effect, ids=lambda effect: effect.name)
 @pytest.mark.parametrize("point", AT_WORK, ids=lambda point: point.name)
-def test_nobody_notices_that_the_active_process_was_hit(world: World, point: Point, effect: Effect) -> None:
+def test_requests_survive_the_death_of_the_active_process(world: World, point: Point, effect: Effect) -> None:
     """Killed, or fenced off without knowing it."""
     assert world.run(asked(Trap(point, 1, effect)), all_hit=True) == [f"{effect.name} {point.name}"]
 
 
 @pytest.mark.parametrize("point", TAKING_OVER, ids=lambda point: point.name)
-def test_nobody_notices_that_the_next_one_was_hit_while_it_took_over(world: World, point: Point) -> None:
+def test_requests_survive_the_death_of_the_next_one_during_its_takeover(world: World, point: Point) -> None:
     world.run(asked(FIRST, Trap(point, 1)), all_hit=True)
 
 
 @pytest.mark.parametrize("point", STARTING, ids=lambda point: point.name)
-def test_nobody_notices_that_there_is_no_standby_when_it_is_needed(world: World, point: Point) -> None:
+def test_requests_survive_a_missing_standby(world: World, point: Point) -> None:
     """The standby dies while it starts; the one after it, as soon as it is the active one."""
     world.run(asked(FIRST, Trap(point, 1), Trap(Point.MAPPED, 1)), all_hit=True)
 
 
-def test_nobody_notices_two_deaths_in_a_row(world: World) -> None:
+def test_requests_survive_two_deaths_in_a_row(world: World) -> None:
     world.run(asked(FIRST, Trap(Point.PUBLISHED, 1)), all_hit=True)
     world.run(asked(FIRST, Trap(Point.HALF_WRITTEN, 1)), all_hit=True)
 
 
 @pytest.mark.parametrize("poison", [0, 17])
-def test_a_poison_request_is_skipped_and_told_and_the_others_are_answered(world: World, poison: int) -> None:
+def test_a_poison_request_is_skipped_and_reported_and_the_others_are_answered(world: World, poison: int) -> None:
     plan = asked(poison=poison)
     before = world.traps.reached(Point.TAKEN)
     world.run(plan)
@@ -71,7 +71,7 @@ def test_a_poison_request_is_skipped_and_told_and_the_others_are_answered(world:
     assert model.stream(guilty).endswith(model.SKIPPED)
 
 
-def test_nobody_notices_that_vault_and_active_process_were_killed(world: World) -> None:
+def test_requests_survive_the_death_of_vault_and_active_process(world: World) -> None:
     world.run(asked(FIRST, vault=0.03), all_hit=True)
 
 

@@ -13,5 +13,5 @@ def vault() -> Iterator[ThreadedVault]:
     before = descriptors()
     with ThreadedVault() as running:
         yield running
-        running.keeper.empty()
+        running.storage.empty()
     assert descriptors() == before

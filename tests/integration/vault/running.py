@@ -1,4 +1,4 @@
-"""A vault to talk to: as a process of its own with a holder, or on a thread of the test with a keeper beside it."""
+"""A vault to talk to: as a process of its own with a holder, or on a thread of the test with a storage beside it."""
 
 import asyncio
 import hashlib
@@ -46,7 +46,7 @@ def descriptors() -> int:
 
 
 def memory(index: int, size: int = 4096) -> Chunk:
-    """A chunk of memory whose content is told by its index."""
+    """Return a chunk of memory with content derived from its index."""
     fd = os.memfd_create(f"chunk-{index}", os.MFD_CLOEXEC)
     os.ftruncate(fd, size)
     os.pwrite(fd, content(index, size), 0)
@@ -67,15 +67,15 @@ def close_fds(fds: Sequence[int]) -> None:
         os.close(fd)
 
 
-class KeptHere:
-    """A keeper that lives through the vaults of a test. It really keeps the parcels, in this process."""
+class LocalStorage:
+    """A storage that outlives the vaults of a test. It really keeps the bundles, in this process."""
 
     def __init__(self) -> None:
-        self.parcels: dict[str, FdBundle] = {}
+        self.bundles: dict[str, FdBundle] = {}
 
-    async def keep(self, name: str, parcel: FdBundle) -> None:
+    async def keep(self, name: str, bundle: FdBundle) -> None:
         self.drop(name)
-        self.parcels[name] = parcel
+        self.bundles[name] = bundle
 
     async def forget(self, name: str) -> None:
         self.drop(name)
@@ -87,24 +87,24 @@ class KeptHere:
         """Goes on keeping."""
 
     def drop(self, name: str) -> None:
-        old = self.parcels.pop(name, None)
+        old = self.bundles.pop(name, None)
         if old is not None:
             old.kept.close()
             old.receipt.close()
 
     def empty(self) -> None:
-        for name in list(self.parcels):
+        for name in list(self.bundles):
             self.drop(name)
 
 
 class ThreadedVault:
     """A vault and its server on an event loop of their own, in this process: whatever they leak can be counted."""
 
-    def __init__(self, quota: Quota | None = None, keeper: KeptHere | None = None, **options: Any) -> None:
+    def __init__(self, quota: Quota | None = None, storage: LocalStorage | None = None, **options: Any) -> None:
         # Short: a socket's path has at most 107 bytes.
         self.root = Path(tempfile.mkdtemp(prefix="mgv-"))
         self.socket = str(self.root / "vault.sock")
-        self.keeper = keeper or KeptHere()
+        self.storage = storage or LocalStorage()
         self._quota = quota or Quota()
         self._options = options
         self._loop = asyncio.new_event_loop()
@@ -145,7 +145,7 @@ class ThreadedVault:
         return answer.result(DEADLINE)
 
     def settle(self) -> None:
-        self.run(self.keeping.settle())
+        self.run(self.background.settle())
 
     def session(self, name: str = "s", **options: Any) -> Session:
         return Session(name, socket=self.socket, **options)
@@ -154,22 +154,22 @@ class ThreadedVault:
         return Session(name, socket=self.socket, role=LeaseRole.STANDBY, **options)
 
     async def _open(self) -> None:
-        self.keeping = BackgroundStorage(self.keeper)
+        self.background = BackgroundStorage(self.storage)
         simulated = self._options.pop("simulated", False)
-        self.vault = Vault(self.keeping, self._quota, **self._options)
-        restored = restore({name: parcel.kept for name, parcel in self.keeper.parcels.items()})
+        self.vault = Vault(self.background, self._quota, **self._options)
+        restored = restore({name: bundle.kept for name, bundle in self.storage.bundles.items()})
         self.vault.adopt(restored.sessions, restored.last_id, len(restored.lost))
         for name in restored.unused:
-            self.keeping.forget(name)
+            self.background.forget(name)
         self.restored = restored
         self.server = VaultServer(self.vault, simulated=simulated)
         self.server.open(Path(self.socket))
 
     async def _close(self) -> None:
         await self.server.close()
-        await self.keeping.settle()
+        await self.background.settle()
         self.vault.close()
-        await self.keeping.close()
+        await self.background.close()
 
 
 class VaultProcess:

@@ -40,7 +40,7 @@ def directory() -> Iterator[Path]:
     assert descriptors() == before
 
 
-def story(body: Callable[[], Coroutine[object, object, None]]) -> None:
+def scenario(body: Callable[[], Coroutine[object, object, None]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(DEADLINE):
             await body()
@@ -53,7 +53,7 @@ def holder_of(directory: Path) -> int:
     return pid
 
 
-def parcel() -> FdBundle:
+def bundle() -> FdBundle:
     fd = os.memfd_create("chunk")
     try:
         return fd_bundle.pack(b"mgv-r1", (fd,))
@@ -61,7 +61,7 @@ def parcel() -> FdBundle:
         os.close(fd)
 
 
-def no_parcel() -> FdBundle:
+def no_bundle() -> FdBundle:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     other.close()
     return FdBundle(one, socket.socket())
@@ -70,19 +70,19 @@ def no_parcel() -> FdBundle:
 def test_a_late_answer_is_not_taken_for_that_to_the_next_question(directory: Path) -> None:
     async def body() -> None:
         patient = await HolderClient.open(directory)
-        await patient.keep("mgv-r1", parcel())
+        await patient.keep("mgv-r1", bundle())
         await patient.close()
-        keeper = await HolderClient.open(directory, IMPATIENT)
+        storage = await HolderClient.open(directory, IMPATIENT)
         pid = holder_of(directory)
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(UnavailableError):
-            await keeper.keep("mgv-r2", parcel())
+            await storage.keep("mgv-r2", bundle())
         os.kill(pid, signal.SIGCONT)
         # The answer to the first is on its way, and is "kept"; this one is nothing that a holder keeps.
         with pytest.raises(UnavailableError):
-            await keeper.keep("mgv-r3", no_parcel())
-        await keeper.lost()
-        await keeper.close()
+            await storage.keep("mgv-r3", no_bundle())
+        await storage.lost()
+        await storage.close()
         again = await HolderClient.open(directory)
         held = await again.list()
         for sock in held.values():
@@ -91,13 +91,13 @@ def test_a_late_answer_is_not_taken_for_that_to_the_next_question(directory: Pat
         await again.leave()
         await again.close()
 
-    story(body)
+    scenario(body)
 
 
-def test_who_asks_a_holder_that_hangs_for_what_it_has_is_told_so(directory: Path) -> None:
+def test_a_request_to_a_holder_that_hangs_fails(directory: Path) -> None:
     async def body() -> None:
         first = await HolderClient.open(directory)
-        await first.keep("mgv-r1", parcel())
+        await first.keep("mgv-r1", bundle())
         await first.close()
         os.kill(holder_of(directory), signal.SIGSTOP)
         second = await HolderClient.open(directory, IMPATIENT)
@@ -105,7 +105,7 @@ def test_who_asks_a_holder_that_hangs_for_what_it_has_is_told_so(directory: Path
             await second.list()
         await second.close()
 
-    story(body)
+    scenario(body)
 
 
 class Counted(socket.socket):
@@ -151,7 +151,7 @@ def test_a_holder_that_cannot_let_a_guard_in_goes_on_holding(tmp_path: Path, lim
         for _ in range(2):
             assert listener.failed.acquire(timeout=DEADLINE)
         limit(soft)
-        made = parcel()
+        made = bundle()
         assert ask(guard, "keep mgv-r1", made.kept.fileno()) == b"kept"
         made.kept.close()
         assert ask(guard, "forget mgv-r1") == b"forgotten"
@@ -170,7 +170,7 @@ def test_a_holder_keeps_descriptors_free_for_serving(tmp_path: Path, limit: Call
         holding = threading.Thread(target=HolderProcess().run, args=(listener,))
         holding.start()
         guard.connect(str(tmp_path / "holder"))
-        made = parcel()
+        made = bundle()
         limit(64 + 2)
         assert [ask(guard, f"keep mgv-r{n}", made.kept.fileno()).split()[0] for n in (1, 2, 3)] == [
             b"kept",
@@ -190,18 +190,18 @@ def test_a_holder_keeps_descriptors_free_for_serving(tmp_path: Path, limit: Call
 
 def test_a_holder_that_could_not_be_started_is_started_later(directory: Path) -> None:
     async def body() -> None:
-        keeper = await HolderClient.open(directory)
-        await keeper.keep("mgv-r1", parcel())
+        storage = await HolderClient.open(directory)
+        await storage.keep("mgv-r1", bundle())
         os.kill(holder_of(directory), signal.SIGKILL)
-        # Nobody holds anything in a directory that others may enter.
+        # Nothing is held in a directory that others may enter.
         directory.chmod(0o755)
         for _ in range(2):
             with pytest.raises(UnavailableError):
-                await keeper.lost()
+                await storage.lost()
         directory.chmod(0o700)
-        await keeper.lost()
-        await keeper.keep("mgv-r1", parcel())
-        await keeper.leave()
-        await keeper.close()
+        await storage.lost()
+        await storage.keep("mgv-r1", bundle())
+        await storage.leave()
+        await storage.close()
 
-    story(body)
+    scenario(body)

@@ -35,7 +35,7 @@ def vault() -> Iterator[ThreadedVault]:
             # It has lost nothing, and is still served.
             assert bystander.describe("r").metadata == b"untouched"
             assert bystander.latest() == (1, 1, b"state")
-        running.keeper.empty()
+        running.storage.empty()
     assert descriptors() == before
 
 
@@ -210,7 +210,7 @@ def test_regions_made_by_halves(vault: ThreadedVault, steps: list[tuple[str, int
             elif step == "garbage":
                 raw.send(b"\xc1")
         # Asked in the vault's own thread, where nothing changes meanwhile: the session ends with its last connection.
-        for kept, laid_out in vault.call(lambda: holdings(vault)):
+        for kept, laid_out in vault.call(lambda: chunk_counts(vault)):
             assert kept == laid_out
     close_chunks(chunks)
     os.close(read)
@@ -219,8 +219,8 @@ def test_regions_made_by_halves(vault: ThreadedVault, steps: list[tuple[str, int
     without_more_descriptors(vault, before)
 
 
-def holdings(vault: ThreadedVault) -> list[tuple[int, int]]:
-    """Of each region: how many chunks are held, and how many its layout has."""
+def chunk_counts(vault: ThreadedVault) -> list[tuple[int, int]]:
+    """Return for each region how many chunks are held, and how many its layout has."""
     store = vault.vault.store
     return [
         (len(store.session_fds[session.key].chunks.get(region.id, ())), len(region.layout.sizes))

@@ -27,7 +27,7 @@ def test_quotas_hold_and_room_comes_back(quota: Quota, error: type[client.VaultE
             writer.create("b", chunks[1:], metadata=b"22")
         writer.release("a")
         writer.create("b", chunks[1:2])
-        vault.keeper.empty()
+        vault.storage.empty()
     close_chunks(chunks)
 
 
@@ -44,7 +44,7 @@ def test_sessions_connections_and_states_are_bounded() -> None:
             wait_for("the place of the one that was refused", lambda: vault.vault.tally.connections == 2)
             with vault.standby("a"), pytest.raises(client.QuotaError):
                 vault.standby("b")
-        vault.keeper.empty()
+        vault.storage.empty()
 
 
 def test_a_session_goes_when_its_time_has_come() -> None:
@@ -68,5 +68,5 @@ def test_a_session_goes_when_its_time_has_come() -> None:
         vault.call(vault.vault.expire)
         assert names() == {"keep-None"}
         vault.settle()
-        assert len(vault.keeper.parcels) == 1
-        vault.keeper.empty()
+        assert len(vault.storage.bundles) == 1
+        vault.storage.empty()

@@ -12,7 +12,7 @@ from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.region import Lease, LeaseRole, RegionLayout, SessionKey
 from mpsguard.vault.vault import Vault
-from tests.integration.vault.running import KeptHere, ThreadedVault, close_chunks, close_fds, descriptors, memory
+from tests.integration.vault.running import LocalStorage, ThreadedVault, close_chunks, close_fds, descriptors, memory
 
 pytestmark = pytest.mark.slow(seconds=10, reason="thousands of region lives")
 
@@ -30,19 +30,19 @@ def resident() -> int:
 @pytest.mark.parametrize("lives", DIRECT)
 def test_no_descriptor_is_left_by_region_lives(lives: int) -> None:
     before = descriptors()
-    keeper = KeptHere()
-    middle = asyncio.run(_direct(keeper, lives))
-    assert descriptors() == before + 2 * len(keeper.parcels)
-    keeper.empty()
+    storage = LocalStorage()
+    middle = asyncio.run(_direct(storage, lives))
+    assert descriptors() == before + 2 * len(storage.bundles)
+    storage.empty()
     assert descriptors() == before
     # What was there after a tenth of it is what is there in the end, give or take what an allocator keeps.
     assert resident() - middle < 32 << 20
 
 
-async def _direct(keeper: KeptHere, lives: int) -> int:
+async def _direct(storage: LocalStorage, lives: int) -> int:
     """Without the socket between, so that so many take seconds; memory after a tenth of them."""
-    keeping = BackgroundStorage(keeper)
-    vault = Vault(keeping, Quota())
+    background = BackgroundStorage(storage)
+    vault = Vault(background, Quota())
     key = SessionKey(os.getuid(), "s")
     handle = ProcessHandle.open(os.getpid())
     await vault.attach(key, Lease(1, handle.key, os.getuid(), LeaseRole.WRITER), handle, lambda _: True, keep=None)
@@ -57,15 +57,15 @@ async def _direct(keeper: KeptHere, lives: int) -> int:
         if life >= AT_ONCE:
             vault.regions.release(key, 1, f"r{life - AT_ONCE}")
         if life % 100 == 0:
-            await keeping.settle()
-            # Each of them is a descriptor here, one in its parcel's sockets, and none anywhere else.
+            await background.settle()
+            # Each of them is a descriptor here, one in its bundle's sockets, and none anywhere else.
             assert descriptors() < 6 * AT_ONCE + 100
         if life == lives // 10:
             middle = resident()
     os.close(fd)
     assert vault.counters().regions == AT_ONCE
     vault.close()
-    await keeping.close()
+    await background.close()
     return middle
 
 
@@ -85,5 +85,5 @@ def test_no_descriptor_is_left_by_lives_over_the_socket() -> None:
         reader.close()
         writer.release()
         vault.settle()
-        assert vault.keeper.parcels == {}
+        assert vault.storage.bundles == {}
     assert descriptors() == before

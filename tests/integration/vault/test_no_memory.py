@@ -39,7 +39,7 @@ def test_a_writer_is_fenced_off_and_its_state_is_there_when_there_is_memory_agai
         token = vault.call(lambda: vault.vault.store.session(key).readers[0].token)
         with no_memory():
             vault.call(lambda: vault.vault.fence(key))
-            # The old record has gone, and no other came: its number is nobody's to give out, or to close again.
+            # The old state buffer has gone, and no other came: no code may give its number out, or close it again.
             assert vault.call(lambda: vault.vault.state(key)) == Carried(1, 1, b"the last words")
             with pytest.raises(client.QuotaError):
                 vault.run(vault.vault.promote(key, token))

@@ -113,7 +113,7 @@ def test_a_holder_that_dies_is_replaced_and_given_everything(vault: VaultProcess
         writer.create("r", chunks)
         writer.publish(b"state")
         [old] = vault.holders()
-        # What was answered for is held: 300 chunks, the ledger, the record. Not what is on its way.
+        # What was answered for is held: 300 chunks, the manifest, the state buffer. Not what is on its way.
         held = memories(old)
         assert held == 302
         os.kill(old, signal.SIGKILL)
@@ -182,19 +182,19 @@ def test_without_a_vault_there_is_one_clear_error(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_a_parcel_can_be_looked_into_by_many_and_outlives_its_maker() -> None:
+def test_a_bundle_can_be_read_by_many_and_outlives_its_maker() -> None:
     chunks = [memory(n) for n in range(600)]
-    parcel = fd_bundle.pack(b"label", [chunk.fd for chunk in chunks])
+    bundle = fd_bundle.pack(b"label", [chunk.fd for chunk in chunks])
     close_chunks(chunks)
-    copy = socket.socket(fileno=os.dup(parcel.kept.fileno()))
-    parcel.kept.close()
+    copy = socket.socket(fileno=os.dup(bundle.kept.fileno()))
+    bundle.kept.close()
     for _ in range(2):
         label, fds = fd_bundle.unpack(copy)
         assert label == b"label"
         assert all(os.pread(fd, 4096, 0) == content(n) for n, fd in enumerate(fds))
         close_chunks([client.Chunk(fd, 0) for fd in fds])
         assert len(fds) == 600
-    assert fd_bundle.is_kept(parcel.receipt)
+    assert fd_bundle.is_kept(bundle.receipt)
     copy.close()
-    assert not fd_bundle.is_kept(parcel.receipt)
-    parcel.receipt.close()
+    assert not fd_bundle.is_kept(bundle.receipt)
+    bundle.receipt.close()

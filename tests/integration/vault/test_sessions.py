@@ -12,7 +12,7 @@ from mpsguard import client
 from mpsguard.client import Chunk, Grant, LeaseRole
 from tests.integration.vault.running import (
     REPOSITORY,
-    KeptHere,
+    LocalStorage,
     ThreadedVault,
     close_chunks,
     content,
@@ -29,7 +29,7 @@ def vault() -> Iterator[ThreadedVault]:
     before = descriptors()
     with ThreadedVault(simulated=True, gpus=frozenset({GPU})) as running:
         yield running
-        running.keeper.empty()
+        running.storage.empty()
     assert descriptors() == before
 
 
@@ -288,20 +288,20 @@ def test_a_writers_death_ends_its_lease_even_if_a_child_holds_the_connection(vau
 
 def test_everything_stands_for_the_next_vault_and_half_made_things_do_not() -> None:
     before = descriptors()
-    keeper = KeptHere()
+    storage = LocalStorage()
     chunks = [memory(index) for index in range(300)]
-    with ThreadedVault(keeper=keeper) as first, first.session(keep=None) as writer:
+    with ThreadedVault(storage=storage) as first, first.session(keep=None) as writer:
         writer.create("r", chunks, metadata=b"m").seal((1, 2))
         writer.publish(b"state")
         first.settle()
         # As if the guard had died between keeping a region and writing it down.
-        first.run(first.keeping.keep("mgv-r999", [chunks[0].fd]))
-        names = set(keeper.parcels)
+        first.run(first.background.keep("mgv-r999", [chunks[0].fd]))
+        names = set(storage.bundles)
         first.run(first.server.close())
-    assert set(keeper.parcels) == names
-    with ThreadedVault(keeper=keeper) as second:
+    assert set(storage.bundles) == names
+    with ThreadedVault(storage=storage) as second:
         second.settle()
-        assert "mgv-r999" not in keeper.parcels
+        assert "mgv-r999" not in storage.bundles
         assert (second.restored.lost, second.restored.unreadable) == ([], [])
         with second.standby() as reader, reader.open("r") as region:
             assert all(os.pread(fd, 4096, 0) == content(index) for index, fd in enumerate(region.fds))
@@ -310,6 +310,6 @@ def test_everything_stands_for_the_next_vault_and_half_made_things_do_not() -> N
             # This process still lives, and never said that it was done.
             with pytest.raises(client.LeaseHeldError):
                 reader.acquire()
-    keeper.empty()
+    storage.empty()
     close_chunks(chunks)
     assert descriptors() == before

@@ -1,4 +1,4 @@
-"""Who goes on when a writer has ended: over the real socket, with processes that really die."""
+"""Which process goes on when a writer has ended: over the real socket, with processes that really die."""
 
 import os
 import signal
@@ -125,8 +125,8 @@ def test_a_standby_that_is_ready_too_late_goes_on_at_once(vault: ThreadedVault) 
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_who_waits_for_its_promotion_while_no_guard_runs_waits_no_longer_than_it_said(silent: bool) -> None:
-    """The session's own deadline is much longer; ``silent``: somebody listens there, and answers nothing."""
+def test_a_standby_without_a_guard_waits_for_its_promotion_no_longer_than_it_said(silent: bool) -> None:
+    """The session's own deadline is much longer; ``silent``: a process listens there, and answers nothing."""
     with ThreadedVault() as vault:
         with vault.session() as writer, vault.standby(deadline=2 * DEADLINE) as standby:
             told: list[bool] = []
@@ -141,10 +141,10 @@ def test_who_waits_for_its_promotion_while_no_guard_runs_waits_no_longer_than_it
                 waiting.join(DEADLINE)
                 assert told == [False]
             writer.close()
-        vault.keeper.empty()
+        vault.storage.empty()
 
 
-def test_nobody_follows_a_writer_that_left_in_order(vault: ThreadedVault) -> None:
+def test_no_standby_follows_a_writer_that_left_in_order(vault: ThreadedVault) -> None:
     with vault.session() as writer, vault.standby() as standby:
         writer.close()
         assert not standby.ready(0)
@@ -229,7 +229,7 @@ def test_a_closed_session_says_that_it_is_closed(vault: ThreadedVault) -> None:
             use()
 
 
-def test_ends_shortly_after_a_promotion_are_told_and_others_are_not() -> None:
+def test_ends_shortly_after_a_promotion_are_reported_and_others_are_not() -> None:
     told: list[EarlyDeath] = []
     clock = [0.0]
     with ThreadedVault(now=lambda: clock[0], on_early_death=told.append) as vault:
@@ -245,7 +245,7 @@ def test_ends_shortly_after_a_promotion_are_told_and_others_are_not() -> None:
             wait_for("its lease has ended", lambda: vault.call(lambda: _orphaned(vault)))
         assert [death.in_a_row for death in told] == [1]
         assert vault.call(lambda: vault.vault.counters().early_deaths) == 1
-        vault.keeper.empty()
+        vault.storage.empty()
 
 
 def test_a_role_that_there_is_not_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def daemon(vendor_mps: VendorMps, pipe_directory: Path, tmp_path: Path) -> Itera
 
 
 def pid_of_listener(path: Path) -> int:
-    """Return who listens on the socket, from the kernel: branch 535 writes no pid file."""
+    """Return the pid that listens on the socket, from the kernel: branch 535 writes no pid file."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.connect(str(path))
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -66,7 +66,7 @@ def has_ended(pid: int, *, within_s: float) -> bool:
             state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
             return True
-        if state in {"Z", "X"}:  # nobody may be there to reap it: pid 1 of a container need not
+        if state in {"Z", "X"}:  # it may never be reaped: pid 1 of a container need not
             return True
         if time.monotonic() >= deadline:
             return False
@@ -103,7 +103,7 @@ def test_server_exits_at_once_without_a_gpu(daemon: Daemon) -> None:
 def test_pipe_directory_has_the_public_names(daemon: Daemon) -> None:
     names = {path.name for path in daemon.pipes.iterdir()}
     assert {"control", "control_privileged", "control_lock", "log"} <= names
-    # The pid file came between the branches: whoever adopts a daemon must not count on it.
+    # The pid file came between the branches: the adoption of a daemon must not count on it.
     assert ("nvidia-cuda-mps-control.pid" in names) == (daemon.mps.branch != "535")
 
 

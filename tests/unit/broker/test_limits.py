@@ -1,4 +1,4 @@
-"""What bounds the guard: how often something may start, and who gives way when too many connect."""
+"""What bounds the guard: how often something may start, and which connection gives way when too many come."""
 
 import asyncio
 import time
@@ -78,7 +78,7 @@ def test_a_user_over_its_share_makes_room_from_its_own() -> None:
     run(scenario())
 
 
-def test_those_who_have_spoken_stay_and_the_newcomer_is_turned_away() -> None:
+def test_connections_that_have_spoken_stay_and_the_newcomer_is_turned_away() -> None:
     async def scenario() -> None:
         table, tasks = with_connections(3, [0, 0, 0])
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Who on a lane is a stranger, by what its control daemon lists."""
+"""Which clients of a lane are strangers, by what its control daemon lists."""
 
 import os
 import subprocess

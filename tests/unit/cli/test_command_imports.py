@@ -20,5 +20,5 @@ def test_no_command_loads_the_guard(name: str) -> None:
     assert not ((GUARD | REPORT) - wanted) & set(modules_after(ctl.COMMANDS[name]))
 
 
-def test_who_supervises_a_program_does_not_load_the_guard() -> None:
+def test_the_supervisor_of_a_program_does_not_load_the_guard() -> None:
     assert not (GUARD | REPORT) & set(modules_after(guard.COMMANDS["run"]))

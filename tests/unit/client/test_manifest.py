@@ -82,7 +82,7 @@ def test_half_of_one_is_refused() -> None:
         manifest.decode(manifest.encode(TensorManifest(manifest.VERSION, 32, {"t": placed()}))[:-1], 32)
 
 
-def test_a_type_that_nobody_knows_is_refused_when_it_is_planned() -> None:
+def test_an_unknown_type_is_refused_when_it_is_planned() -> None:
     with pytest.raises(TensorManifestError, match="quint8"):
         manifest.plan({"t": Spec("quint8", (1,))})
 

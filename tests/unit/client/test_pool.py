@@ -105,7 +105,7 @@ def test_freeing_waits_for_the_work_on_the_memory_and_only_then_frees(pool_libra
     assert pool_library.mpsguard_pool_close(number) == 0
 
 
-def test_memory_of_nobody_is_left_alone(pool_library: ctypes.CDLL, pool: int) -> None:
+def test_an_invalid_free_changes_nothing(pool_library: ctypes.CDLL, pool: int) -> None:
     at = pool_library.mpsguard_pool_allocate(2 * UNIT, 0, None)
     for wrong in (BASE - UNIT, BASE + 64 * UNIT, at + UNIT, at + 1, None):
         pool_library.mpsguard_pool_free(wrong, UNIT, 0, None)

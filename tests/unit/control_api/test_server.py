@@ -116,7 +116,7 @@ def test_what_cannot_be_done_is_answered_with_its_reason(run_directory: str, pay
     with_api(run_directory, scenario)
 
 
-def test_slow_requests_hold_up_nobody_and_too_many_are_told_so(run_directory: str) -> None:
+def test_slow_requests_delay_no_other_and_too_many_are_refused(run_directory: str) -> None:
     async def scenario(sock: Any) -> None:
         for _ in range(80):
             await sock.send(request(id="slow", args={"wait": 60}, deadline=1.0))

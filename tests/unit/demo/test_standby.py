@@ -80,7 +80,7 @@ def kill_all(place: Place) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_service_that_ends_otherwise_than_announced_is_told_so(stage: Stage) -> None:
+def test_a_service_that_ends_otherwise_than_announced_is_reported(stage: Stage) -> None:
     with stage.stock() as place:
         answer, service = standby.stock(place, kill_all)
     assert (answer.text, service.text) == ("client: 20 of 40 tokens, cut off", "service: killed by SIGKILL")

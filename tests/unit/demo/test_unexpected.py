@@ -49,7 +49,7 @@ def test_the_mark_says_what_was_expected() -> None:
 
 
 def test_neighbours_that_live_are_reported_alive(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody does wrong, the very scene that shows deaths shows none."""
+    """Without a fault, the very scene that shows deaths shows none."""
     monkeypatch.setattr(actor, "SHOWS", 0.2)
     with stage.stock() as place:
         neighbours, late = aftermath.stock(place, lambda _: None)
@@ -58,7 +58,7 @@ def test_neighbours_that_live_are_reported_alive(stage: Stage, monkeypatch: pyte
     assert [(fact.harm, fact.as_expected) for fact in (neighbours, late)] == [(False, False), (False, False)]
 
 
-def test_isolation_would_be_noticed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_isolation_would_be_detected(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the guard too: what was not isolated is what died, not what the tour says of itself."""
     monkeypatch.setattr(actor, "SHOWS", 0.2)
     monkeypatch.setattr("examples.demo.stage._PARKS", 0.2)

@@ -87,7 +87,7 @@ def test_requests_of_which_processes_may_die_are_tried_alone() -> None:
 
 
 def test_the_poisoned_request_is_given_up_and_no_other() -> None:
-    """Whoever computes request 5 dies before it has a token; every other step gives one."""
+    """A process that computes request 5 dies before it has a token; every other step gives one."""
     state = State(tuple(request(number, number, limit=20) for number in range(8)), 8)
     deaths = 0
     while chosen := forward.to_compute(state):

@@ -1,4 +1,4 @@
-"""Which copy of the training's state is whole, whoever dies and whoever still writes."""
+"""Which copy of the training's state is whole, whichever process dies and whichever still writes."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from examples.training.progress import COPIES, Progress, ProgressError
 
 
 @given(st.lists(st.sampled_from(["step", "death"]), max_size=50))
-def test_nobody_writes_what_is_whole_nor_what_the_process_before_may_still_write(events: list[str]) -> None:
+def test_no_process_writes_what_is_whole_nor_what_the_one_before_may_still_write(events: list[str]) -> None:
     now = Progress(0, 0, 1)
     for event in events:
         if event == "death":

@@ -1,4 +1,4 @@
-"""CPU time by the kernel's books: what was run counts, for every thread, and what slept does not."""
+"""CPU time by the kernel's accounts: what was run counts, for every thread, and what slept does not."""
 
 import os
 import subprocess

@@ -60,7 +60,7 @@ def test_ready_is_heard(tmp_path: Path) -> None:
     assert not (tmp_path / "r").exists()
 
 
-def test_an_end_before_ready_is_noticed(tmp_path: Path) -> None:
+def test_an_end_before_ready_is_detected(tmp_path: Path) -> None:
     with ReadySocket(tmp_path / "r") as ready, process("raise SystemExit(3)", ready.path) as child:
         pidfd = os.pidfd_open(child.pid)
         assert not ready.wait(pidfd, 30)

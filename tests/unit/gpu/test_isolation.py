@@ -29,7 +29,7 @@ from tests.harness.leftovers import end_all
 pytestmark = pytest.mark.slow(seconds=60, reason="starts guards on the simulated stack")
 
 LONG = 20.0
-"""Seconds in which innocents that die have died even on a slow machine; nobody waits for so long."""
+"""Seconds in which innocents that die have died even on a slow machine; no test waits for so long."""
 
 
 class SparingBench(Bench):
@@ -177,7 +177,7 @@ def test_the_longest_iteration_is_that_of_the_seconds_that_touch_the_time() -> N
 
 
 @pytest.mark.parametrize(("survivors", "made", "holds"), [(6, 2, True), (5, 2, False), (3, 1, False), (0, 0, None)])
-def test_survival_holds_if_all_was_made_and_nobody_died(survivors: int, made: int, holds: bool | None) -> None:
+def test_survival_holds_if_all_was_made_and_none_died(survivors: int, made: int, holds: bool | None) -> None:
     rows = by_name(survival(Tally("it", 2, made=made, survivors=survivors), None))
     row = rows.get("it: innocents that survive")
     assert (row.row.holds if row else None) == holds
@@ -203,7 +203,7 @@ def test_a_measurement_that_is_stopped_shows_what_it_has() -> None:
         next(taken)
 
 
-def test_an_overrun_under_the_preload_harms_nobody_and_one_without_does(bench: Bench) -> None:
+def test_an_overrun_under_the_preload_harms_no_other_and_one_without_does(bench: Bench) -> None:
     found = by_name(overrun.measure(bench))
     row = found["overrun under the preload: innocents that survive"].row
     assert (row.holds, row.value, row.count) == (True, 2 * COUNT, 2 * COUNT)

@@ -52,7 +52,7 @@ def test_an_error_is_a_row_and_the_next_measurement_runs(tmp_path: Path) -> None
         assert opened.getnames() == ["guard-1.log"]
 
 
-def test_what_was_found_is_told_measurement_by_measurement_up_to_the_end() -> None:
+def test_findings_are_reported_measurement_by_measurement_up_to_the_end() -> None:
     told: list[list[str]] = []
 
     def hangs(_bench: Bench) -> Iterator[Finding]:

@@ -25,8 +25,8 @@ def test_a_measurement_holds_on_the_simulated_stack(suite: str, name: str, capsy
 
 
 def test_no_way_to_attribute_an_sm_fault_accuses_an_innocent_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody can be named there: a simulated client writes no dump. The whole flow runs, and nobody is."""
-    # What takes longer than a test may, hangs: how busy the machine is plays no part in who is accused.
+    """No client can be named there: a simulated client writes no dump. The whole flow runs, and none is named."""
+    # What takes longer than a test may, hangs: how busy the machine is plays no part in which client is accused.
     main(["sm", "--simulated", "--quick", "--only", "accuracy", "--deadline", "600"])
     printed = capsys.readouterr().out
     lines = [line for line in printed.splitlines() if line.startswith("false accusations")]

@@ -45,7 +45,7 @@ def test_a_step_that_is_not_is_named(events: list[dict[str, Any]], which: str) -
     assert found.startswith(which)
 
 
-def test_where_each_standby_resumed_stands_beside_what_its_predecessor_told() -> None:
+def test_where_each_standby_resumed_stands_beside_what_its_predecessor_reported() -> None:
     assert resumptions(TOLD) == [(2, 2)]
     assert resumptions(UNTOLD) == [(2, 3), (4, 4)]
     assert resumptions([promoted(1, 0), step(1, 1), step(1, 2), promoted(2, 1)]) == [(2, 1)]

@@ -56,7 +56,7 @@ def test_naming_anybody_else_is_wrong_even_when_taken_back(named: int) -> None:
     assert str(named) in beside.why
 
 
-def test_nobody_is_to_blame_for_a_lane() -> None:
+def test_no_client_is_to_blame_for_a_lane() -> None:
     assert judged("server", [said(None, "lane")], by=None).culprit == RIGHT
     assert judged("server", [said(INNOCENTS[0], "lane")], by=None).culprit == WRONG
 
@@ -68,7 +68,7 @@ def test_silence_is_right_where_nothing_happened_to_others() -> None:
 
 
 @pytest.mark.parametrize(("in_flight", "signal", "right"), [(True, 9, True), (None, 9, False), (True, 11, False)])
-def test_the_end_of_a_process_is_told_by_its_evidence(in_flight: bool | None, signal: int, right: bool) -> None:
+def test_the_end_of_a_process_is_derived_from_its_evidence(in_flight: bool | None, signal: int, right: bool) -> None:
     ended = {"type": "process_ended", "signal": signal, "oom_killed": False, "work_in_flight": in_flight}
     evidence = ({"what": ended, "process": {"pid": CULPRIT}},)
     incident = msgspec.structs.replace(said(fault_class="process"), evidence=evidence)
@@ -156,7 +156,7 @@ def test_a_small_matrix_on_the_simulated_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MPSGUARD_COMMIT", "0123456789abcdef")
-    # Nobody waits for so long; on a slow machine the innocents take their time to die.
+    # No test waits for so long; on a slow machine the innocents take their time to die.
     monkeypatch.setattr(injection, "_DEATHS", 20.0)
     part = ["--simulated", "--repetitions", "1", "--out", str(tmp_path)]
     main([*part, "--faults", "misaligned,kill,endless,server", "--arms", "stock"])

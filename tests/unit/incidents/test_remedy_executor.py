@@ -32,7 +32,7 @@ REMEDIES = Remedies(**{fault.value: (step,) for fault, step in STEPS.items()}, l
 
 
 class Scripted:
-    """A remedy that ends when the test says so; it knows whom it was sent against."""
+    """A remedy that ends when the test says so; it records the processes it was sent against."""
 
     name: Final[RemedyName] = "terminate"
 
@@ -55,7 +55,7 @@ class Scripted:
             del self.under_way[case.incident_id]
 
 
-class Notebook(RemedyLog):
+class RecordingLog(RemedyLog):
     """Remembers what is logged."""
 
     def __init__(self) -> None:
@@ -74,11 +74,11 @@ class Bench:
 
     def __init__(self, remedy: Scripted | None = None) -> None:
         self.remedy = remedy or Scripted()
-        self.books = Notebook()
+        self.log = RecordingLog()
         self.alive = set(PEOPLE)
         self.clients = set(PEOPLE[:3])
         self.resolver = OneDomain(self)
-        self.executor = RemedyExecutor(self.resolver, self.books)
+        self.executor = RemedyExecutor(self.resolver, self.log)
 
 
 class OneDomain(RemedyResolver):
@@ -188,7 +188,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def at_most_one_run_of_a_remedy_for_an_incident(self) -> None:
         runs = Counter(case.incident_id for case in self.bench.remedy.runs)
-        outcomes = Counter(case.incident_id for case, _ in self.bench.books.outcomes)
+        outcomes = Counter(case.incident_id for case, _ in self.bench.log.outcomes)
         assert not runs or max(runs.values()) == 1
         assert not outcomes or max(outcomes.values()) == 1
 
@@ -210,24 +210,24 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def what_is_off_leaves_no_trace(self) -> None:
-        assert all(decision.step.mode != "off" for _, decision in self.bench.books.decisions)
+        assert all(decision.step.mode != "off" for _, decision in self.bench.log.decisions)
 
     @invariant()
-    def what_is_observed_is_in_the_books_alone(self) -> None:
-        observed = {case.incident_id for case, outcome in self.bench.books.outcomes if isinstance(outcome, Observed)}
+    def what_is_observed_is_in_the_log_alone(self) -> None:
+        observed = {case.incident_id for case, outcome in self.bench.log.outcomes if isinstance(outcome, Observed)}
         assert observed.isdisjoint(case.incident_id for case in self.bench.remedy.runs)
 
     @invariant()
-    def the_books_never_say_the_same_twice(self) -> None:
+    def the_log_never_says_the_same_twice(self) -> None:
         for name in self.told:
-            said = [decision for who, decision in self.bench.books.decisions if who == name]
+            said = [decision for who, decision in self.bench.log.decisions if who == name]
             assert all(one != two for one, two in itertools.pairwise(said))
 
     def teardown(self) -> None:
         """However it stands, closing ends it, and every run that began has an outcome."""
         self.loop.run_until_complete(asyncio.wait_for(self.bench.executor.close(), 10))
-        decided = {who for who, decision in self.bench.books.decisions if decision.verdict is not Verdict.DECLINE}
-        assert {case.incident_id for case, _ in self.bench.books.outcomes} == decided
+        decided = {who for who, decision in self.bench.log.decisions if decision.verdict is not Verdict.DECLINE}
+        assert {case.incident_id for case, _ in self.bench.log.outcomes} == decided
         assert self.bench.remedy.under_way == {}
         assert asyncio.all_tasks(self.loop) == set()
         self.loop.close()
@@ -240,9 +240,9 @@ TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=30, deadl
 def outcome_of(bench: Bench, told: Incident) -> Outcome:
     async def one() -> Outcome:
         bench.executor.consider("a", told)
-        while not bench.books.outcomes:
+        while not bench.log.outcomes:
             await asyncio.sleep(0)
-        return bench.books.outcomes[0][1]
+        return bench.log.outcomes[0][1]
 
     return asyncio.run(asyncio.wait_for(one(), 10))
 
@@ -258,34 +258,34 @@ def test_a_remedy_that_hangs_is_broken_off_at_its_deadline() -> None:
 def test_two_incidents_with_one_culprit_end_it_once() -> None:
     bench = Bench()
 
-    async def story() -> None:
+    async def scenario() -> None:
         bench.executor.consider("a", incident())
         bench.executor.consider("b", incident(FaultClass.SM))
         await asyncio.sleep(0)
         await bench.executor.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert [case.incident_id for case in bench.remedy.runs] == ["a"]
-    assert {case.incident_id: type(outcome) for case, outcome in bench.books.outcomes} == {"a": Failed, "b": NotNeeded}
+    assert {case.incident_id: type(outcome) for case, outcome in bench.log.outcomes} == {"a": Failed, "b": NotNeeded}
 
 
-def test_a_lane_of_nobody_s_has_no_policy() -> None:
+def test_a_lane_without_a_domain_has_no_policy() -> None:
     bench = Bench()
     bench.executor.consider("a", incident(lane="elsewhere"))
-    assert bench.books.decisions == []
+    assert bench.log.decisions == []
 
 
 def test_a_culprit_that_becomes_known_is_treated_then() -> None:
     bench = Bench()
 
-    async def story() -> None:
+    async def scenario() -> None:
         bench.executor.consider("a", incident(culprit=None, confidence=Confidence.UNKNOWN))
         bench.executor.consider("a", incident())
         await asyncio.sleep(0)
         await bench.executor.close()
 
-    asyncio.run(story())
-    assert [decision.verdict for _, decision in bench.books.decisions] == [Verdict.DECLINE, Verdict.RUN]
+    asyncio.run(scenario())
+    assert [decision.verdict for _, decision in bench.log.decisions] == [Verdict.DECLINE, Verdict.RUN]
     assert [case.culprit for case in bench.remedy.runs] == [PEOPLE[0]]
 
 

@@ -1,4 +1,4 @@
-"""Under whose policy an incident is."""
+"""The policy that applies to an incident."""
 
 import msgspec
 import pytest
@@ -41,6 +41,6 @@ def test_the_culprits_then_the_lanes_then_that_of_all_concerned(
     assert domain_of(incident, HOMES.get, LANES.get) == domain
 
 
-def test_who_is_known_by_pid_alone_has_no_domain() -> None:
+def test_a_process_known_by_pid_alone_has_no_domain() -> None:
     nobody = msgspec.structs.replace(NOBODYS, candidates=(Suspect(1, None, False),))
     assert domain_of(nobody, HOMES.get, LANES.get) is None

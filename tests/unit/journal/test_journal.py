@@ -131,7 +131,7 @@ def test_what_no_database_takes_costs_only_itself(journal: Journal) -> None:
     assert journal.dropped == 2
 
 
-def test_a_disk_that_hangs_holds_up_nobody_and_incidents_have_room_when_evidence_has_none(
+def test_a_disk_that_hangs_delays_no_caller_and_incidents_have_room_when_evidence_has_none(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, goes_on = threading.Event(), threading.Event()
@@ -162,7 +162,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_incidents_have_room_when_evidence
     again.close()
 
 
-def test_a_question_that_nobody_waits_for_any_more_does_no_harm(journal: Journal) -> None:
+def test_an_abandoned_query_does_no_harm(journal: Journal) -> None:
     async def ask() -> None:
         asking = asyncio.create_task(journal.list())
         await asyncio.sleep(0)

@@ -80,7 +80,7 @@ def headers_with_signer(tmp_path: Path, script: str) -> Headers:
     return Headers("6.1", tmp_path, tmp_path)
 
 
-def test_a_key_that_cannot_be_read_is_told_before_anything_is_built(tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_read_is_reported_before_anything_is_built(tmp_path: Path) -> None:
     headers = headers_with_signer(tmp_path, "#!/bin/sh\n")
     tree = open_tree(trees.make(tmp_path / "tree"))
     with pytest.raises(KernelError, match="nokey: cannot be read"):
@@ -98,7 +98,7 @@ def test_the_kernel_s_own_program_signs(tmp_path: Path) -> None:
     assert module.read_text() == f"sha256 {tmp_path / 'k'} {tmp_path / 'c'}\n"
 
 
-def test_a_signature_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_signature_that_fails_is_reported(tmp_path: Path) -> None:
     headers = headers_with_signer(tmp_path, "#!/bin/sh\necho 'error: wrong key'\nexit 1\n")
     with pytest.raises(KernelError, match="sign-file: error: wrong key"):
         sign(tmp_path / "m", headers, Key(tmp_path / "k", tmp_path / "c"))

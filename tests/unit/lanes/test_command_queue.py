@@ -1,4 +1,4 @@
-"""Whose command is next: the guard's own before all, then one of each user."""
+"""Which command is next: the guard's own before all, then one of each user."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ def test_each_has_a_share_and_a_user_without_one_is_always_heard() -> None:
 
 
 def test_getting_waits_for_the_next() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         queue: CommandQueue[str] = CommandQueue()
         async with asyncio.timeout(30):
             getting = asyncio.create_task(queue.get())
@@ -40,4 +40,4 @@ def test_getting_waits_for_the_next() -> None:
             queue.put(7, "late")
             assert await getting == "late"
 
-    asyncio.run(story())
+    asyncio.run(scenario())

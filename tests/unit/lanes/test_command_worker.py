@@ -1,4 +1,4 @@
-"""Commands to a lane: whenever the worker is closed, everybody who asked is answered."""
+"""Commands to a lane: whenever the worker is closed, each caller that asked is answered."""
 
 import asyncio
 from pathlib import Path
@@ -9,12 +9,10 @@ from mpsguard.lanes.command import Command, CommandFailedError, CommandWorker
 
 
 @pytest.mark.parametrize("turns", range(24))
-def test_whoever_has_asked_is_answered_in_whatever_turn_of_the_loop_the_worker_is_closed(
-    turns: int, tmp_path: Path
-) -> None:
-    """Nobody listens there, so that the whole exchange takes fewer turns than are tried here."""
+def test_each_caller_is_answered_in_whatever_turn_of_the_loop_the_worker_is_closed(turns: int, tmp_path: Path) -> None:
+    """No daemon listens there, so that the whole exchange takes fewer turns than are tried here."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         worker = CommandWorker(tmp_path, lambda _: None)
         asked = [asyncio.create_task(worker.ask(Command("quit"), None)) for _ in range(2)]
         for _ in range(turns):
@@ -27,4 +25,4 @@ def test_whoever_has_asked_is_answered_in_whatever_turn_of_the_loop_the_worker_i
             with pytest.raises(CommandFailedError, match="given up"):
                 await worker.ask(Command("quit"), None)
 
-    asyncio.run(story())
+    asyncio.run(scenario())

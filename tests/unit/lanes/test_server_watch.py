@@ -19,7 +19,7 @@ DEADLINE = 30
 
 @pytest.mark.parametrize("meanwhile", [True, False])
 def test_an_answer_does_not_hold_if_the_log_spoke_while_it_was_given(tmp_path: Path, meanwhile: bool) -> None:
-    async def story() -> bool:
+    async def scenario() -> bool:
         log = tmp_path / "server.log"
         log.touch()
         overheard = asyncio.Event()
@@ -44,7 +44,7 @@ def test_an_answer_does_not_hold_if_the_log_spoke_while_it_was_given(tmp_path: P
         finally:
             watch.end()
 
-    assert asyncio.run(story()) is not meanwhile
+    assert asyncio.run(scenario()) is not meanwhile
 
 
 async def _undisturbed(log: Path, meanwhile: Callable[[], None]) -> bool:

@@ -1,11 +1,11 @@
-"""Answers no older than the question, shared by all who ask at the same time."""
+"""Answers no older than the question, shared by all callers that ask at the same time."""
 
 import asyncio
 
 from mpsguard.lanes.single_flight import SingleFlight
 
 
-def test_who_asks_during_a_look_gets_the_next_one_and_all_share_it() -> None:
+def test_a_caller_that_asks_during_a_look_gets_the_next_one_and_all_share_it() -> None:
     async def scenario() -> None:
         gates = [asyncio.Event() for _ in range(3)]
         begun: list[int] = []
@@ -35,7 +35,7 @@ def test_who_asks_during_a_look_gets_the_next_one_and_all_share_it() -> None:
     asyncio.run(scenario())
 
 
-def test_one_who_gives_up_takes_the_answer_from_nobody() -> None:
+def test_a_caller_that_gives_up_takes_the_answer_from_no_other() -> None:
     async def scenario() -> None:
         gate = asyncio.Event()
 

@@ -51,7 +51,7 @@ def kernel() -> ProcessEvents:
 
 
 @pytest.mark.parametrize("events", [kernel, refused, deaf])
-def test_an_exec_is_told_of_once_and_the_same_program_again_is_one_too(events: Callable[[], ProcessEvents]) -> None:
+def test_an_exec_is_reported_once_and_the_same_program_again_is_one_too(events: Callable[[], ProcessEvents]) -> None:
     told: list[ProcessKey] = []
 
     async def main() -> None:

@@ -1,6 +1,6 @@
 """Descriptors that are closed aside: one that cannot be closed costs the others nothing.
 
-A descriptor that is closed already stands for one whose file system makes close(2) fail.
+A descriptor that is closed already stands for one on a file system that makes close(2) fail.
 """
 
 import fcntl

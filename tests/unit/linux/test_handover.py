@@ -43,7 +43,7 @@ def descriptors() -> int:
 
 
 def inherited(path: Path) -> dict[str, str]:
-    """What a program has without anything being handed over: whoever runs the tests may leave some open."""
+    """Return what a program has without anything handed over: the caller of the tests may leave some open."""
     fds: dict[str, str] = told(path, Handover({}, {}))["fds"]
     return fds
 

@@ -1,4 +1,4 @@
-"""A gate between processes: who is in keeps it open, who is out does not get in once it is shut."""
+"""A fence between processes: one inside keeps it open, one outside does not get in once it is shut."""
 
 import mmap
 import os
@@ -17,15 +17,15 @@ _WORD = struct.Struct("=Q")
 
 
 @pytest.fixture
-def gate() -> Iterator[IoFence]:
+def fence() -> Iterator[IoFence]:
     made = IoFence()
     yield made
     made.close()
 
 
 @pytest.fixture
-def passage(gate: IoFence) -> Iterator[FencePass]:
-    made = FencePass(gate.passage())
+def fence_pass(fence: IoFence) -> Iterator[FencePass]:
+    made = FencePass(fence.passage())
     yield made
     made.close()
 
@@ -44,44 +44,44 @@ def child(work: Callable[[], None]) -> int:
     return pid
 
 
-def test_it_is_shut_when_nobody_is_inside(gate: IoFence, passage: FencePass) -> None:
-    with passage:
-        assert not gate.shut()
-        with passage:
-            assert not gate.shut()
-        assert not gate.shut()
-    assert gate.shut()
-    with pytest.raises(GateShutError), passage:
+def test_it_is_shut_when_no_process_is_inside(fence: IoFence, fence_pass: FencePass) -> None:
+    with fence_pass:
+        assert not fence.shut()
+        with fence_pass:
+            assert not fence.shut()
+        assert not fence.shut()
+    assert fence.shut()
+    with pytest.raises(GateShutError), fence_pass:
         raise AssertionError("it got in")
 
 
-def test_a_failed_attempt_to_shut_it_changes_nothing(gate: IoFence, passage: FencePass) -> None:
-    with passage:
-        assert not gate.shut()
-    with passage:
+def test_a_failed_attempt_to_shut_it_changes_nothing(fence: IoFence, fence_pass: FencePass) -> None:
+    with fence_pass:
+        assert not fence.shut()
+    with fence_pass:
         pass
 
 
-def test_it_stays_shut_when_who_shut_it_is_gone(gate: IoFence, passage: FencePass) -> None:
-    assert gate.shut()
-    assert gate.shut()
-    gate.close()
+def test_it_stays_shut_when_its_owner_is_gone(fence: IoFence, fence_pass: FencePass) -> None:
+    assert fence.shut()
+    assert fence.shut()
+    fence.close()
     for _ in range(2):
-        with pytest.raises(GateShutError), passage:
+        with pytest.raises(GateShutError), fence_pass:
             raise AssertionError("it got in")
 
 
-def test_it_stays_open_when_who_could_shut_it_is_gone(gate: IoFence, passage: FencePass) -> None:
-    gate.close()
-    with passage:
+def test_it_stays_open_when_its_owner_is_gone(fence: IoFence, fence_pass: FencePass) -> None:
+    fence.close()
+    with fence_pass:
         pass
 
 
-def test_threads_are_inside_together(gate: IoFence, passage: FencePass) -> None:
+def test_threads_are_inside_together(fence: IoFence, fence_pass: FencePass) -> None:
     first_is_in, first_may_go, second_is_in, second_may_go = (threading.Event() for _ in range(4))
 
     def stay(is_in: threading.Event, may_go: threading.Event) -> None:
-        with passage:
+        with fence_pass:
             is_in.set()
             may_go.wait()
 
@@ -93,32 +93,32 @@ def test_threads_are_inside_together(gate: IoFence, passage: FencePass) -> None:
     second_is_in.wait()
     first_may_go.set()
     first.join()
-    assert not gate.shut()
+    assert not fence.shut()
     second_may_go.set()
     second.join()
-    assert gate.shut()
+    assert fence.shut()
 
 
-def test_who_dies_inside_does_not_keep_it_open(gate: IoFence) -> None:
+def test_a_process_that_dies_inside_does_not_keep_it_open(fence: IoFence) -> None:
     told, tell = os.pipe()
 
     def work() -> None:
-        with FencePass(gate.passage()):
+        with FencePass(fence.passage()):
             os.write(tell, b"!")
             signal.pause()
 
     pid = child(work)
     assert os.read(told, 1)
-    assert not gate.shut()
+    assert not fence.shut()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert gate.shut()
+    assert fence.shut()
     os.close(told)
     os.close(tell)
 
 
 @pytest.mark.parametrize("attempt", range(20))
-def test_nothing_happens_inside_once_it_is_shut(gate: IoFence, attempt: int) -> None:
+def test_nothing_happens_inside_once_it_is_shut(fence: IoFence, attempt: int) -> None:
     """The other process goes in and out as fast as it can, and writes two halves of a number each time."""
     with mmap.mmap(-1, 2 * _WORD.size) as shared:
 
@@ -126,11 +126,11 @@ def test_nothing_happens_inside_once_it_is_shut(gate: IoFence, attempt: int) -> 
             return _WORD.unpack_from(shared, 0)[0], _WORD.unpack_from(shared, _WORD.size)[0]
 
         def work() -> None:
-            passage, number = FencePass(gate.passage()), 0
+            fence_pass, number = FencePass(fence.passage()), 0
             while True:
                 number += 1
                 try:
-                    with passage:
+                    with fence_pass:
                         _WORD.pack_into(shared, 0, number)
                         _WORD.pack_into(shared, _WORD.size, number)
                 except GateShutError:
@@ -138,7 +138,7 @@ def test_nothing_happens_inside_once_it_is_shut(gate: IoFence, attempt: int) -> 
 
         pid = child(work)
         wait_for("its work", lambda: halves()[1] > 50 * attempt)
-        wait_for("a moment in which it is outside", gate.shut)
+        wait_for("a moment in which it is outside", fence.shut)
         one, other = halves()
         assert one == other
         os.waitpid(pid, 0)

@@ -44,7 +44,7 @@ def test_the_kernel_sends_only_what_is_watched(events: process_events.ProcessEve
     stranger.handle.close()
 
 
-def test_an_exec_is_told_of_and_no_exit_and_no_stranger() -> None:
+def test_an_exec_is_reported_and_no_exit_and_no_stranger() -> None:
     try:
         execs = process_events.ProcessEvents(process_events.ProcessEventKind.EXEC)
     except OSError as error:

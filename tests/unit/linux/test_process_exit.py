@@ -87,7 +87,7 @@ def test_a_zombie_and_a_reaped_process_tell_the_same(
         assert told == (UNKNOWN if reaped and watch.mechanism is Mechanism.ZOMBIES else expected)
 
 
-def test_a_core_dump_is_told(watch: ExitWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_dump_is_reported(watch: ExitWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     doomed = Doomed(dump_core)
     with doomed.handle as handle:
@@ -118,7 +118,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("parent", ["waited", "ignored", "careless"])
-def test_another_process_s_child_is_told_as_its_pidfd_says_so(watch: ExitWatch, parent: str) -> None:
+def test_another_process_s_child_is_reported_as_its_pidfd_says_so(watch: ExitWatch, parent: str) -> None:
     """Whether the parent waits, lets the kernel reap, or leaves a zombie: asked as soon as the pidfd speaks."""
     told = []
     for _ in range(20):
@@ -219,7 +219,7 @@ def test_only_a_zombie_tells_by_its_number() -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
-def test_who_may_not_look_is_not_told_zero() -> None:
+def test_a_caller_that_may_not_look_does_not_get_zero() -> None:
     """/proc shows a stranger exit code 0 of every zombie: that is no knowledge."""
     doomed = Doomed(lambda: os._exit(9))
     doomed.end()

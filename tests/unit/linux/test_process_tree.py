@@ -1,4 +1,4 @@
-"""Who is below a process, as /proc tells of real ones."""
+"""The descendants of a process, as /proc tells of real ones."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def test_all_below_are_found_whichever_thread_started_them(look: Callable[[int],
         assert sorted(look(root)) == sorted(procfs.process_key(pid) for pid in pids)
 
 
-def test_nobody_is_below_one_that_has_ended() -> None:
+def test_a_process_that_has_ended_has_no_descendants() -> None:
     with family(LEAF, 1) as (root, _):
         assert process_tree.descendants_at_rest(root) == []
     assert process_tree.descendants_at_rest(root) == []

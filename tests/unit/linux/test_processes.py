@@ -1,4 +1,4 @@
-"""Processes and locks: identities that survive pid reuse, and the kernel's word on who holds what."""
+"""Processes and locks: identities that survive pid reuse, and the kernel's word on which process holds what."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def test_a_handle_is_of_one_process_and_no_other() -> None:
             handle.signal(signal.SIGKILL)
 
 
-def test_holding_a_process_whose_pid_belongs_to_another_one_now_is_refused() -> None:
+def test_holding_a_process_with_a_reused_pid_is_refused() -> None:
     child = sleeper()
     key = procfs.process_key(child.pid)
     try:
@@ -76,7 +76,7 @@ def test_a_command_line_cannot_speak_to_the_terminal() -> None:
         child.wait()
 
 
-def test_who_is_not_there_reads_as_nothing() -> None:
+def test_a_process_that_is_not_there_reads_as_nothing() -> None:
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     assert procfs.command(gone.pid) == ""
@@ -150,7 +150,7 @@ sys.stdin.read()
 """
 
 
-def test_the_kernel_names_who_holds_a_lock(tmp_path: Path) -> None:
+def test_the_kernel_names_the_holder_of_a_lock(tmp_path: Path) -> None:
     path = tmp_path / "control_lock"
     assert file_lock.holder(path) is None
     path.touch()
@@ -183,7 +183,7 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", ["\x0b", "\x1c", "\r", "\u2028"])
 def test_the_name_of_a_cgroup_is_no_line(odd: str) -> None:
-    """Whoever a part of the tree was given to makes names in it; the kernel refuses none but those with a newline."""
+    """A user that owns a part of the tree makes names in it; the kernel refuses none but those with a newline."""
     text = f"4:memory:/m\n0::/user{odd}0::/docker/{HEX}\n".encode()
     assert procfs.cgroup_paths(text) == {"memory": "/m", "": f"/user{odd}0::/docker/{HEX}"}
     assert procfs.cgroup_of(text) == f"/user?0::/docker/{HEX}"

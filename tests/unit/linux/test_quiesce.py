@@ -1,4 +1,4 @@
-"""A process stands still when none of its threads can write to anybody, and not before."""
+"""A process stands still when none of its threads can write to a peer, and not before."""
 
 import os
 import signal

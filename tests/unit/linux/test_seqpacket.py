@@ -1,4 +1,4 @@
-"""SEQPACKET messages: who sent them, what came along, and that no descriptor is lost on the way."""
+"""SEQPACKET messages: their sender, what came along, and that no descriptor is lost on the way."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_the_kernel_says_who_sent_a_packet(pair: FailoverPair) -> None:
+def test_the_kernel_names_the_sender_of_a_packet(pair: FailoverPair) -> None:
     ours, theirs = pair
     theirs.send(b"hello")
     packet = seqpacket.receive(ours, 64)
@@ -73,7 +73,7 @@ def test_an_empty_packet_is_not_the_end(pair: FailoverPair) -> None:
     assert seqpacket.receive(ours, 64).end
 
 
-def test_the_last_words_of_who_left_ours_unread_are_heard_and_then_the_end(pair: FailoverPair) -> None:
+def test_the_last_words_of_a_peer_that_left_ours_unread_are_heard_and_then_the_end(pair: FailoverPair) -> None:
     ours, theirs = pair
     ours.send(b"never read")
     theirs.send(b"last words")
@@ -82,7 +82,7 @@ def test_the_last_words_of_who_left_ours_unread_are_heard_and_then_the_end(pair:
     assert seqpacket.receive(ours, 64).end
 
 
-def test_who_left_ours_unread_without_a_word_has_ended(pair: FailoverPair) -> None:
+def test_a_peer_that_left_ours_unread_without_a_word_has_ended(pair: FailoverPair) -> None:
     ours, theirs = pair
     ours.send(b"never read")
     theirs.close()
@@ -119,7 +119,7 @@ def test_a_stream_waits_for_room_and_ends_in_order(tmp_path: Path) -> None:
             listener.bind(str(tmp_path / "s"))
             listener.listen(0)
             first = await PacketStream.connect(str(tmp_path / "s"))
-            # The backlog of 0 holds one: the second has to wait until somebody accepts.
+            # The backlog of 0 holds one: the second has to wait until one is accepted.
             second_try = asyncio.create_task(PacketStream.connect(str(tmp_path / "s")))
             accepted = PacketStream(await accept(listener))
             second = await second_try

@@ -36,7 +36,7 @@ def test_an_abstract_address_is_understood(monkeypatch: pytest.MonkeyPatch) -> N
         assert manager.recv(64) == b"READY=1"
 
 
-def test_without_a_manager_there_is_nobody_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert not service_manager.notify("READY=1")
 

@@ -1,4 +1,4 @@
-"""Sockets of users that flood, and of one that does not: who is heeded when."""
+"""Sockets of users that flood, and of one that does not: in which order they are served."""
 
 import asyncio
 import os

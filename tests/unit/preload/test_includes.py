@@ -9,7 +9,7 @@ from mpsguard.preload.build import SOURCES
 
 
 def included(part: str) -> Iterator[str]:
-    """The parts whose headers a part's source or header includes: a part is a `.c` with its `.h`."""
+    """Yield the parts with headers that a part's source or header includes: a part is a `.c` with its `.h`."""
     for path in (SOURCES / f"{part}.c", SOURCES / f"{part}.h"):
         if path.exists():
             names = re.findall(r'^#include "(\w+)\.h"', path.read_text(), re.MULTILINE)

@@ -58,7 +58,7 @@ def test_starts_go_side_by_side_and_each_has_its_own_answer(tmp_path: Path) -> N
 def test_a_start_that_is_broken_off_leaves_no_process(tmp_path: Path) -> None:
     what = launch(tmp_path, f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 1000")
 
-    async def story(launcher: Launcher) -> None:
+    async def scenario(launcher: Launcher) -> None:
         running = asyncio.create_task(launcher.run())
         starting = asyncio.create_task(launcher.start(what))
         while not (tmp_path / "pid").exists():
@@ -71,7 +71,7 @@ def test_a_start_that_is_broken_off_leaves_no_process(tmp_path: Path) -> None:
         await asyncio.wait({running})
 
     with Launcher([what]) as launcher:
-        asyncio.run(story(launcher))
+        asyncio.run(scenario(launcher))
 
 
 def test_a_guard_cannot_have_anything_else_started(tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_a_guard_cannot_have_anything_else_started(tmp_path: Path) -> None:
     assert (tmp_path / "started").exists()
 
 
-def test_its_end_is_told_and_so_is_a_start_without_it(tmp_path: Path) -> None:
+def test_its_end_is_reported_and_so_is_a_start_without_it(tmp_path: Path) -> None:
     what = launch(tmp_path, "exit 0")
 
-    async def story(launcher: Launcher) -> None:
+    async def scenario(launcher: Launcher) -> None:
         os.kill(launcher.pid, signal.SIGKILL)
         async with asyncio.timeout(DEADLINE):
             with pytest.raises(LauncherEndedError):
@@ -104,7 +104,7 @@ def test_its_end_is_told_and_so_is_a_start_without_it(tmp_path: Path) -> None:
                 await launcher.start(what)
 
     with Launcher([what]) as launcher:
-        asyncio.run(story(launcher))
+        asyncio.run(scenario(launcher))
 
 
 def test_no_descriptor_is_left(tmp_path: Path) -> None:

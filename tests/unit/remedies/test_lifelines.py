@@ -1,4 +1,4 @@
-"""Lifelines: for how long, who lets go, and that nothing is left. Address spaces are memory files here."""
+"""Lifelines: for how long, which one is let go, and that nothing is left. Address spaces are memory files here."""
 
 import asyncio
 import os
@@ -75,7 +75,7 @@ def descriptors() -> int:
         (ProcessEnded(None, None, False, None), 7.0),
     ],
 )
-def test_who_ended_in_order_is_held_for_the_exits_time_and_all_others_for_the_crashes(
+def test_a_client_that_ended_in_order_is_held_for_the_exits_time_and_all_others_for_the_crashes(
     ended: ProcessEnded, seconds: float
 ) -> None:
     assert hold_for(ended, crash_hold=7.0, exit_hold=1.0) == Hold(seconds)
@@ -92,7 +92,7 @@ def test_only_a_reading_that_looks_back_no_further_than_the_end_proves_that_noth
 
 
 def test_it_is_let_go_when_its_time_is_over_and_when_the_gpus_are_idle_and_by_wish() -> None:
-    async def story() -> None:
+    async def body() -> None:
         spaces, gpus, told = MemorySpaces(), Gpus(), Told()
         lifelines = Lifelines(spaces, gpus, told)
         short, long, named = (ProcessKey(pid, 1) for pid in (1, 2, 3))
@@ -118,12 +118,12 @@ def test_it_is_let_go_when_its_time_is_over_and_when_the_gpus_are_idle_and_by_wi
         lifelines.close()
 
     before = descriptors()
-    asyncio.run(story())
+    asyncio.run(body())
     assert descriptors() == before
 
 
-def test_one_that_is_kept_beyond_its_time_is_told_once_and_held_until_the_gpus_are_idle_or_the_guard_ends() -> None:
-    async def story() -> None:
+def test_one_that_is_kept_beyond_its_time_is_reported_once_and_held_until_the_gpus_are_idle() -> None:
+    async def body() -> None:
         spaces, gpus, told = MemorySpaces(), Gpus(), Told()
         lifelines = Lifelines(spaces, gpus, told)
         first, second = (ProcessKey(pid, 1) for pid in (1, 2))
@@ -143,11 +143,11 @@ def test_one_that_is_kept_beyond_its_time_is_told_once_and_held_until_the_gpus_a
         assert told.released() == ["the GPUs are idle", "its time is over"]
         lifelines.close()
 
-    asyncio.run(story())
+    asyncio.run(body())
 
 
 def test_a_hundred_thousand_lives_leave_nothing_behind() -> None:
-    async def story() -> None:
+    async def body() -> None:
         spaces, told = MemorySpaces(), Told()
         lifelines = Lifelines(spaces, Gpus(), told)
         most = 0
@@ -168,12 +168,12 @@ def test_a_hundred_thousand_lives_leave_nothing_behind() -> None:
         assert not spaces.files
 
     before = descriptors()
-    asyncio.run(story())
+    asyncio.run(body())
     assert descriptors() == before
 
 
 def test_a_user_that_has_its_share_loses_its_own_oldest_and_no_other_user_does() -> None:
-    async def story() -> None:
+    async def body() -> None:
         spaces, told = MemorySpaces(), Told()
         lifelines = Lifelines(spaces, Gpus(), told)
 
@@ -185,7 +185,7 @@ def test_a_user_that_has_its_share_loses_its_own_oldest_and_no_other_user_does()
         for pid in range(2, MOST_OF_A_USER + 3):
             take(pid, 1001)
         assert [held.pid for held in lifelines.held()] == [1, *range(3, MOST_OF_A_USER + 3)]
-        # Many users fill it together: whoever has most gives way, and the one with one does not.
+        # Many users fill it together: the one with the most gives way, and the one with one does not.
         for pid in range(1000, 1000 + MOST):
             take(pid, 2000 + pid % 40)
         assert len(lifelines.held()) == MOST
@@ -195,16 +195,16 @@ def test_a_user_that_has_its_share_loses_its_own_oldest_and_no_other_user_does()
             lifelines.release_pid(held.pid, "the end")
         lifelines.close()
 
-    asyncio.run(story())
+    asyncio.run(body())
 
 
-def test_what_the_store_has_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_store_has_no_room_for_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setattr(lifelines_module, "MOST_STORED_OF_A_USER", 1)
 
-    async def story() -> None:
+    async def body() -> None:
         spaces, told = MemorySpaces(), Told()
         lifelines = Lifelines(spaces, Gpus(), told)
         for pid, uid in ((1, 1000), (2, 1000), (3, 1001)):
@@ -216,7 +216,7 @@ def test_what_the_store_has_no_room_for_is_told(tmp_path: Path, monkeypatch: pyt
             lifelines.release_pid(held.pid, "the end")
         lifelines.close()
 
-    asyncio.run(story())
+    asyncio.run(body())
     manager.close()
 
 
@@ -228,7 +228,7 @@ def test_the_service_manager_is_given_a_copy_and_told_to_drop_it(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     key = ProcessKey(77, 1)
 
-    async def story() -> None:
+    async def body() -> None:
         spaces = MemorySpaces()
         lifelines = Lifelines(spaces, Gpus(), Told())
         spaces.came(key)
@@ -244,7 +244,7 @@ def test_the_service_manager_is_given_a_copy_and_told_to_drop_it(
         assert set(manager.recv(4096).decode().splitlines()) == {"FDSTOREREMOVE=1", f"FDNAME={name}"}
         lifelines.close()
 
-    asyncio.run(story())
+    asyncio.run(body())
     manager.close()
 
 
@@ -294,7 +294,7 @@ def test_the_next_guard_goes_on_with_what_the_store_has(tmp_path: Path, monkeypa
         except BlockingIOError:
             return removed
 
-    async def story() -> None:
+    async def body() -> None:
         gpus, told = Gpus(), Told()
         lifelines = Lifelines(MemorySpaces(), gpus, told)
         began = time.monotonic() - 5.0
@@ -328,7 +328,7 @@ def test_the_next_guard_goes_on_with_what_the_store_has(tmp_path: Path, monkeypa
         # The next guard's.
         assert sorted(told_to_remove()) == sorted(set(names))
 
-    asyncio.run(story())
+    asyncio.run(body())
     manager.close()
 
 

@@ -36,7 +36,7 @@ def verdict(
     return decision.verdict
 
 
-def test_nobody_is_ended_by_default() -> None:
+def test_no_client_is_ended_by_default() -> None:
     for fault in FaultClass:
         for decision in decide(incident(Confidence.PROVEN, fault=fault), Remedies(), Standing.CLIENT):
             assert decision.verdict is Verdict.OBSERVE or decision.step.remedy not in ENDING
@@ -64,7 +64,7 @@ def test_only_a_living_client_that_is_known_well_enough(
 
 
 @pytest.mark.parametrize("culprit", [None, Suspect(4242, None, False)])
-def test_without_a_process_nobody_is_ended(culprit: Suspect | None) -> None:
+def test_without_a_process_no_client_is_ended(culprit: Suspect | None) -> None:
     for confidence in Confidence:
         assert verdict(Step("terminate", "enforce"), confidence, None, culprit) is Verdict.DECLINE
 

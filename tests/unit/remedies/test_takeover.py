@@ -1,4 +1,4 @@
-"""Which lane will not live, and who goes on: every sign, and what holds whatever the sessions are."""
+"""Which lane is lost, and which session goes on: every sign, and what holds whatever the sessions are."""
 
 import pytest
 from hypothesis import given
@@ -67,12 +67,12 @@ def test_what_each_sign_tells(evidence: Evidence, lane: str | None) -> None:
     assert lost_lane(evidence, [WORK, WAIT], IDLE) == lane
 
 
-def test_an_xid_that_names_nobody_tells_nothing_where_two_lanes_have_work() -> None:
+def test_an_xid_without_a_pid_tells_nothing_where_two_lanes_have_work() -> None:
     assert lost_lane(seen(Xid(13, None, "")), [WORK, WAIT], frozenset()) is None
     assert lost_lane(seen(Xid(13, None, "")), [WAIT], IDLE) is None
 
 
-def test_a_lane_whose_gpus_are_not_known_may_be_meant() -> None:
+def test_a_lane_with_unknown_gpus_may_be_meant() -> None:
     assert lost_lane(seen(Xid(13, None, ""), gpu=OTHER_GPU), [LaneView("d-0", frozenset(), WORK.clients, None)], IDLE)
 
 
@@ -98,7 +98,7 @@ def sessions(draw: st.DrawFn) -> SessionRecord:
 
 
 @given(st.lists(sessions(), unique_by=lambda session: session.key), st.lists(st.sampled_from(LANES), min_size=3))
-def test_only_who_is_struck_is_left_and_only_for_somebody_who_is_ready_elsewhere(
+def test_only_an_affected_lane_is_left_and_only_for_a_candidate_that_is_ready_elsewhere(
     found: list[SessionRecord], places: list[str | None]
 ) -> None:
     where = dict(zip(PROCESSES, places, strict=False))

@@ -121,7 +121,7 @@ def test_many_processes_are_drawn_within_bounds() -> None:
     assert "all others" in "".join(svg.itertext())
 
 
-def test_it_is_described_to_who_cannot_see_it() -> None:
+def test_it_has_a_text_alternative() -> None:
     svg = drawn()
     named = str(svg.get("aria-labelledby")).split()
     assert [element.get("id") for element in svg if element.tag in (f"{SVG}title", f"{SVG}desc")] == named

@@ -138,11 +138,11 @@ def test_whether_work_was_in_flight_is_among_the_facts(in_flight: bool | None, s
     assert any(line.split() == ["work", "in", "flight", *shown.split()] for line in text.render(ended).splitlines())
 
 
-def test_a_lane_is_told_if_it_is_one_alone() -> None:
+def test_a_lane_is_named_if_it_is_the_only_one() -> None:
     assert dict(build_report(case()).facts)["lane"] == "default"
     assert dict(build_report(case(lane=None)).facts)["lane"] == "more than one"
     assert dict(build_report(case(lane=None, victims=())).facts)["lane"] == "not known"
 
 
-def test_where_nobody_ended_the_question_does_not_arise() -> None:
+def test_where_no_process_ended_the_question_does_not_arise() -> None:
     assert "work in flight" not in dict(build_report(case()).facts)

@@ -1,4 +1,4 @@
-"""server.log and control.log: what real faults look like in them, and what nobody may read into them."""
+"""server.log and control.log: what real faults look like in them, and what must not be read into them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read(text: str, reader: LogReader | None = None) -> list[ServerSays]:
     return [says for line in lines for says in reader.read(line)]
 
 
-def test_a_trap_accuses_nobody() -> None:
+def test_a_trap_accuses_no_client() -> None:
     assert read(TRAP) == [
         ServerSays("fault_begins", 479),
         ServerSays("teardown", 479, 697),
@@ -78,7 +78,7 @@ def test_a_trap_accuses_nobody() -> None:
             [ServerSays("culprit", 479, 459)],
         ),
         ("Control   73] Server 95 exited with status 1", [ServerSays("server_exited", 95)]),
-        # The server's own words do not end it, and the control daemon's accuse nobody: it repeats what it is sent.
+        # The server's own words do not end it, and the control daemon's accuse no client: it repeats what it is sent.
         ("Server   479] Server 95 exited with status 1", []),
         ("Control   73] Client {PID: 459, Context: 1} encountered a fatal GPU error.", []),
         ("Control   73] Cmd:Server 95 exited with status 1", []),
@@ -112,7 +112,7 @@ def test_two_servers_in_one_log_are_kept_apart() -> None:
     assert read(text) == [ServerSays("sticky", 1, 11), ServerSays("sticky", 1, 12)]
 
 
-def test_a_second_fault_of_the_same_server_is_told_anew() -> None:
+def test_a_second_fault_of_the_same_server_is_reported_anew() -> None:
     assert Counter(says.what for says in read(TRAP + TRAP)) == {
         "fault_begins": 2,
         "teardown": 4,

@@ -175,7 +175,7 @@ def test_a_restart_repeats_and_loses_nothing() -> None:
     run(test)
 
 
-def test_what_the_ring_has_lost_by_then_is_told() -> None:
+def test_what_the_ring_has_lost_by_then_is_reported() -> None:
     async def test(device: Device) -> None:
         published: list[Evidence] = []
         device.print(10, XID)
@@ -204,7 +204,7 @@ def test_a_number_of_another_boot_does_not_silence_the_sensor() -> None:
     run(test)
 
 
-def test_an_overrun_is_told_once_and_reading_goes_on() -> None:
+def test_an_overrun_is_reported_once_and_reading_goes_on() -> None:
     async def test(device: Device) -> None:
         published: list[Evidence] = []
         sensor = KernelLogSensor(published.append, path=device.path, read=device.read)

@@ -146,7 +146,7 @@ def test_the_start_time_of_a_process_that_lives_is_proof_and_another_one_is_anot
     assert (one.trust, one.process) == (trust, None if trust is Trust.NONE else key)
 
 
-def test_a_process_that_is_gone_is_nobody() -> None:
+def test_a_process_that_is_gone_is_not_named() -> None:
     ended = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(ended, 0)
     (one,), _ = heard({**EVENT, "PID": str(ended)})
@@ -160,7 +160,7 @@ def test_an_unreadable_report_is_counted_and_the_next_is_taken() -> None:
     assert len(evidence) == 1
 
 
-def test_dropped_uevents_are_told() -> None:
+def test_dropped_uevents_are_reported() -> None:
     evidence, _ = heard(OverflowError(), {**EVENT, "PID": str(os.getpid())})
     assert [type(each.what) for each in evidence] == [Lost, FaultContained]
     assert evidence[0].what == Lost(-1)
@@ -219,7 +219,7 @@ def with_parameters(module: Path, **parameters: str) -> Path:
     ("policy", "said"),
     [("0", "off"), ("1", "on where a TSG is shared"), ("2", "on always"), ("9", "'9', which is unknown")],
 )
-def test_the_mode_is_told(tmp_path: Path, policy: str, said: str) -> None:
+def test_the_mode_is_reported(tmp_path: Path, policy: str, said: str) -> None:
     module = with_parameters(tmp_path / "m", uvm_fault_isolation=policy, uvm_fault_isolation_version="1.0")
     state = mode(module)
     assert state.present

@@ -117,13 +117,13 @@ def test_a_library_that_is_too_old_is_absence() -> None:
     run(test)
 
 
-def test_an_xid_is_told_with_its_gpu_and_accuses_nobody() -> None:
+def test_an_xid_is_reported_with_its_gpu_and_accuses_no_client() -> None:
     async def test() -> None:
         vendor = Vendor(gpus=2)
         async with listening(vendor) as (sensor, heard):
             assert await heard.state() == SensorState(True, "watching 0000:18:00, 0000:19:00")
             assert sensor.name == "nvml"
-            # The poison event is known to the library but not to the GPU; the clock event nobody wants.
+            # The poison event is known to the library but not to the GPU; the clock event is not wanted.
             assert vendor.registered == [XID | DOUBLE_BIT | RECOVERY_ACTION] * 2
             before = asyncio.get_running_loop().time()
             vendor.called.clear()
@@ -288,7 +288,7 @@ def test_nothing_is_said_after_it_was_closed() -> None:
     run(test)
 
 
-def test_it_looks_for_work_only_while_somebody_wants_to_know_and_cannot_know_means_busy() -> None:
+def test_it_looks_for_work_only_on_request_and_unknown_means_busy() -> None:
     vendor = Vendor()
 
     async def test() -> None:

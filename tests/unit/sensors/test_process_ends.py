@@ -135,7 +135,7 @@ def test_what_the_kernel_does_not_say_is_unknown() -> None:
     assert sensor.name == "procs"
 
 
-def test_the_end_of_a_client_that_was_not_announced_is_told_all_the_same(sensor: ProcessEndsSensor) -> None:
+def test_the_end_of_a_client_that_was_not_announced_is_reported_all_the_same(sensor: ProcessEndsSensor) -> None:
     if not sensor.state().detail.endswith("by pidfd"):
         pytest.skip("only a pidfd tells of what was not watched")
     running = Running()

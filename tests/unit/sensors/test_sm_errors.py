@@ -71,7 +71,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_who_has_the_place_reserved_holds_it_and_a_range_like_code_is_told_from_a_long_one() -> None:
+def test_a_client_with_the_place_reserved_holds_it_and_a_range_like_code_is_told_from_a_long_one() -> None:
     maps = {A: CODE, B: ACROSS, C: ELSEWHERE}
     (error, own) = observations(CORE, maps, (), 5.0, A)
     assert isinstance(error.what, SmError)
@@ -85,7 +85,7 @@ def test_who_has_the_place_reserved_holds_it_and_a_range_like_code_is_told_from_
 def test_real_processes_are_looked_at_when_the_fault_is_seen_and_not_only_when_the_dump_comes() -> None:
     seen: list[Evidence] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         sensor = SmErrorSensor(seen.append)
         with reserving(2) as (culprit, innocent):
             place = next(place for place in culprit.places if place not in innocent.places)
@@ -105,14 +105,14 @@ def test_real_processes_are_looked_at_when_the_fault_is_seen_and_not_only_when_t
         sensor.close()
         sensor.dumped(lambda: dump, time.monotonic(), None)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert len(seen) == 1
 
 
-def test_without_a_line_in_the_log_the_dump_itself_makes_it_look_and_who_is_gone_is_named() -> None:
+def test_without_a_line_in_the_log_the_dump_itself_makes_it_look_and_a_client_that_is_gone_is_named() -> None:
     seen: list[Evidence] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         sensor = SmErrorSensor(seen.append)
         with reserving(2) as (there, gone):
             for each in (there, gone):
@@ -126,7 +126,7 @@ def test_without_a_line_in_the_log_the_dump_itself_makes_it_look_and_who_is_gone
             assert seen[1].what == OwnDump(raised=True, grids=0)
         sensor.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def _client(process: ProcessKey, uid: int) -> Client:
@@ -212,7 +212,7 @@ def test_a_dump_is_that_of_the_process_that_wrote_it_whatever_its_name(public_pa
     heard: Heard = []
     path = public_path / "cores"
 
-    async def story() -> tuple[ProcessKey, ProcessKey]:
+    async def scenario() -> tuple[ProcessKey, ProcessKey]:
         before = len(os.listdir("/proc/self/fd"))
         cores = listening(path, heard)
         victim, liar = Writing(VICTIM), Writing(VICTIM)
@@ -232,16 +232,16 @@ def test_a_dump_is_that_of_the_process_that_wrote_it_whatever_its_name(public_pa
         assert len(os.listdir("/proc/self/fd")) == before
         return victim.key, liar.key
 
-    victim, liar = asyncio.run(story())
+    victim, liar = asyncio.run(scenario())
     assert heard == [(victim, True), (liar, True)]
 
 
 @needs_fanotify
-def test_a_file_that_another_process_made_or_wrote_to_is_nobody_s_word(public_path: Path) -> None:
+def test_a_file_that_another_process_made_or_wrote_to_is_no_evidence(public_path: Path) -> None:
     heard: Heard = []
     path = public_path / "cores"
 
-    async def story() -> None:
+    async def scenario() -> None:
         path.mkdir()
         path.chmod(0o1733)
         cores = listening(path, heard)
@@ -262,18 +262,18 @@ def test_a_file_that_another_process_made_or_wrote_to_is_nobody_s_word(public_pa
             cores.close()
         assert heard == [(victim.key, True)]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @needs_fanotify
 def test_a_file_that_no_parser_expects_does_not_end_the_watch(public_path: Path) -> None:
-    """Section headers where no file reaches: whoever may write there must not keep others' dumps from being read."""
+    """Section headers beyond the file: a user that may write there must not keep others' dumps from being read."""
     heard: Heard = []
     path = public_path / "cores"
     spoilt = bytearray(core_dump(extended=True))
     spoilt[40:48] = b"\xff" * 8
 
-    async def story() -> None:
+    async def scenario() -> None:
         cores = listening(path, heard)
         stranger, victim = Writing(65534, bytes(spoilt)), Writing(VICTIM)
         try:
@@ -288,15 +288,15 @@ def test_a_file_that_no_parser_expects_does_not_end_the_watch(public_path: Path)
             cores.close()
         assert heard == [(victim.key, True)]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @needs_fanotify
-def test_a_file_that_was_there_long_before_is_nobody_s_word(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_there_long_before_is_no_evidence(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_directory, "_NEW", 0.0)
     heard: Heard = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         cores = listening(public_path / "cores", heard)
         victim = Writing(VICTIM)
         try:
@@ -307,7 +307,7 @@ def test_a_file_that_was_there_long_before_is_nobody_s_word(public_path: Path, m
             victim.end()
             cores.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert heard == []
 
 
@@ -316,7 +316,7 @@ def test_without_fanotify_a_file_counts_under_its_pid_and_from_its_user_and_is_n
     path = tmp_path / "cores"
     own, others = ProcessKey(77, 1), ProcessKey(88, 1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         before = len(os.listdir("/proc/self/fd"))
         cores = listening(path, heard, identify=False)
         cores.client_came(_client(own, os.geteuid()), OWN)
@@ -335,7 +335,7 @@ def test_without_fanotify_a_file_counts_under_its_pid_and_from_its_user_and_is_n
         assert len(os.listdir("/proc/self/fd")) == before
         assert "not verified" in cores.state().detail
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert heard == [(own, False)]
     assert path.stat().st_mode & 0o7777 == 0o1733
 
@@ -345,7 +345,7 @@ def test_thousands_of_files_and_sparse_ones_cost_a_user_its_share_alone(public_p
     heard: Heard = []
     path = public_path / "cores"
 
-    async def story() -> None:
+    async def scenario() -> None:
         cores = listening(path, heard)
         flood, victim = Writing(65534), Writing(VICTIM)
         try:
@@ -365,22 +365,22 @@ def test_thousands_of_files_and_sparse_ones_cost_a_user_its_share_alone(public_p
             cores.close()
         assert most - before < 400
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert 1 <= sum(process is not None for process, _ in heard) <= 2 * 64 + 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a directory of another user")
-def test_a_directory_of_somebody_else_or_behind_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_or_behind_a_link_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, 12345, 12345)
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
 
-    async def story() -> None:
+    async def scenario() -> None:
         for path in (theirs, link):
             with pytest.raises(OSError, match=r"."):
                 listening(path, [])
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert theirs.stat().st_uid == 12345

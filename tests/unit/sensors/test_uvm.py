@@ -177,7 +177,7 @@ def test_lost_fatal_faults_are_evidence_and_daily_ones_are_only_counted() -> Non
     scenario(body)
 
 
-def test_a_flood_of_daily_faults_wakes_nobody_and_hides_no_fatal_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_of_daily_faults_causes_no_wakeups_and_hides_no_fatal_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvm_space, "PAUSE", 0.2)
 
     async def body(bench: Bench) -> None:
@@ -271,7 +271,7 @@ def test_without_the_device_the_sensor_is_absent_and_says_so(tmp_path: Path) -> 
 
 
 def test_a_file_that_only_has_the_name_is_not_touched(tmp_path: Path) -> None:
-    """A file of the client's own file system may block whoever closes a copy of it."""
+    """A file of the client's own file system may block a process that closes a copy of it."""
 
     async def body(bench: Bench) -> None:
         (tmp_path / "full").touch()
@@ -299,7 +299,7 @@ def test_a_kernel_that_cannot_compare_files_makes_it_absent(monkeypatch: pytest.
     scenario(body)
 
 
-def test_a_long_teardown_in_the_kernel_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_teardown_in_the_kernel_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     teardown = threading.Event()
     close = uvm_space.WatchedSpace.close
 

@@ -6,7 +6,7 @@ from tests.unit.sensors.uvm_bench import EXEC, OPEN_PLAIN, OPEN_SPACE, Bench, sc
 from tests.unit.sensors.uvm_driver import FATAL_FAULT
 
 
-def test_an_address_space_that_exec_closes_is_kept_and_told_of_until_the_end() -> None:
+def test_an_address_space_that_exec_closes_is_kept_and_reported_until_the_end() -> None:
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE, OPEN_PLAIN)
         await bench.came(process.handle)

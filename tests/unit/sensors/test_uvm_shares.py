@@ -1,4 +1,4 @@
-"""Who may have how many address spaces watched."""
+"""How many address spaces each user may have watched."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_root_gives_way_beyond_its_places() -> None:
     assert place_for(5, clients_of(0, *[1] * 4) + others, LIMITS) == ProcessKey(13, 3)
 
 
-def test_whoever_comes_no_bound_is_passed_and_every_user_gets_some() -> None:
+def test_no_bound_is_passed_and_every_user_gets_some() -> None:
     chance = random.Random(20261123)
     for _ in range(300):
         watched: list[Watched] = []

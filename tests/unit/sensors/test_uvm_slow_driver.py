@@ -1,7 +1,7 @@
 """The uvm sensor with a driver that keeps its callers waiting: the event loop never is one of them.
 
-No clock says so: only the loop opens the gate at which the driver waits. Were the loop itself to wait there, nobody
-would.
+No clock says so: only the loop opens the gate at which the driver waits. If the loop itself waited there, the gate
+would stay shut.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_when_every_thread_is_held_up_the_loop_goes_on_and_says_so(monkeypatch: 
     scenario(body, driver=GatedDriver)
 
 
-def test_a_user_whose_looks_are_held_up_holds_up_no_other_user() -> None:
+def test_a_user_with_delayed_looks_delays_no_other_user() -> None:
     async def body(bench: Bench) -> None:
         driver = gated(bench)
         processes = [bench.process(OPEN_SPACE) for _ in range(uvm._LOOKERS + 2)]

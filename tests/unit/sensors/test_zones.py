@@ -56,10 +56,10 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_an_access_in_a_zone_is_told_with_its_place_once_and_one_in_ordinary_memory_is_not() -> None:
+def test_an_access_in_a_zone_is_reported_with_its_place_once_and_one_in_ordinary_memory_is_not() -> None:
     seen: list[Evidence] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(seen.append)
         with client(TABLE % 0) as handle:
@@ -78,7 +78,7 @@ def test_an_access_in_a_zone_is_told_with_its_place_once_and_one_in_ordinary_mem
         sensor.close()
         assert len(os.listdir("/proc/self/fd")) == before
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     (evidence,) = seen
     assert evidence.what == ZoneHit(USER + MEMORY + 16, "write", 7, "back zone", beyond=17, size=MEMORY)
     assert evidence.happened_at == 4.9
@@ -88,7 +88,7 @@ def test_each_table_of_a_client_is_looked_at() -> None:
     """The preload has one, and so has each space that a program makes itself; both count their regions from 1."""
     seen: list[Evidence] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(seen.append)
         with client(TABLE % 0 + TABLE % NEXT) as handle:
@@ -99,7 +99,7 @@ def test_each_table_of_a_client_is_looked_at() -> None:
         sensor.close()
         assert len(os.listdir("/proc/self/fd")) == before
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert [each.what for each in seen] == [
         ZoneHit(USER + MEMORY, "write", 7, "back zone", beyond=1, size=MEMORY),
         ZoneHit(NEXT + USER + MEMORY + 4, "write", 7, "back zone", beyond=5, size=MEMORY),
@@ -109,7 +109,7 @@ def test_each_table_of_a_client_is_looked_at() -> None:
 def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look() -> None:
     liar = f"import os\nfd = os.memfd_create({zone_table.NAME!r})\nos.write(fd, b'x' * 8192)"
 
-    async def story() -> None:
+    async def scenario() -> None:
         before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(lambda _: None)
         for program in ("", liar):
@@ -123,16 +123,16 @@ def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look
                 sensor.unwatch(handle.key)
         assert sensor.state().detail == "0 accesses in zones"
         sensor.close()
-        # What is no table is closed by somebody who can be held up.
+        # A file that is no table is closed by a thread that may be held up.
         await until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_fault_that_could_not_be_looked_at_for_want_of_a_descriptor_does_not_stop_the_next() -> None:
     seen: list[Evidence] = []
 
-    async def story(handle: ProcessHandle) -> None:
+    async def scenario(handle: ProcessHandle) -> None:
         sensor = ZoneSensor(seen.append)
         sensor.watch(handle)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -146,5 +146,5 @@ def test_a_fault_that_could_not_be_looked_at_for_want_of_a_descriptor_does_not_s
         sensor.close()
 
     with client(TABLE % 0) as handle:
-        asyncio.run(story(handle))
+        asyncio.run(scenario(handle))
     assert isinstance(seen[0].what, ZoneHit)

@@ -3,8 +3,8 @@
 It takes the requests of the tools device as the driver's releases do, keeps the addresses that come with them, and
 writes entries and pointers there the way ``enqueue_event`` does. SIMULATED: no driver is involved. An address space
 is a descriptor of /dev/full (any character device would do) opened with O_APPEND; without it, it answers as a file of
-nvidia-uvm that is none. Readiness is an edge that lasts one turn of the event loop, where the driver's is a level: who
-gets along with this gets along with that.
+nvidia-uvm that is none. Readiness is an edge that lasts one turn of the event loop, where the driver's is a level: code
+that works with this works with that.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Queue:
         ctypes.memmove(self.control + 8, struct.pack("<II", put, put), 8)
         if (self.entries + put - get_ahead) & mask >= self.threshold:
             self.wakes += 1
-            # Suppressed is the wake-up of somebody who has a heap of them waiting already.
+            # The reader that does not take its wake-ups has enough of them waiting already.
             with contextlib.suppress(BlockingIOError):
                 self._far.send(b"!")
         return True

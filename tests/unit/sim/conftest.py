@@ -27,7 +27,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def idle(root: Path) -> Iterator[SimulatedStack]:
-    """A stack whose daemon was not started yet."""
+    """A stack with a daemon that was not started yet."""
     stack = SimulatedStack(root)
     yield stack
     stack.stop()

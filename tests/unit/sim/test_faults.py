@@ -88,7 +88,7 @@ def test_server_log_names_some_client_in_an_mmu_fault_and_mostly_an_innocent(sta
     assert eventually(lambda: line in (stack.logs / "server.log").read_text())
 
 
-def test_terminate_client_hurts_nobody_else(stack: SimulatedStack) -> None:
+def test_terminate_client_hurts_no_other(stack: SimulatedStack) -> None:
     bystander, target = stack.busy_client(), stack.busy_client("--step-ms", "60000")
     (server,) = stack.server_pids()
     assert stack.command(f"terminate_client {server} {target.pid}") == ["0"]
@@ -96,7 +96,7 @@ def test_terminate_client_hurts_nobody_else(stack: SimulatedStack) -> None:
     assert error_of(stack, bystander, expected=SURVIVES) is None
 
 
-def test_a_client_killed_right_after_the_answer_hurts_nobody_else(stack: SimulatedStack) -> None:
+def test_a_client_killed_right_after_the_answer_hurts_no_other(stack: SimulatedStack) -> None:
     bystander, target = stack.busy_client(), stack.busy_client("--step-ms", "60000")
     (server,) = stack.server_pids()
     assert stack.command(f"terminate_client {server} {target.pid}") == ["0"]

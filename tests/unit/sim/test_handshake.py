@@ -33,7 +33,7 @@ def test_probe_that_says_nothing_is_harmless(stack: SimulatedStack) -> None:
     assert raw.ask(stack.pipes / "control", "get_default_client_priority") == ["0"]
 
 
-def test_silent_connection_holds_up_everybody(stack: SimulatedStack) -> None:
+def test_a_silent_connection_delays_every_client(stack: SimulatedStack) -> None:
     with raw.connect(stack.pipes / "control") as silent:
         silent.recv(64)
         with raw.connect(stack.pipes / "control", timeout=0.3) as other, pytest.raises(TimeoutError):

@@ -1,4 +1,4 @@
-"""Who starts, replaces and ends the servers, and what their clients see of it."""
+"""What starts, replaces and ends the servers, and what their clients see of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_killed_server_takes_its_clients_and_is_replaced(stack: SimulatedStack) 
     assert stack.server_pids() != [server]
 
 
-def test_killed_daemon_takes_everybody_and_newcomers_run_bare(stack: SimulatedStack) -> None:
+def test_a_killed_daemon_takes_all_clients_and_newcomers_run_bare(stack: SimulatedStack) -> None:
     client = stack.busy_client()
     (server,) = stack.server_pids()
     os.kill(stack.daemon_pid(), signal.SIGKILL)

@@ -128,7 +128,7 @@ class Supervised(RuleBasedStateMachine):
     @rule()
     def stop(self) -> None:
         self.happen(Stop(143))
-        self.ended_by_us |= self.roles.keys()  # it was the user who told them
+        self.ended_by_us |= self.roles.keys()  # at the user's order
 
     @precondition(lambda self: self.finished is not None)
     @rule()
@@ -283,7 +283,7 @@ def test_a_standby_that_dies_again_and_again_does_not_end_what_works() -> None:
     assert delays[-1] == decision.LONGEST_DELAY
 
 
-def test_who_is_not_promoted_in_time_is_ended_and_replaced() -> None:
+def test_a_standby_that_is_not_promoted_in_time_is_ended_and_replaced() -> None:
     """As after a session that was left in order by a process that then failed."""
     assert after(*BOTH, ProgramEnded(0, 1), NotPromoted(1))[1] == [End(1), StartProcess(ProcessRole.ACTIVE, 0.0)]
     assert after(*BOTH, ProgramEnded(0, 1), PromotionDone(1), NotPromoted(1))[1] == []

@@ -1,4 +1,4 @@
-"""Both ends of the desk: what a program says to its supervisor, and the connections that are kept."""
+"""Both ends of the supervisor channel: what a program says to its supervisor, and the connections that are kept."""
 
 import os
 import select
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.client import kept_connections as connections
-from mpsguard.client import supervisor_channel as desk
+from mpsguard.client import supervisor_channel
 from mpsguard.client.kept_connections import KeptConnections, NotKeptError, SupersededError
 from mpsguard.linux.descriptors.io_fence import IoFence
 from mpsguard.linux.sockets import seqpacket
@@ -27,32 +27,32 @@ class Supervised:
 
     def __init__(self, most: int = 8) -> None:
         self.kept = KeptSockets(most)
-        self.gate = IoFence()
+        self.fence = IoFence()
         self.heard: list[wire.Ready | wire.Promoted | wire.Take | wire.Fence] = []
-        self.desk = ProgramChannel(self.kept, self._hear)
-        self.desk.serves = True
-        self.raw = self.desk.theirs.dup()
-        self.program = desk.SupervisorChannel(self.desk.theirs)
+        self.channel = ProgramChannel(self.kept, self._hear)
+        self.channel.serves = True
+        self.raw = self.channel.theirs.dup()
+        self.program = supervisor_channel.SupervisorChannel(self.channel.theirs)
         self.connections = KeptConnections(self.program)
         self._woken, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def _hear(self, desk: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
+    def _hear(self, channel: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
         self.heard.append(message)
         if isinstance(message, wire.Take):
-            desk.give_all(message)
+            channel.give_all(message)
         elif isinstance(message, wire.Fence):
-            passage = self.gate.passage()
-            desk.give_fence_pass(message, passage)
-            os.close(passage)
+            fence_pass = self.fence.passage()
+            channel.give_fence_pass(message, fence_pass)
+            os.close(fence_pass)
 
     def _serve(self) -> None:
         while True:
-            ready, _, _ = select.select([self.desk.fileno(), self._woken], [], [])
-            if self._woken in ready or not self.desk.read():
+            ready, _, _ = select.select([self.channel.fileno(), self._woken], [], [])
+            if self._woken in ready or not self.channel.read():
                 break
-        self.desk.close()
+        self.channel.close()
 
     def stop(self) -> None:
         """The supervisor ends."""
@@ -64,7 +64,7 @@ class Supervised:
         self.program.close()
         self.raw.close()
         self.kept.close()
-        self.gate.close()
+        self.fence.close()
         os.close(self._wake)
         os.close(self._woken)
 
@@ -85,39 +85,39 @@ def listener() -> Iterator[socket.socket]:
 
 
 def connected(listener: socket.socket) -> tuple[socket.socket, socket.socket]:
-    opening = socket.create_connection(listener.getsockname())
-    return opening, listener.accept()[0]
+    connecting = socket.create_connection(listener.getsockname())
+    return connecting, listener.accept()[0]
 
 
 def test_a_connection_that_is_kept_outlives_the_end_of_its_process(
     supervised: Supervised, listener: socket.socket
 ) -> None:
-    opening, accepted = connected(listener)
-    with opening:
+    connecting, accepted = connected(listener)
+    with connecting:
         supervised.connections.keep(accepted, 7)
         accepted.close()
         taken = supervised.connections.take()
         assert taken.keys() == {7}
         with taken[7] as again:
             again.sendall(b"on it goes")
-            assert opening.recv(100) == b"on it goes"
+            assert connecting.recv(100) == b"on it goes"
         supervised.connections.drop(7)
-        assert opening.recv(1) == b""
+        assert connecting.recv(1) == b""
         assert supervised.connections.take() == {}
 
 
 def test_a_connection_is_kept_before_the_program_has_it(supervised: Supervised, listener: socket.socket) -> None:
     assert supervised.connections.accept(listener, 1) is None
-    with socket.create_connection(listener.getsockname()) as opening:
+    with socket.create_connection(listener.getsockname()) as connecting:
         select.select([listener], [], [])
         accepted = supervised.connections.accept(listener, 1)
         assert accepted is not None
         with accepted:
-            assert accepted.getpeername() == opening.getsockname()
+            assert accepted.getpeername() == connecting.getsockname()
             assert accepted.gettimeout() is None
         (copy,) = supervised.connections.take().values()
         with copy:
-            assert copy.getpeername() == opening.getsockname()
+            assert copy.getpeername() == connecting.getsockname()
 
 
 def test_many_are_given_in_order_and_with_their_tags(listener: socket.socket) -> None:
@@ -129,19 +129,19 @@ def test_many_are_given_in_order_and_with_their_tags(listener: socket.socket) ->
         accepted.close()
     taken = supervised.connections.take()
     assert {tag: sock.getpeername() for tag, sock in taken.items()} == {
-        tag: opening.getsockname() for tag, (opening, _) in enumerate(pairs)
+        tag: connecting.getsockname() for tag, (connecting, _) in enumerate(pairs)
     }
     for sock in taken.values():
         sock.close()
-    for opening, _ in pairs:
-        opening.close()
+    for connecting, _ in pairs:
+        connecting.close()
     supervised.close()
     assert descriptors() == before
 
 
 def test_what_is_not_kept_is_said_why(supervised: Supervised, listener: socket.socket) -> None:
-    opening, accepted = connected(listener)
-    with opening, accepted:
+    connecting, accepted = connected(listener)
+    with connecting, accepted:
         supervised.connections.keep(accepted, 0)
         with pytest.raises(NotKeptError, match="0"):
             supervised.connections.keep(accepted, 0)
@@ -172,8 +172,8 @@ def test_what_is_no_socket_is_refused_and_nothing_of_it_is_left(supervised: Supe
     os.close(writing)
 
 
-def test_who_has_ended_before_the_answer_gets_none() -> None:
-    """His children may have the other end still: the answer may be due, and nobody be there to hear it."""
+def test_a_program_that_has_ended_before_the_answer_gets_none() -> None:
+    """Its children may have the other end still: the answer may be due, and no reader be left."""
     ours = ProgramChannel(KeptSockets(8), lambda _desk, _message: None)
     with ours.theirs.dup():
         ours.close()
@@ -181,11 +181,11 @@ def test_who_has_ended_before_the_answer_gets_none() -> None:
         ours.refuse(2, "another process is the active one")
 
 
-def test_who_is_not_the_active_process_keeps_and_drops_nothing(supervised: Supervised, listener: socket.socket) -> None:
-    opening, accepted = connected(listener)
-    with opening, accepted:
+def test_a_process_that_is_not_active_keeps_and_drops_nothing(supervised: Supervised, listener: socket.socket) -> None:
+    connecting, accepted = connected(listener)
+    with connecting, accepted:
         supervised.connections.keep(accepted, 1)
-        supervised.desk.serves = False
+        supervised.channel.serves = False
         with pytest.raises(NotKeptError):
             supervised.connections.keep(accepted, 2)
         supervised.connections.drop(1)
@@ -204,8 +204,8 @@ def test_the_supervisor_hears_what_it_is_told_in_order(supervised: Supervised) -
 def test_without_a_supervisor_nothing_happens_and_nothing_fails(listener: socket.socket) -> None:
     alone = KeptConnections(None)
     assert not alone.kept
-    opening, accepted = connected(listener)
-    with opening, accepted:
+    connecting, accepted = connected(listener)
+    with connecting, accepted:
         alone.keep(accepted, 1)
         alone.drop(1)
         alone.ready()
@@ -220,8 +220,8 @@ def test_without_a_supervisor_nothing_happens_and_nothing_fails(listener: socket
 
 
 def test_the_end_of_the_supervisor_is_no_error(supervised: Supervised, listener: socket.socket) -> None:
-    opening, accepted = connected(listener)
-    with opening, accepted:
+    connecting, accepted = connected(listener)
+    with connecting, accepted:
         supervised.connections.keep(accepted, 1)
         before = supervised.connections.kept
         supervised.stop()
@@ -231,20 +231,20 @@ def test_the_end_of_the_supervisor_is_no_error(supervised: Supervised, listener:
         assert supervised.connections.take() == {}
 
 
-def test_who_is_superseded_uses_its_connections_no_more(supervised: Supervised) -> None:
+def test_a_superseded_program_uses_its_connections_no_more(supervised: Supervised) -> None:
     connections = [KeptConnections(supervised.program, io_fence=True) for _ in range(2)]
     with connections[0].in_use(), connections[1].in_use():
-        assert not supervised.gate.shut()
-    assert supervised.gate.shut()
+        assert not supervised.fence.shut()
+    assert supervised.fence.shut()
     for each in connections:
         with pytest.raises(SupersededError), each.in_use():
             raise AssertionError("it got in")
     assert sum(isinstance(each, wire.Fence) for each in supervised.heard) == 1
 
 
-def test_who_is_not_gated_has_nothing_to_be_shut_out_of(supervised: Supervised) -> None:
+def test_a_program_without_a_fence_has_nothing_to_be_shut_out_of(supervised: Supervised) -> None:
     with supervised.connections.in_use():
-        assert supervised.gate.shut()
+        assert supervised.fence.shut()
     assert not supervised.heard
 
 
@@ -271,7 +271,7 @@ def test_a_process_that_speaks_another_language_is_not_listened_to(supervised: S
     assert supervised.heard == []
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(supervised: Supervised) -> None:
+def test_unrequested_descriptors_are_closed(supervised: Supervised) -> None:
     ours, theirs = socket.socketpair()
     with ours:
         for message in (wire.Ready(), wire.Drop(1), wire.Take(0)):
@@ -310,12 +310,12 @@ def in_a_child(look: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("value", ["", "x", "99999", "-1", "0", "9" * 30, "9" * 5000])
-def test_a_variable_that_names_no_desk_is_no_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_a_variable_that_names_no_supervisor_channel_is_no_error(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(wire.VARIABLE, value)
-    assert desk.SupervisorChannel.from_environment() is None
+    assert supervisor_channel.SupervisorChannel.from_environment() is None
 
 
-def test_a_connection_to_a_vault_is_no_desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_connection_to_a_vault_is_no_supervisor_channel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It may have the number by chance, in a program that inherited the variable, and not the descriptor."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(tmp_path / "vault.sock"))
@@ -323,7 +323,7 @@ def test_a_connection_to_a_vault_is_no_desk(monkeypatch: pytest.MonkeyPatch, tmp
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connected:
             connected.connect(str(tmp_path / "vault.sock"))
             monkeypatch.setenv(wire.VARIABLE, str(connected.fileno()))
-            assert desk.SupervisorChannel.from_environment() is None
+            assert supervisor_channel.SupervisorChannel.from_environment() is None
             connected.getpeername()
 
 
@@ -348,7 +348,7 @@ def test_a_process_that_dies_with_an_answer_unread_is_heard_to_its_last_word() -
 
 
 @pytest.mark.parametrize("spoilt", [b"take", b"id"])
-def test_a_word_that_is_no_text_ends_the_desk_and_not_the_supervisor(spoilt: bytes) -> None:
+def test_a_word_that_is_no_text_ends_the_channel_and_not_the_supervisor(spoilt: bytes) -> None:
     supervisor = ProgramChannel(KeptSockets(), lambda _, __: None)
     try:
         seqpacket.send(supervisor.theirs, wire.encode(wire.Take(1)).replace(spoilt, b"\xff" * len(spoilt)))
@@ -359,9 +359,9 @@ def test_a_word_that_is_no_text_ends_the_desk_and_not_the_supervisor(spoilt: byt
 
 def test_an_answer_that_is_no_text_is_as_good_as_none() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    program = desk.SupervisorChannel(ours)
+    program = supervisor_channel.SupervisorChannel(ours)
     with theirs:
         seqpacket.send(theirs, wire.encode(wire.Refused(1, "QQ")).replace(b"QQ", b"\xff\xfe"))
-        with pytest.raises(desk.SupervisorGoneError):
+        with pytest.raises(supervisor_channel.SupervisorGoneError):
             program.ask(wire.Keep(0, 1), ())
     program.close()

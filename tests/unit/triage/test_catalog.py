@@ -72,7 +72,7 @@ def test_a_csv_becomes_rows(script: ModuleType, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[str(row.number) for row in ROWS])
-def test_every_row_says_what_it_is_and_who_says_so(row: XidEntry) -> None:
+def test_every_row_says_what_it_is_and_has_a_source(row: XidEntry) -> None:
     assert row.mnemonic
     assert row.source
     assert row.basis
@@ -119,7 +119,7 @@ def test_a_level_and_a_class_go_together() -> None:
             assert row.fault_class is not None, row.number
 
 
-def test_a_number_nobody_has_is_unknown() -> None:
+def test_an_unassigned_number_is_unknown() -> None:
     for number in (0, -1, 177, 99999):
         entry = lookup(number)
         assert (entry.number, entry.level, entry.fault_class) == (number, Level.UNKNOWN, None)

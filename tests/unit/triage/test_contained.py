@@ -31,7 +31,7 @@ def fatal(process: ProcessKey, at: float) -> Evidence:
 CLIENTS = [came(A), came(B), came(C)]
 
 
-def test_nobody_but_the_culprit_is_in_it() -> None:
+def test_only_the_culprit_is_in_it() -> None:
     for order in permutations([fatal(A, 10.0), contained(A, 10.002)]):
         (incident,) = triage([*CLIENTS, *order])
         assert incident.fault_class is FaultClass.MMU

@@ -32,7 +32,7 @@ def recorded() -> tuple[Evidence, ...]:
     return msgspec.convert(json.loads(RECORD.read_bytes())["evidence"], tuple[Evidence, ...])
 
 
-def test_every_memory_fault_is_proved_and_nobody_else_accused() -> None:
+def test_every_memory_fault_is_proved_and_no_other_client_accused() -> None:
     incidents = triage(recorded())
     named = [incident.culprit.pid for incident in incidents if incident.fault_class == "mmu" and incident.culprit]
     assert [pid for pid in named if pid in MMU] == list(MMU)
@@ -50,7 +50,7 @@ def test_work_that_a_killed_client_left_behind_is_not_its_successors() -> None:
     assert {suspect.pid for suspect in second.victims} == {2112, 2114, 2116, 2118}
 
 
-def test_sm_faults_are_all_seen_and_accuse_nobody() -> None:
+def test_sm_faults_are_all_seen_and_accuse_no_client() -> None:
     sm = [incident for incident in triage(recorded()) if incident.fault_class == "sm"]
     assert len(sm) == SM_FAULTS
     assert all(incident.culprit is None and len(incident.candidates) == 4 for incident in sm)
@@ -65,7 +65,7 @@ def test_ends_with_work_in_flight_are_told_from_one_without() -> None:
 
 
 def test_what_kernel_and_server_say_themselves_is_mostly_wrong() -> None:
-    """Why neither is believed: who each names, against the UVM queue's proof, within 0.3 s of it."""
+    """Why neither is believed: the client each names, against the UVM queue's proof, within 0.3 s of it."""
     proofs = [e for e in recorded() if isinstance(e.what, UvmFault) and e.process and e.process.pid in MMU]
     kernel = server = 0
     for proof in proofs:
@@ -93,6 +93,6 @@ def test_at_no_moment_was_an_innocent_accused(delay: float) -> None:
     for index in range(0, len(evidence), 3):
         now = evidence[index].observed_at + delay
         window = [e for e in evidence if now - 12 <= e.observed_at <= now]
-        # The desk leaves a verdict as it is while what it stands on is forgotten.
+        # The tracker leaves a verdict as it is while what it stands on is forgotten.
         for incident in (each for each in triage(window, now) if each.began > now - 8):
             assert incident.culprit is None or incident.culprit.pid in guilty, incident.reason

@@ -10,7 +10,7 @@ from mpsguard.triage.rolling import HORIZON, RollingTriage
 from mpsguard.triage.share import Share
 from mpsguard.triage.verdict import triage
 from tests.unit.triage.test_recorded import MMU, recorded
-from tests.unit.triage.test_verdict import STORIES, A, B, C, came, ended, seen, server, uvm, xid
+from tests.unit.triage.test_verdict import SIGNATURES, A, B, C, came, ended, seen, server, uvm, xid
 
 STORM = 65534
 
@@ -36,8 +36,8 @@ def crash(number: int, at: float) -> list[Evidence]:
 
 
 def test_it_comes_to_the_verdicts_that_all_the_evidence_gives() -> None:
-    for story in STORIES:
-        evidence = [came(A), came(B), came(C), *story]
+    for signature in SIGNATURES:
+        evidence = [came(A), came(B), came(C), *signature]
         last = max(each.observed_at for each in evidence) + 1
         alive = [msgspec.structs.replace(one, revision=1) for one in lived(evidence, last).values()]
         assert alive == list(triage(evidence, last))
@@ -78,7 +78,7 @@ def test_a_verdict_stays_when_what_it_stands_on_is_forgotten() -> None:
     assert rolling.judge(46.0)[0] == []
 
 
-def test_a_storm_of_one_user_is_not_judged_beyond_its_share_and_hides_nobody_else_s_fault() -> None:
+def test_a_storm_of_one_user_is_not_judged_beyond_its_share_and_hides_no_other_users_fault() -> None:
     rolling = RollingTriage()
     rolling.add(of_user(came(A, 1.0), 1000))
     for number in range(2000):
@@ -113,9 +113,9 @@ def test_an_orderly_quit_without_clients_is_no_incident_and_any_other_end_of_a_l
     assert len(triage([down])) == 1
 
 
-@pytest.mark.parametrize("story", STORIES)
-def test_no_culprit_is_among_its_victims(story: list[Evidence]) -> None:
-    for incident in triage([came(A), came(B), came(C), *story]):
+@pytest.mark.parametrize("signature", SIGNATURES)
+def test_no_culprit_is_among_its_victims(signature: list[Evidence]) -> None:
+    for incident in triage([came(A), came(B), came(C), *signature]):
         if incident.culprit is not None:
             assert incident.culprit.pid not in {victim.pid for victim in incident.victims}
             assert incident.confidence is not Confidence.UNKNOWN

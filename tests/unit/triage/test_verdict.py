@@ -92,10 +92,10 @@ def pids(suspects: Sequence[Suspect]) -> set[int]:
     return {suspect.pid for suspect in suspects}
 
 
-def test_who_is_on_another_lane_is_neither_suspect_nor_victim() -> None:
+def test_a_client_on_another_lane_is_neither_suspect_nor_victim() -> None:
     standbys = [came(D, lane="default-1"), came(E, lane="default-1")]
     teardown = [server("teardown", 20.015, client) for client in (A, B, C)]
-    # The driver's own line names no lane: whoever was there, until the server says whom it tears down.
+    # The driver's own line names no lane: all clients are candidates, until the server says which it tears down.
     before = only(triage([*CLIENTS, *standbys, xid(13, 20.010)]))
     assert (before.lane, pids(before.candidates)) == (None, {101, 102, 103, 104, 105})
     incident = only(triage([*CLIENTS, *standbys, *MISALIGNED, *teardown]))
@@ -142,14 +142,14 @@ def test_a_memory_fault_is_proved_by_the_uvm_queue_and_by_it_alone_in_time() -> 
     assert pids(whole.victims) == {B.pid, C.pid}
 
 
-def test_the_kernels_own_pid_accuses_nobody() -> None:
+def test_the_kernels_own_pid_accuses_no_client() -> None:
     incident = only(triage([*CLIENTS, xid(31, 10.130, B.pid), server("fault_begins", 10.131)]))
     assert incident.culprit is None
     assert incident.confidence is Confidence.UNKNOWN
     assert pids(incident.candidates) == {A.pid, B.pid, C.pid}
 
 
-def test_the_servers_own_word_accuses_nobody_either() -> None:
+def test_the_servers_own_word_accuses_no_client_either() -> None:
     """It named an innocent client in 24 of 27 faults where the UVM queue had proof."""
     incident = only(triage([*CLIENTS, xid(31, 10.1, B.pid), server("fault_begins", 10.0), server("culprit", 10.0, C)]))
     assert incident.culprit is None
@@ -185,7 +185,7 @@ DOUBTS: dict[str, tuple[list[Evidence], list[Evidence]]] = {
 
 
 @pytest.mark.parametrize(("clients", "fault"), DOUBTS.values(), ids=list(DOUBTS))
-def test_elimination_names_nobody_where_another_process_may_have_done_it(
+def test_elimination_names_no_client_where_another_process_may_have_done_it(
     clients: list[Evidence], fault: list[Evidence]
 ) -> None:
     for incident in triage([*clients, *fault]):
@@ -197,7 +197,7 @@ def test_elimination_waits_for_the_kernel_log() -> None:
 
 
 @pytest.mark.parametrize("fault", [MISALIGNED, TRAP])
-def test_who_was_alone_for_a_moment_only_is_not_accused(fault: list[Evidence]) -> None:
+def test_a_client_that_was_alone_for_a_moment_only_is_not_accused(fault: list[Evidence]) -> None:
     """The server may tell of a fault when its clients have seen it, and some of them have ended."""
     left = [ended(each, fault[0].observed_at - 0.1, code=3) for each in (B, C)]
     incident = only(triage([*CLIENTS, *left, *fault]))
@@ -223,21 +223,21 @@ def test_an_orderly_end_is_no_incident_and_an_exit_with_work_in_flight_is() -> N
     assert triage([*CLIENTS, ended(A, 10.0, code=0)]) == ()
     assert triage([*CLIENTS, ended(A, 10.0, code=3)]) == ()
     torn = [server("teardown", 10.151, B), server("teardown", 10.151, C)]
-    story = [xid(31, 10.15, B.pid), server("fault_begins", 10.151), *torn, ended(A, 10.22, code=0)]
-    incident = only(triage([*CLIENTS, *story]))
+    signature = [xid(31, 10.15, B.pid), server("fault_begins", 10.151), *torn, ended(A, 10.22, code=0)]
+    incident = only(triage([*CLIENTS, *signature]))
     assert incident.culprit is not None
     assert (incident.fault_class, incident.culprit.process) == (FaultClass.PROCESS, A)
 
 
 def test_two_ends_before_a_fault_are_two_candidates() -> None:
     torn = [server("teardown", 40.151, C)]
-    story = [xid(31, 40.150, C.pid), server("fault_begins", 40.151), *torn]
-    incident = only(triage([*CLIENTS, *story, ended(A, 40.22, signal=9), ended(B, 40.23, signal=9)]))
+    signature = [xid(31, 40.150, C.pid), server("fault_begins", 40.151), *torn]
+    incident = only(triage([*CLIENTS, *signature, ended(A, 40.22, signal=9), ended(B, 40.23, signal=9)]))
     assert incident.culprit is None
     assert pids(incident.candidates) == {A.pid, B.pid}
 
 
-def test_who_left_in_order_just_before_somebody_elses_trap_is_not_accused() -> None:
+def test_a_client_that_left_in_order_just_before_anothers_trap_is_not_accused() -> None:
     leaver = ended(B, 29.8, code=0)
     torn = [server("teardown", 30.015, each) for each in (A, C)]
     for evidence in ([*CLIENTS, leaver, *TRAP, *torn], [*CLIENTS, leaver, *TRAP[1:], *torn]):
@@ -312,26 +312,26 @@ def test_a_stranger_is_not_named_while_the_server_may_still_speak(number: int) -
     assert alone.culprit == settled.culprit
 
 
-def test_a_lane_that_dies_is_nobodys_fault() -> None:
+def test_a_lane_that_dies_has_no_culprit() -> None:
     down = seen(Source.LANE, 10.0, LaneChanged("default", "default-0", "DOWN", "control daemon 5 ended"))
     incident = only(triage([*CLIENTS, down, ended(A, 10.2, code=3), ended(B, 10.3, signal=6)]))
     assert (incident.fault_class, incident.culprit) == (FaultClass.LANE, None)
     assert pids(incident.victims) == {A.pid, B.pid, C.pid}
 
 
-def test_a_sick_device_is_nobodys_fault() -> None:
+def test_a_sick_device_has_no_culprit() -> None:
     for sign in (xid(79, 10.0), seen(Source.NVML, 10.0, DeviceHealth("ecc_double_bit", 1, True), gpu=GPU)):
         incident = only(triage([*CLIENTS, sign, xid(31, 10.1, B.pid), server("fault_begins", 10.2)]))
         assert (incident.fault_class, incident.culprit) == (FaultClass.DEVICE, None)
 
 
-STORIES: list[list[Evidence]] = [MMU, MISALIGNED, TRAP, KILLED, [ended(C, 60.0, signal=11)], [xid(79, 80.0)]]
+SIGNATURES: list[list[Evidence]] = [MMU, MISALIGNED, TRAP, KILLED, [ended(C, 60.0, signal=11)], [xid(79, 80.0)]]
 
 
 @given(st.data())
 def test_the_order_of_arrival_never_changes_the_verdict(data: st.DataObject) -> None:
-    stories = data.draw(st.lists(st.sampled_from(range(len(STORIES))), unique=True, min_size=1))
-    evidence = [*CLIENTS, *(each for story in stories for each in STORIES[story])]
+    signatures = data.draw(st.lists(st.sampled_from(range(len(SIGNATURES))), unique=True, min_size=1))
+    evidence = [*CLIENTS, *(each for signature in signatures for each in SIGNATURES[signature])]
     shuffled = data.draw(st.permutations(evidence))
     repeated = data.draw(st.lists(st.sampled_from(evidence), max_size=4))
     assert triage([*shuffled, *repeated]) == triage(evidence)
@@ -339,7 +339,7 @@ def test_the_order_of_arrival_never_changes_the_verdict(data: st.DataObject) -> 
 
 @given(st.permutations(MMU), st.floats(-0.05, 0.05))
 def test_never_an_innocent_whatever_is_missing_or_late(arrival: list[Evidence], skew: float) -> None:
-    """Every prefix of what arrives, with the kernel log's clock off by up to 50 ms: the culprit or nobody."""
+    """Every prefix of what arrives, with the kernel log's clock off by up to 50 ms: the culprit or none."""
     late = [
         msgspec.structs.replace(each, happened_at=(each.happened_at or 0) + skew)
         if each.source is Source.KERNEL_LOG
@@ -351,7 +351,7 @@ def test_never_an_innocent_whatever_is_missing_or_late(arrival: list[Evidence], 
             assert incident.culprit is None or incident.culprit.process == A
 
 
-@given(st.lists(st.sampled_from([each for story in STORIES for each in story]), max_size=12))
+@given(st.lists(st.sampled_from([each for signature in SIGNATURES for each in signature]), max_size=12))
 def test_no_evidence_whatever_breaks_triage(evidence: list[Evidence]) -> None:
     for incident in triage([*CLIENTS, *evidence]):
         assert incident.reason
@@ -359,7 +359,7 @@ def test_no_evidence_whatever_breaks_triage(evidence: list[Evidence]) -> None:
         assert msgspec.json.decode(msgspec.json.encode(incident), type=Incident) == incident
 
 
-def test_without_the_kernel_log_who_may_have_died_of_its_error_is_not_accused() -> None:
+def test_without_the_kernel_log_a_client_that_may_have_died_of_its_error_is_not_accused() -> None:
     """An innocent that was quick to leave stands in no list of the server's either."""
     torn = [server("fault_begins", 30.015), server("teardown", 30.016, A), server("teardown", 30.016, C)]
     for end in (ended(B, 30.1, code=3), ended(B, 30.1, signal=6)):

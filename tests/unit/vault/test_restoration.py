@@ -1,4 +1,4 @@
-"""What is made of what a keeper has kept."""
+"""Sessions restored from the bundles that a storage has kept."""
 
 import mmap
 import os
@@ -31,12 +31,12 @@ def restored(buffer_fd: int) -> tuple[SessionRecord, SessionFds]:
     manifest = Manifest.create()
     manifest.commit(SESSION)
     named = {session_name(1): manifest.fd, buffer_name(1, 2): buffer_fd}
-    parcels = {name: fd_bundle.pack(name.encode(), (fd,)) for name, fd in named.items()}
-    found = restore({name: parcel.kept for name, parcel in parcels.items()})
+    bundles = {name: fd_bundle.pack(name.encode(), (fd,)) for name, fd in named.items()}
+    found = restore({name: bundle.kept for name, bundle in bundles.items()})
     manifest.close()
-    for parcel in parcels.values():
-        parcel.kept.close()
-        parcel.receipt.close()
+    for bundle in bundles.values():
+        bundle.kept.close()
+        bundle.receipt.close()
     ((session, session_fds),) = found.sessions
     assert (found.unused, found.unreadable, found.lost) == ([], [], [])
     return session, session_fds

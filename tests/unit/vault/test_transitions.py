@@ -106,13 +106,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def inherit(self) -> None:
-        heir = transitions.candidate(self.session)
+        candidate = transitions.candidate(self.session)
         waiting = [lease for lease in self.session.readers if lease.role is LeaseRole.STANDBY and lease.ready]
-        if heir is None:
+        if candidate is None:
             assert not (self.session.orphaned and self.session.writer is None and waiting)
             return
-        assert heir == waiting[0]
-        self.session = transitions.promote(self.session, heir.token)
+        assert candidate == waiting[0]
+        self.session = transitions.promote(self.session, candidate.token)
         assert transitions.candidate(self.session) is None
 
     @rule()
@@ -230,7 +230,7 @@ AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=30, 
 TestAnyOrder = AnyOrder.TestCase
 
 
-def test_a_session_expires_only_when_nobody_is_there_and_it_is_not_kept_for_good() -> None:
+def test_a_session_expires_only_without_leases_and_if_it_is_not_kept_for_good() -> None:
     lease = Lease(1, ProcessKey(1, 1), OWNER, LeaseRole.WRITER)
     session = transitions.attach(new_session(), lease)
     assert transitions.expires_at(session) is None

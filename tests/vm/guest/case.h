@@ -28,7 +28,7 @@ struct test_case {
 	void (*run)(struct scene *scene);
 	bool alone;		/* no neighbour */
 	bool ends_tsg;		/* the TSG is to die: what cannot or must not be contained */
-	bool last_user;		/* nobody else holds the GPU: it is taken apart when the suspect lets go of it */
+	bool last_user;		/* no other process holds the GPU: it is taken apart when the suspect lets go of it */
 	bool needs_hmm;		/* left out where the kernel has none */
 };
 

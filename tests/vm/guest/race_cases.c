@@ -48,7 +48,7 @@ static void *fault_meanwhile(void *scene)
 	return NULL;
 }
 
-/* The bottom half is one for all: if it waited for the range's lock, whose holder waits for RM, it would serve nobody. */
+/* All share the bottom half: if it waited for the range's lock, held by one that waits for RM, it would serve none. */
 static void mapping_waits_for_rm(struct scene *scene)
 {
 	struct client other = open_client(scene->tsg, 2);
@@ -85,7 +85,7 @@ static void mapping_waits_for_rm(struct scene *scene)
 	close_client(&other);
 }
 
-/* Who hears uevents costs whoever sends them: with so many listeners a report takes its time. */
+/* Each listener to uevents costs the sender: with so many of them a report takes its time. */
 static void listen_with_many(void)
 {
 	struct rlimit limit = { .rlim_cur = LISTENERS + 1000, .rlim_max = LISTENERS + 1000 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * stress FAULTS SEED: random accesses of eight offenders in two TSGs, with ranges and mappings made and taken away
- * meanwhile and offenders killed at any moment, until so many faults were contained, or a deadline has passed: who wants
+ * meanwhile and offenders killed at any moment, until so many faults were contained, or a deadline has passed: to get
  * more starts it again with another seed. In each TSG an innocent client works on its own memory; it must live and find
  * what it wrote. One JSON line at the end; exit status 0 if all is well.
  */

@@ -79,7 +79,7 @@ def came(agent: Agent) -> Evidence:
 
 
 async def watch() -> dict[str, object]:
-    """The whole story, as facts for the test outside to judge."""
+    """Return the whole scenario as facts for the test outside to judge."""
     evidence: list[Evidence] = []
     facts: dict[str, object] = {}
     uvm, kmod = UvmSensor(evidence.append), KmodSensor(evidence.append)

@@ -40,7 +40,7 @@ def hello(connection: Connection) -> wire.Hello:
 
 
 @TURNED_AWAY
-def test_who_is_turned_away_before_he_asks_is_told_why(
+def test_a_connection_turned_away_before_it_asks_gets_the_reason(
     listener: socket.socket, last_words: bytes | None, heard: type[Exception]
 ) -> None:
     with closing(Connection(listener.getsockname(), DEADLINE, DEADLINE, ignore)) as connection:
@@ -52,7 +52,7 @@ def test_who_is_turned_away_before_he_asks_is_told_why(
 
 
 @TURNED_AWAY
-def test_who_is_turned_away_unread_is_told_why(
+def test_a_connection_turned_away_unread_gets_the_reason(
     listener: socket.socket, last_words: bytes | None, heard: type[Exception]
 ) -> None:
     closed = threading.Event()

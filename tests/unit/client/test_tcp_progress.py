@@ -1,4 +1,4 @@
-"""`stream.written` against real connections: what the kernel counts is what was written, whoever wrote it."""
+"""`tcp_progress.written` against real connections: what the kernel counts is what was written, by any process."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def wait_for(what: str, look: Callable[[], bool]) -> None:
 
 @pytest.fixture(params=HOSTS, ids=lambda family: family.name)
 def pair(request: pytest.FixtureRequest) -> Iterator[FailoverPair]:
-    """The accepted end and the opening end of a connection."""
+    """Yield the accepted end and the connecting end of a connection."""
     family: socket.AddressFamily = request.param
     with socket.socket(family) as listener:
         try:
@@ -35,10 +35,10 @@ def pair(request: pytest.FixtureRequest) -> Iterator[FailoverPair]:
         except OSError as error:
             pytest.skip(f"no loopback of {family.name} here: {error.strerror}")
         listener.listen()
-        opening = socket.create_connection(listener.getsockname()[:2])
+        connecting = socket.create_connection(listener.getsockname()[:2])
         accepted, _ = listener.accept()
-    with opening, accepted:
-        yield accepted, opening
+    with connecting, accepted:
+        yield accepted, connecting
 
 
 def fill(sock: socket.socket) -> int:
@@ -58,42 +58,44 @@ def read(sock: socket.socket, count: int) -> None:
 
 
 def test_both_ends_begin_with_nothing(pair: FailoverPair) -> None:
-    accepted, opening = pair
+    accepted, connecting = pair
     assert tcp_progress.written(accepted) == 0
-    assert tcp_progress.written(opening, accepted=False) == 0
+    assert tcp_progress.written(connecting, accepted=False) == 0
 
 
 def test_every_byte_counts_at_once_and_goes_on_counting_when_it_has_arrived(pair: FailoverPair) -> None:
-    accepted, opening = pair
+    accepted, connecting = pair
     for count in (1, 7, 100_000):
-        before = tcp_progress.written(accepted), tcp_progress.written(opening, accepted=False)
+        before = tcp_progress.written(accepted), tcp_progress.written(connecting, accepted=False)
         accepted.sendall(b"x" * count)
         assert tcp_progress.written(accepted) == before[0] + count
-        opening.sendall(b"y" * count)
-        assert tcp_progress.written(opening, accepted=False) == before[1] + count
-        read(opening, count)
+        connecting.sendall(b"y" * count)
+        assert tcp_progress.written(connecting, accepted=False) == before[1] + count
+        read(connecting, count)
         read(accepted, count)
         assert tcp_progress.written(accepted) == before[0] + count
-        assert tcp_progress.written(opening, accepted=False) == before[1] + count
+        assert tcp_progress.written(connecting, accepted=False) == before[1] + count
 
 
 def test_a_peer_that_does_not_read_changes_nothing(pair: FailoverPair) -> None:
-    accepted, opening = pair
+    accepted, connecting = pair
     count = fill(accepted)
     assert tcp_progress.written(accepted) == count
-    read(opening, count // 2)
+    read(connecting, count // 2)
     count += fill(accepted)
     assert tcp_progress.written(accepted) == count
 
 
 def test_it_is_right_at_any_moment_while_acknowledgements_come(pair: FailoverPair) -> None:
-    accepted, opening = pair
+    accepted, connecting = pair
     source = """
 import socket, sys
 sock = socket.socket(fileno=int(sys.argv[1]))
 while sock.recv(1 << 16): pass
 """
-    with subprocess.Popen([sys.executable, "-c", source, str(opening.fileno())], pass_fds=[opening.fileno()]) as reader:
+    with subprocess.Popen(
+        [sys.executable, "-c", source, str(connecting.fileno())], pass_fds=[connecting.fileno()]
+    ) as reader:
         try:
             count = 0
             for _ in range(300):
@@ -104,36 +106,36 @@ while sock.recv(1 << 16): pass
 
 
 def test_the_end_of_this_side_is_no_byte(pair: FailoverPair) -> None:
-    accepted, opening = pair
+    accepted, connecting = pair
     accepted.sendall(b"x" * 1000)
     accepted.shutdown(socket.SHUT_WR)
     assert tcp_progress.written(accepted) == 1000
-    assert len(opening.recv(1000)) == 1000
-    assert opening.recv(1) == b""
+    assert len(connecting.recv(1000)) == 1000
+    assert connecting.recv(1) == b""
     assert tcp_progress.written(accepted) == 1000
 
 
 def test_the_end_of_the_other_side_changes_nothing(pair: FailoverPair) -> None:
-    accepted, opening = pair
-    opening.shutdown(socket.SHUT_WR)
+    accepted, connecting = pair
+    connecting.shutdown(socket.SHUT_WR)
     assert accepted.recv(1) == b""
     accepted.sendall(b"x" * 1000)
     assert tcp_progress.written(accepted) == 1000
 
 
 def test_a_connection_that_both_sides_have_ended_is_over(pair: FailoverPair) -> None:
-    accepted, opening = pair
+    accepted, connecting = pair
     accepted.shutdown(socket.SHUT_WR)
-    assert opening.recv(1) == b""
-    opening.shutdown(socket.SHUT_WR)
+    assert connecting.recv(1) == b""
+    connecting.shutdown(socket.SHUT_WR)
     with pytest.raises(ConnectionResetError):
-        wait_for("the last acknowledgement", lambda: tcp_progress.written(opening, accepted=False) < 0)
+        wait_for("the last acknowledgement", lambda: tcp_progress.written(connecting, accepted=False) < 0)
 
 
 def test_a_connection_that_is_over_has_no_count(pair: FailoverPair) -> None:
-    accepted, opening = pair
+    accepted, connecting = pair
     accepted.sendall(b"x")
-    opening.close()  # with a byte unread: the peer is told by a reset
+    connecting.close()  # with a byte unread: the peer is told by a reset
     with pytest.raises(ConnectionResetError):
         wait_for("the reset", lambda: tcp_progress.written(accepted) < 0)
 
@@ -161,14 +163,14 @@ while True:
 @pytest.mark.parametrize("reads", [0, 3_000_000])
 def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: FailoverPair, reads: int) -> None:
     """The writer blocks in the middle of a write, since its peer reads no more than ``reads`` bytes."""
-    accepted, opening = pair
+    accepted, connecting = pair
     arguments = [sys.executable, "-c", WRITER, str(accepted.fileno())]
     with subprocess.Popen(arguments, pass_fds=[accepted.fileno()], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.read(1) == b"!"
         got = bytearray()
         while len(got) < reads:
-            got += opening.recv(reads - len(got))
+            got += connecting.recv(reads - len(got))
         last = -1
 
         def blocks() -> bool:
@@ -180,17 +182,17 @@ def test_of_a_write_that_was_killed_the_part_that_went_out_counts(pair: Failover
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait(DEADLINE)
     count = tcp_progress.written(accepted)
-    # Whoever goes on writes what lies behind the count, and the peer sees one stream.
+    # The process that goes on writes what lies behind the count, and the peer sees one stream.
     piece = bytes(range(251)) * 4000
     whole = piece * (count // len(piece) + 2)
     accepted.setblocking(True)
     rest = whole[count : count + 10_000]
-    opening.settimeout(DEADLINE)
+    connecting.settimeout(DEADLINE)
     while len(got) < count:
-        got += opening.recv(count - len(got))
+        got += connecting.recv(count - len(got))
     accepted.sendall(rest)
     while len(got) < count + len(rest):
-        got += opening.recv(count + len(rest) - len(got))
+        got += connecting.recv(count + len(rest) - len(got))
     assert bytes(got) == whole[: count + len(rest)]
     assert tcp_progress.written(accepted) == count + len(rest)
 

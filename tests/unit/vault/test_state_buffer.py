@@ -1,4 +1,4 @@
-"""The record of the forward state: whole at any moment, whatever was torn, spoilt, or is being written."""
+"""The buffer of the forward state: whole at any moment, whatever was torn, spoilt, or is being written."""
 
 import threading
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     assert newest(memory) == (1, 1, b"x" * CAPACITY)
 
 
-def test_who_was_fenced_off_hears_of_it() -> None:
+def test_a_writer_that_was_fenced_off_hears_of_it() -> None:
     memory = new()
     writer = publisher(memory)
     writer.publish(b"counts")
@@ -89,7 +89,7 @@ class MarksAtItsEnd:
         self._memory[at : at + len(over)] = over
 
 
-def test_who_is_fenced_off_while_it_publishes_is_not_told_that_the_state_counts() -> None:
+def test_a_writer_fenced_off_while_it_publishes_is_not_told_that_the_state_counts() -> None:
     memory = new()
     writer = publisher(memory)
     writer._lock = MarksAtItsEnd(memory)  # type: ignore[assignment]  # all that a lock is used for here
@@ -129,7 +129,7 @@ def test_a_writer_that_dies_after_any_store_leaves_the_state_before(states: list
     for at, piece in pieces[:-1]:
         memory[at : at + len(piece)] = piece
         assert newest(memory) == before
-        # Whoever comes next goes on from there.
+        # The next writer goes on from there.
         assert publisher(bytearray(memory)).publish(b"next") == len(states) + 1
     at, piece = pieces[-1]
     memory[at : at + len(piece)] = piece

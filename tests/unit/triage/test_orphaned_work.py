@@ -41,7 +41,7 @@ def state(word: str, at: float, *, served: bool = True) -> Evidence:
 ALONE = [came(A), left(10.0), killed(10.053)]
 
 
-def test_who_ended_alone_did_it() -> None:
+def test_a_process_that_ended_alone_did_it() -> None:
     incident = only(triage(ALONE))
     assert (incident.fault_class, incident.confidence) == (FaultClass.PROCESS, Confidence.LIKELY)
     assert incident.culprit is not None
@@ -78,7 +78,7 @@ def test_what_makes_it_doubtful(more: list[Evidence]) -> None:
         assert not (incident.fault_class is FaultClass.PROCESS and incident.work_in_flight)
 
 
-def test_a_pid_that_nobody_knows_may_be_a_strangers() -> None:
+def test_an_unknown_pid_may_be_a_strangers() -> None:
     unknown = msgspec.structs.replace(ALONE[2], what=ProcessEnded(None, 9, False, None))
     assert only(triage([came(A), left(10.0), unknown])).confidence is Confidence.UNKNOWN
 
@@ -90,7 +90,7 @@ def test_one_of_several_that_ended_about_then_is_not_guessed() -> None:
     assert {suspect.pid for suspect in incident.candidates} == {A.pid, B.pid}
 
 
-def test_whom_an_earlier_fault_had_hit_did_not_do_it() -> None:
+def test_a_client_that_an_earlier_fault_had_hit_did_not_do_it() -> None:
     """It is killed because it had failed; what the kernel log says beside it is not its work."""
     earlier = [came(C), uvm(C, 8.0), server("fault_begins", 8.1), ended(C, 8.4, code=3)]
     found = triage([*ALONE, *earlier])
@@ -128,7 +128,7 @@ FAULT = seen(Source.UVM, 10.9, UvmFault(ADDRESS, "read", "invalid PDE", True), B
     ],
     ids=["a program outside of MPS", "a client of another lane", "another GPU"],
 )
-def test_an_earlier_fault_at_the_page_from_elsewhere_excuses_nobody(before: list[Evidence]) -> None:
+def test_an_earlier_fault_at_the_page_from_elsewhere_excuses_no_client(before: list[Evidence]) -> None:
     """It makes no victim of the process that did it: the same address is easily chosen."""
     fault = msgspec.structs.replace(FAULT, gpu=GPU)
     *_, own = triage([*before, came(C, 1.0), came(B, 10.6), fault])

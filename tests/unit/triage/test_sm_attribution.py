@@ -1,4 +1,4 @@
-"""Whose kernel an SM stopped in: one who is proved, one whose code it is, or fewer candidates; never a guess."""
+"""The client an SM stopped for: one that is proved, the owner of the code, or fewer candidates; never a guess."""
 
 from collections.abc import Sequence
 
@@ -39,7 +39,7 @@ def test_an_exception_in_ones_own_dump_is_proof_whichever_holds_the_place() -> N
     assert (found.culprits, found.ground) == ((B,), Ground.OWN_DUMP)
 
 
-def test_a_dump_whose_writer_was_not_seen_is_no_proof_and_two_of_them_name_nobody() -> None:
+def test_a_dump_by_an_unseen_writer_is_no_proof_and_two_of_them_name_no_client() -> None:
     found = attribute_sm_fault([own(B, raised=True, trust=Trust.HINT)], ALL)
     assert (found.culprits, found.ground) == ((B,), Ground.OWN_DUMP_UNVERIFIED)
     two = [own(B, raised=True, trust=Trust.HINT), own(A, raised=True, trust=Trust.HINT)]
@@ -47,7 +47,7 @@ def test_a_dump_whose_writer_was_not_seen_is_no_proof_and_two_of_them_name_nobod
     assert attribute_sm_fault([*two, own(C, raised=True)], ALL).culprits == (C,)
 
 
-def test_the_client_whose_code_is_at_the_place_is_named_and_likely() -> None:
+def test_the_owner_of_the_code_at_the_place_is_named_and_likely() -> None:
     found = attribute_sm_fault([place(B, exact=[B])], ALL)
     assert (found.culprits, found.ground) == ((B,), Ground.SENTINEL_PLACE)
     assert attribute_sm_fault([place(B, C, exact=[C])], ALL).culprits == (C,)
@@ -61,7 +61,7 @@ def test_the_sentinel_s_dump_goes_before_a_client_s_which_could_name_any_address
     assert attribute_sm_fault([place(A, exact=[A], writer=ProcessKey(9, 9))], ALL) == Attribution()
 
 
-def test_nobody_is_named_where_it_may_have_been_another_one() -> None:
+def test_no_client_is_named_where_it_may_have_been_another_one() -> None:
     assert attribute_sm_fault([place(A)], ALL) == Attribution(candidates=(A,))
     assert attribute_sm_fault([place(A, B)], ALL) == Attribution(candidates=(A, B))
     assert attribute_sm_fault([place(A, B, exact=[A, B])], ALL) == Attribution(candidates=(A, B))
@@ -70,7 +70,7 @@ def test_nobody_is_named_where_it_may_have_been_another_one() -> None:
     assert attribute_sm_fault([], ALL) == Attribution()
 
 
-def test_who_was_not_there_is_not_named() -> None:
+def test_a_client_that_was_not_there_is_not_named() -> None:
     assert attribute_sm_fault([place(C, exact=[C])], (A, B)) == Attribution()
     assert attribute_sm_fault([own(C, raised=True)], (A, B)) == Attribution()
 

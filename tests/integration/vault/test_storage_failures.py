@@ -1,4 +1,4 @@
-"""A keeper that refuses, and a writer that is fenced off while its region is being kept: nothing is half made."""
+"""A storage that refuses, and a writer that is fenced off while its region is being kept: nothing is half made."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError
 from tests.integration.vault.running import (
     DEADLINE,
-    KeptHere,
+    LocalStorage,
     ThreadedVault,
     close_chunks,
     close_fds,
@@ -22,35 +22,35 @@ from tests.integration.vault.running import (
 )
 
 
-class Full(KeptHere):
-    """Refuses the parcels whose names begin with one of ``refused``."""
+class Full(LocalStorage):
+    """Refuses the bundles with a name that begins with one of ``refused``."""
 
     def __init__(self, *refused: str) -> None:
         super().__init__()
         self.refused = refused
 
-    async def keep(self, name: str, parcel: FdBundle) -> None:
+    async def keep(self, name: str, bundle: FdBundle) -> None:
         if name.startswith(self.refused or ("-",)):
-            parcel.kept.close()
-            parcel.receipt.close()
+            bundle.kept.close()
+            bundle.receipt.close()
             raise UnavailableError(f"no room for {name}")
-        await super().keep(name, parcel)
+        await super().keep(name, bundle)
 
 
-class Fencing(KeptHere):
+class Fencing(LocalStorage):
     """While it takes a region, its writer is fenced off."""
 
     vault: ThreadedVault
 
-    async def keep(self, name: str, parcel: FdBundle) -> None:
-        await super().keep(name, parcel)
+    async def keep(self, name: str, bundle: FdBundle) -> None:
+        await super().keep(name, bundle)
         if name.startswith("mgv-r"):
             for key in list(self.vault.vault.store.sessions):
                 self.vault.vault.fence(key)
 
 
-class Slow(KeptHere):
-    """Takes no parcel whose name begins with one of ``held`` before it is let."""
+class Slow(LocalStorage):
+    """Takes no bundle with a name that begins with ``held`` before it is let."""
 
     def __init__(self, held: str) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class Slow(KeptHere):
         self.waiting = 0
         self.let = asyncio.Event()
 
-    async def keep(self, name: str, parcel: FdBundle) -> None:
+    async def keep(self, name: str, bundle: FdBundle) -> None:
         if name.startswith(self.held):
             self.waiting += 1
             await self.let.wait()
-        await super().keep(name, parcel)
+        await super().keep(name, bundle)
 
 
 def greeting(vault: ThreadedVault, name: str, token: int) -> socket.socket:
@@ -82,103 +82,103 @@ def heard(asking: socket.socket) -> object:
 
 def test_two_sessions_under_way_cannot_have_one_token() -> None:
     before = descriptors()
-    keeper = Slow("mgv-s")
-    with ThreadedVault(keeper=keeper) as vault:
+    storage = Slow("mgv-s")
+    with ThreadedVault(storage=storage) as vault:
         with greeting(vault, "a", 7) as first:
-            wait_for("the first is under way", lambda: keeper.waiting == 1)
+            wait_for("the first is under way", lambda: storage.waiting == 1)
             with greeting(vault, "b", 7) as second:
-                wait_for("both have asked", lambda: keeper.waiting == 2 or vault.vault.tally.refusals)
-                vault.call(keeper.let.set)
+                wait_for("both have asked", lambda: storage.waiting == 2 or vault.vault.tally.refusals)
+                vault.call(storage.let.set)
                 assert isinstance(heard(first), wire.Welcome)
                 refused = heard(second)
                 assert isinstance(refused, wire.Failure)
                 assert refused.code == client.Code.BAD_REQUEST
         wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.store.sessions))
         vault.settle()
-    keeper.empty()
+    storage.empty()
     assert descriptors() == before
 
 
 def test_a_record_that_is_kept_too_late_is_not_taken_for_that_of_the_next_session_of_its_name() -> None:
     before = descriptors()
-    keeper = Slow("mgv-f1-")
-    with ThreadedVault(keeper=keeper) as vault:
+    storage = Slow("mgv-f1-")
+    with ThreadedVault(storage=storage) as vault:
         with greeting(vault, "s", 7) as first:
-            wait_for("its record is under way", lambda: keeper.waiting == 1)
+            wait_for("its record is under way", lambda: storage.waiting == 1)
             key = next(iter(vault.vault.store.sessions))
             vault.call(lambda: vault.vault.release_by_command(key, None, force=True))
             second = "mgv-f2-1"
-            keeper.held = second
-            late, keeper.let = keeper.let, asyncio.Event()
+            storage.held = second
+            late, storage.let = storage.let, asyncio.Event()
             with greeting(vault, "s", 8) as other:
-                wait_for("the other one's, too", lambda: keeper.waiting == 2)
+                wait_for("the other one's, too", lambda: storage.waiting == 2)
                 vault.call(late.set)
                 while not isinstance(refused := heard(first), wire.Failure):
                     assert isinstance(refused, wire.Released)
                 assert refused.code == client.Code.STALE_GENERATION
                 # What the other one's state was before is written down until its own record is kept.
                 assert vault.call(lambda: vault.vault.store.session(key).carried) is not None
-                vault.call(keeper.let.set)
+                vault.call(storage.let.set)
                 assert isinstance(heard(other), wire.Welcome)
                 vault.settle()
-                assert sorted(keeper.parcels) == [second, "mgv-s2"]
+                assert sorted(storage.bundles) == [second, "mgv-s2"]
         wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.store.sessions))
         vault.settle()
-    keeper.empty()
+    storage.empty()
     assert descriptors() == before
 
 
 @pytest.mark.parametrize("name", ["mgv-s", "mgv-f"])
 def test_a_session_that_cannot_be_kept_is_not_made(name: str) -> None:
     before = descriptors()
-    keeper = Full(name)
-    with ThreadedVault(keeper=keeper) as vault:
+    storage = Full(name)
+    with ThreadedVault(storage=storage) as vault:
         with pytest.raises(client.UnavailableError):
             vault.session(keep=0.0)
         vault.settle()
         vault.call(vault.vault.expire)
         vault.settle()
         assert vault.vault.store.sessions == {}
-        assert keeper.parcels == {}
-        keeper.refused = ()
+        assert storage.bundles == {}
+        storage.refused = ()
         with vault.session(keep=0.0) as writer:
             writer.publish(b"works")
-    keeper.empty()
+    storage.empty()
     assert descriptors() == before
 
 
 def test_a_region_that_cannot_be_kept_is_not_made_and_its_room_comes_back() -> None:
     before = descriptors()
-    keeper = Full("mgv-r")
+    storage = Full("mgv-r")
     chunks = [memory(n) for n in range(300)]
-    with ThreadedVault(keeper=keeper) as vault, vault.session() as writer:
+    with ThreadedVault(storage=storage) as vault, vault.session() as writer:
         held = descriptors()
         with pytest.raises(client.UnavailableError):
             writer.create("r", chunks)
         vault.settle()
         assert list(writer.names()) == []
         assert descriptors() <= held + 1
-        keeper.refused = ()
+        storage.refused = ()
         writer.create("r", chunks)
         assert vault.call(vault.vault.counters).regions == 1
-    keeper.empty()
+    storage.empty()
     close_chunks(chunks)
     assert descriptors() == before
 
 
 def test_a_writer_fenced_off_while_its_region_is_kept_has_made_none() -> None:
     before = descriptors()
-    keeper = Fencing()
+    storage = Fencing()
     chunks = [memory(n) for n in range(300)]
-    with ThreadedVault(keeper=keeper) as vault:
-        keeper.vault = vault
+    with ThreadedVault(storage=storage) as vault:
+        storage.vault = vault
         with vault.session() as writer, vault.standby() as standby:
             with pytest.raises(client.StaleGenerationError):
                 writer.create("r", chunks)
             vault.settle()
             assert list(standby.names()) == []
-            assert not any(name.startswith("mgv-r") for name in keeper.parcels)
+            assert not any(name.startswith("mgv-r") for name in storage.bundles)
             assert vault.call(lambda: vault.vault.store._total.regions) == 0
-    keeper.empty()
+    storage.empty()
     close_chunks(chunks)
     assert descriptors() == before
