@@ -171,7 +171,7 @@ class Conversation(Surface[Exchange]):
         try:
             with PacketStream(back) as stream:
                 relay = Relay(front, stream, opening, impersonate=False)
-                await relay.run(_greeted, lambda: None)
+                await relay.run(_greeted, lambda: None, lambda: None)
         except (RefusedError, LaneGoneError, ProtocolError):
             return
         finally:

@@ -34,8 +34,10 @@ class _Stage(IntEnum):
 class Newcomer:
     """A client that the daemon has handed over, and that is not admitted yet."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, levers: str) -> None:
         self.channel = channel
+        self.levers = levers
+        """What it gets of the GPU: as the server had it when the daemon announced the client."""
         self.pid = 0
         self.context = 0
         self._stage = _Stage.CREDENTIALS
@@ -67,6 +69,7 @@ class Server:
         self._device = Device(self._say, lambda: script.holds("spare"))
         self._selector = selectors.DefaultSelector()
         self._percentage = 100.0
+        self._priority = 0
         self._pinned: dict[bytes, int] = {}
         self._serial = 0
         self._last = "{PID: 0, Context ID: 0}"
@@ -84,9 +87,9 @@ class Server:
         self._percentage = PERCENTAGE.unpack(settings)[0] if len(settings) == PERCENTAGE.size else 100.0
         for _ in range(self._daemon.receive_int64() or 0):
             self._daemon.receive()  # pinned memory limits: 32 numbers from the daemon of 535
-        priority = self._daemon.receive_int()
+        self._priority = self._daemon.receive_int() or 0
         self._say(f"Active Threads Percentage set to {self._percentage}")
-        self._say(f"Server Priority set to {priority}")
+        self._say(f"Server Priority set to {self._priority}")
         self._say("Server has started")
 
     def run(self) -> int:
@@ -143,7 +146,8 @@ class Server:
             case Request.SET_PERCENTAGE:
                 self._percentage = PERCENTAGE.unpack(self._daemon.receive().data)[0]
             case Request.SET_PRIORITY:
-                self._say(f"Client Priority set to {self._daemon.receive_int()}")
+                self._priority = self._daemon.receive_int() or 0
+                self._say(f"Client Priority set to {self._priority}")
             case Request.GET_PINNED_LIMIT:
                 self._daemon.send_int64(self._pinned.get(self._daemon.receive().data, 0))
             case Request.SET_PINNED_LIMIT:
@@ -185,7 +189,10 @@ class Server:
             return
         channel = Channel.adopt(message.fds[0])
         channel.send(_GREETING)
-        newcomer = Newcomer(channel)
+        limits = " ".join(
+            f"{name.rstrip(bytes(1)).decode()}={limit}" for name, limit in sorted(self._pinned.items()) if limit
+        )
+        newcomer = Newcomer(channel, f"share={self._percentage:g} priority={self._priority} {limits}".strip())
         self._selector.register(channel.fileno(), selectors.EVENT_READ, lambda: self._introduction(newcomer))
 
     def _introduction(self, newcomer: Newcomer) -> None:
@@ -212,6 +219,8 @@ class Server:
             return
         self._device.prepare()
         self._say(f"Client {context} connected")
+        # No driver says so: for tests.
+        self._say(f"SIMULATED levers of {newcomer.pid}: {newcomer.levers}")
         self._say(f"Creating worker thread for client {context}")
         if context.number > 0:
             self._say(f"Device {gpu.NAME} (uuid {gpu.printed(gpu.UUID_BYTES)}) is associated")

@@ -1,9 +1,9 @@
 """Handover of one client to its lane: parked until the lane is ready, with the levers of its class, relayed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.class_admission import ClassAdmission
@@ -25,6 +25,9 @@ from mpsguard.tasks import end_tasks
 
 _NONE: Final = Levers()
 
+_Relay = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
+"""Relays a connection, and calls its argument once the lane has answered."""
+
 
 class LaneHandover:
     """Hands the clients of one public directory over."""
@@ -35,9 +38,9 @@ class LaneHandover:
         policy: Policy,
         lanes: LaneSet,
         router: LaneRouter,
+        *,
         parking: Parking,
         classes: ClassAdmission | None,
-        *,
         impersonate: bool,
         metrics: Metrics,
         events: EventStream,
@@ -81,7 +84,7 @@ class LaneHandover:
 
         Args:
             front: the client's connection.
-            introduction: who it is.
+            introduction: its credentials and kind.
             key: the process that has connected.
             admission: enters the client.
             finished: called when it has its socket.
@@ -113,7 +116,12 @@ class LaneHandover:
         while True:
             await self._parking.wait(front, introduction.sender.pid, due, choose, self._lanes)
             lane = choose()
-            relay = partial(self._relay, lane, front, introduction, greeted, handed_over, privileged=privileged)
+
+            async def relay(captured: Callable[[], None], lane: Lane = lane) -> None:
+                with await lane.connect(privileged) as back:
+                    handshake = Relay(front, back, introduction, impersonate=self._impersonate)
+                    await handshake.run(greeted, captured, handed_over)
+
             try:
                 if levers:
                     await self._relay_with(levers, lane, relay, introduction.sender.pid)
@@ -132,54 +140,37 @@ class LaneHandover:
                     )
                     return
 
-    async def _relay(
-        self,
-        lane: Lane,
-        front: PacketStream,
-        introduction: Introduction,
-        greeted: Callable[[bytes], None],
-        handed_over: Callable[[], None],
-        captured: Callable[[], None],
-        *,
-        privileged: bool,
-    ) -> None:
-        with await lane.connect(privileged) as back:
-            relay = Relay(front, back, introduction, impersonate=self._impersonate)
-            await relay.run(greeted, captured, handed_over)
-
-    async def _relay_with(
-        self, levers: Levers, lane: Lane, relay: Callable[..., "asyncio.Future[None]"], pid: int
-    ) -> None:
+    async def _relay_with(self, levers: Levers, lane: Lane, relay: _Relay, pid: int) -> None:
         """Relay with levers set until the lane has answered; without them if they cannot be set."""
-        captured = asyncio.Event()
-        running: asyncio.Task[None] | None = None
         try:
             server = await lane.server(self._policy.start_deadline)
             async with lane.levers.moved(server, levers):
-                running = asyncio.ensure_future(relay(captured.set))
-                waiting = asyncio.create_task(captured.wait())
-                try:
-                    done, _ = await asyncio.wait(
-                        {running, waiting},
-                        timeout=self._policy.start_deadline,
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if not done:
-                        raise LaneGoneError(f"no answer within {self._policy.start_deadline:g} s")
-                except BaseException:
-                    # The daemon waits for this connection's next word, and would not take the command that puts the
-                    # levers back.
-                    await end_tasks((running,))
-                    raise
-                finally:
-                    await end_tasks((waiting,))
-            await running
-        except (LeverError, CommandFailedError, OSError) as error:
-            if running is not None:
-                raise
+                running = await self._until_captured(relay)
+        except (LeverError, CommandFailedError) as error:
             self._metrics.class_failures.labels(self._name).inc()
             self._events.publish("class_not_applied", self._name, lane=lane.spec.name, pid=pid, detail=str(error))
             await relay(lambda: None)
+            return
+        try:
+            await running
         finally:
-            if running is not None:
-                await end_tasks((running,))
+            await end_tasks((running,))
+
+    async def _until_captured(self, relay: _Relay) -> asyncio.Task[None]:
+        """Start relaying, and return the task once the lane has answered, or the task has failed."""
+        captured = asyncio.Event()
+        running = asyncio.create_task(relay(captured.set))
+        waiting = asyncio.create_task(captured.wait())
+        deadline = self._policy.start_deadline
+        try:
+            done, _ = await asyncio.wait({running, waiting}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise LaneGoneError(f"no answer within {deadline:g} s")
+        except BaseException:
+            # The daemon waits for this connection's next word, and would not take the command that puts the levers
+            # back.
+            await end_tasks((running,))
+            raise
+        finally:
+            await end_tasks((waiting,))
+        return running

@@ -100,10 +100,15 @@ class UiSessions:
                 "lane_told_to_quit", self._name, pid=command.sender.pid if command.sender else os.getpid()
             )
             return await lane.quit(command)
-        reply = await lane.ask_for(command, self._policy.user_command_deadline)
+        if not settings.moves_lever(command.line):
+            return await lane.ask_for(command, self._policy.user_command_deadline)
         setting = settings.setting_touched_by(command.line)
+        # Not while they are moved for a client of a service class.
+        async with lane.levers.left_alone():
+            reply = await lane.ask_for(command, self._policy.user_command_deadline)
+            if setting is not None:
+                await lane.record(setting)
         if setting is not None:
-            await lane.record(setting)
             await self._repeat(command, setting, lane)
         return reply
 
@@ -112,11 +117,11 @@ class UiSessions:
         for lane in self._lanes.all:
             if lane is not first:
                 try:
-                    await lane.ask_for(command, self._policy.command_deadline)
+                    async with lane.levers.left_alone():
+                        await lane.ask_for(command, self._policy.command_deadline)
+                        await lane.record(setting)
                 except CommandFailedError as error:
                     self._events.publish("setting_not_repeated", self._name, lane=lane.spec.name, detail=str(error))
-                else:
-                    await lane.record(setting)
 
     async def _next(self, front: PacketStream, introduction: Introduction, idles: Callable[[bool], None]) -> str | None:
         """Return the session's next command; None at its end."""

@@ -18,11 +18,12 @@ def clients(session: CliSession, domain: str | None) -> None:
         return
     show_table(
         session.console,
-        ("PID", "UID", "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "COMMAND"),
+        ("PID", "UID", "CLASS", "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "COMMAND"),
         [
             (
                 client.process.pid,
                 client.uid,
+                client.service_class or "-",
                 client.domain,
                 client.lane,
                 age(client.connected_at),
@@ -34,7 +35,7 @@ def clients(session: CliSession, domain: str | None) -> None:
             )
             for client, watch in zip(result.clients, result.watches, strict=True)
         ],
-        optional=("GPUS", "CONTAINER", "SEEN", "DOMAIN", "UID"),
+        optional=("GPUS", "CONTAINER", "SEEN", "DOMAIN", "UID", "CLASS"),
         cut="COMMAND",
     )
     for watch in result.watches:

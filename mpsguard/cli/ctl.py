@@ -15,6 +15,7 @@ from mpsguard.config import DEFAULT_RUN_DIRECTORY
 COMMANDS: Final = {
     "status": "mpsguard.cli.status",
     "clients": "mpsguard.cli.clients",
+    "classes": "mpsguard.cli.classes",
     "lanes": "mpsguard.cli.lanes",
     "events": "mpsguard.cli.events",
     "incidents": "mpsguard.cli.incidents",

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mpsguard import config
-from mpsguard.broker import client_table
+from mpsguard.broker import classification, client_table
 from mpsguard.broker.broker import Broker
+from mpsguard.broker.class_admission import ClassAdmission
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.endpoint import Endpoint
 from mpsguard.broker.lane_router import ActiveLaneRouter, LaneRouter, StandbyLaneRouter
@@ -27,6 +28,7 @@ from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.settings_store import SettingsStore
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_reader import Told
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.remedies import lifeline
@@ -99,25 +101,33 @@ class Domain:
         self.lanes = LaneSet(made, state / f"{self.name}.active.json")
         self.view = DomainView(settings, self.clients, self.lanes)
         public = Path(settings.pipe_directory)
-        ways: dict[Path, LaneRouter] = {public: ActiveLaneRouter(self.lanes, self.clients)}
+        active = ActiveLaneRouter(self.lanes, self.clients)
+        locks = Path(guard.run_directory)
+        endpoints = [Endpoint(public, self._make_broker(active), locks / f"{self.name}.public.lock")]
         if settings.standby:
-            ways[config.standby_directory(settings.pipe_directory)] = StandbyLaneRouter(self.lanes, self.clients)
-        self.entrances = tuple(
-            Endpoint(
-                path,
-                Broker(
-                    self.name,
-                    settings.policy,
-                    self.lanes,
-                    way,
-                    self.clients,
-                    metrics=metrics,
-                    events=events,
-                    unwatchable=self._unwatchable if settings.unwatched == "refuse" else None,
-                ),
-                Path(guard.run_directory) / f"{self.name}.{'public' if path == public else 'standby'}.lock",
-            )
-            for path, way in ways.items()
+            standby = self._make_broker(StandbyLaneRouter(self.lanes, self.clients))
+            path = config.standby_directory(settings.pipe_directory)
+            endpoints.append(Endpoint(path, standby, locks / f"{self.name}.standby.lock"))
+        for each in settings.classes:
+            path = config.class_directory(settings.pipe_directory, each.name)
+            broker = self._make_broker(active, chosen=each.name)
+            endpoints.append(Endpoint(path, broker, locks / f"{self.name}.class-{each.name}.lock"))
+        self.entrances = tuple(endpoints)
+
+    def _make_broker(self, router: LaneRouter, chosen: str | None = None) -> Broker:
+        classes = None
+        if self.settings.classes:
+            classes = ClassAdmission(self.name, self.settings.classes, self.clients, chosen=chosen, events=self._events)
+        return Broker(
+            self.name,
+            self.settings.policy,
+            self.lanes,
+            router,
+            self.clients,
+            metrics=self._metrics,
+            events=self._events,
+            unwatchable=self._unwatchable if self.settings.unwatched == "refuse" else None,
+            classes=classes,
         )
 
     def _make_lane(self, guard: config.GuardConfig, binary: str, state: Path, index: int) -> Lane:
@@ -217,6 +227,9 @@ class Domain:
 
     def _population_changed(self) -> None:
         self._metrics.clients.labels(self.name).set(len(self.clients))
+        for each in self.settings.classes:
+            count = sum(client.service_class == each.name for client in self.clients.all())
+            self._metrics.class_clients.labels(self.name, each.name).set(count)
         for sentinel in self._sentinels.values():
             sentinel.look()
 
@@ -284,8 +297,22 @@ class Domain:
             lane=lane.spec.name,
             adopted=adopted,
             unbrokered=not adopted,
+            service_class=self._class_before(owner, told) if adopted else None,
         )
         self.clients.add(client, handle)
+
+    def _class_before(self, owner: tuple[int, int], told: Told) -> str | None:
+        """Return the class that a guard before this one gave a client, if the configuration was the same."""
+        identity = classification.Identity(
+            *owner, told.cgroup, procfs.container(told.cgroup), told.environment.get(classification.PRIORITY_VARIABLE)
+        )
+        directory = told.environment.get("CUDA_MPS_PIPE_DIRECTORY")
+        classes, public = self.settings.classes, self.settings.pipe_directory
+        chosen = next(
+            (each.name for each in classes if directory == str(config.class_directory(public, each.name))), None
+        )
+        found = classification.assign(classes, identity, chosen)
+        return found.service_class.name if found.service_class is not None else None
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""

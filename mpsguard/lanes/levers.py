@@ -15,10 +15,13 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.lanes.command import CommandReply
+from mpsguard.lanes.command import CommandFailedError, CommandReply
 from mpsguard.linux.files import file_replacement
 from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
+
+_MAX_COMMANDS: Final = 32
+"""Clients wait in the same line: thirty-two commands keep one waiting for some 30 ms."""
 
 Ask = Callable[[str], Awaitable[CommandReply]]
 
@@ -59,18 +62,29 @@ class ServerLevers:
         self._ask = ask
         self._path = path
         self._lock = asyncio.Lock()
+        self._commands = 0
+        """Commands of users that wait for the lock, or hold it."""
         self._rest = self._load()
 
     @asynccontextmanager
-    async def at_rest(self, *, changes: bool) -> AsyncIterator[None]:
-        """Keep the levers where they are at rest, for a user's command that reads them, or that ``changes`` them."""
-        async with self._lock:
-            try:
-                yield
-            finally:
-                if changes:
+    async def left_alone(self) -> AsyncIterator[None]:
+        """Keep the levers at rest, for a user's command that may change them: what it sets is where they rest then.
+
+        Raises:
+            CommandFailedError: too many such commands wait.
+        """
+        if self._commands >= _MAX_COMMANDS:
+            raise CommandFailedError(f"{self._commands} commands that set something wait already")
+        self._commands += 1
+        try:
+            async with self._lock:
+                try:
+                    yield
+                finally:
                     self._rest = None
                     self._path.unlink(missing_ok=True)
+        finally:
+            self._commands -= 1
 
     @asynccontextmanager
     async def moved(self, server: ProcessKey, levers: Levers) -> AsyncIterator[None]:

@@ -11,6 +11,7 @@ _PERCENTAGE: Final = "active_thread_percentage"
 _PRIORITY: Final = "client_priority"
 _MEMORY: Final = "device_pinned_mem_limit"
 _SET_DEFAULT: Final = re.compile(rf"\s*set_default_({_PERCENTAGE}|{_PRIORITY}|{_MEMORY})\s+(\S+)")
+_SET_LEVER: Final = re.compile(rf"\s*set_(?:default_)?(?:{_PERCENTAGE}|{_PRIORITY}|{_MEMORY})\b")
 _MEMORY_VALUE: Final = re.compile(r"[1-9][0-9]{0,8}[GM]")
 
 
@@ -35,6 +36,11 @@ def replay_commands(settings: LaneSettings) -> list[str]:
     if settings.client_priority is not None:
         commands.append(f"set_default_{_PRIORITY} {settings.client_priority}")
     return commands
+
+
+def moves_lever(command: str) -> bool:
+    """Return whether ``command`` may change a lever of a server, or a default that is one."""
+    return _SET_LEVER.match(command) is not None
 
 
 def setting_touched_by(command: str) -> Setting | None:

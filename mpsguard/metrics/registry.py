@@ -24,7 +24,8 @@ REFUSALS: Final = (
 """Why the broker closed a connection: it sent nothing in time; it used another protocol; its message was too long; its
 credentials were not the peer's; it sent file descriptors; its connection type is unknown or forbidden; it left during
 the handshake; it was evicted for another one; an unprivileged guard cannot impersonate its user; its user has its share
-of clients; its service class is full, or refuses it; it cannot be watched, and the domain refuses such clients; the guard itself failed."""
+of clients; its service class is full, or refuses it; it cannot be watched, and the domain refuses such clients; the
+guard itself failed."""
 
 
 class Metrics:
@@ -58,6 +59,15 @@ class Metrics:
         )
         self.parking = Gauge("mpsguard_clients_parking", "Clients held back now", ["domain"], registry=self.registry)
         self.clients = Gauge("mpsguard_clients", "Clients alive now", ["domain"], registry=self.registry)
+        self.class_clients = Gauge(
+            "mpsguard_class_clients", "Clients alive now, by service class", ["domain", "class"], registry=self.registry
+        )
+        self.class_failures = Counter(
+            "mpsguard_classes_not_applied",
+            "Clients that were connected without what their class gives",
+            ["domain"],
+            registry=self.registry,
+        )
         self.unbrokered = Counter(
             "mpsguard_unbrokered_clients",
             "Clients found on a lane that did not connect through the guard",

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from mpsguard.control_api.handler import Handler
 from mpsguard.daemon.commands import (
+    classes,
     clients,
     end_work,
     events,
@@ -26,6 +27,7 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
     for handler in (
         status.HANDLER,
         clients.HANDLER,
+        classes.HANDLER,
         lanes.HANDLER,
         events.HANDLER,
         incidents.HANDLER,

@@ -45,7 +45,9 @@ async def running_lane(
             if kind == "lane_settled" and lane.report.control is not None:
                 started.put_nowait(lane.report.control.pid)
 
-        lane = Lane(spec, SettingsStore(Path(root, "state.json"), settings or LaneSettings()), notice)
+        lane = Lane(
+            spec, SettingsStore(Path(root, "state.json"), settings or LaneSettings()), Path(root, "levers.json"), notice
+        )
         looking_after = asyncio.create_task(lane.run())
         try:
             yield lane, looking_after, started

@@ -1,0 +1,26 @@
+"""The server half of `mpsguard-ctl classes`."""
+
+from mpsguard import config
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.messages.classes import Arguments, ClassList, ClassView
+from mpsguard.daemon.guard import Guard
+
+
+async def serve(guard: Guard, arguments: Arguments) -> ClassList:
+    """The server half."""
+    domains = guard.domains.values() if arguments.domain is None else [guard.domain(arguments.domain)]
+    return ClassList(
+        tuple(
+            ClassView(
+                domain.name,
+                str(config.class_directory(domain.settings.pipe_directory, each.name)),
+                each,
+                domain.clients.of_class(each.name),
+            )
+            for domain in domains
+            for each in domain.settings.classes
+        )
+    )
+
+
+HANDLER = Handler("classes", Arguments, serve)

@@ -1,0 +1,204 @@
+"""The levers of a server, moved for one client and put back; a STAND-IN for the control daemon has its words."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsguard.lanes import levers as module
+from mpsguard.lanes.command import CommandFailedError, CommandReply
+from mpsguard.lanes.levers import LeverError, Levers, ServerLevers
+from mpsguard.linux.processes import procfs
+from mpsguard.model import ProcessKey
+
+BATCH = Levers(40.0, 1, {"0": "2G"})
+
+
+class Daemon:
+    """A STAND-IN for one control daemon with one server."""
+
+    def __init__(self, server: int) -> None:
+        self.server = str(server)
+        self.share, self.priority, self.limits = "100.0", "0", dict[str, str]()
+        self.deaf = self.hangs = False
+        self.asked: list[str] = []
+
+    @property
+    def at_rest(self) -> bool:
+        return (self.share, self.priority, self.limits) == ("100.0", "0", {})
+
+    async def ask(self, line: str) -> CommandReply:
+        self.asked.append(line)
+        await asyncio.sleep(0)
+        if self.hangs:
+            raise CommandFailedError(line)
+        match line.split():
+            case ["get_active_thread_percentage", pid]:
+                return CommandReply((self.share if pid == self.server else f"Server {pid} not found",), 0)
+            case ["get_default_client_priority"]:
+                return CommandReply((self.priority,), 0)
+            case ["get_device_pinned_mem_limit", _, gpu]:
+                return CommandReply((self.limits[gpu],) if gpu in self.limits else (), 0)
+            case _ if self.deaf:
+                return CommandReply((), 0)
+            case ["set_active_thread_percentage", _, share]:
+                self.share = f"{float(share)}"
+            case ["set_default_client_priority", priority]:
+                self.priority = priority
+            case ["set_device_pinned_mem_limit", _, gpu, "0"]:
+                self.limits.pop(gpu, None)
+            case ["set_device_pinned_mem_limit", _, gpu, limit]:
+                self.limits[gpu] = limit
+        return CommandReply((), 0)
+
+
+SERVER = procfs.process_key(1)
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon(SERVER.pid)
+
+
+async def failing(levers: ServerLevers) -> Exception | None:
+    try:
+        async with levers.moved(SERVER, BATCH):
+            raise ZeroDivisionError
+    except ZeroDivisionError as error:
+        return error
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 30))
+
+
+def test_they_are_moved_inside_and_back_outside(daemon: Daemon, tmp_path: Path) -> None:
+    async def work() -> None:
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        async with levers.moved(SERVER, BATCH):
+            assert (daemon.share, daemon.priority, daemon.limits) == ("40.0", "1", {"0": "2G"})
+        assert daemon.at_rest
+
+    run(work())
+
+
+def test_one_client_at_a_time_has_them(daemon: Daemon, tmp_path: Path) -> None:
+    shares = []
+
+    async def client(levers: ServerLevers, share: float) -> None:
+        async with levers.moved(SERVER, Levers(share)):
+            for _ in range(5):
+                await asyncio.sleep(0)
+                shares.append((share, float(daemon.share)))
+
+    async def work() -> None:
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        await asyncio.gather(*(client(levers, 10.0 * number) for number in range(1, 10)))
+
+    run(work())
+    assert len(shares) == 45
+    assert all(wanted == had for wanted, had in shares)
+    assert daemon.at_rest
+
+
+def test_a_handshake_that_is_cancelled_or_fails_leaves_none(daemon: Daemon, tmp_path: Path) -> None:
+    async def work() -> None:
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        inside = asyncio.Event()
+
+        async def client() -> None:
+            async with levers.moved(SERVER, BATCH):
+                inside.set()
+                await asyncio.sleep(3600)
+
+        task = asyncio.create_task(client())
+        await inside.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        assert daemon.at_rest
+        assert isinstance(await failing(levers), ZeroDivisionError)
+        assert daemon.at_rest
+
+    run(work())
+
+
+def test_what_is_not_taken_is_an_error_and_the_others_are_back(daemon: Daemon, tmp_path: Path) -> None:
+    async def work() -> None:
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        daemon.deaf = True
+        with pytest.raises(LeverError, match="40 %"):
+            async with levers.moved(SERVER, BATCH):
+                pass
+        daemon.deaf = False
+        with pytest.raises(LeverError, match="not found"):
+            async with levers.moved(ProcessKey(2, 2), BATCH):
+                pass
+        assert daemon.at_rest
+
+    run(work())
+
+
+def test_the_next_guard_puts_back_what_one_that_was_killed_has_left(daemon: Daemon, tmp_path: Path) -> None:
+    async def work() -> None:
+        path = tmp_path / "levers.json"
+        killed = ServerLevers(daemon.ask, path)
+        moved = killed.moved(SERVER, BATCH)
+        await moved.__aenter__()
+        assert not daemon.at_rest
+        following = ServerLevers(daemon.ask, path)
+        await following.restore()
+        assert daemon.at_rest
+        # And it takes nothing that was moved for a value at rest.
+        async with following.moved(SERVER, Levers(30.0)):
+            assert daemon.share == "30.0"
+        assert daemon.at_rest
+        await moved.__aexit__(None, None, None)
+
+    run(work())
+
+
+def test_after_a_failure_to_put_back_the_values_at_rest_are_still_known(daemon: Daemon, tmp_path: Path) -> None:
+    async def work() -> None:
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        with pytest.raises(CommandFailedError):
+            async with levers.moved(SERVER, BATCH):
+                daemon.hangs = True
+        daemon.hangs = False
+        async with levers.moved(SERVER, Levers(20.0, 1, {"0": "1G"})):
+            pass
+        assert daemon.at_rest
+
+    run(work())
+
+
+def test_what_a_user_sets_is_where_they_rest_from_then_on(daemon: Daemon, tmp_path: Path) -> None:
+    async def work() -> None:
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        async with levers.moved(SERVER, BATCH):
+            pass
+        async with levers.left_alone():
+            await daemon.ask(f"set_active_thread_percentage {SERVER.pid} 80")
+        async with levers.moved(SERVER, BATCH):
+            assert daemon.share == "40.0"
+        assert daemon.share == "80.0"
+
+    run(work())
+
+
+def test_commands_of_users_wait_in_bounded_number(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_COMMANDS", 1)
+
+    async def work() -> None:
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        async with levers.left_alone():
+            with pytest.raises(CommandFailedError, match="wait already"):
+                async with levers.left_alone():
+                    pass
+        async with levers.left_alone():
+            pass
+
+    run(work())
