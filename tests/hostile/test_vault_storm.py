@@ -32,7 +32,7 @@ for number in range(63):
 standbys = {{}}
 for number in range({STANDBYS}):
     sock = stranger.connect()
-    assert send(sock, wire.Hello(1, wire.VERSION, "large", vault_attacks.Role.STANDBY, token=100 + number))
+    assert send(sock, wire.Hello(1, wire.VERSION, "large", vault_attacks.LeaseRole.STANDBY, token=100 + number))
     assert isinstance(answer(sock), wire.Welcome)
     standbys[sock.fileno()] = sock
 poller = select.poll()
