@@ -18,6 +18,7 @@ from mpsguard.lanes.command import CommandFailedError
 from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.levers import LeverError, Levers
+from mpsguard.lanes.server_start import ServerStart
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import ProcessKey
@@ -67,6 +68,7 @@ class LaneHandover:
         self._impersonate = impersonate
         self._metrics = metrics
         self._events = events
+        self._servers = ServerStart()
 
     async def run(
         self,
@@ -143,7 +145,7 @@ class LaneHandover:
     async def _relay_with(self, levers: Levers, lane: Lane, relay: _Relay, pid: int) -> None:
         """Relay with levers set until the lane has answered; without them if they cannot be set."""
         try:
-            server = await lane.server(self._policy.start_deadline)
+            server = await self._servers.server(lane, self._policy.start_deadline)
             async with lane.levers.moved(server, levers):
                 running = await self._until_captured(relay)
         except (LeverError, CommandFailedError) as error:

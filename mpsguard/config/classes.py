@@ -53,8 +53,8 @@ class ServiceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_clients: Annotated[int, Meta(ge=1, le=65536)] | None = None
     """Clients of the class at one time; one more is refused."""
     lifted: str = ""
-    """For a client whose CUDA_MPS_CLIENT_PRIORITY is better than the class's priority, which MPS lets it have: the
-    class that it is put into instead, or `refuse`. Empty: only told."""
+    """For a client with a CUDA_MPS_CLIENT_PRIORITY that is better than the class's priority, which MPS lets it have:
+    the class that it is put into instead, or `refuse`. Empty: it is only reported."""
 
 
 def check_classes(key: str, classes: Sequence[ServiceClass], *, multiuser: bool) -> None:

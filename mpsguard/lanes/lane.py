@@ -5,7 +5,6 @@ never the lane. To end the lane itself, send the vendor's ``quit`` (see `Lane.qu
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,12 +28,6 @@ from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
 
 _BUSY_POLL: Final = 0.05
 """Seconds between two questions while clients wait for a lane in FAULT or INITIALIZING: no event tells its end."""
-
-_STARTING_POLL: Final = 0.01
-"""Seconds between two questions while a server starts, which takes 0.3 s (H200)."""
-
-_SERVES: Final = "ACTIVE"
-"""What the control daemon says of a server that takes clients and commands."""
 
 _FOREIGN_POLL: Final = 1.0
 """Seconds between two looks at a lane in which another's daemon runs; no event tells when that ends."""
@@ -124,7 +117,6 @@ class Lane:
         self._quits = 0
         """How many were sent, less those that reached no daemon."""
         self._connecting = asyncio.Semaphore(_CONNECTING)
-        self._starting_server = asyncio.Lock()
 
     # What others ask of a lane.
 
@@ -169,24 +161,6 @@ class Lane:
         async with self._connecting:
             name = "control_privileged" if privileged else "control"
             return await PacketStream.connect(str(self.spec.pipe_directory / name))
-
-    async def server(self, within: float) -> ProcessKey:
-        """Return the lane's server, which is started if there is none; for a lane of all users (-M).
-
-        Raises:
-            CommandFailedError: there is none that takes commands after ``within`` seconds.
-        """
-        async with self._starting_server:
-            due = time.monotonic() + within
-            if not self.report.servers:
-                await self.ask(f"start_server -uid {os.geteuid()}")
-            # The daemon answers before the server is up, and tells no more.
-            while not any(server.state == _SERVES for server in self.report.servers):
-                if time.monotonic() > due:
-                    raise CommandFailedError("the control daemon has no server that is ready")
-                await asyncio.sleep(_STARTING_POLL)
-                await self.fresh()
-            return self.report.servers[0].process
 
     async def record(self, setting: Setting) -> None:
         """Read back a setting that a user may have changed, and keep it for the next start of the lane."""

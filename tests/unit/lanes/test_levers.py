@@ -146,10 +146,10 @@ def test_the_next_guard_puts_back_what_one_that_was_killed_has_left(daemon: Daem
         killed = ServerLevers(daemon.ask, path)
         moved = killed.moved(SERVER, BATCH)
         await moved.__aenter__()
-        assert not daemon.at_rest
+        assert daemon.share == "40.0"
         following = ServerLevers(daemon.ask, path)
         await following.restore()
-        assert daemon.at_rest
+        assert daemon.share == "100.0"
         # And it takes nothing that was moved for a value at rest.
         async with following.moved(SERVER, Levers(30.0)):
             assert daemon.share == "30.0"
