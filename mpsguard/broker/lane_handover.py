@@ -21,7 +21,7 @@ from mpsguard.lanes.levers import LeverError, Levers
 from mpsguard.lanes.server_start import ServerStart
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.metrics.registry import Metrics
-from mpsguard.model import ProcessKey
+from mpsguard.model import Credentials, ProcessKey
 from mpsguard.tasks import end_tasks
 
 _NONE: Final = Levers()
@@ -126,7 +126,7 @@ class LaneHandover:
 
             try:
                 if levers:
-                    await self._relay_with(levers, lane, relay, introduction.sender.pid)
+                    await self._relay_with(levers, lane, relay, introduction.sender)
                 else:
                     await relay(lambda: None)
                 return
@@ -142,15 +142,17 @@ class LaneHandover:
                     )
                     return
 
-    async def _relay_with(self, levers: Levers, lane: Lane, relay: _Relay, pid: int) -> None:
+    async def _relay_with(self, levers: Levers, lane: Lane, relay: _Relay, sender: Credentials) -> None:
         """Relay with levers set until the lane has answered; without them if they cannot be set."""
         try:
             server = await self._servers.server(lane, self._policy.start_deadline)
-            async with lane.levers.moved(server, levers):
+            async with lane.levers.moved(server, levers, sender.uid):
                 running = await self._until_captured(relay)
         except (LeverError, CommandFailedError) as error:
             self._metrics.class_failures.labels(self._name).inc()
-            self._events.publish("class_not_applied", self._name, lane=lane.spec.name, pid=pid, detail=str(error))
+            self._events.publish(
+                "class_not_applied", self._name, lane=lane.spec.name, pid=sender.pid, detail=str(error)
+            )
             await relay(lambda: None)
             return
         try:

@@ -104,7 +104,7 @@ class UiSessions:
             return await lane.ask_for(command, self._policy.user_command_deadline)
         setting = settings.setting_touched_by(command.line)
         # Not while they are moved for a client of a service class.
-        async with lane.levers.left_alone():
+        async with lane.levers.left_alone(_uid(command)):
             reply = await lane.ask_for(command, self._policy.user_command_deadline)
             if setting is not None:
                 await lane.record(setting)
@@ -117,7 +117,7 @@ class UiSessions:
         for lane in self._lanes.all:
             if lane is not first:
                 try:
-                    async with lane.levers.left_alone():
+                    async with lane.levers.left_alone(_uid(command)):
                         await lane.ask_for(command, self._policy.command_deadline)
                         await lane.record(setting)
                 except CommandFailedError as error:
@@ -152,6 +152,10 @@ class UiSessions:
             # server.
             raise RefusedError("garbage", "control characters in a command")
         return line
+
+
+def _uid(command: Command) -> int:
+    return os.geteuid() if command.sender is None else command.sender.uid
 
 
 def _is_quit(line: str) -> bool:

@@ -8,6 +8,7 @@ daemon is asked, and they are put back: none of it waits for the client.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Final
 import msgspec
 
 from mpsguard.lanes.command import CommandFailedError, CommandReply
+from mpsguard.lanes.fair_lock import FairLock
 from mpsguard.linux.files import file_replacement
 from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 
 _MAX_COMMANDS: Final = 32
-"""Clients wait in the same line: thirty-two commands keep one waiting for some 30 ms."""
+"""Thirty-two commands of one user keep its own clients waiting for some 30 ms; other users' take turns with them."""
 
 Ask = Callable[[str], Awaitable[CommandReply]]
 
@@ -61,14 +63,14 @@ class ServerLevers:
         """``ask`` sends a command to the lane's control daemon; ``path`` is where the values at rest are kept."""
         self._ask = ask
         self._path = path
-        self._lock = asyncio.Lock()
+        self._lock = FairLock()
         self._commands = 0
         """Commands of users that wait for the lock, or hold it."""
         self._rest = self._load()
 
     @asynccontextmanager
-    async def left_alone(self) -> AsyncIterator[None]:
-        """Keep the levers at rest, for a user's command that may change them: what it sets is where they rest then.
+    async def left_alone(self, uid: int) -> AsyncIterator[None]:
+        """Keep the levers at rest, for a command of ``uid`` that may change them: what it sets is where they rest then.
 
         Raises:
             CommandFailedError: too many such commands wait.
@@ -77,7 +79,7 @@ class ServerLevers:
             raise CommandFailedError(f"{self._commands} commands that set something wait already")
         self._commands += 1
         try:
-            async with self._lock:
+            async with self._lock.held(uid):
                 try:
                     yield
                 finally:
@@ -87,15 +89,15 @@ class ServerLevers:
             self._commands -= 1
 
     @asynccontextmanager
-    async def moved(self, server: ProcessKey, levers: Levers) -> AsyncIterator[None]:
-        """Set the levers for one client, and put them back at the end.
+    async def moved(self, server: ProcessKey, levers: Levers, uid: int) -> AsyncIterator[None]:
+        """Set the levers for one client, of ``uid``, and put them back at the end.
 
         Raises:
             LeverError: a lever is missing, or was not taken; all are back then.
             CommandFailedError: the control daemon does not answer.
             OSError: what is to be put back cannot be written down; nothing was moved.
         """
-        async with self._lock:
+        async with self._lock.held(uid):
             await self._learn_rest(server, levers)
             try:
                 await self._set(server, levers)
@@ -109,7 +111,7 @@ class ServerLevers:
 
         What it moved at a server that is gone has gone with it, but the priority, which is the control daemon's.
         """
-        async with self._lock:
+        async with self._lock.held(os.geteuid()):
             if self._rest is not None and not procfs.is_running(self._rest.server):
                 self._rest = _AtRest(self._rest.server, Levers(priority=self._rest.levers.priority))
             await self._put_back()

@@ -1,5 +1,6 @@
 """The guard over the vendor's own control daemon: no GPU is needed for anything but the server, which ends at once."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.lanes import command
+from mpsguard.lanes.command import Command, CommandReply
+from mpsguard.lanes.levers import LeverError, Levers, ServerLevers
+from mpsguard.linux.processes import procfs
 from tests.integration.guarded import Guarded, wait_for
 from tests.integration.peer import Peer
 from tests.vendor import VendorMps
@@ -162,3 +167,21 @@ def test_a_server_of_another_user_reaches_the_lane_and_that_users_processes_do_n
         environment = {**guarded.environment, "CUDA_MPS_PIPE_DIRECTORY": str(guarded.pipe)}
         subprocess.run([server], env=environment, user=65534, group=65534, extra_groups=[], check=False, timeout=30)
         assert said.read_text().split() == ["65534", "65534"]
+
+
+def test_levers_are_moved_and_read_back_at_the_vendors_daemon(guarded: Guarded, tmp_path: Path) -> None:
+    async def ask(line: str) -> CommandReply:
+        return await command.ask(guarded.pipe, Command(line), 10.0)
+
+    async def work() -> None:
+        levers = ServerLevers(ask, tmp_path / "levers.json")
+        async with levers.moved(procfs.process_key(os.getpid()), Levers(priority=1), 0):
+            assert (await ask("get_default_client_priority")).lines == ("1",)
+        assert (await ask("get_default_client_priority")).lines == ("0",)
+        # Without a GPU there is no server: the daemon says so, and no share is taken for one that it has.
+        for missing in (Levers(share=40.0), Levers(limits={"0": "2G"})):
+            with pytest.raises(LeverError):
+                async with levers.moved(procfs.process_key(os.getpid()), missing, 0):
+                    pass
+
+    asyncio.run(asyncio.wait_for(work(), 60))

@@ -54,6 +54,7 @@ class Daemon:
         return CommandReply((), 0)
 
 
+UID = 1000
 SERVER = procfs.process_key(1)
 
 
@@ -64,7 +65,7 @@ def daemon() -> Daemon:
 
 async def failing(levers: ServerLevers) -> Exception | None:
     try:
-        async with levers.moved(SERVER, BATCH):
+        async with levers.moved(SERVER, BATCH, UID):
             raise ZeroDivisionError
     except ZeroDivisionError as error:
         return error
@@ -77,7 +78,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def test_they_are_moved_inside_and_back_outside(daemon: Daemon, tmp_path: Path) -> None:
     async def work() -> None:
         levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
-        async with levers.moved(SERVER, BATCH):
+        async with levers.moved(SERVER, BATCH, UID):
             assert (daemon.share, daemon.priority, daemon.limits) == ("40.0", "1", {"0": "2G"})
         assert daemon.at_rest
 
@@ -88,7 +89,7 @@ def test_one_client_at_a_time_has_them(daemon: Daemon, tmp_path: Path) -> None:
     shares = []
 
     async def client(levers: ServerLevers, share: float) -> None:
-        async with levers.moved(SERVER, Levers(share)):
+        async with levers.moved(SERVER, Levers(share), UID):
             for _ in range(5):
                 await asyncio.sleep(0)
                 shares.append((share, float(daemon.share)))
@@ -109,7 +110,7 @@ def test_a_handshake_that_is_cancelled_or_fails_leaves_none(daemon: Daemon, tmp_
         inside = asyncio.Event()
 
         async def client() -> None:
-            async with levers.moved(SERVER, BATCH):
+            async with levers.moved(SERVER, BATCH, UID):
                 inside.set()
                 await asyncio.sleep(3600)
 
@@ -129,11 +130,11 @@ def test_what_is_not_taken_is_an_error_and_the_others_are_back(daemon: Daemon, t
         levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
         daemon.deaf = True
         with pytest.raises(LeverError, match="40 %"):
-            async with levers.moved(SERVER, BATCH):
+            async with levers.moved(SERVER, BATCH, UID):
                 pass
         daemon.deaf = False
         with pytest.raises(LeverError, match="not found"):
-            async with levers.moved(ProcessKey(2, 2), BATCH):
+            async with levers.moved(ProcessKey(2, 2), BATCH, UID):
                 pass
         assert daemon.at_rest
 
@@ -144,14 +145,14 @@ def test_the_next_guard_puts_back_what_one_that_was_killed_has_left(daemon: Daem
     async def work() -> None:
         path = tmp_path / "levers.json"
         killed = ServerLevers(daemon.ask, path)
-        moved = killed.moved(SERVER, BATCH)
+        moved = killed.moved(SERVER, BATCH, UID)
         await moved.__aenter__()
         assert daemon.share == "40.0"
         following = ServerLevers(daemon.ask, path)
         await following.restore()
         assert daemon.share == "100.0"
         # And it takes nothing that was moved for a value at rest.
-        async with following.moved(SERVER, Levers(30.0)):
+        async with following.moved(SERVER, Levers(30.0), UID):
             assert daemon.share == "30.0"
         assert daemon.at_rest
         await moved.__aexit__(None, None, None)
@@ -163,10 +164,10 @@ def test_after_a_failure_to_put_back_the_values_at_rest_are_still_known(daemon: 
     async def work() -> None:
         levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
         with pytest.raises(CommandFailedError):
-            async with levers.moved(SERVER, BATCH):
+            async with levers.moved(SERVER, BATCH, UID):
                 daemon.hangs = True
         daemon.hangs = False
-        async with levers.moved(SERVER, Levers(20.0, 1, {"0": "1G"})):
+        async with levers.moved(SERVER, Levers(20.0, 1, {"0": "1G"}), UID):
             pass
         assert daemon.at_rest
 
@@ -176,11 +177,11 @@ def test_after_a_failure_to_put_back_the_values_at_rest_are_still_known(daemon: 
 def test_what_a_user_sets_is_where_they_rest_from_then_on(daemon: Daemon, tmp_path: Path) -> None:
     async def work() -> None:
         levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
-        async with levers.moved(SERVER, BATCH):
+        async with levers.moved(SERVER, BATCH, UID):
             pass
-        async with levers.left_alone():
+        async with levers.left_alone(UID):
             await daemon.ask(f"set_active_thread_percentage {SERVER.pid} 80")
-        async with levers.moved(SERVER, BATCH):
+        async with levers.moved(SERVER, BATCH, UID):
             assert daemon.share == "40.0"
         assert daemon.share == "80.0"
 
@@ -194,11 +195,11 @@ def test_commands_of_users_wait_in_bounded_number(
 
     async def work() -> None:
         levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
-        async with levers.left_alone():
+        async with levers.left_alone(UID):
             with pytest.raises(CommandFailedError, match="wait already"):
-                async with levers.left_alone():
+                async with levers.left_alone(UID):
                     pass
-        async with levers.left_alone():
+        async with levers.left_alone(UID):
             pass
 
     run(work())
