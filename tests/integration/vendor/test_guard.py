@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.lanes import command
+from mpsguard.lanes import command as commands
 from mpsguard.lanes.command import Command, CommandReply
 from mpsguard.lanes.levers import LeverError, Levers, ServerLevers
 from mpsguard.linux.processes import procfs
@@ -171,7 +171,7 @@ def test_a_server_of_another_user_reaches_the_lane_and_that_users_processes_do_n
 
 def test_levers_are_moved_and_read_back_at_the_vendors_daemon(guarded: Guarded, tmp_path: Path) -> None:
     async def ask(line: str) -> CommandReply:
-        return await command.ask(guarded.pipe, Command(line), 10.0)
+        return await commands.ask(guarded.pipe, Command(line), 10.0)
 
     async def work() -> None:
         levers = ServerLevers(ask, tmp_path / "levers.json")
