@@ -29,7 +29,7 @@ from mpsguard.vault.errors import (
     UnknownSessionError,
     VaultError,
 )
-from mpsguard.vault.region import Grant, LeaseRole, RegionLayout
+from mpsguard.vault.region import Grant, LeaseRole, RegionLayout, check_name
 from mpsguard.vault.region import RegionRecord as Description
 from mpsguard.vault.state_buffer import State
 
@@ -74,8 +74,10 @@ class Session(RegionRequests):
             UnknownSessionError: there is no such session to read.
             NotPermittedError: the session is another user's.
             QuotaError: no room for a new session.
+            BadRequestError: the name is none that a session may have.
             UnavailableError: there is no vault.
         """
+        check_name("session", name)
         self.name = name
         self._path = socket or address.from_environment(os.environ)
         self._deadline = deadline
@@ -138,9 +140,10 @@ class Session(RegionRequests):
             TooLargeError: the metadata, or the number of chunks, exceed a limit.
             LayoutMismatchError: the addresses overlap another region's.
             WrongGpuError: the guard has no such GPU.
-            BadRequestError: the descriptors are not such memory.
+            BadRequestError: the descriptors are not such memory, or the name is none that a region may have.
             StaleGenerationError: this writer was fenced off.
         """
+        check_name("region", name)
         layout = RegionLayout(tuple(chunk.size for chunk in chunks), va, gpu)
         fds = tuple(chunk.fd for chunk in chunks)
         request = wire.Create(0, name, layout, metadata)

@@ -5,15 +5,18 @@ of readers, one forward state, and regions. A *region* is memory held as descrip
 addresses are in bytes; times are in seconds of CLOCK_BOOTTIME, which advances while the guard does not run.
 """
 
+import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from mpsguard.model import ProcessKey
+from mpsguard.vault.errors import BadRequestError
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}\Z")]
+_NAME: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}\Z"
+Name = Annotated[str, Meta(pattern=_NAME)]
 """Name of a session or region."""
 
 ChunkSize = Annotated[int, Meta(ge=1, le=1 << 48)]
@@ -144,3 +147,12 @@ class SessionRecord(msgspec.Struct, frozen=True):
     def lease(self, token: int) -> Lease | None:
         """Return the lease with that token, or None."""
         return next((lease for lease in self.leases if lease.token == token), None)
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise BadRequestError unless ``name`` is one that a ``kind`` ("session", "region") may have."""
+    if not re.match(_NAME, name):
+        raise BadRequestError(
+            f"{name!r} is no name of a {kind}: letters, digits and _.:/- are allowed, at most 128, the first one a "
+            "letter, a digit or _"
+        )

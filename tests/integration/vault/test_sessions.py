@@ -313,3 +313,11 @@ def test_everything_stands_for_the_next_vault_and_half_made_things_do_not() -> N
     storage.empty()
     close_chunks(chunks)
     assert descriptors() == before
+
+
+@pytest.mark.parametrize("name", ["", "two words", "-x", "x" * 129, "line\n", "ä"])
+def test_a_name_that_none_may_have_is_refused_in_words(vault: ThreadedVault, name: str) -> None:
+    with pytest.raises(client.BadRequestError, match="letters, digits"):
+        vault.session(name)
+    with vault.session() as session, pytest.raises(client.BadRequestError, match="of a region"):
+        session.create(name, [])
