@@ -1,4 +1,4 @@
-"""Who gets a lock next: one of each user in turn."""
+"""The order in which users get a lock: one of each in turn."""
 
 import asyncio
 
