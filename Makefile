@@ -33,7 +33,6 @@ check: lint ## lint, types, unit tests, a handful of failovers; for every change
 
 .PHONY: test
 test: packages vendor lint ## everything this machine can check; what it cannot is named; what CI runs
-	$(PY) scripts/takeover-simulation --schedules 100 --seed 1
 	$(PYTEST) $(PARALLEL) --durations=20
 
 .PHONY: soak
