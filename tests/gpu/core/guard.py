@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,12 +45,17 @@ class Options:
     """Whether regions of the vault may lie in the host's memory."""
     gpus: tuple[str, ...] = ()
     """UUIDs, or none: all."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """Service classes: by name, what each gives, as in an inline table of TOML; any program may choose them."""
 
     def guard_file(self, root: Path, control: str) -> GuardFile:
         """The configuration."""
         domain = ["sentinel = true"] if self.sentinel else []
         domain += ["standby = true"] if self.standby else []
         domain += [f"gpus = {json.dumps(self.gpus)}"] if self.gpus else []
+        if self.classes:
+            classes = [f'{{ name = "{name}", choosers = "anyone", {given} }}' for name, given in self.classes.items()]
+            domain += ["multiuser = true", f"class = [{', '.join(classes)}]"]
         holds = {"crash_hold": self.crash_hold, "exit_hold": self.exit_hold}
         tables = {
             "domain.lifelines": "\n".join(f"{key} = {value:g}" for key, value in holds.items() if value is not None)
@@ -178,6 +183,10 @@ class Guard:
     def incidents(self) -> list[dict[str, Any]]:
         """The events of that kind: each incident as it was told, and once more for each change of its verdict."""
         return self._events("incident")
+
+    def classes_not_applied(self) -> list[dict[str, Any]]:
+        """The events of that kind: clients that were connected without the levers of their class."""
+        return self._events("class_not_applied")
 
     def takeovers(self) -> list[dict[str, Any]]:
         """The events of that kind."""

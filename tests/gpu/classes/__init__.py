@@ -1,0 +1,13 @@
+"""On a real GPU: service classes, what they give and what they cost. One file a measurement."""
+
+from typing import Final
+
+from tests.gpu.classes import beside_training, connect, saturation, spin
+
+MEASUREMENTS: Final = (
+    connect.MEASUREMENT,
+    connect.TOGETHER,
+    spin.MEASUREMENT,
+    beside_training.MEASUREMENT,
+    saturation.MEASUREMENT,
+)
