@@ -13,7 +13,7 @@ from tests.gpu.core.guard import Options
 
 RATE: Final = 100.0
 """Requests a second, evenly."""
-SECONDS: Final = 2.0
+SECONDS: Final = 1.8
 ROUNDS, QUICK_ROUNDS = 5, 1
 SHARE: Final = 80
 LOWER, TRAINING = 6.0, 0.88
