@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.gpu.classes import beside_training, connect, saturation, spin
+from tests.gpu.classes import beside_training, connect, resize, saturation, spin
 
 MEASUREMENTS: Final = (
     connect.MEASUREMENT,
@@ -10,4 +10,5 @@ MEASUREMENTS: Final = (
     spin.MEASUREMENT,
     beside_training.MEASUREMENT,
     saturation.MEASUREMENT,
+    resize.MEASUREMENT,
 )
