@@ -121,11 +121,13 @@ def rightsize(
     quantity = Quantity(measure) if measure else (Quantity.PUBLICATIONS if joins else Quantity.RUN_TIME)
     if (quantity is Quantity.RUN_TIME) == (joins is not None):
         raise click.UsageError("--session and --measure publications or requests need each other")
+    if joins is not None and warm_up + seconds >= limit:
+        raise click.UsageError(f"--limit: {limit:g} s are too short for --warm-up and --seconds")
     if plot is not None and not plot.parent.is_dir():
         raise click.UsageError(f"--output-svg: there is no directory {plot.parent}")
     plan = SizingPlan(shares, slip / 100, repeats)
     served = _domain(session, domain)
-    _check(session, served, plan)
+    others = _check(session, served, plan)
     runs = ShareRuns(
         session,
         command,
@@ -153,7 +155,7 @@ def rightsize(
         session.fail(_SIGNALLED + signal.SIGINT, "interrupted")
     if plot is not None:
         _draw(session, sizing, command, plot)
-    show(session, sizing, quantity)
+    show(session, sizing, quantity, others)
     sys.exit(Exit.OK if sizing.problem is None else Exit.DEGRADED)
 
 
@@ -168,8 +170,8 @@ def _domain(session: CliSession, name: str | None) -> DomainStatus:
     return named[name]
 
 
-def _check(session: CliSession, served: DomainStatus, plan: SizingPlan) -> None:
-    """Exit if a domain cannot give the shares; note what makes the times wrong."""
+def _check(session: CliSession, served: DomainStatus, plan: SizingPlan) -> int:
+    """Exit if a domain cannot give the shares; return how many other clients it has, which make the times wrong."""
     lane = served.lane
     if lane.state in (LaneState.FAULT, LaneState.DOWN):
         session.fail(Exit.FAULT, f"domain {served.name}: its lane is {lane.state}: {lane.reason}")
@@ -183,6 +185,7 @@ def _check(session: CliSession, served: DomainStatus, plan: SizingPlan) -> None:
     others = session.ask("clients", clients.Arguments(served.name), clients.ClientList).clients
     if others:
         _say(session, f"note: {len(others)} other clients use the GPU: they make the times longer, and less alike")
+    return len(others)
 
 
 def _say(session: CliSession, text: str) -> None:
@@ -200,8 +203,8 @@ def _draw(session: CliSession, sizing: Sizing, command: tuple[str, ...], plot: P
         session.fail(Exit.FAILED, f"{plot}: {error.strerror}")
 
 
-def show(session: CliSession, sizing: Sizing, quantity: Quantity) -> None:
-    """Print what was found out: a table and the conclusion, or JSON."""
+def show(session: CliSession, sizing: Sizing, quantity: Quantity, others: int) -> None:
+    """Print what was found out: a table and the conclusion, or JSON; ``others``: clients that were there before."""
     if session.as_json:
         chosen = sizing.chosen
         session.print_json(
@@ -211,6 +214,7 @@ def show(session: CliSession, sizing: Sizing, quantity: Quantity) -> None:
                 "freed": None if sizing.share is None else sizing.plan.reference - sizing.share,
                 "slip": None if chosen is None else chosen.slip,
                 "problem": sizing.problem,
+                "other_clients": others,
                 "model": sizing.model,
                 "r_squared": sizing.r_squared,
                 "plan": sizing.plan,
@@ -226,7 +230,7 @@ def show(session: CliSession, sizing: Sizing, quantity: Quantity) -> None:
                 f"{point.share:g} %",
                 point.purpose.value,
                 _time(point.seconds),
-                f"{100 * point.spread:.1f} %",
+                f"{100 * point.spread:.1f} %" if len(point.times) > 1 else "-",
                 _time(point.predicted),
                 "-" if point.purpose is Purpose.FIT else _signed(point.error),
                 _signed(point.slip),
@@ -241,7 +245,8 @@ def show(session: CliSession, sizing: Sizing, quantity: Quantity) -> None:
 
 def _conclusion(sizing: Sizing) -> list[str]:
     fit = "" if sizing.r_squared is None else f", R² {sizing.r_squared:.3f}"
-    lines = [f"time = {sizing.model.m:.4g} s / (share / 100 %) {sizing.model.b:+.4g} s{fit}"]
+    sign = "-" if sizing.model.b < 0 else "+"
+    lines = [f"time = {sizing.model.m:.4g} s / t {sign} {abs(sizing.model.b):.4g} s, t = share / 100 %{fit}"]
     noisy = [point for point in sizing.points if point.spread > sizing.plan.slip]
     if noisy:
         lines.append(f"times at {_listed(noisy)} differ by more than the slip: measure with more --repeats")

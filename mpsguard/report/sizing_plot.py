@@ -14,11 +14,11 @@ from mpsguard.sizing.procedure import Point, Purpose, Sizing
 
 _SVG: Final = 'xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="title desc"'
 _WIDTH: Final = 480
-_HEIGHT: Final = 380
+_HEIGHT: Final = 412
 _LEFT: Final = 58
 _RIGHT: Final = 462
-_TOP: Final = 62
-_BOTTOM: Final = 290
+_TOP: Final = 76
+_BOTTOM: Final = 304
 _STEPS: Final = 96
 """Straight pieces of the curve; each is less than five pixels wide."""
 _HEADROOM: Final = 1.08
@@ -106,7 +106,7 @@ def draw(sizing: Sizing, title: str) -> str:
         f'<text class="tick" x="14" y="46">{scale.name} for a unit of work</text>',
         *_grid(scale),
         *_model(sizing, scale),
-        *(_mark(point, scale) for point in sizing.points),
+        *(_mark(point, _purpose(point, sizing), scale) for point in sizing.points),
         *_legend(sizing),
         "</svg>",
         "",
@@ -136,10 +136,6 @@ def _model(sizing: Sizing, scale: _Scale) -> Iterator[str]:
     path = " ".join(f"{scale.x(share)},{scale.y(sizing.model.seconds(share))}" for share in shares)
     allowed = scale.y(sizing.model.seconds(most) * (1 + sizing.plan.slip))
     yield f'<line class="slip" x1="{_LEFT}" x2="{_RIGHT}" y1="{allowed}" y2="{allowed}"/>'
-    yield (
-        f'<text class="tick" x="{_LEFT + 6}" y="{allowed + 15}">{100 * sizing.plan.slip:g} % slower '
-        f"than at {most:g} %</text>"
-    )
     yield f'<polyline class="curve" points="{path}"/>'
     if sizing.share is not None:
         x = scale.x(sizing.share)
@@ -147,7 +143,11 @@ def _model(sizing: Sizing, scale: _Scale) -> Iterator[str]:
         yield f'<text class="chosen" x="{x}" y="{_TOP - 6}" text-anchor="middle">{sizing.share:g} %</text>'
 
 
-def _mark(point: Point, scale: _Scale) -> str:
+def _purpose(point: Point, sizing: Sizing) -> Purpose:
+    return Purpose.CHOSEN if point.share == sizing.share else point.purpose
+
+
+def _mark(point: Point, purpose: Purpose, scale: _Scale) -> str:
     x = scale.x(point.share)
     shortest, longest = scale.y(min(point.times)), scale.y(max(point.times))
     said = (
@@ -156,14 +156,16 @@ def _mark(point: Point, scale: _Scale) -> str:
     )
     return (
         f'<line class="whisker" x1="{x}" x2="{x}" y1="{shortest}" y2="{longest}"/>'
-        f'<g class="mark {point.purpose.value}" transform="translate({x} {scale.y(point.seconds)})">'
-        f"<title>{said}</title>{_SHAPES[point.purpose]}</g>"
+        f'<g class="mark {purpose.value}" transform="translate({x} {scale.y(point.seconds)})">'
+        f"<title>{said}</title>{_SHAPES[purpose]}</g>"
     )
 
 
 def _legend(sizing: Sizing) -> Iterator[str]:
-    purposes = {point.purpose for point in sizing.points}
-    for number, purpose in enumerate(each for each in Purpose if each in purposes):
+    purposes = {_purpose(point, sizing) for point in sizing.points}
+    keys = [(purpose.value, _SHAPES[purpose], _LEGEND[purpose]) for purpose in Purpose if purpose in purposes]
+    slip = f"{100 * sizing.plan.slip:g} % slower than at {sizing.plan.reference:g} %"
+    for number, (name, shape, text) in enumerate([*keys, ("limit", '<line class="slip" x1="-9" x2="9"/>', slip)]):
         x, y = _LEFT + 210 * (number % 2), _BOTTOM + 58 + 20 * (number // 2)
-        yield f'<g class="{purpose.value}" transform="translate({x} {y - 5})">{_SHAPES[purpose]}</g>'
-        yield f'<text class="tick" x="{x + 15}" y="{y}">{_LEGEND[purpose]}</text>'
+        yield f'<g class="{name}" transform="translate({x} {y - 5})">{shape}</g>'
+        yield f'<text class="tick" x="{x + 15}" y="{y}">{text}</text>'

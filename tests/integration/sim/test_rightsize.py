@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow(seconds=30, reason="runs commands at several share
 CLIENT = [sys.executable, "-m", "fault_injection.sim.client"]
 SIZED = [sys.executable, "-m", "tests.integration.sim.sized"]
 WORKER = [sys.executable, "-m", "tests.integration.sim.worker"]
+SHORT = ("--seconds", "0.5", "--warm-up", "0")
 WAITS = """
 import os, subprocess, sys
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_people_get_a_table_and_a_conclusion(guarded: Guarded) -> None:
 def test_a_session_is_sized_by_the_rate_of_its_states(guarded: Guarded) -> None:
     done = rightsize(
         guarded,
-        *("--session", "work", "--seconds", "0.5", "--warm-up", "0", "--repeats", "1", "--slip", "100"),
+        *("--session", "work", *SHORT, "--repeats", "1", "--slip", "100"),
         *("--", *WORKER, "work"),
     )
     assert done.returncode in (0, 3), done.stdout + done.stderr
@@ -129,7 +130,7 @@ def test_a_command_that_is_too_short_cannot_be_sized(guarded: Guarded) -> None:
 
 
 def test_a_session_that_publishes_nothing_cannot_be_sized(guarded: Guarded) -> None:
-    said = refusal(rightsize(guarded, "--session", "nothing", "--limit", "2", "--", *CLIENT))
+    said = refusal(rightsize(guarded, "--session", "nothing", *SHORT, "--limit", "2", "--", *CLIENT))
     assert "'nothing'" in said
     assert "--limit" in said
     wait_for("the client has ended", lambda: not guarded.clients())

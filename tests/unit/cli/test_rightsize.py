@@ -33,6 +33,7 @@ PLAN = SizingPlan((10.0, 50.0, 100.0), 0.04, 3)
         (["--measure", "power", "--", "true"], "--measure"),
         (["--measure", "requests", "--", "true"], "--session"),
         (["--measure", "run-time", "--session", "work", "--", "true"], "--session"),
+        (["--session", "work", "--seconds", "9", "--warm-up", "1", "--limit", "10", "--", "true"], "--limit"),
         (["--output-svg", "/nonexistent/plot.svg", "--", "true"], "/nonexistent"),
     ],
 )
@@ -83,7 +84,7 @@ def test_a_program_keeps_the_directory_of_its_class(monkeypatch: pytest.MonkeyPa
 
 def shown(capsys: pytest.CaptureFixture[str], law: Any, plan: SizingPlan = PLAN, *, as_json: bool = False) -> str:
     session = CliSession("/nonexistent", as_json, 1.0)
-    rightsize.show(session, size(law, plan), Quantity.RUN_TIME)
+    rightsize.show(session, size(law, plan), Quantity.RUN_TIME, 2)
     return capsys.readouterr().out
 
 
@@ -115,5 +116,6 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(shown(capsys, TimeModel(0.1, 0.9).seconds, as_json=True))
     assert (document["share"], document["freed"], document["problem"]) == (72, 28, None)
     assert document["model"] == pytest.approx({"m": 0.1, "b": 0.9})
+    assert document["other_clients"] == 2
     assert [point["share"] for point in document["points"]] == [10, 50, 72, 100]
     assert {"purpose", "times", "seconds", "predicted", "error", "slip"} <= set(document["points"][0])

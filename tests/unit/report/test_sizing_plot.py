@@ -52,7 +52,7 @@ def test_every_point_is_inside_and_in_order(m: float, b: float) -> None:
     sizing = sized(m, b)
     found = marks(ET.fromstring(sizing_plot.draw(sizing, "program")))
     assert len(found) == len(sizing.points)
-    assert all(58 <= x <= 462 and 62 <= y <= 290 for x, y in found)
+    assert all(58 <= x <= 462 and 76 <= y <= 304 for x, y in found)
     assert [x for x, _ in found] == sorted(x for x, _ in found)
     # A time that falls with the share goes down on paper.
     assert [y for _, y in found] == sorted(y for _, y in found)
