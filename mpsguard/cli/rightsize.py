@@ -1,6 +1,7 @@
 """`mpsguard-ctl rightsize`: the least share of the SMs at which a command is hardly slower than with all of them."""
 
 import math
+import os
 import signal
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Final
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.cli.share_runs import InterruptedRunError, Quantity, RunLimits, ShareRuns, environment_for
+from mpsguard.cli.session_rate import Quantity, RunLimits, SessionRate
+from mpsguard.cli.share_runs import InterruptedRunError, ShareRuns, environment_for
 from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages import clients, status
 from mpsguard.control_api.messages.status import DomainStatus
@@ -128,15 +130,10 @@ def rightsize(
     plan = SizingPlan(shares, slip / 100, repeats)
     served = _domain(session, domain)
     others = _check(session, served, plan)
-    runs = ShareRuns(
-        session,
-        command,
-        environment_for(served.pipe_directory, session.run_directory),
-        RunLimits(seconds, warm_up, limit),
-        slip=plan.slip,
-        quantity=quantity,
-        joins=joins,
-    )
+    limits = RunLimits(seconds, warm_up, limit)
+    environment = environment_for(served.pipe_directory, session.run_directory)
+    rate = None if joins is None else SessionRate(session, os.getuid(), joins, quantity, limits)
+    runs = ShareRuns(session, command, environment, limits, slip=plan.slip, rate=rate)
 
     def measured(share: float) -> float:
         taken = runs.measure(share)

@@ -2,18 +2,16 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Final
 
 import click
-import msgspec
 
 from mpsguard.cli.session import CliSession
+from mpsguard.cli.session_rate import RunLimits, SessionRate
 from mpsguard.control_api import async_client
 from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages import classes, end_work, events, vault
+from mpsguard.control_api.messages import classes, end_work, events
 from mpsguard.linux.processes import process_tree
 from mpsguard.model import ProcessKey
 from mpsguard.sizing.procedure import NotMeasurableError
@@ -27,20 +25,6 @@ SHARE_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 _GRACE: Final = 10.0
 """Seconds from SIGTERM to SIGKILL for a run that is ended; enough for a program that saves its state."""
 
-_LOOK_EVERY: Final = 0.1
-"""Seconds between two looks whether the session has begun: a look costs the guard less than a millisecond."""
-
-
-class Quantity(StrEnum):
-    """What is measured."""
-
-    RUN_TIME = "run-time"
-    """Seconds from the start of the command to its end."""
-    PUBLICATIONS = "publications"
-    """Seconds for a published forward state."""
-    REQUESTS = "requests"
-    """Seconds of a request that the program marks."""
-
 
 class InterruptedRunError(Exception):
     """A signal to this process ended the run."""
@@ -48,43 +32,6 @@ class InterruptedRunError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by signal {number}")
         self.number = number
-
-
-class RunLimits(msgspec.Struct, frozen=True):
-    """How long things take; in seconds."""
-
-    watched: float
-    warm_up: float
-    """Before a rate is watched."""
-    run: float
-    """A run at most."""
-
-
-class _Marked(msgspec.Struct, frozen=True):
-    """What the guard's answer says of the requests that a program marks."""
-
-    counts: tuple[int, ...]
-    total_seconds: float
-
-
-class _Counters(msgspec.Struct, frozen=True):
-    """What is used of `vault show`."""
-
-    summary: vault.SessionSummary
-    sequence: int
-    latency: _Marked | None = None
-
-
-def reading(answer: Any, quantity: Quantity, at: float) -> CounterReading | None:
-    """Return the counter in an answer of ``vault show``; None if no process writes there, or nothing was counted."""
-    seen = msgspec.convert(answer, _Counters)
-    if seen.summary.writer is None:
-        return None
-    if quantity is Quantity.REQUESTS:
-        if seen.latency is None or not any(seen.latency.counts):
-            return None
-        return CounterReading(at, seen.summary.generation, sum(seen.latency.counts), seen.latency.total_seconds)
-    return CounterReading(at, seen.summary.generation, seen.sequence) if seen.sequence else None
 
 
 class ShareRuns:
@@ -98,8 +45,7 @@ class ShareRuns:
         limits: RunLimits,
         *,
         slip: float,
-        quantity: Quantity,
-        joins: str | None,
+        rate: SessionRate | None,
     ) -> None:
         """Prepare the runs.
 
@@ -109,16 +55,14 @@ class ShareRuns:
             environment: its environment, but for the share.
             limits: for each run.
             slip: the difference to be told, as a fraction.
-            quantity: what to measure.
-            joins: name of the session that the command joins; for a rate.
+            rate: of the session that the command joins; None: the run time is measured.
         """
         self._session = session
         self._arguments = arguments
         self._environment = environment
         self._limits = limits
         self._slip = slip
-        self._quantity = quantity
-        self._joins = joins
+        self._rate = rate
 
     def warm_up(self, share: float) -> None:
         """Run the command without measuring it: later runs find its files in memory."""
@@ -131,19 +75,20 @@ class ShareRuns:
             NotMeasurableError: the command failed, was no client of the guard, or did too little.
             InterruptedRunError: by a signal.
         """
-        if self._joins is None:
+        rate = self._rate
+        if rate is None:
             return checked_run_time(self._run(share, None).seconds, self._slip)
         watched: list[CounterReading] = []
 
         async def watch() -> None:
-            watched.extend(await self._watch(before))
+            watched.extend(await rate.watch(before))
 
-        before = asyncio.run(self._read())
+        before = asyncio.run(rate.read())
         outcome = self._run(share, watch)
         if len(watched) < 2:
             raise NotMeasurableError(
                 f"{self._arguments[0]} ended with exit code {outcome.exit_code} at a share of {share:g} % before its "
-                f"session {self._joins!r} was watched for {self._limits.watched:g} s"
+                f"session {rate.name!r} was watched for {self._limits.watched:g} s"
             )
         return seconds_per_unit(watched[0], watched[1], self._slip)
 
@@ -163,7 +108,8 @@ class ShareRuns:
         if outcome.interrupted_by is not None:
             raise InterruptedRunError(outcome.interrupted_by)
         if outcome.out_of_time:
-            waited = f"its session {self._joins!r} did not go on for long enough" if watch else "it did not end"
+            rate = self._rate
+            waited = "it did not end" if rate is None else f"its session {rate.name!r} did not go on for long enough"
             raise NotMeasurableError(f"{name}: {waited} within {limit:g} s at a share of {share:g} % (--limit)")
         if watch is None and outcome.exit_code != 0:
             raise NotMeasurableError(f"{name} ended with exit code {outcome.exit_code} at a share of {share:g} %")
@@ -193,35 +139,6 @@ class ShareRuns:
                     f"its class {view.settings.name!r} gives {ceiling:g} % at most, so {share:g} % cannot be measured: "
                     f"choose smaller ones (--shares)"
                 )
-
-    async def _read(self) -> CounterReading | None:
-        assert self._joins is not None
-        asked = vault.ShowArguments(os.getuid(), self._joins)
-        began = time.monotonic()
-        try:
-            answer: dict[str, Any] = await async_client.ask(
-                self._session.run_directory, "vault_show", asked, dict, self._session.deadline
-            )
-        except NoAnswerError:
-            # No such session yet; if there is no guard any more, the limit of the run tells.
-            return None
-        return reading(answer, self._quantity, (began + time.monotonic()) / 2)
-
-    async def _watch(self, before: CounterReading | None) -> tuple[CounterReading, CounterReading]:
-        """Read the counter twice, once it is that of this run and the session is warm."""
-        begun = await self._read()
-        while begun is None or (
-            before is not None and (begun.generation, begun.count) == (before.generation, before.count)
-        ):
-            await asyncio.sleep(_LOOK_EVERY)
-            begun = await self._read()
-        await asyncio.sleep(self._limits.warm_up)
-        first = await self._read()
-        await asyncio.sleep(self._limits.watched)
-        last = await self._read()
-        if first is None or last is None:
-            raise NotMeasurableError(f"the session {self._joins!r} lost its writer while its rate was measured")
-        return first, last
 
     async def _end_work(self, processes: Sequence[ProcessKey]) -> end_work.EndWorkResult:
         namespace = process_tree.pid_namespace()

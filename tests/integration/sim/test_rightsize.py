@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -158,7 +159,7 @@ def test_a_class_that_gives_less_is_told(guarded: Guarded) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing_behind(guarded: Guarded, tmp_path: Path, number: signal.Signals) -> None:
-    file = tmp_path / "pids"
+    file, pids = tmp_path / "pids", list[int]()
     program = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guarded.run_directory)]
     with subprocess.Popen(
         [*program, "rightsize", "--", sys.executable, "-c", WAITS, str(file)],
@@ -171,9 +172,14 @@ def test_an_interrupted_run_leaves_nothing_behind(guarded: Guarded, tmp_path: Pa
             wait_for("the command runs", lambda: file.exists() and file.read_text().endswith("\n"))
             pids = [int(pid) for pid in file.read_text().split()]
             running.send_signal(number)
-            _, said = running.communicate(timeout=60)
+            running.wait(60)
+            left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
         finally:
             running.kill()
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        said = running.communicate(timeout=60)[1]
     assert running.returncode == 128 + number, said
     assert f"interrupted by signal {number.value}" in said
-    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    assert left == []

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from mpsguard.cli import ctl, rightsize
 from mpsguard.cli.session import CliSession
-from mpsguard.cli.share_runs import Quantity, environment_for, reading
+from mpsguard.cli.session_rate import Quantity, reading
+from mpsguard.cli.share_runs import environment_for
 from mpsguard.sizing.model import TimeModel
 from mpsguard.sizing.procedure import SizingPlan, size
 from mpsguard.sizing.rate import CounterReading
