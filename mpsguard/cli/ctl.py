@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "metrics": "mpsguard.cli.metrics",
     "doctor": "mpsguard.cli.doctor",
     "vault": "mpsguard.cli.vault",
+    "rightsize": "mpsguard.cli.rightsize",
 }
 """The commands and their modules."""
 

@@ -342,6 +342,7 @@ class Domain:
             uid=client.uid,
             command=client.command,
             container=client.container,
+            service_class=client.service_class,
             # A program may set the variable for itself after its start: a hint beside the proof, no proof.
             environment_agrees=client.pipe_directory in [str(entrance.directory.path) for entrance in self.entrances],
         )
