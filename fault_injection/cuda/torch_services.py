@@ -128,7 +128,8 @@ class Builder:
         with torch.no_grad(), torch.cuda.graph(graph):
             kept = call()
 
-        def request(_kept: Any = kept) -> None:
+        # The graph holds addresses: what it reads and writes must live as long as it does.
+        def request(_kept: object = (call, kept)) -> None:
             graph.replay()
             torch.cuda.current_stream().synchronize()
 

@@ -22,11 +22,13 @@ COMMANDS: Final = {
     "incident": "mpsguard.cli.incident",
     "terminate": "mpsguard.cli.terminate",
     "move": "mpsguard.cli.move",
+    "resize": "mpsguard.cli.resize",
     "lifelines": "mpsguard.cli.lifelines",
     "mps": "mpsguard.cli.mps",
     "metrics": "mpsguard.cli.metrics",
     "doctor": "mpsguard.cli.doctor",
     "vault": "mpsguard.cli.vault",
+    "rightsize": "mpsguard.cli.rightsize",
 }
 """The commands and their modules."""
 

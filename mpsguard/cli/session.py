@@ -93,8 +93,11 @@ class CliSession:
         """One JSON document on one line, for machines."""
         print(json.dumps(msgspec.to_builtins(value)))  # noqa: T201
 
-    def fail(self, code: Exit, message: str) -> NoReturn:
-        """One line to standard error, or with --json one document to standard output; then exit."""
+    def fail(self, code: int, message: str) -> NoReturn:
+        """One line to standard error, or with --json one document to standard output; then exit.
+
+        ``code``: an `Exit`, or 128+N for signal N.
+        """
         if self.as_json:
             click.echo(error_document(code, message))
         else:

@@ -29,14 +29,21 @@ class ChildProcess:
         """As in a shell: 128 plus the signal's number if a signal ended it. None while it lives."""
 
     @classmethod
-    def start(cls, arguments: Sequence[str], environment: Mapping[str, str], *, own_group: bool) -> Self:
+    def start(
+        cls,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        own_group: bool,
+        file_actions: Sequence[tuple[Any, ...]] = (),
+    ) -> Self:
         """Start a program, searched in PATH; raise OSError if it cannot be started.
 
         It inherits descriptors without close-on-exec. With ``own_group`` it leads a process group, so that a terminal's
-        signals go to the supervisor only.
+        signals go to the supervisor only. ``file_actions`` are those of `os.posix_spawn`.
         """
         process_tree.adopts_orphans()
-        how: dict[str, Any] = {"setsigdef": _PYTHON_IGNORES}
+        how: dict[str, Any] = {"setsigdef": _PYTHON_IGNORES, "file_actions": file_actions}
         if own_group:
             how["setpgroup"] = 0
         pid = os.posix_spawnp(arguments[0], list(arguments), dict(environment), **how)

@@ -79,6 +79,12 @@ class Supervisor:
         self._forwarded = False
         self._timer: asyncio.TimerHandle | None = None
         self._said: set[str] = set()
+        self.interrupted_by: signal.Signals | None = None
+        """The first signal to this process that asked for the end; None if there was none."""
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End the program as a signal to this process would."""
+        self._events.put_nowait(number)
 
     async def run(self, say: Callable[[str], None]) -> int:
         """Start the program and return its exit code; raise OSError if it cannot be started. ``say`` prints a line."""
@@ -87,7 +93,7 @@ class Supervisor:
         # Before the program is started: a signal that arrives in between is forwarded afterwards.
         caught = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]
         for number in caught:
-            loop.add_signal_handler(number, self._events.put_nowait, number)
+            loop.add_signal_handler(number, self._interrupted, number)
         started: list[Program] = []
         for number, handler in self._forwarders(started):
             loop.add_signal_handler(number, handler)
@@ -109,6 +115,10 @@ class Supervisor:
                 self._timer.cancel()
             for number in caught:
                 loop.remove_signal_handler(number)
+
+    def _interrupted(self, number: signal.Signals) -> None:
+        self.interrupted_by = self.interrupted_by or number
+        self.stop(number)
 
     def _ended(self) -> None:
         self._events.put_nowait(None)

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from mpsguard.control_api.messages.clients import Watch
+from mpsguard.control_api.messages.resize import Resized
 from mpsguard.control_api.messages.status import SensorStatus
 from mpsguard.control_api.messages.terminate import TerminateResult as Terminated
 from mpsguard.control_api.messages.vault import LeaseView
@@ -77,6 +78,9 @@ class Options:
 
 
 T = TypeVar("T")
+
+_RESIZED: Final = 330.0
+"""Seconds in which a session must have another share: its next standby starts meanwhile."""
 
 
 class Guard:
@@ -164,6 +168,14 @@ class Guard:
         except msgspec.MsgspecError:
             raise SuiteError(f"mpsguard-ctl terminate: status {done.returncode}; {done.stderr[-300:]}") from None
 
+    def resize(self, session: str, share: float) -> Resized:
+        """`mpsguard-ctl --json resize`: what it answered; SuiteError if it did not."""
+        done = self._control_command("resize", session, "--share", f"{share:g}", timeout=_RESIZED)
+        try:
+            return msgspec.json.decode(done.stdout, type=Resized)
+        except msgspec.MsgspecError:
+            raise SuiteError(f"mpsguard-ctl resize: status {done.returncode}; {done.stdout[-300:]}") from None
+
     def ready_standbys(self, session: str) -> int:
         """How many standbys of one of our sessions are ready."""
         done = self._control_command("vault", "show", str(os.getuid()), session)
@@ -212,12 +224,14 @@ class Guard:
                 f"mpsguard-ctl {what}: status {done.returncode}; {error}; {done.stdout[:300]} {done.stderr[-300:]}"
             ) from None
 
-    def _control_command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+    def _control_command(self, *words: str, timeout: float = 30.0) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", f"{self._root}/run", "--json", *words]
         try:
-            return subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=30, check=False)
+            return subprocess.run(
+                command, env=_environment(), capture_output=True, text=True, timeout=timeout, check=False
+            )
         except subprocess.TimeoutExpired:
-            raise SuiteError(f"mpsguard-ctl {words[0]} did not answer within 30 s") from None
+            raise SuiteError(f"mpsguard-ctl {words[0]} did not answer within {timeout:g} s") from None
 
 
 @contextmanager

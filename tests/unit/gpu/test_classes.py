@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from tests.gpu.classes.resize import whole
 from tests.gpu.classes.torch_service import PROGRAM, Round, steps_a_second
+from tests.gpu.failover.streams import Answer
 
 
 def test_a_rate_is_that_of_the_steps_within_the_time() -> None:
@@ -48,3 +50,17 @@ def test_the_programs_answer_rounds_and_end_with_their_input() -> None:
     assert max(rounds[2]["latencies_us"]) > 100_000
     assert rounds[3]["steps"] == sorted(rounds[3]["steps"])
     assert told[-1]["event"] == "finished"
+
+
+def answer(*indexes: int, end: bytes = b'{"done": true}\n\r\n0\r\n\r\n') -> Answer:
+    body = b"".join(b'10\r\n{"index": %d, "token": 7}\n\r\n' % index for index in indexes)
+    return Answer(0, 0, b"HTTP/1.1 200 OK\r\n\r\n" + body + b"10\r\n" + end)
+
+
+def test_an_answer_is_whole_if_each_token_came_once_and_it_has_its_end() -> None:
+    assert whole(answer(0, 1, 2))
+    assert not whole(answer(0, 2))
+    assert not whole(answer(0, 1, 1))
+    assert not whole(answer())
+    assert not whole(answer(0, 1, end=b""))
+    assert not whole(Answer(0, 0, answer(0, 1).body, error="reset"))
