@@ -67,13 +67,16 @@ class LatencyCounts(msgspec.Struct, frozen=True):
         from 10 us to 100 s, which stands for all that is longer.
         """
         window = self._window(since)
-        wanted = fraction * sum(window)
+        total = sum(window)
+        # Not beyond the last one by rounding: the numbers may be larger than a float's precision.
+        wanted = min(fraction * total, total)
         for bucket, (count, upto) in enumerate(zip(window, itertools.accumulate(window), strict=True)):
             if count and upto >= wanted:
                 if bucket >= len(BOUNDS):
                     return BOUNDS[-1]
                 least = BOUNDS[bucket - 1] if bucket else 0.0
-                return least + (BOUNDS[bucket] - least) * max(wanted - (upto - count), 0.0) / count
+                within = min(max((wanted - (upto - count)) / count, 0.0), 1.0)
+                return min(least + (BOUNDS[bucket] - least) * within, BOUNDS[bucket])
         return None
 
     def _window(self, since: "LatencyCounts | None") -> tuple[int, ...]:

@@ -75,13 +75,19 @@ def test_a_session_that_began_anew_has_no_negative_window() -> None:
     assert counted([0.2]).requests(since=counted([0.1, 0.1])) == 1
 
 
-@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=WORDS - 1, max_size=WORDS - 1), fraction=st.floats(0.0, 1.0))
-def test_any_numbers_are_read(words: list[int], fraction: float) -> None:
+@given(
+    rest=st.sampled_from([0, 1, 2**64 - 1]),
+    some=st.dictionaries(st.integers(1, WORDS - 1), st.integers(0, 2**64 - 1), max_size=8),
+    fraction=st.floats(0.0, 1.0),
+)
+def test_any_numbers_are_read(rest: int, some: dict[int, int], fraction: float) -> None:
+    words = [some.get(word, rest) for word in range(1, WORDS)]
     found = decoded_counts(HEADER + struct.pack(f"={WORDS - 1}Q", *words))
     assert found is not None
     assert found.total_seconds == words[TOTAL_WORD - 1] / 1e9
     assert found.requests() >= found.requests(since=found) == 0
     percentile = found.percentile(fraction)
+    assert (percentile is None) == (found.requests() == 0)
     assert percentile is None or 0 <= percentile <= BOUNDS[-1]
 
 
