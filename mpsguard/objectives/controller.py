@@ -10,6 +10,7 @@ says nothing about the share that was decided last. So a controller of which not
 what there is.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -91,7 +92,7 @@ def _raised(objective: Objective, class_share: float | None, state: ControllerSt
     higher = min(state.share + objective.step, _most(objective, class_share))
     if state.missed_at is not None:
         # Between what holds and what does not: the way there becomes half as long with each step.
-        higher = min(higher, (state.share + state.missed_at) / 2)
+        higher = min(higher, math.floor((state.share + state.missed_at) / 2))
         if higher - state.share < _FINEST:
             return state
     return replace(state, share=higher, calm=0) if higher > state.share else state
