@@ -46,12 +46,16 @@ class Terminate:
             held = ProcessHandle.hold(case.culprit)
         except ProcessLookupError:
             return NotNeeded(f"process {case.culprit.pid} has ended")
-        plan = TerminationPlan(self._answer_within, signal.SIGTERM, case.step.grace)
+        plan = TerminationPlan(self._answer_within, signal.SIGTERM, case.step.grace, kill_stopped=True)
         with held as culprit:
             result = await termination.terminate(self._lane_of(case.culprit), culprit, plan)
         end = result.end
         if end.work in (Work.NONE, Work.GONE):
             return NotNeeded(f"process {result.pid}: {end.answer}")
+        if end.in_flight() and result.ended:
+            return Applied(
+                f"process {result.pid} was stopped, and has been killed; its lifeline keeps what its work needs"
+            )
         if end.in_flight():
             return Failed(
                 f"process {result.pid} was not signalled, its GPU work may go on: {end.answer or 'no answer'}"

@@ -4,6 +4,10 @@
 client with a kernel in flight is signalled first, the others fail too (error 700, 0.15 s later); after the answer 0
 they continue (both seen on an H200 with driver 580.159.04).
 
+A process that is stopped (SIGSTOP, a debugger) is left out of the first step: the server asks the client itself to let
+go of its context, and waits for it with all its other clients (seen there: their kernels stood still for 3 s, until the
+process was killed). If it is to end, it is killed at once: its lifeline keeps what its kernels need.
+
 The process is held by a pidfd throughout, and signalled through it. The vendor's command takes bare pids only, so it is
 checked right before the command that the process still lives.
 """
@@ -16,6 +20,7 @@ from typing import Final, Protocol
 import msgspec
 
 from mpsguard.lanes.command import Command, CommandFailedError, CommandReply
+from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.procfs import printable
 
@@ -75,6 +80,8 @@ class TerminationPlan(msgspec.Struct, frozen=True):
     """Time from ``first`` to SIGKILL; with None, no SIGKILL is sent."""
     force: bool = False
     """Signal even if the work may still be in flight, or no server lists the process."""
+    kill_stopped: bool = False
+    """SIGKILL a process that is stopped, so that its server need not wait for it."""
 
 
 class Termination(msgspec.Struct, frozen=True):
@@ -95,7 +102,9 @@ async def terminate(lane: TerminationLane, client: ProcessHandle, plan: Terminat
     """
     end = await end_work(lane, client, plan.answer_within)
     sent: list[str] = []
-    if plan.first is not None and (end.work is Work.ENDED or plan.force):
+    if plan.kill_stopped and end.in_flight() and procfs.is_stopped(client.key.process):
+        sent = await _end_process(client, signal.SIGKILL, None)
+    elif plan.first is not None and (end.work is Work.ENDED or plan.force):
         sent = await _end_process(client, plan.first, plan.grace)
     return Termination(client.key.pid, end, tuple(sent), not client.alive())
 
@@ -113,6 +122,8 @@ async def end_work(lane: TerminationLane, client: ProcessHandle, within: float) 
             return WorkEnd(Work.GONE, server, "the process has ended")
         if server is None:
             return WorkEnd(Work.NONE, None, "no server lists the process")
+        if procfs.is_stopped(client.key.process):
+            return WorkEnd(Work.REFUSED, server, "the process is stopped: its server would wait for it")
         reply = await lane.ask_for(Command(f"terminate_client {server} {pid}"), max(due - loop.time(), 0.0))
     except CommandFailedError as error:
         return WorkEnd(Work.UNKNOWN, server, printable(str(error)))
