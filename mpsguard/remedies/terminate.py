@@ -46,13 +46,13 @@ class Terminate:
             held = ProcessHandle.hold(case.culprit)
         except ProcessLookupError:
             return NotNeeded(f"process {case.culprit.pid} has ended")
-        plan = TerminationPlan(self._answer_within, signal.SIGTERM, case.step.grace, kill_stopped=True)
+        plan = TerminationPlan(self._answer_within, signal.SIGTERM, case.step.grace)
         with held as culprit:
             result = await termination.terminate(self._lane_of(case.culprit), culprit, plan)
         end = result.end
         if end.work in (Work.NONE, Work.GONE):
             return NotNeeded(f"process {result.pid}: {end.answer}")
-        if end.in_flight() and result.ended:
+        if end.work is not Work.ENDED and result.done():
             return Applied(
                 f"process {result.pid} was stopped, and has been killed; its lifeline keeps what its work needs"
             )

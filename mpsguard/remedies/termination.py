@@ -52,6 +52,8 @@ class Work(StrEnum):
     """The process had ended by itself before the command. Its kernels may still run."""
     REFUSED = "refused"
     """The control daemon did not answer 0: the work may still run."""
+    STOPPED = "stopped"
+    """The process is stopped, and the control daemon was not asked: the work may still run."""
     UNKNOWN = "unknown"
     """No control daemon answered in time: the work may still run, or the hanging command may end it later."""
 
@@ -66,7 +68,7 @@ class WorkEnd(msgspec.Struct, frozen=True):
 
     def in_flight(self) -> bool:
         """Return whether kernels of the living process may be running: then ending it may end its neighbours."""
-        return self.work in (Work.REFUSED, Work.UNKNOWN)
+        return self.work in (Work.REFUSED, Work.STOPPED, Work.UNKNOWN)
 
 
 class TerminationPlan(msgspec.Struct, frozen=True):
@@ -77,11 +79,13 @@ class TerminationPlan(msgspec.Struct, frozen=True):
     first: signal.Signals | None = None
     """Sent after the work has ended; with None the process gets no signal."""
     grace: float | None = None
-    """Time from ``first`` to SIGKILL; with None, no SIGKILL is sent."""
+    """Time from ``first`` to SIGKILL; with None, no SIGKILL is sent. A stopped process cannot use it, and has none."""
     force: bool = False
     """Signal even if the work may still be in flight, or no server lists the process."""
-    kill_stopped: bool = False
-    """SIGKILL a process that is stopped, so that its server need not wait for it."""
+
+    def kills(self) -> bool:
+        """Return whether the process is to end in any case."""
+        return self.first is signal.SIGKILL or self.grace is not None
 
 
 class Termination(msgspec.Struct, frozen=True):
@@ -94,6 +98,10 @@ class Termination(msgspec.Struct, frozen=True):
     ended: bool = False
     """Whether the process has ended, for any reason."""
 
+    def done(self) -> bool:
+        """Return whether the work has ended, or is left to the lifeline of a stopped process that was killed."""
+        return self.end.work is Work.ENDED or (self.end.work is Work.STOPPED and self.ended)
+
 
 async def terminate(lane: TerminationLane, client: ProcessHandle, plan: TerminationPlan) -> Termination:
     """End a client according to ``plan``, within the plan's deadlines.
@@ -102,7 +110,7 @@ async def terminate(lane: TerminationLane, client: ProcessHandle, plan: Terminat
     """
     end = await end_work(lane, client, plan.answer_within)
     sent: list[str] = []
-    if plan.kill_stopped and end.in_flight() and procfs.is_stopped(client.key.process):
+    if plan.kills() and end.in_flight() and procfs.is_stopped(client.key.process):
         sent = await _end_process(client, signal.SIGKILL, None)
     elif plan.first is not None and (end.work is Work.ENDED or plan.force):
         sent = await _end_process(client, plan.first, plan.grace)
@@ -123,7 +131,7 @@ async def end_work(lane: TerminationLane, client: ProcessHandle, within: float) 
         if server is None:
             return WorkEnd(Work.NONE, None, "no server lists the process")
         if procfs.is_stopped(client.key.process):
-            return WorkEnd(Work.REFUSED, server, "the process is stopped: its server would wait for it")
+            return WorkEnd(Work.STOPPED, server, "the process is stopped: its server would wait for it")
         reply = await lane.ask_for(Command(f"terminate_client {server} {pid}"), max(due - loop.time(), 0.0))
     except CommandFailedError as error:
         return WorkEnd(Work.UNKNOWN, server, printable(str(error)))
