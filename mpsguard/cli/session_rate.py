@@ -13,6 +13,7 @@ from mpsguard.control_api.async_client import NoAnswerError
 from mpsguard.control_api.messages import vault
 from mpsguard.sizing.procedure import NotMeasurableError
 from mpsguard.sizing.rate import CounterReading
+from mpsguard.vault.region import LeaseRole
 
 _LOOK_EVERY: Final = 0.1
 """Seconds between two looks whether the session has begun: a look costs the guard less than a millisecond."""
@@ -77,18 +78,30 @@ class SessionRate:
         self._quantity = quantity
         self._limits = limits
 
-    async def read(self) -> CounterReading | None:
-        """Return the counter now; None if there is no such session, no writer of it, or nothing counted yet."""
+    async def _ask(self) -> dict[str, Any] | None:
+        """Return what the vault shows of the session; None if there is no such session, or no guard."""
         asked = vault.ShowArguments(self._uid, self.name)
-        began = time.monotonic()
         try:
-            answer: dict[str, Any] = await async_client.ask(
-                self._session.run_directory, "vault_show", asked, dict, self._session.deadline
+            return await async_client.ask(
+                self._session.run_directory, "vault_show", asked, dict[str, Any], self._session.deadline
             )
         except NoAnswerError:
             # No such session yet; if there is no guard any more, the limit of the run tells.
             return None
-        return reading(answer, self._quantity, (began + time.monotonic()) / 2)
+
+    async def standby_ready(self) -> bool:
+        """Return whether a standby could go on at once."""
+        answer = await self._ask()
+        if answer is None:
+            return False
+        leases = msgspec.convert(answer, vault.SessionView).leases
+        return any(lease.ready and lease.role is LeaseRole.STANDBY for lease in leases)
+
+    async def read(self) -> CounterReading | None:
+        """Return the counter now; None if there is no such session, no writer of it, or nothing counted yet."""
+        began = time.monotonic()
+        answer = await self._ask()
+        return None if answer is None else reading(answer, self._quantity, (began + time.monotonic()) / 2)
 
     async def watch(self, before: CounterReading | None) -> tuple[CounterReading, CounterReading]:
         """Return two readings, the first once the session goes on from ``before`` and is warm.

@@ -35,6 +35,10 @@ PLAN = SizingPlan((10.0, 50.0, 100.0), 0.04, 3)
         (["--measure", "requests", "--", "true"], "--session"),
         (["--measure", "run-time", "--session", "work", "--", "true"], "--session"),
         (["--session", "work", "--seconds", "9", "--warm-up", "1", "--limit", "10", "--", "true"], "--limit"),
+        (["--running", "0", "work", "--", "true"], "--running"),
+        (["--running", "0", "work", "--session", "work"], "--session"),
+        (["--running", "0", "work", "--measure", "run-time"], "--measure"),
+        (["--running", "nobody", "work"], "--running"),
         (["--output-svg", "/nonexistent/plot.svg", "--", "true"], "/nonexistent"),
     ],
 )
