@@ -64,6 +64,12 @@ class Client(msgspec.Struct, frozen=True):
     """``MPSGUARD_PROGRAM`` of the client's environment at start, if set; cut."""
     service_class: str | None = None
     """Name of its service class; None if it has none, or came before this guard did."""
+    sm_share: float | None = None
+    """Percent of the SMs that its server showed when it was handed over; None if the guard set nothing."""
+    priority: int | None = None
+    """Likewise: 0 normal, 1 below normal."""
+    memory_limits: tuple[str, ...] = ()
+    """Likewise: GPU and limit, such as ``"0=8G"``."""
 
 
 class LaneState(StrEnum):

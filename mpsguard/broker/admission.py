@@ -4,6 +4,7 @@ import asyncio
 
 from mpsguard.broker import client_table
 from mpsguard.broker.client_table import ClientTable
+from mpsguard.lanes.levers import NONE
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_reader import UNKNOWN, Told
 from mpsguard.model import Credentials
@@ -21,6 +22,8 @@ class Admission:
         """The process' key when it connected; it may execute another program meanwhile."""
         self.service_class: str | None = None
         """The class that a new client was given."""
+        self.levers = NONE
+        """What is set at the server for a new client; `NONE` again if it could not be."""
         self._reading: asyncio.Task[Told] | None = None
         self._entered = False
         self.is_new = known.get(handle.key) is None
@@ -67,7 +70,13 @@ class Admission:
         self._handle.key = self._clients.key_now(self._handle.key)
         owner = (self.sender.uid, self.sender.gid)
         client = client_table.identify(
-            self._handle, owner, entries, domain=self._domain, lane=lane, service_class=self.service_class
+            self._handle,
+            owner,
+            entries,
+            domain=self._domain,
+            lane=lane,
+            service_class=self.service_class,
+            levers=self.levers,
         )
         self._clients.add(client, self._handle)
         self._clients.left(self.key)

@@ -1,12 +1,13 @@
 """Service classes at a public directory: which class a client gets, what it is refused for, and what is told of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from mpsguard.broker import classification
+from mpsguard.broker import classification, client_table
 from mpsguard.broker.admission import Admission
-from mpsguard.broker.classification import PRIORITY_VARIABLE, Assignment, Identity
+from mpsguard.broker.classification import CLASS_VARIABLE, PRIORITY_VARIABLE, Assignment, Identity
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.handshake import RefusedError
+from mpsguard.broker.program_shares import ProgramShares
 from mpsguard.config import ServiceClass
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes.levers import Levers
@@ -16,10 +17,11 @@ from mpsguard.linux.processes.process_reader import UNKNOWN
 _PRIORITIES = {"normal": 0, "below_normal": 1}
 
 
-def levers_of(service_class: ServiceClass) -> Levers:
-    """Return what is set for a client of a class."""
+def levers_of(service_class: ServiceClass, share: float | None = None) -> Levers:
+    """Return what is set for a client of a class, or of a program with a ``share`` of its own in that class."""
     priority = None if service_class.priority is None else _PRIORITIES[service_class.priority]
-    return Levers(service_class.sm_share, priority, service_class.memory_limit)
+    shares = [each for each in (service_class.sm_share, share) if each is not None]
+    return Levers(min(shares, default=None), priority, service_class.memory_limit)
 
 
 class ClassAdmission:
@@ -32,26 +34,42 @@ class ClassAdmission:
         known: ClientTable,
         *,
         chosen: str | None,
+        by_variable: bool,
+        shares: ProgramShares,
         events: EventStream,
     ) -> None:
-        """``chosen``: the class by which the directory is named; None for the domain's own."""
+        """Create it.
+
+        Args:
+            name: of the domain.
+            classes: the domain's.
+            known: the domain's clients.
+            chosen: the class by which the directory is named; None for the domain's own.
+            by_variable: whether MPSGUARD_CLASS chooses one: the directory of standbys is no class's.
+            shares: of single programs.
+            events: receives clients that do not get what they chose.
+        """
         self._name = name
         self._classes = classes
         self._clients = known
         self._chosen = chosen
+        self._by_variable = by_variable
+        self._shares = shares
         self._events = events
         self._needs_entries = classification.needs_entries(classes)
 
-    async def assign(self, admission: Admission) -> Levers:
-        """Give a new client its class, and return the levers for its connection; none for a client that has one.
+    async def assign(self, admission: Admission) -> None:
+        """Give a new client its class, and what is to be set at its server for it.
 
         Raises:
             RefusedError: its class is full, or refuses a client that lifts itself above it.
         """
         if not admission.is_new:
-            return Levers()
-        entries = await admission.entries() if self._needs_entries else UNKNOWN
+            return
         sender = admission.sender
+        needed = self._needs_entries or len(self._shares) > 0 or self._by_variable
+        entries = await admission.entries() if needed else UNKNOWN
+        program = client_table.program_of(entries.environment)
         client = Identity(
             sender.uid,
             sender.gid,
@@ -59,18 +77,26 @@ class ClassAdmission:
             procfs.container(entries.cgroup),
             entries.environment.get(PRIORITY_VARIABLE),
         )
-        found = classification.assign(self._classes, client, self._chosen)
+        chosen = self._chosen or self._named(entries.environment)
+        found = classification.assign(self._classes, client, chosen)
         self._tell(found, sender.pid)
         if found.refused:
             raise RefusedError("class", found.refused)
+        own = self._shares.of(sender.uid, program)
         if found.service_class is None:
-            return Levers()
+            admission.levers = Levers(own)
+            return
         most = found.service_class.max_clients
         if most is not None and self._clients.of_class(found.service_class.name) >= most:
             raise RefusedError("class", f"class {found.service_class.name} has {most} clients")
         admission.service_class = found.service_class.name
         self._clients.entering_class[admission.key] = found.service_class.name
-        return levers_of(found.service_class)
+        admission.levers = levers_of(found.service_class, own)
+
+    def _named(self, environment: Mapping[str, str]) -> str | None:
+        """Return the class that a standby names, if there is one of that name."""
+        name = environment.get(CLASS_VARIABLE)
+        return name if self._by_variable and any(each.name == name for each in self._classes) else None
 
     def _tell(self, found: Assignment, pid: int) -> None:
         got = found.service_class.name if found.service_class else "none"

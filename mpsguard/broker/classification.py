@@ -10,6 +10,8 @@ from mpsguard.config import ServiceClass
 
 PRIORITY_VARIABLE: Final = "CUDA_MPS_CLIENT_PRIORITY"
 """By it a client takes a better priority than its server's, which is no ceiling (measured, H100, 580.159.04)."""
+CLASS_VARIABLE: Final = "MPSGUARD_CLASS"
+"""Environment variable by which a standby chooses its class: its directory is that of all standbys."""
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 """The systemd driver of the kubelet writes underscores for dashes."""
 _JOB: Final = re.compile(r"/job_([1-9][0-9]*)(?:/|$)")

@@ -7,7 +7,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mpsguard.broker.classification import PRIORITY_VARIABLE
+from mpsguard.broker.classification import CLASS_VARIABLE, PRIORITY_VARIABLE
+from mpsguard.lanes.levers import NONE, Levers
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.exec_watch import ExecWatch
 from mpsguard.linux.processes.process import ProcessHandle
@@ -22,7 +23,7 @@ PROGRAM_VARIABLE: Final = "MPSGUARD_PROGRAM"
 _MAX_PROGRAM: Final = 64
 
 
-_VARIABLES: Final = (_GPUS, _PIPE_DIRECTORY, PROGRAM_VARIABLE, PRIORITY_VARIABLE)
+_VARIABLES: Final = (_GPUS, _PIPE_DIRECTORY, PROGRAM_VARIABLE, PRIORITY_VARIABLE, CLASS_VARIABLE)
 
 
 def identify(
@@ -35,8 +36,12 @@ def identify(
     adopted: bool = False,
     unbrokered: bool = False,
     service_class: str | None = None,
+    levers: Levers = NONE,
 ) -> Client:
-    """Return a client, from its /proc entries (`ClientTable.read`); ``owner`` is its uid and gid."""
+    """Return a client, from its /proc entries (`ClientTable.read`).
+
+    ``owner`` is its uid and gid, ``levers`` what was set at its server when it was handed over.
+    """
     environment = entries.environment
     gpus = environment.get(_GPUS)
     directory = environment.get(_PIPE_DIRECTORY)
@@ -56,6 +61,9 @@ def identify(
         pipe_directory=procfs.printable(directory)[:_MAX_PATH] if directory is not None else None,
         program=program_of(environment),
         service_class=service_class,
+        sm_share=levers.share,
+        priority=levers.priority,
+        memory_limits=tuple(f"{gpu}={limit}" for gpu, limit in levers.limits.items()),
     )
 
 

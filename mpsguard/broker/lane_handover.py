@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.class_admission import ClassAdmission
@@ -17,14 +17,12 @@ from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.command import CommandFailedError
 from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
-from mpsguard.lanes.levers import LeverError, Levers
+from mpsguard.lanes.levers import NONE, LeverError
 from mpsguard.lanes.server_start import ServerStart
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.metrics.registry import Metrics
-from mpsguard.model import Credentials, ProcessKey
+from mpsguard.model import ProcessKey
 from mpsguard.tasks import end_tasks
-
-_NONE: Final = Levers()
 
 _Relay = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 """Relays a connection, and calls its argument once the lane has answered."""
@@ -112,7 +110,8 @@ class LaneHandover:
             self._metrics.relay_seconds.labels(self._name).observe(waited)
 
         program = await admission.program() if reads_first or self._router.routes_by_program else None
-        levers = _NONE if self._classes is None else await self._classes.assign(admission)
+        if self._classes is not None:
+            await self._classes.assign(admission)
         due = began + self._policy.park_deadline
         choose = partial(self._router.for_client, key, introduction.sender, program)
         while True:
@@ -125,8 +124,8 @@ class LaneHandover:
                     await handshake.run(greeted, captured, handed_over)
 
             try:
-                if levers:
-                    await self._relay_with(levers, lane, relay, introduction.sender)
+                if admission.levers:
+                    await self._relay_with(admission, lane, relay)
                 else:
                     await relay(lambda: None)
                 return
@@ -142,17 +141,19 @@ class LaneHandover:
                     )
                     return
 
-    async def _relay_with(self, levers: Levers, lane: Lane, relay: _Relay, sender: Credentials) -> None:
+    async def _relay_with(self, admission: Admission, lane: Lane, relay: _Relay) -> None:
         """Relay with levers set until the lane has answered; without them if they cannot be set."""
+        sender = admission.sender
         try:
             server = await self._servers.server(lane, self._policy.start_deadline)
-            async with lane.levers.moved(server, levers, sender.uid):
+            async with lane.levers.moved(server, admission.levers, sender.uid):
                 running = await self._until_captured(relay)
         except (LeverError, CommandFailedError) as error:
             self._metrics.class_failures.labels(self._name).inc()
             self._events.publish(
                 "class_not_applied", self._name, lane=lane.spec.name, pid=sender.pid, detail=str(error)
             )
+            admission.levers = NONE
             await relay(lambda: None)
             return
         try:

@@ -41,7 +41,7 @@ class Listing:
     def strangers(self, listed: Iterable[int], known: Set[int]) -> list[int]:
         """Add a new list, and return the pids in it that belong to strangers."""
         pids = set(listed)
-        self._ended &= pids - known
+        self._ended &= pids
         unknown: dict[int, ProcessKey] = {}
         for pid in sorted(pids - known - self._ended):
             with suppress(ProcessLookupError):

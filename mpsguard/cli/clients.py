@@ -5,6 +5,9 @@ import click
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import age, show_table
 from mpsguard.control_api.messages.clients import Arguments, ClientList
+from mpsguard.model import Client
+
+_PRIORITIES = ("normal", "below normal")
 
 
 @click.command()
@@ -16,14 +19,15 @@ def clients(session: CliSession, domain: str | None) -> None:
     if session.as_json:
         session.print_json(result)
         return
+    given = ("CLASS", "SHARE", "PRIORITY", "LIMIT")
     show_table(
         session.console,
-        ("PID", "UID", "CLASS", "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "COMMAND"),
+        ("PID", "UID", *given, "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "COMMAND"),
         [
             (
                 client.process.pid,
                 client.uid,
-                client.service_class or "-",
+                *_given(client),
                 client.domain,
                 client.lane,
                 age(client.connected_at),
@@ -35,9 +39,19 @@ def clients(session: CliSession, domain: str | None) -> None:
             )
             for client, watch in zip(result.clients, result.watches, strict=True)
         ],
-        optional=("GPUS", "CONTAINER", "SEEN", "DOMAIN", "UID", "CLASS"),
+        optional=("GPUS", "CONTAINER", "SEEN", "DOMAIN", "UID", "LIMIT", "PRIORITY", "SHARE", "CLASS"),
         cut="COMMAND",
     )
     for watch in result.watches:
         if watch.unwatchable:
             session.console.print(f"{watch.pid} cannot be watched: {watch.reason}", markup=False)
+
+
+def _given(client: Client) -> tuple[str, str, str, str]:
+    """What its service class gives a client: name, share, priority, limits of memory."""
+    return (
+        client.service_class or "-",
+        "-" if client.sm_share is None else f"{client.sm_share:g} %",
+        "-" if client.priority is None else _PRIORITIES[client.priority],
+        ", ".join(client.memory_limits) or "-",
+    )

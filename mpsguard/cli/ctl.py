@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "incident": "mpsguard.cli.incident",
     "terminate": "mpsguard.cli.terminate",
     "move": "mpsguard.cli.move",
+    "resize": "mpsguard.cli.resize",
     "lifelines": "mpsguard.cli.lifelines",
     "mps": "mpsguard.cli.mps",
     "metrics": "mpsguard.cli.metrics",

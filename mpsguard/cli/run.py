@@ -13,11 +13,13 @@ from typing import Any, Final, NoReturn
 import click
 
 from mpsguard import config
+from mpsguard.broker.classification import CLASS_VARIABLE
 from mpsguard.broker.client_table import PROGRAM_VARIABLE
 from mpsguard.cli import listening
 from mpsguard.cli.config_option import config_option
 from mpsguard.cli.listening import Address
 from mpsguard.config import ConfigError
+from mpsguard.config.classes import TAKEN
 from mpsguard.control_api import async_client
 from mpsguard.control_api.messages import end_work
 from mpsguard.linux.processes import process_tree
@@ -69,6 +71,7 @@ class _Command(click.Command):
 @config_option
 @click.option("--domain", help="Which one, if the configuration has several.")
 @click.option("--pipe-directory", type=click.Path(), help="The domain's public directory, instead of --domain.")
+@click.option("--class", "service_class", metavar="NAME", help="The service class to choose, of the domain's.")
 @click.option("--run-directory", envvar="MPSGUARD_RUN_DIRECTORY", help="Where the guard's sockets are.")
 @click.option(
     "--grace", type=click.FloatRange(0, 86400), help="Seconds from the first signal to SIGKILL; never without."
@@ -112,6 +115,7 @@ def run(
     path: Path | None,
     domain: str | None,
     pipe_directory: str | None,
+    service_class: str | None,
     run_directory: str | None,
     grace: float | None,
     deadline: float,
@@ -129,6 +133,8 @@ def run(
         _fail(OURS, str(error))
     if not _is_socket(Path(public) / _CONTROL):
         _say(f"{public}: no guard serves it; the program runs without one, and without MPS{_other_directory(public)}")
+    if service_class is not None and not _has_class(public, service_class):
+        _fail(OURS, f"--class: {public} has no class {service_class!r}")
     if addresses and not standby:
         raise _UsageError("--listen: only with --standby 1")
 
@@ -143,6 +149,7 @@ def run(
                 public,
                 asked_at,
                 addresses,
+                service_class=service_class,
                 arguments=arguments,
                 own_group=not foreground,
                 give_up=give_up,
@@ -156,7 +163,7 @@ def run(
                 pair.start()
                 return pair
         else:
-            environment = {**os.environ, _VARIABLE: public}
+            environment = {**os.environ, _VARIABLE: _directory(public, service_class)}
 
             def start(_: Callable[[], None]) -> ChildProcess:
                 return ChildProcess.start(arguments, environment, own_group=not foreground)
@@ -181,13 +188,18 @@ def _plan(
     run_directory: str,
     addresses: Sequence[Address],
     *,
+    service_class: str | None,
     arguments: tuple[str, ...],
     own_group: bool,
     give_up: int,
     grace: float | None,
     settle: float,
 ) -> Plan:
-    """How two processes are started; the listening sockets go to ``owned``."""
+    """How two processes are started; the listening sockets go to ``owned``.
+
+    A service class is chosen by its directory, and by a standby, which has a directory of its own, by a variable.
+    """
+    chosen = _directory(public, service_class)
     waiting = str(config.standby_directory(public))
     if _is_socket(Path(public) / _CONTROL) and not _is_socket(Path(waiting) / _CONTROL):
         # CUDA would not complain: it would run without MPS.
@@ -198,8 +210,10 @@ def _plan(
         _fail(OURS, f"--listen: {error.strerror or error}")
     vault = os.environ.get(SOCKET_VARIABLE) or str(socket_path(run_directory))
     common = {**os.environ, SOCKET_VARIABLE: vault, PROGRAM_VARIABLE: secrets.token_hex(16)}
+    if service_class is not None:
+        common[CLASS_VARIABLE] = service_class
     environment = {
-        ProcessRole.ACTIVE: {**common, _VARIABLE: public},
+        ProcessRole.ACTIVE: {**common, _VARIABLE: chosen},
         ProcessRole.STANDBY: {**common, _VARIABLE: waiting},
     }
     return Plan(
@@ -211,6 +225,14 @@ def _plan(
         grace=GRACE if grace is None else grace,
         settle=settle,
     )
+
+
+def _has_class(public: str, name: str) -> bool:
+    return name not in TAKEN and Path(name).name == name and _is_socket(Path(_directory(public, name)) / _CONTROL)
+
+
+def _directory(public: str, service_class: str | None) -> str:
+    return public if service_class is None else str(config.class_directory(public, service_class))
 
 
 def _where(

@@ -15,6 +15,7 @@ from mpsguard.broker.class_admission import ClassAdmission
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.endpoint import Endpoint
 from mpsguard.broker.lane_router import ActiveLaneRouter, LaneRouter, StandbyLaneRouter
+from mpsguard.broker.program_shares import ProgramShares
 from mpsguard.broker.unbrokered import Reconciliation, is_anothers
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import ProcessEnded
@@ -100,12 +101,13 @@ class Domain:
         made = [self._make_lane(guard, binary, state, index) for index in range(_lanes(settings))]
         self.lanes = LaneSet(made, state / f"{self.name}.active.json")
         self.view = DomainView(settings, self.clients, self.lanes)
+        self.shares = ProgramShares(state / f"{self.name}.shares.json")
         public = Path(settings.pipe_directory)
         active = ActiveLaneRouter(self.lanes, self.clients)
         locks = Path(guard.run_directory)
         endpoints = [Endpoint(public, self._make_broker(active), locks / f"{self.name}.public.lock")]
         if settings.standby:
-            standby = self._make_broker(StandbyLaneRouter(self.lanes, self.clients))
+            standby = self._make_broker(StandbyLaneRouter(self.lanes, self.clients), standbys=True)
             path = config.standby_directory(settings.pipe_directory)
             endpoints.append(Endpoint(path, standby, locks / f"{self.name}.standby.lock"))
         for each in settings.classes:
@@ -114,10 +116,18 @@ class Domain:
             endpoints.append(Endpoint(path, broker, locks / f"{self.name}.class-{each.name}.lock"))
         self.entrances = tuple(endpoints)
 
-    def _make_broker(self, router: LaneRouter, chosen: str | None = None) -> Broker:
+    def _make_broker(self, router: LaneRouter, *, chosen: str | None = None, standbys: bool = False) -> Broker:
         classes = None
         if self.settings.classes:
-            classes = ClassAdmission(self.name, self.settings.classes, self.clients, chosen=chosen, events=self._events)
+            classes = ClassAdmission(
+                self.name,
+                self.settings.classes,
+                self.clients,
+                chosen=chosen,
+                by_variable=standbys,
+                shares=self.shares,
+                events=self._events,
+            )
         return Broker(
             self.name,
             self.settings.policy,
@@ -311,6 +321,9 @@ class Domain:
         chosen = next(
             (each.name for each in classes if directory == str(config.class_directory(public, each.name))), None
         )
+        if directory == str(config.standby_directory(public)):
+            named = told.environment.get(classification.CLASS_VARIABLE)
+            chosen = next((each.name for each in classes if each.name == named), None)
         found = classification.assign(classes, identity, chosen)
         return found.service_class.name if found.service_class is not None else None
 

@@ -24,6 +24,7 @@ from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.incidents.failover import Failover
+from mpsguard.incidents.live_resize import LiveResize
 from mpsguard.incidents.pipeline import IncidentPipeline
 from mpsguard.incidents.remedy_executor import RemedyExecutor
 from mpsguard.incidents.remedy_log import RemedyLog
@@ -85,6 +86,8 @@ class Guard:
         self._views = {name: domain.view for name, domain in self.domains.items()}
         self._handlers = handlers
         self.failover = Failover(self._views, self.events, self.metrics)
+        shares = {name: domain.shares for name, domain in self.domains.items()}
+        self.resizing = LiveResize(self._views, shares, self.failover, self.events)
         self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
         self.pipeline: IncidentPipeline | None = None

@@ -15,6 +15,7 @@ from mpsguard.incidents.domain_view import DomainView
 from mpsguard.lanes.lane import Lane
 from mpsguard.linux.nvidia import nvidia_gpus
 from mpsguard.metrics.registry import Metrics
+from mpsguard.model import ProcessKey
 from mpsguard.remedies import takeover
 from mpsguard.remedies.takeover import LaneView, SessionFailover
 from mpsguard.sensors import kmod
@@ -85,6 +86,25 @@ class Failover:
         task = self._leave(domain, lane, "an operator said so", None)
         return await task if task is not None else Switchover(lane, None, (), ())
 
+    async def switch_over(self, domain: DomainView, session: SessionKey, heir: ProcessKey) -> str | None:
+        """Let one session go on in a ready standby of it; the lanes keep their places.
+
+        Return why that failed, or None.
+        """
+        assert self._vault is not None
+        record = self._vault.store.sessions.get(session)
+        lease = None if record is None else next((each for each in record.leases if each.process == heir), None)
+        if record is None or record.writer is None or lease is None:
+            return f"{session} has changed meanwhile"
+        places = {client.process: client.lane for client in domain.clients.all()}
+        failover = SessionFailover(session, record.generation, record.writer.process, heir, lease.token)
+        lane = places.get(record.writer.process) or domain.lanes.active.spec.name
+        self._vault.fence(session)
+        result = await self._promote(
+            domain, _Departure(lane, places.get(heir), (failover,), (), "an operator said so", None), moves_lane=False
+        )
+        return None if result.moved else f"{session} could not be promoted; see event takeover"
+
     async def close(self) -> None:
         """Wait for running failovers, which are bounded by the deadlines of the vault's descriptor storage."""
         await self._tasks.settle()
@@ -118,12 +138,13 @@ class Failover:
                 self._vault.dismiss(key, token)
                 self._events.publish("standby_stranded", domain, session=str(key), lane=lane)
 
-    async def _promote(self, domain: DomainView, departure: "_Departure") -> Switchover:
+    async def _promote(self, domain: DomainView, departure: "_Departure", *, moves_lane: bool = True) -> Switchover:
+        """Promote; ``moves_lane``: other new clients go where the sessions went."""
         failures = await asyncio.gather(*(self._promote_one(each) for each in departure.failovers))
         done = time.monotonic()
         name, to, why, sign = departure.lane, departure.to, departure.why, departure.sign
         unsaved = None
-        if to is not None and domain.lanes.move_to(to):
+        if moves_lane and to is not None and domain.lanes.move_to(to):
             self._events.publish("lanes_changed_places", domain.name, lane=to, was=name, why=why)
             unsaved = self._save(domain)
         for each, failure in zip(departure.failovers, failures, strict=True):

@@ -49,6 +49,10 @@ class Levers(msgspec.Struct, frozen=True):
         return self.share is not None or self.priority is not None or bool(self.limits)
 
 
+NONE: Final = Levers()
+"""Nothing is set."""
+
+
 class _AtRest(msgspec.Struct, frozen=True):
     """What a server had before its levers were moved first; on disk, so that a guard's successor can put it back."""
 

@@ -1,5 +1,6 @@
 """All sessions with their descriptors: saved when they change, counted, and closed when they are removed."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -31,6 +32,18 @@ class SessionStore:
         self._usage: dict[int, Usage] = {}
         self._total = Usage()
         self._last_id = 0
+        self._changes: dict[SessionKey, asyncio.Event] = {}
+        """Of sessions that are waited for."""
+
+    async def changed(self, key: SessionKey) -> None:
+        """Wait until a session is saved with something new, or is removed."""
+        change = self._changes.setdefault(key, asyncio.Event())
+        await change.wait()
+
+    def _tell(self, key: SessionKey) -> None:
+        change = self._changes.pop(key, None)
+        if change is not None:
+            change.set()
 
     def new_id(self) -> int:
         """Return a number that was never given to a session or region of this vault."""
@@ -106,6 +119,7 @@ class SessionStore:
                 raise
         before = self.sessions.get(key)
         self.sessions[key] = session
+        self._tell(key)
         if before is not None and before.regions is session.regions:
             return
         self._account(key.uid, _change(before, session))
@@ -129,6 +143,7 @@ class SessionStore:
         session_fds.end_generation(session)
         self.storage.dispose(session_fds.close())
         del self.sessions[session.key]
+        self._tell(session.key)
         self._account(session.key.uid, Usage() - quotas.of_sessions((session,)))
 
     def close(self) -> None:

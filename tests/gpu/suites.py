@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.gpu import broker, failover, hostile, isolation, sensors, sm, triage
+from tests.gpu import broker, classes, failover, hostile, isolation, sensors, sm, triage
 from tests.gpu.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
@@ -13,4 +13,5 @@ SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "isolation": isolation.MEASUREMENTS,
     "failover": failover.MEASUREMENTS,
     "hostile": hostile.MEASUREMENTS,
+    "classes": classes.MEASUREMENTS,
 }

@@ -1,4 +1,4 @@
-"""Issue 2's claims on real input: the guard in the place of the MPS control daemon. One file a measurement."""
+"""On a real GPU: the guard in the place of the MPS control daemon. One file a measurement."""
 
 from typing import Final
 

@@ -82,9 +82,13 @@ class Client:
 
     def go(self) -> None:
         """Release a client started with --controlled."""
+        self.say("go")
+
+    def say(self, line: str) -> None:
+        """Write a line to its standard input."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it died first: its outcome says so
-            self._process.stdin.write("go\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
 
     def stop(self) -> None:

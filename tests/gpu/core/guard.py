@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from mpsguard.control_api.messages.clients import Watch
+from mpsguard.control_api.messages.resize import Resized
 from mpsguard.control_api.messages.status import SensorStatus
 from mpsguard.control_api.messages.terminate import TerminateResult as Terminated
 from mpsguard.control_api.messages.vault import LeaseView
@@ -45,12 +46,17 @@ class Options:
     """Whether regions of the vault may lie in the host's memory."""
     gpus: tuple[str, ...] = ()
     """UUIDs, or none: all."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """Service classes: by name, what each gives, as in an inline table of TOML; any program may choose them."""
 
     def guard_file(self, root: Path, control: str) -> GuardFile:
         """The configuration."""
         domain = ["sentinel = true"] if self.sentinel else []
         domain += ["standby = true"] if self.standby else []
         domain += [f"gpus = {json.dumps(self.gpus)}"] if self.gpus else []
+        if self.classes:
+            classes = [f'{{ name = "{name}", choosers = "anyone", {given} }}' for name, given in self.classes.items()]
+            domain += ["multiuser = true", f"class = [{', '.join(classes)}]"]
         holds = {"crash_hold": self.crash_hold, "exit_hold": self.exit_hold}
         tables = {
             "domain.lifelines": "\n".join(f"{key} = {value:g}" for key, value in holds.items() if value is not None)
@@ -72,6 +78,9 @@ class Options:
 
 
 T = TypeVar("T")
+
+_RESIZED: Final = 330.0
+"""Seconds in which a session must have another share: its next standby starts meanwhile."""
 
 
 class Guard:
@@ -159,6 +168,14 @@ class Guard:
         except msgspec.MsgspecError:
             raise SuiteError(f"mpsguard-ctl terminate: status {done.returncode}; {done.stderr[-300:]}") from None
 
+    def resize(self, session: str, share: float) -> Resized:
+        """`mpsguard-ctl --json resize`: what it answered; SuiteError if it did not."""
+        done = self._control_command("resize", session, "--share", f"{share:g}", timeout=_RESIZED)
+        try:
+            return msgspec.json.decode(done.stdout, type=Resized)
+        except msgspec.MsgspecError:
+            raise SuiteError(f"mpsguard-ctl resize: status {done.returncode}; {done.stdout[-300:]}") from None
+
     def ready_standbys(self, session: str) -> int:
         """How many standbys of one of our sessions are ready."""
         done = self._control_command("vault", "show", str(os.getuid()), session)
@@ -178,6 +195,10 @@ class Guard:
     def incidents(self) -> list[dict[str, Any]]:
         """The events of that kind: each incident as it was told, and once more for each change of its verdict."""
         return self._events("incident")
+
+    def classes_not_applied(self) -> list[dict[str, Any]]:
+        """The events of that kind: clients that were connected without the levers of their class."""
+        return self._events("class_not_applied")
 
     def takeovers(self) -> list[dict[str, Any]]:
         """The events of that kind."""
@@ -203,12 +224,14 @@ class Guard:
                 f"mpsguard-ctl {what}: status {done.returncode}; {error}; {done.stdout[:300]} {done.stderr[-300:]}"
             ) from None
 
-    def _control_command(self, *words: str) -> "subprocess.CompletedProcess[str]":
+    def _control_command(self, *words: str, timeout: float = 30.0) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", f"{self._root}/run", "--json", *words]
         try:
-            return subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=30, check=False)
+            return subprocess.run(
+                command, env=_environment(), capture_output=True, text=True, timeout=timeout, check=False
+            )
         except subprocess.TimeoutExpired:
-            raise SuiteError(f"mpsguard-ctl {words[0]} did not answer within 30 s") from None
+            raise SuiteError(f"mpsguard-ctl {words[0]} did not answer within {timeout:g} s") from None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Issue 5's claims on real input: work goes on at a standby when its lane will not live. One file a measurement."""
+"""On a real GPU: work goes on at a standby when its lane will not live. One file a measurement."""
 
 from typing import Final
 

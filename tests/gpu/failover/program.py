@@ -159,11 +159,22 @@ class WithStandby:
 class Service(WithStandby):
     """A token server with a standby."""
 
-    def __init__(self, guard: Guard, directory: Path, name: str, *, model: str, mode: str, device: str) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        directory: Path,
+        name: str,
+        *,
+        model: str,
+        mode: str,
+        device: str,
+        options: Sequence[str] = (),
+    ) -> None:
+        """``options``: further ones for `mpsguard run`."""
         self.address = ("127.0.0.1", _free_port())
         command = server_arguments(model, name, directory / f"{name}.events", mode, device)
         listen = ("--listen", f"127.0.0.1:{self.address[1]}")
-        super().__init__(guard, directory, name, command, at_work="first_operation", options=listen)
+        super().__init__(guard, directory, name, command, at_work="first_operation", options=(*listen, *options))
 
 
 def _free_port() -> int:

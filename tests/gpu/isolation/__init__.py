@@ -1,4 +1,4 @@
-"""Issue 4's claims on real input: what one client does no longer ends the others. One file a measurement."""
+"""On a real GPU: what one client does no longer ends the others. One file a measurement."""
 
 from typing import Final
 

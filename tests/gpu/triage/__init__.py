@@ -1,4 +1,4 @@
-"""Issue 3's claims on real input: every numbered fault, under stock MPS and under the guard, with three innocents.
+"""On a real GPU: every numbered fault, under stock MPS and under the guard, with three innocents.
 
 `scripts/gpu-suite triage` runs the whole matrix; `python -m tests.gpu.triage` runs parts of it, goes on where an
 earlier run stopped, and keeps the cells. What is injected is `fault_injection/faults.toml`.

@@ -42,6 +42,14 @@ def test_the_pid_of_an_ended_client_is_none_for_as_long_as_it_is_listed(process:
     assert listing.strangers([process.pid], set()) == [process.pid]
 
 
+def test_a_client_that_ends_while_the_list_is_requested_has_ended(process: subprocess.Popen[bytes]) -> None:
+    listing = Listing()
+    known_before = {process.pid}
+    listing.client_ended(process.pid)
+    assert listing.strangers([process.pid], known_before) == []
+    assert [listing.strangers([process.pid], set()) for _ in range(3)] == [[], [], []]
+
+
 def test_a_pid_without_a_process_is_none() -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait()

@@ -1,0 +1,14 @@
+"""On a real GPU: service classes, what they give and what they cost. One file a measurement."""
+
+from typing import Final
+
+from tests.gpu.classes import beside_training, connect, resize, saturation, spin
+
+MEASUREMENTS: Final = (
+    connect.MEASUREMENT,
+    connect.TOGETHER,
+    spin.MEASUREMENT,
+    beside_training.MEASUREMENT,
+    saturation.MEASUREMENT,
+    resize.MEASUREMENT,
+)

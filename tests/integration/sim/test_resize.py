@@ -1,0 +1,166 @@
+"""Live resize over the simulated stack: a session goes on with another share, in a standby that came with it."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.guarded import Guarded, Program, wait_for
+
+pytestmark = [
+    pytest.mark.slow(seconds=60, reason="starts two lanes, and programs with standbys on them"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a domain of several users needs root"),
+]
+
+DOMAIN = """
+standby = true
+multiuser = true
+[[domain.class]]
+name = "batch"
+choosers = "anyone"
+sm_share = 80
+priority = "below_normal"
+[[domain.class]]
+name = "rest"
+default = true
+"""
+WORKER = [sys.executable, "-m", "tests.integration.sim.worker", "work"]
+
+
+class Resizable(Guarded):
+    """A guard with classes and a standby lane, and one program under `mpsguard run --standby 1`."""
+
+    def __init__(self) -> None:
+        super().__init__(domain=DOMAIN)
+        with self.config.open("a") as file:
+            file.write("[vault]\nsimulated = true\n")
+        self.environment["MPSGUARD_VAULT"] = str(self.run_directory / "vault.sock")
+        self.environment.pop("CUDA_MPS_PIPE_DIRECTORY")
+
+    def run(self, *options: str) -> Program:
+        """Start the program, and wait until it works and is guarded."""
+        run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(self.config), "--standby", "1"]
+        # What the supervisor says goes elsewhere: the program's lines are JSON.
+        words = ["sh", "-c", 'exec "$@" 2>>"$0"', str(self.root / "run.log"), *run, *options, "--settle", "0", "--"]
+        program = self.program([*words, *WORKER])
+        program.expect("went on")
+        self.standby()
+        return program
+
+    def session(self) -> dict[str, Any]:
+        """What `vault show` says of it."""
+        return dict(self.json("vault", "show", str(os.getuid()), "work"))
+
+    def lease(self, role: str) -> int | None:
+        """The pid of the process that has it; a standby only once it is ready."""
+        leases = self.session()["leases"]
+        found = [each["pid"] for each in leases if each["role"] == role and (role == "writer" or each["ready"])]
+        return found[0] if found else None
+
+    def standby(self) -> int:
+        """Wait for a ready one."""
+        return wait_for("a ready standby", lambda: self.lease("standby"))
+
+    def share(self, pid: int) -> float | None:
+        """What the guard says of a client."""
+        found: list[float | None] = [each["sm_share"] for each in self.clients() if each["process"]["pid"] == pid]
+        return found[0]
+
+    def levers(self, pid: int) -> str:
+        """What its server noted of it."""
+        logs = (self.root / "log").glob("*/server.log")
+        found = [re.search(rf"SIMULATED levers of {pid}: (.*)", path.read_text()) for path in logs]
+        return next(match[1] for match in found if match)
+
+
+@pytest.fixture
+def guarded() -> Iterator[Resizable]:
+    with Resizable() as running:
+        running.start()
+        yield running
+        if running.process.runs:
+            running.ctl("vault", "release", "--force", str(os.getuid()), "work")
+
+
+def test_a_session_goes_on_with_another_share(guarded: Resizable) -> None:
+    program = guarded.run("--class", "batch")
+    first = guarded.lease("writer")
+    assert first is not None
+    assert guarded.levers(first) == guarded.levers(guarded.standby()) == "share=80 priority=1"
+    done = guarded.json("resize", "work", "--share", "30")
+    heir = guarded.lease("writer")
+    assert (done["pid"], done["share"], done["before"]) == (heir, 30, 80)
+    assert heir is not None
+    assert heir != first
+    # It begins where the other one ended: the state that counts was published once.
+    assert program.expect("went on")["at"] > 1
+    assert (guarded.share(heir), guarded.levers(heir)) == (30, "share=30 priority=1")
+    # Its own standby has the share, too, and the class.
+    standby = guarded.standby()
+    assert (standby != heir, guarded.levers(standby)) == (True, "share=30 priority=1")
+    assert [event["data"]["share"] for event in guarded.events("session_resized")] == [30]
+    assert not guarded.events("class_not_applied")
+    assert not guarded.events("class_denied")
+
+
+def test_the_share_outlives_the_guard(guarded: Resizable) -> None:
+    guarded.run("--class", "batch")
+    guarded.json("resize", "work", "--share", "30")
+    standby = guarded.standby()
+    guarded.kill()
+    guarded.start()
+    os.kill(standby, signal.SIGKILL)
+    wait_for("the next standby", lambda: guarded.lease("standby") not in (None, standby))
+    assert guarded.levers(guarded.standby()) == "share=30 priority=1"
+
+
+def test_back_to_the_share_of_the_class(guarded: Resizable) -> None:
+    guarded.run("--class", "batch")
+    for share in (30, 80):
+        done = guarded.json("resize", "work", "--share", str(share))
+        assert guarded.levers(done["pid"]) == f"share={share} priority=1"
+        guarded.standby()
+    # Nothing is left to be done: the standby has the share already.
+    assert guarded.json("resize", "work", "--share", "80")["before"] == 80
+
+
+def test_more_than_its_class_gives_is_refused(guarded: Resizable) -> None:
+    guarded.run("--class", "batch")
+    before = guarded.lease("writer")
+    refused = guarded.ctl("resize", "work", "--share", "81")
+    assert refused.returncode == 1
+    assert "batch" in refused.stderr
+    assert guarded.lease("writer") == before
+    assert guarded.standby()
+
+
+@pytest.mark.parametrize("share", ["0", "101", "much"])
+def test_a_share_that_is_none_is_wrong_usage(guarded: Resizable, share: str) -> None:
+    assert guarded.ctl("resize", "work", "--share", share).returncode == 2
+
+
+def test_what_is_no_session_cannot_be_resized(guarded: Resizable) -> None:
+    refused = guarded.ctl("resize", "elsewhere", "--share", "50")
+    assert (refused.returncode, "elsewhere" in refused.stderr) == (1, True)
+
+
+def test_a_session_without_a_supervisor_is_refused(guarded: Resizable) -> None:
+    alone = guarded.program(
+        WORKER,
+    )
+    alone.expect("working")
+    refused = guarded.ctl("resize", "work", "--share", "50")
+    assert refused.returncode == 1
+    alone.close()
+
+
+def test_a_class_that_there_is_not_cannot_be_chosen(guarded: Resizable) -> None:
+    run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(guarded.config), "--class", "none"]
+    program = guarded.program(
+        ["sh", "-c", '"$@" 2>/dev/null; echo {\\"event\\": \\"over\\", \\"code\\": $?}', "sh", *run, "--", "true"]
+    )
+    assert program.expect("over")["code"] == 125
