@@ -9,12 +9,12 @@ from typing import Final
 
 import click
 
-from mpsguard.cli.running_session import RunningSession, live_resize
+from mpsguard.cli.running_session import RunningSession
 from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.session_rate import Quantity, RunLimits, SessionRate
 from mpsguard.cli.share_runs import InterruptedRunError, ShareRuns, environment_for
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.messages import clients, status
+from mpsguard.control_api.messages import clients, status, vault
 from mpsguard.control_api.messages.status import DomainStatus
 from mpsguard.model import LaneState
 from mpsguard.sizing import procedure
@@ -126,8 +126,8 @@ def rightsize(
     """Find the least share of the SMs at which CMD costs at most --slip percent of time.
 
     CMD runs several times at each share, which it gets by CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; what it prints goes to the
-    standard error. Measure while nothing else uses the GPU. With --running no command is started; the session has the
-    largest share afterwards.
+    standard error. Measure while nothing else uses the GPU. With --running no command is started; the session has its
+    own share again afterwards.
     """
     if bool(command) == (running is not None):
         raise click.UsageError("what is to be measured: -- CMD [ARGS]..., or --running UID SESSION")
@@ -187,8 +187,12 @@ def _size_running(
 
     # As Ctrl-C: the session does not keep the share of the moment.
     signal.signal(signal.SIGTERM, interrupted)
-    rate, resize = SessionRate(session, *running, quantity, limits), live_resize(session, *running, limits.run)
-    with RunningSession(rate, resize, limits, slip=plan.slip, rest=plan.reference) as measured:
+    shown = session.ask("vault_show", vault.ShowArguments(*running), vault.SessionView)
+    here = session.ask("clients", clients.Arguments(), clients.ClientList).clients
+    share = next((each.sm_share for each in here if each.process.pid == shown.summary.writer), None)
+    rest = plan.reference if share is None else share
+    rate = SessionRate(session, *running, quantity, limits)
+    with RunningSession(session, rate, limits, slip=plan.slip, rest=rest) as measured:
         return procedure.size(_told(session, measured.measure), plan)
 
 

@@ -73,14 +73,14 @@ class SessionRate:
     def __init__(self, session: CliSession, uid: int, name: str, quantity: Quantity, limits: RunLimits) -> None:
         """``name``: that of the session, which user ``uid`` owns."""
         self.name = name
+        self.uid = uid
         self._session = session
-        self._uid = uid
         self._quantity = quantity
         self._limits = limits
 
     async def _ask(self) -> dict[str, Any] | None:
         """Return what the vault shows of the session; None if there is no such session, or no guard."""
-        asked = vault.ShowArguments(self._uid, self.name)
+        asked = vault.ShowArguments(self.uid, self.name)
         try:
             return await async_client.ask(
                 self._session.run_directory, "vault_show", asked, dict[str, Any], self._session.deadline
