@@ -47,10 +47,11 @@ class RunningSession:
             if error is None:
                 raise
             # A refusal that comes twice is told once.
-            if str(failure) != str(error):
-                raise NotMeasurableError(
-                    f"{error}; its share of {self._rest:g} % was not put back: {failure}"
-                ) from error
+            if str(failure) == str(error):
+                return
+            before = str(error) if isinstance(error, NotMeasurableError) else "interrupted"
+            left = f"its share of {self._rest:g} % was not put back: {failure}"
+            raise NotMeasurableError(f"{before}; {left}") from error
 
     def close(self) -> None:
         """Give the session the share that it is to have afterwards; NotMeasurableError if that fails."""

@@ -54,8 +54,8 @@ def test_a_session_is_measured_at_each_share_and_has_its_own_again(guarded: Resi
 
 def test_a_session_that_does_too_little_has_its_own_share_again(guarded: Resizable) -> None:
     guarded.run("--class", "batch")
-    # 0.1 %: a thousand states, of which half a second has five hundred.
-    options = ("--shares", "10,40,70", "--slip", "0.1", *SHORT)
+    # 0.1 % takes a thousand states, a tenth of a second has a hundred.
+    options = ("--shares", "10,40,70", "--slip", "0.1", "--seconds", "0.1", "--warm-up", "0")
     refused = guarded.ctl("--json", "rightsize", "--running", UID, "work", *options, deadline=60)
     assert refused.returncode == 1
     assert "too few" in json.loads(refused.stdout)["error"]["message"]
