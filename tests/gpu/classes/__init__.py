@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.gpu.classes import beside_training, connect, resize, saturation, spin
+from tests.gpu.classes import beside_training, connect, resize, rightsizing, saturation, spin
 
 MEASUREMENTS: Final = (
     connect.MEASUREMENT,
@@ -10,5 +10,6 @@ MEASUREMENTS: Final = (
     spin.MEASUREMENT,
     beside_training.MEASUREMENT,
     saturation.MEASUREMENT,
+    rightsizing.MEASUREMENT,
     resize.MEASUREMENT,
 )

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -51,9 +51,20 @@ class Round:
 class TorchService:
     """One process with some models, or with the training loop."""
 
-    def __init__(self, bench: Bench, clients: Clients, kinds: Sequence[str], directory: Path, label: str) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        clients: Clients,
+        kinds: Sequence[str],
+        directory: Path,
+        label: str,
+        *,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         device = ["--device", "cpu"] if bench.programs.simulated else []
-        self._client: Client = clients.start([sys.executable, str(PROGRAM), *kinds, *device], directory, label)
+        self._client: Client = clients.start(
+            [sys.executable, str(PROGRAM), *kinds, *device], directory, label, variables
+        )
         self._asked = self._seconds = 0.0
 
     def prepared(self) -> int:
