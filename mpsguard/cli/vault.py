@@ -13,6 +13,7 @@ from mpsguard.control_api.messages.vault import (
     ShowArguments,
     VaultList,
 )
+from mpsguard.vault.latency_counts import LatencyCounts
 from mpsguard.vault.region import LeaseRole
 
 
@@ -86,6 +87,8 @@ def show(session: CliSession, uid: int, name: str) -> None:
         cut="REGION",
     )
     session.console.print(f"forward state: published {result.sequence} times, {result.state_bytes} bytes")
+    if result.latency is not None:
+        session.console.print(f"requests: {_requests(result.latency)}")
 
 
 @vault.command()
@@ -110,6 +113,13 @@ def release(session: CliSession, uid: int, name: str, region: str | None, force:
 
 def _role(lease: LeaseView) -> str:
     return f"{lease.role.value}, ready" if lease.ready and lease.role is LeaseRole.STANDBY else lease.role.value
+
+
+def _requests(latency: LatencyCounts) -> str:
+    half, most = latency.percentile(0.5), latency.percentile(0.99)
+    if half is None or most is None:
+        return "none yet"
+    return f"{latency.requests()}, p50 {half * 1e3:.3g} ms, p99 {most * 1e3:.3g} ms"
 
 
 def _mebibytes(size: int) -> str:

@@ -15,6 +15,7 @@ Importing this package needs only the standard library and msgspec, and no part 
 a `VaultError` with a code.
 """
 
+from mpsguard.client.latency import Latency
 from mpsguard.client.membership import join
 from mpsguard.client.region import Chunk, Region
 from mpsguard.client.session import Session
@@ -46,6 +47,7 @@ __all__ = [
     "Code",
     "ExistsError",
     "Grant",
+    "Latency",
     "LayoutMismatchError",
     "LeaseHeldError",
     "LeaseRole",

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from mpsguard.client.forward_state import ForwardState, UnmappedError
 from mpsguard.client.kept_connections import tell_ready
+from mpsguard.client.latency import Latency, new_chunks
 from mpsguard.client.region import Chunk, Region, RegionRequests
 from mpsguard.client.vault_connection import Answered, Connection, LostError, unexpected
 from mpsguard.linux.descriptors.fd_closer import close_all
@@ -29,6 +30,7 @@ from mpsguard.vault.errors import (
     UnknownSessionError,
     VaultError,
 )
+from mpsguard.vault.latency_counts import REGION
 from mpsguard.vault.region import Grant, LeaseRole, RegionLayout, check_name
 from mpsguard.vault.region import RegionRecord as Description
 from mpsguard.vault.state_buffer import State
@@ -88,6 +90,7 @@ class Session(RegionRequests):
         self._released = False
         self._again = False
         self._forward: ForwardState | None = None
+        self._latency: Latency | None = None
         self._connection: Connection | None = None
         self._hello = wire.Hello(
             0,
@@ -317,6 +320,44 @@ class Session(RegionRequests):
                 if self._forward is forward:
                     self._on_welcome(self._request(wire.GetStateBuffer(0)))
 
+    # --- the requests of the program
+
+    def latency(self) -> Latency:
+        """Return what counts the latencies of this program's requests, for ``mpsguard-ctl vault show`` and objectives.
+
+        The counts are a region of the session, made at the first call in a writer; they outlive the process as every
+        region does.
+
+        Raises:
+            NotPermittedError: this process is a reader.
+            QuotaError: no room for the region.
+            LayoutMismatchError: the program has given another region the name of this one.
+            StaleGenerationError: this process was fenced off, or the session is closed.
+        """
+        with self._lock:
+            if self._role is LeaseRole.READER:
+                raise NotPermittedError("a reader has no requests to count")
+            if self._latency is None:
+                self._latency = Latency(self._open_latency, self._is_writer)
+            return self._latency
+
+    def _open_latency(self) -> Region | None:
+        try:
+            return self.open_or_create(REGION, new_chunks)
+        except UnknownRegionError:
+            # A standby that began before the writer counted anything.
+            return None
+
+    def _is_writer(self) -> bool:
+        """Return whether this process is the writer, and was not fenced off; asks no guard."""
+        forward = self._forward
+        if self._role is not LeaseRole.WRITER or forward is None:
+            return False
+        try:
+            return not forward.is_over()
+        except UnmappedError:
+            return False
+
     # --- the writer's role
 
     def acquire(self) -> None:
@@ -401,6 +442,9 @@ class Session(RegionRequests):
             forward, self._forward = self._forward, None
             if forward is not None:
                 forward.close()
+            latency, self._latency = self._latency, None
+        if latency is not None:
+            latency.close()
 
     def __enter__(self) -> Self:
         return self

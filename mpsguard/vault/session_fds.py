@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Self
 
 from mpsguard.linux.descriptors import memfd
-from mpsguard.vault import state_buffer
+from mpsguard.vault import latency_counts, state_buffer
+from mpsguard.vault.latency_counts import LatencyCounts
 from mpsguard.vault.manifest import Manifest
 from mpsguard.vault.region import Carried, SessionRecord
 from mpsguard.vault.state_buffer import State
@@ -99,6 +100,10 @@ class SessionFds:
         if newest is not None:
             return Carried(newest.sequence, newest.generation, newest.state)
         return session.carried or Carried(0, session.generation, None)
+
+    def latency(self, session: SessionRecord) -> LatencyCounts | None:
+        """Return the latencies of the requests that the program marks, or None."""
+        return latency_counts.read(session, self.chunks)
 
     def renew_buffer(self, session: SessionRecord) -> None:
         """Replace the state buffer by one for the session's generation, filled with the carried state.

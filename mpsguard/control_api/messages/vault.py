@@ -3,6 +3,7 @@
 import msgspec
 
 from mpsguard.vault.counters import Counters
+from mpsguard.vault.latency_counts import LatencyCounts
 from mpsguard.vault.region import LeaseRole, RegionLayout
 
 
@@ -80,6 +81,8 @@ class SessionView(msgspec.Struct, frozen=True):
     sequence: int
     """How often its forward state was published; 0: never."""
     state_bytes: int
+    latency: LatencyCounts | None = None
+    """Latencies of the requests that the program marks; None if it marks none."""
 
 
 class ReleaseResult(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
         ),
         state.sequence,
         len(state.state or b""),
+        vault.store.session_fds[key].latency(session),
     )
 
 

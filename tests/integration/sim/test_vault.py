@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fault_injection.holders import holders
 from mpsguard.client import Chunk, LeaseHeldError, LeaseRole, Session, UnknownSessionError
+from mpsguard.vault.latency_counts import LatencyCounts
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import Guarded, wait_for
 
@@ -70,6 +73,27 @@ def test_regions_are_seen_kept_through_a_sigkill_and_released_by_command(guarded
     with pytest.raises(UnknownSessionError):
         Session("work", socket=socket(guarded), role=LeaseRole.READER)
     os.close(fd)
+
+
+def test_marked_requests_are_shown_and_survive_a_sigkill_of_the_guard(guarded: Guarded) -> None:
+    uid = str(os.getuid())
+    with Session("work", socket=socket(guarded), keep=None, deadline=30) as writer:
+        assert ctl(guarded, "vault", "show", uid, "work")[1]["latency"] is None
+        latency = writer.latency()
+        latency.record(0.010)
+        guarded.kill()
+        latency.record(0.010)
+        guarded.start()
+        _, shown = ctl(guarded, "vault", "show", uid, "work")
+        counts = msgspec.convert(shown["latency"], LatencyCounts)
+        assert counts.requests() == 2
+        assert counts.percentile(0.99) == pytest.approx(0.010, rel=0.021)
+        command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guarded.run_directory)]
+        said = subprocess.run(
+            [*command, "vault", "show", uid, "work"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        )
+        assert re.search(r"^requests: 2, p50 \d[\d.]* ms, p99 \d[\d.]* ms$", said.stdout, re.MULTILINE)
+        writer.release()
 
 
 def test_force_releases_what_is_mapped_and_its_users_keep_their_own(guarded: Guarded) -> None:

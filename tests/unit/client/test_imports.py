@@ -28,7 +28,7 @@ def test_importing_the_client_brings_nothing_of_the_daemon() -> None:
     assert of_the_standby == {f"mpsguard.supervisor.{name}" for name in ("role", "wire")}
     of_the_vault = {name for name in modules if name.startswith("mpsguard.vault.")}
     assert of_the_vault == {
-        f"mpsguard.vault.{name}" for name in ("address", "errors", "region", "state_buffer", "wire")
+        f"mpsguard.vault.{name}" for name in ("address", "errors", "latency_counts", "region", "state_buffer", "wire")
     }
 
 
