@@ -73,7 +73,7 @@ def parse_line(line: str) -> LogLine | None:
     if found is None:
         return None
     try:
-        stamp = datetime.strptime(found["stamp"], "%Y-%m-%d %H:%M:%S.%f").timestamp()
+        stamp = datetime.fromisoformat(found["stamp"]).timestamp()
     except (ValueError, OverflowError, OSError):
         stamp = None
     return LogLine(stamp, found["who"] == "Control", int(found["pid"]), found["text"])

@@ -8,6 +8,7 @@ import os
 import selectors
 import struct
 import sys
+import time
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
@@ -121,7 +122,9 @@ class Server:
             case Request.STATUS:
                 send(Status.FAULT if self._device.fault or self._forced() else Status.ACTIVE)
             case Request.TERMINATE_CLIENT:
-                send(self._device.terminate(self._daemon.receive_int() or 0))
+                pid = self._daemon.receive_int() or 0
+                _wait_while_stopped(pid)
+                send(self._device.terminate(pid))
             case Request.CLIENT_LIST:
                 pids = list(dict.fromkeys(context.pid for context in self._device.active()))
                 send(len(pids))
@@ -246,6 +249,18 @@ class Server:
                 self._leave(other)
         self._selector.unregister(context.channel.fileno())
         self._device.leave(context)
+
+
+def _wait_while_stopped(pid: int) -> None:
+    """The server asks the client to let go, and does nothing else until it has: a stopped one keeps all waiting."""
+    while True:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state not in ("T", "t"):
+            return
+        time.sleep(0.005)
 
 
 def main(pipe_directory: Path) -> int:

@@ -9,16 +9,17 @@ from typing import Final
 
 import click
 
+from mpsguard.cli.running_session import RunningSession
 from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.session_rate import Quantity, RunLimits, SessionRate
 from mpsguard.cli.share_runs import InterruptedRunError, ShareRuns, environment_for
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.messages import clients, status
+from mpsguard.control_api.messages import clients, status, vault
 from mpsguard.control_api.messages.status import DomainStatus
 from mpsguard.model import LaneState
 from mpsguard.sizing import procedure
 from mpsguard.sizing.model import WHOLE
-from mpsguard.sizing.procedure import NotMeasurableError, Point, Purpose, Sizing, SizingPlan
+from mpsguard.sizing.procedure import Measure, NotMeasurableError, Point, Purpose, Sizing, SizingPlan
 
 _FEWEST: Final = 3
 """Shares: two for the fit, and one to check it."""
@@ -65,24 +66,30 @@ def _shares(_: click.Context, __: click.Parameter, value: str) -> tuple[float, .
 @click.option(
     "--measure",
     type=click.Choice([each.value for each in Quantity]),
-    help="What: the run time of CMD (the default without --session); with --session, the forward states that it "
-    "publishes (the default), or the requests that it marks.",
+    help="What: the run time of CMD (the default without --session); with --session "
+    "or --running: the forward states that it publishes (the default), or the requests that it marks.",
 )
 @click.option("--session", "joins", metavar="NAME", help="The session that CMD joins. CMD is ended afterwards.")
+@click.option(
+    "--running",
+    type=(click.IntRange(0), str),
+    metavar="UID SESSION",
+    help="Instead of CMD: a session that runs already, with a standby; it gets each share by a live resize.",
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 86400),
     default=10.0,
     show_default=True,
-    help="With --session: for how long it is watched at each share.",
+    help="With --session or --running: for how long it is watched at each share.",
 )
 @click.option(
     "--warm-up",
     type=click.FloatRange(0, 86400),
     default=2.0,
     show_default=True,
-    help="With --session: seconds from its first unit of work until it is watched. Without: 0 leaves out the first "
-    "run, which is not measured.",
+    help="With --session or --running: seconds from its first unit of work until it is watched. For run times: 0 "
+    "leaves out the first run, which is not measured.",
 )
 @click.option(
     "--limit",
@@ -98,7 +105,7 @@ def _shares(_: click.Context, __: click.Parameter, value: str) -> tuple[float, .
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="A plot: the measured points, the model, the chosen share.",
 )
-@click.argument("command", metavar="-- CMD [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", metavar="-- CMD [ARGS]...", nargs=-1, type=click.UNPROCESSED)
 @with_session
 def rightsize(
     session: CliSession,
@@ -108,6 +115,7 @@ def rightsize(
     repeats: int,
     measure: str | None,
     joins: str | None,
+    running: tuple[int, str] | None,
     seconds: float,
     warm_up: float,
     limit: float,
@@ -118,12 +126,18 @@ def rightsize(
     """Find the least share of the SMs at which CMD costs at most --slip percent of time.
 
     CMD runs several times at each share, which it gets by CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; what it prints goes to the
-    standard error. Measure while nothing else uses the GPU.
+    standard error. Measure while nothing else uses the GPU. With --running no command is started; the session has its
+    own share again afterwards.
     """
-    quantity = Quantity(measure) if measure else (Quantity.PUBLICATIONS if joins else Quantity.RUN_TIME)
-    if (quantity is Quantity.RUN_TIME) == (joins is not None):
-        raise click.UsageError("--session and --measure publications or requests need each other")
-    if joins is not None and warm_up + seconds >= limit:
+    if bool(command) == (running is not None):
+        raise click.UsageError("what is to be measured: -- CMD [ARGS]..., or --running UID SESSION")
+    if running is not None and joins is not None:
+        raise click.UsageError("--session is for CMD; --running names its session itself")
+    of_session = joins is not None or running is not None
+    quantity = Quantity(measure) if measure else (Quantity.PUBLICATIONS if of_session else Quantity.RUN_TIME)
+    if (quantity is Quantity.RUN_TIME) == of_session:
+        raise click.UsageError("--measure publications or requests, and --session or --running, need each other")
+    if of_session and warm_up + seconds >= limit:
         raise click.UsageError(f"--limit: {limit:g} s are too short for --warm-up and --seconds")
     if plot is not None and not plot.parent.is_dir():
         raise click.UsageError(f"--output-svg: there is no directory {plot.parent}")
@@ -131,29 +145,55 @@ def rightsize(
     served = _domain(session, domain)
     others = _check(session, served, plan)
     limits = RunLimits(seconds, warm_up, limit)
-    environment = environment_for(served.pipe_directory, session.run_directory)
-    rate = None if joins is None else SessionRate(session, os.getuid(), joins, quantity, limits)
-    runs = ShareRuns(session, command, environment, limits, slip=plan.slip, rate=rate)
-
-    def measured(share: float) -> float:
-        taken = runs.measure(share)
-        _say(session, f"{share:g} %: {_time(taken)}")
-        return taken
-
     try:
-        if joins is None and warm_up:
-            runs.warm_up(plan.reference)
-        sizing = procedure.size(measured, plan)
+        if running is not None:
+            sizing = _size_running(session, running, quantity, limits, plan)
+        else:
+            environment = environment_for(served.pipe_directory, session.run_directory)
+            rate = None if joins is None else SessionRate(session, os.getuid(), joins, quantity, limits)
+            runs = ShareRuns(session, command, environment, limits, slip=plan.slip, rate=rate)
+            if rate is None and warm_up:
+                runs.warm_up(plan.reference)
+            sizing = procedure.size(_told(session, runs.measure), plan)
     except NotMeasurableError as error:
         session.fail(Exit.FAILED, str(error))
     except InterruptedRunError as error:
         session.fail(_SIGNALLED + error.number, str(error))
-    except KeyboardInterrupt:
-        session.fail(_SIGNALLED + signal.SIGINT, "interrupted")
+    except KeyboardInterrupt as error:
+        number = error.args[0] if error.args else signal.SIGINT
+        session.fail(_SIGNALLED + number, f"interrupted by signal {number}")
     if plot is not None:
-        _draw(session, sizing, command, plot)
+        _draw(session, sizing, " ".join(command) if running is None else f"session {running[1]}", plot)
     show(session, sizing, quantity, others)
     sys.exit(Exit.OK if sizing.problem is None else Exit.DEGRADED)
+
+
+def _told(session: CliSession, measure: Measure) -> Measure:
+    """Return ``measure``, with a line for each measurement."""
+
+    def measured(share: float) -> float:
+        taken = measure(share)
+        _say(session, f"{share:g} %: {_time(taken)}")
+        return taken
+
+    return measured
+
+
+def _size_running(
+    session: CliSession, running: tuple[int, str], quantity: Quantity, limits: RunLimits, plan: SizingPlan
+) -> Sizing:
+    def interrupted(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    # As Ctrl-C: the session does not keep the share of the moment.
+    signal.signal(signal.SIGTERM, interrupted)
+    shown = session.ask("vault_show", vault.ShowArguments(*running), vault.SessionView)
+    here = session.ask("clients", clients.Arguments(), clients.ClientList).clients
+    share = next((each.sm_share for each in here if each.process.pid == shown.summary.writer), None)
+    rest = plan.reference if share is None else share
+    rate = SessionRate(session, *running, quantity, limits)
+    with RunningSession(session, rate, limits, slip=plan.slip, rest=rest) as measured:
+        return procedure.size(_told(session, measured.measure), plan)
 
 
 def _domain(session: CliSession, name: str | None) -> DomainStatus:
@@ -190,12 +230,12 @@ def _say(session: CliSession, text: str) -> None:
         click.echo(f"mpsguard-ctl rightsize: {text}", err=True)
 
 
-def _draw(session: CliSession, sizing: Sizing, command: tuple[str, ...], plot: Path) -> None:
+def _draw(session: CliSession, sizing: Sizing, title: str, plot: Path) -> None:
     # Only here: a report's colours bring all of a report with them.
     from mpsguard.report import sizing_plot  # noqa: PLC0415
 
     try:
-        plot.write_text(sizing_plot.draw(sizing, " ".join(command)), encoding="utf-8")
+        plot.write_text(sizing_plot.draw(sizing, title), encoding="utf-8")
     except OSError as error:
         session.fail(Exit.FAILED, f"{plot}: {error.strerror}")
 

@@ -3,16 +3,17 @@
 import asyncio
 import time
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from mpsguard.cli.session import CliSession
 from mpsguard.control_api import async_client
 from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages import vault
+from mpsguard.control_api.messages.vault import SessionView, ShowArguments
 from mpsguard.sizing.procedure import NotMeasurableError
 from mpsguard.sizing.rate import CounterReading
+from mpsguard.vault.region import LeaseRole
 
 _LOOK_EVERY: Final = 0.1
 """Seconds between two looks whether the session has begun: a look costs the guard less than a millisecond."""
@@ -39,30 +40,15 @@ class RunLimits(msgspec.Struct, frozen=True):
     """A run at most."""
 
 
-class _Marked(msgspec.Struct, frozen=True):
-    """What the guard's answer says of the requests that a program marks."""
-
-    counts: tuple[int, ...]
-    total_seconds: float
-
-
-class _Counters(msgspec.Struct, frozen=True):
-    """What is used of `vault show`."""
-
-    summary: vault.SessionSummary
-    sequence: int
-    latency: _Marked | None = None
-
-
-def reading(answer: Any, quantity: Quantity, at: float) -> CounterReading | None:
-    """Return the counter in an answer of ``vault show``; None if no process writes there, or nothing was counted."""
-    seen = msgspec.convert(answer, _Counters)
+def reading(seen: SessionView, quantity: Quantity, at: float) -> CounterReading | None:
+    """Return a session's counter; None if no process writes there, or nothing was counted."""
     if seen.summary.writer is None:
         return None
     if quantity is Quantity.REQUESTS:
-        if seen.latency is None or not any(seen.latency.counts):
+        marked = seen.latency
+        if marked is None or not marked.requests():
             return None
-        return CounterReading(at, seen.summary.generation, sum(seen.latency.counts), seen.latency.total_seconds)
+        return CounterReading(at, seen.summary.generation, marked.requests(), marked.total_seconds)
     return CounterReading(at, seen.summary.generation, seen.sequence) if seen.sequence else None
 
 
@@ -72,23 +58,32 @@ class SessionRate:
     def __init__(self, session: CliSession, uid: int, name: str, quantity: Quantity, limits: RunLimits) -> None:
         """``name``: that of the session, which user ``uid`` owns."""
         self.name = name
+        self.uid = uid
         self._session = session
-        self._uid = uid
         self._quantity = quantity
         self._limits = limits
 
-    async def read(self) -> CounterReading | None:
-        """Return the counter now; None if there is no such session, no writer of it, or nothing counted yet."""
-        asked = vault.ShowArguments(self._uid, self.name)
-        began = time.monotonic()
+    async def _ask(self) -> SessionView | None:
+        """Return what the vault shows of the session; None if there is no such session, or no guard."""
+        asked = ShowArguments(self.uid, self.name)
         try:
-            answer: dict[str, Any] = await async_client.ask(
-                self._session.run_directory, "vault_show", asked, dict, self._session.deadline
+            return await async_client.ask(
+                self._session.run_directory, "vault_show", asked, SessionView, self._session.deadline
             )
         except NoAnswerError:
             # No such session yet; if there is no guard any more, the limit of the run tells.
             return None
-        return reading(answer, self._quantity, (began + time.monotonic()) / 2)
+
+    async def standby_ready(self) -> bool:
+        """Return whether a standby could go on at once."""
+        seen = await self._ask()
+        return seen is not None and any(lease.ready and lease.role is LeaseRole.STANDBY for lease in seen.leases)
+
+    async def read(self) -> CounterReading | None:
+        """Return the counter now; None if there is no such session, no writer of it, or nothing counted yet."""
+        began = time.monotonic()
+        seen = await self._ask()
+        return None if seen is None else reading(seen, self._quantity, (began + time.monotonic()) / 2)
 
     async def watch(self, before: CounterReading | None) -> tuple[CounterReading, CounterReading]:
         """Return two readings, the first once the session goes on from ``before`` and is warm.

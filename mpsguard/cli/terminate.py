@@ -19,7 +19,11 @@ from mpsguard.remedies import termination
 def terminate(
     session: CliSession, pid: int, name: str | None, *, grace: float | None, force: bool, domain: str | None
 ) -> None:
-    """End the GPU work of client PID by the vendor's terminate_client, without harm to the others."""
+    """End the GPU work of client PID by the vendor's terminate_client, without harm to the others.
+
+    A server waits for a stopped process (SIGSTOP, a debugger), so it is not asked then: with --signal KILL or --grace
+    the process is killed at once, and its lifeline keeps what its kernels need.
+    """
     if name is None and (force or grace is not None):
         raise click.UsageError("--grace and --force say how to signal: they need --signal")
     arguments = Arguments(pid, name, domain, grace, force, min(session.deadline, MAX_WAIT))

@@ -52,6 +52,10 @@ class Terminate:
         end = result.end
         if end.work in (Work.NONE, Work.GONE):
             return NotNeeded(f"process {result.pid}: {end.answer}")
+        if end.work is not Work.ENDED and result.done():
+            return Applied(
+                f"process {result.pid} was stopped, and has been killed; its lifeline keeps what its work needs"
+            )
         if end.in_flight():
             return Failed(
                 f"process {result.pid} was not signalled, its GPU work may go on: {end.answer or 'no answer'}"

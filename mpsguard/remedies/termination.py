@@ -4,6 +4,10 @@
 client with a kernel in flight is signalled first, the others fail too (error 700, 0.15 s later); after the answer 0
 they continue (both seen on an H200 with driver 580.159.04).
 
+A process that is stopped (SIGSTOP, a debugger) is left out of the first step: the server asks the client itself to let
+go of its context, and waits for it with all its other clients (seen there: their kernels stood still for 3 s, until the
+process was killed). If it is to end, it is killed at once: its lifeline keeps what its kernels need.
+
 The process is held by a pidfd throughout, and signalled through it. The vendor's command takes bare pids only, so it is
 checked right before the command that the process still lives.
 """
@@ -16,6 +20,7 @@ from typing import Final, Protocol
 import msgspec
 
 from mpsguard.lanes.command import Command, CommandFailedError, CommandReply
+from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.procfs import printable
 
@@ -47,6 +52,8 @@ class Work(StrEnum):
     """The process had ended by itself before the command. Its kernels may still run."""
     REFUSED = "refused"
     """The control daemon did not answer 0: the work may still run."""
+    STOPPED = "stopped"
+    """The process is stopped, and the control daemon was not asked: the work may still run."""
     UNKNOWN = "unknown"
     """No control daemon answered in time: the work may still run, or the hanging command may end it later."""
 
@@ -61,7 +68,7 @@ class WorkEnd(msgspec.Struct, frozen=True):
 
     def in_flight(self) -> bool:
         """Return whether kernels of the living process may be running: then ending it may end its neighbours."""
-        return self.work in (Work.REFUSED, Work.UNKNOWN)
+        return self.work in (Work.REFUSED, Work.STOPPED, Work.UNKNOWN)
 
 
 class TerminationPlan(msgspec.Struct, frozen=True):
@@ -72,9 +79,13 @@ class TerminationPlan(msgspec.Struct, frozen=True):
     first: signal.Signals | None = None
     """Sent after the work has ended; with None the process gets no signal."""
     grace: float | None = None
-    """Time from ``first`` to SIGKILL; with None, no SIGKILL is sent."""
+    """Time from ``first`` to SIGKILL; with None, no SIGKILL is sent. A stopped process cannot use it, and has none."""
     force: bool = False
     """Signal even if the work may still be in flight, or no server lists the process."""
+
+    def kills(self) -> bool:
+        """Return whether the process is to end in any case."""
+        return self.first is signal.SIGKILL or self.grace is not None
 
 
 class Termination(msgspec.Struct, frozen=True):
@@ -87,6 +98,10 @@ class Termination(msgspec.Struct, frozen=True):
     ended: bool = False
     """Whether the process has ended, for any reason."""
 
+    def done(self) -> bool:
+        """Return whether the work has ended, or is left to the lifeline of a stopped process that was killed."""
+        return self.end.work is Work.ENDED or (self.end.work is Work.STOPPED and self.ended)
+
 
 async def terminate(lane: TerminationLane, client: ProcessHandle, plan: TerminationPlan) -> Termination:
     """End a client according to ``plan``, within the plan's deadlines.
@@ -95,7 +110,9 @@ async def terminate(lane: TerminationLane, client: ProcessHandle, plan: Terminat
     """
     end = await end_work(lane, client, plan.answer_within)
     sent: list[str] = []
-    if plan.first is not None and (end.work is Work.ENDED or plan.force):
+    if plan.kills() and end.in_flight() and procfs.is_stopped(client.key.process):
+        sent = await _end_process(client, signal.SIGKILL, None)
+    elif plan.first is not None and (end.work is Work.ENDED or plan.force):
         sent = await _end_process(client, plan.first, plan.grace)
     return Termination(client.key.pid, end, tuple(sent), not client.alive())
 
@@ -113,6 +130,8 @@ async def end_work(lane: TerminationLane, client: ProcessHandle, within: float) 
             return WorkEnd(Work.GONE, server, "the process has ended")
         if server is None:
             return WorkEnd(Work.NONE, None, "no server lists the process")
+        if procfs.is_stopped(client.key.process):
+            return WorkEnd(Work.STOPPED, server, "the process is stopped: its server would wait for it")
         reply = await lane.ask_for(Command(f"terminate_client {server} {pid}"), max(due - loop.time(), 0.0))
     except CommandFailedError as error:
         return WorkEnd(Work.UNKNOWN, server, printable(str(error)))

@@ -1,5 +1,6 @@
 """The time of a unit of work from two readings of a session's counters."""
 
+import math
 from typing import Final
 
 import msgspec
@@ -23,8 +24,8 @@ def seconds_per_unit(first: CounterReading, last: CounterReading, slip: float) -
     """Return the seconds of a unit of work between two readings of one writer.
 
     Raises:
-        NotMeasurableError: another process has become the writer, or too little was counted: one unit more or less
-            would change the time by more than ``slip``.
+        NotMeasurableError: another process has become the writer, what was counted makes no sense, or it is too little:
+            one unit more or less would change the time by more than ``slip``.
     """
     if last.generation != first.generation or last.count < first.count:
         raise NotMeasurableError("another process became the session's writer while its rate was measured")
@@ -34,9 +35,15 @@ def seconds_per_unit(first: CounterReading, last: CounterReading, slip: float) -
             f"{counted} units of work in {last.at - first.at:.3g} s are too few to tell a slip of {100 * slip:g} % "
             f"({needed} are needed): watch it longer (--seconds)"
         )
+    seconds = last.at - first.at
     if first.busy is not None and last.busy is not None:
-        return (last.busy - first.busy) / counted
-    return (last.at - first.at) / counted
+        seconds = last.busy - first.busy
+    # What a program counts is its own word.
+    if not 0 < seconds < math.inf:
+        raise NotMeasurableError(
+            f"{counted} requests that took {seconds:g} s together: the program counts them wrongly"
+        )
+    return seconds / counted
 
 
 def least_count(slip: float) -> int:

@@ -298,7 +298,7 @@ class FailoverPair:
         self._switching = False
         to_kill, self._to_kill = self._to_kill, []
         for program in to_kill:
-            self._tasks.spawn(process_stop.kill(program, self._end_work))
+            process_stop.kill_stopped(program)
 
     # --- timers and output
 

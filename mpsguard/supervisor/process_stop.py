@@ -57,6 +57,16 @@ async def kill(program: ChildProcess, end_work: EndWork) -> None:
         _signal(key, signal.SIGKILL)
 
 
+def kill_stopped(program: ChildProcess) -> None:
+    """End a process that has been stopped, and its descendants, by SIGKILL alone.
+
+    Its server would wait for a stopped process to let go of its work, and all other clients with it
+    (`mpsguard.remedies.termination`). Killed, it leaves that work to its lifeline.
+    """
+    for key in _tree(program):
+        _signal(key, signal.SIGKILL)
+
+
 async def kill_after_grace(program: ChildProcess, end_work: EndWork, grace: float) -> None:
     """Let a process end on its own; after ``grace`` seconds, `kill` it."""
     await asyncio.sleep(grace)

@@ -34,6 +34,7 @@ class TerminateResult(msgspec.Struct, frozen=True):
     answer: str
     """The control daemon's own words; "0" is success. Or why it said nothing."""
     terminated: bool
+    """The work has ended, or was left to the lifeline of a stopped process that has been killed."""
     signalled: bool
     work: Work
     signals: tuple[str, ...]

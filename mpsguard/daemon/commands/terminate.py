@@ -13,7 +13,7 @@ from mpsguard.lanes.command import CommandFailedError
 from mpsguard.lanes.lane import Lane
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.remedies import termination
-from mpsguard.remedies.termination import Termination, TerminationPlan, Work
+from mpsguard.remedies.termination import Termination, TerminationPlan
 
 
 async def serve(guard: Guard, arguments: Arguments) -> TerminateResult:
@@ -59,7 +59,7 @@ async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> tuple[Doma
 
 def _tell(events: EventStream, domain: str, result: Termination) -> None:
     events.publish(
-        "client_terminated" if result.end.work is Work.ENDED else "client_not_terminated",
+        "client_terminated" if result.done() else "client_not_terminated",
         domain,
         pid=result.pid,
         server=result.end.server,
@@ -75,7 +75,7 @@ def _outcome(result: Termination) -> TerminateResult:
         pid=result.pid,
         server=end.server,
         answer=end.answer,
-        terminated=end.work is Work.ENDED,
+        terminated=result.done(),
         signalled=bool(result.signals),
         work=end.work,
         signals=result.signals,

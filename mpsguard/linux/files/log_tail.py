@@ -1,5 +1,6 @@
 """A log that another process writes, followed from its present end."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -23,16 +24,21 @@ class LogTail:
         At most 256 KiB are taken in one call; of a larger addition only the end.
         """
         try:
-            with self._path.open("rb") as file:
-                size = file.seek(0, 2)
-                if size < self._offset:
-                    self._offset, self._rest = 0, b""
-                if size - self._offset > _READ_LIMIT:
-                    self._offset, self._rest = size - _READ_LIMIT, b""
-                file.seek(self._offset)
-                added = file.read(_READ_LIMIT)
+            # No file object: this runs several times for each client that connects.
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return []
+        try:
+            size = os.fstat(fd).st_size
+            if size < self._offset:
+                self._offset, self._rest = 0, b""
+            if size - self._offset > _READ_LIMIT:
+                self._offset, self._rest = size - _READ_LIMIT, b""
+            added = os.pread(fd, _READ_LIMIT, self._offset)
+        except OSError:
+            return []
+        finally:
+            os.close(fd)
         self._offset += len(added)
         *whole, self._rest = (self._rest + added).split(b"\n")
         self._rest = self._rest[-_READ_LIMIT:]

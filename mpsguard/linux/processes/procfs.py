@@ -37,12 +37,22 @@ def process_key(pid: int) -> ProcessKey:
 
 def is_running(process: ProcessKey) -> bool:
     """True while this very process exists and is not a zombie."""
+    return _state(process) not in (None, b"Z", b"X")
+
+
+def is_stopped(process: ProcessKey) -> bool:
+    """True while this very process is stopped, by a signal or by a debugger."""
+    return _state(process) in (b"T", b"t")
+
+
+def _state(process: ProcessKey) -> bytes | None:
+    """The state of this very process (proc(5)), a letter; None if it does not exist."""
     try:
         stat = (_PROC / str(process.pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return None
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return int(fields[_STARTTIME_AFTER_COMM]) == process.start_ticks and fields[0] not in (b"Z", b"X")
+    return fields[0] if int(fields[_STARTTIME_AFTER_COMM]) == process.start_ticks else None
 
 
 def command(pid: int) -> str:

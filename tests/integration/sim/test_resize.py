@@ -3,12 +3,14 @@
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from fault_injection.sim.script import Script
 from tests.integration.guarded import Guarded, Program, wait_for
 
 pytestmark = [
@@ -43,13 +45,17 @@ class Resizable(Guarded):
 
     def run(self, *options: str) -> Program:
         """Start the program, and wait until it works and is guarded."""
-        run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(self.config), "--standby", "1"]
-        # What the supervisor says goes elsewhere: the program's lines are JSON.
-        words = ["sh", "-c", 'exec "$@" 2>>"$0"', str(self.root / "run.log"), *run, *options, "--settle", "0", "--"]
-        program = self.program([*words, *WORKER])
+        program = self.start_program(*options)
         program.expect("went on")
         self.standby()
         return program
+
+    def start_program(self, *options: str) -> Program:
+        """Start the program."""
+        run = [sys.executable, "-m", "mpsguard.cli.guard", "run", "--config", str(self.config), "--standby", "1"]
+        # What the supervisor says goes elsewhere: the program's lines are JSON.
+        words = ["sh", "-c", 'exec "$@" 2>>"$0"', str(self.root / "run.log"), *run, *options, "--settle", "0", "--"]
+        return self.program([*words, *WORKER])
 
     def session(self) -> dict[str, Any]:
         """What `vault show` says of it."""
@@ -77,10 +83,20 @@ class Resizable(Guarded):
         return next(match[1] for match in found if match)
 
 
+def connected(address: tuple[str, int]) -> socket.socket | None:
+    try:
+        return socket.create_connection(address)
+    except ConnectionRefusedError:
+        return None
+
+
 @pytest.fixture
 def guarded() -> Iterator[Resizable]:
     with Resizable() as running:
         running.start()
+        for pipe in (running.run_directory / "lanes").glob("*/pipe"):
+            # As with a lifeline, for which there is no driver here: what a killed client leaves behind ends by itself.
+            Script(pipe).spare_crashes()
         yield running
         if running.process.runs:
             running.ctl("vault", "release", "--force", str(os.getuid()), "work")
@@ -105,6 +121,26 @@ def test_a_session_goes_on_with_another_share(guarded: Resizable) -> None:
     assert [event["data"]["share"] for event in guarded.events("session_resized")] == [30]
     assert not guarded.events("class_not_applied")
     assert not guarded.events("class_denied")
+
+
+def test_its_neighbours_on_the_lane_that_it_leaves_do_not_stand_still(guarded: Resizable) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = probe.getsockname()
+    program = guarded.start_program("--class", "batch", "--listen", f"127.0.0.1:{address[1]}")
+    peer = wait_for("it listens", lambda: connected(address))
+    program.expect("went on")
+    guarded.standby()
+    environment = guarded.environment | {"CUDA_MPS_PIPE_DIRECTORY": str(guarded.public)}
+    neighbour = Program([sys.executable, "-m", "fault_injection.sim.client", "--seconds", "3"], environment)
+    guarded._programs.append(neighbour)
+    neighbour.expect("started")
+    first = guarded.lease("writer")
+    guarded.json("resize", "work", "--share", "30")
+    wait_for("its former process is over", lambda: first not in [each["process"]["pid"] for each in guarded.clients()])
+    assert neighbour.expect("finished", "died")["event"] == "finished"
+    peer.close()
+    # A server asks a client to let go of its work, and waits for one that is stopped, with all others.
+    assert not guarded.events("command_timeout")
 
 
 def test_the_share_outlives_the_guard(guarded: Resizable) -> None:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow(seconds=30, reason="runs commands at several share
 
 CLIENT = [sys.executable, "-m", "fault_injection.sim.client"]
 SIZED = [sys.executable, "-m", "tests.integration.sim.sized"]
+MARKING = [sys.executable, "-m", "tests.integration.sim.marking"]
 WORKER = [sys.executable, "-m", "tests.integration.sim.worker"]
 SHORT = ("--seconds", "0.5", "--warm-up", "0")
 WAITS = """
@@ -109,6 +110,22 @@ def test_a_session_is_sized_by_the_rate_of_its_states(guarded: Guarded) -> None:
     # A kernel of a millisecond for each state.
     assert all(seconds >= 0.001 for point in found["points"] for seconds in point["times"])
     wait_for("the worker has ended", lambda: not guarded.clients())
+
+
+def test_a_session_is_sized_by_the_requests_that_it_marks(guarded: Guarded) -> None:
+    """The one quantity that no load of the machine changes: the whole of it can be checked."""
+    done = rightsize(
+        guarded,
+        *("--session", "served", "--measure", "requests", "--seconds", "2", "--warm-up", "0", "--repeats", "2"),
+        *("--", *MARKING, "served", "0.1", "0.9"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert (found["measure"], found["share"], found["freed"]) == ("requests", 72, 28)
+    assert found["model"] == pytest.approx({"m": 0.1, "b": 0.9}, rel=1e-3)
+    assert found["r_squared"] > 0.999
+    assert all(abs(point["error"]) < 1e-3 for point in found["points"])
+    assert found["slip"] == pytest.approx(0.1 / 0.72 + 0.9 - 1, abs=1e-3)
 
 
 def test_a_command_that_fails_is_named_with_its_exit_code(guarded: Guarded) -> None:

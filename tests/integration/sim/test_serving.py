@@ -208,9 +208,8 @@ def test_without_an_answer_no_client_is_signalled(guarded: Guarded) -> None:
 
 
 def test_after_the_answer_the_signal_comes_if_asked_for(guarded: Guarded) -> None:
-    victim = guarded.client()
+    victim = guarded.program([sys.executable, "-m", "tests.integration.sim.heedless"])
     victim.expect("started")
-    victim.process.send_signal(signal.SIGSTOP)
     outcome = guarded.json("terminate", "--signal", "KILL", str(victim.pid))
     assert outcome["terminated"]
     assert outcome["signalled"]

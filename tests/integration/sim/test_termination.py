@@ -1,8 +1,10 @@
 """`mpsguard-ctl terminate` through the whole guard, over the simulated stack: its signals, and when it sends none."""
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -19,16 +21,29 @@ def guarded() -> Iterator[Guarded]:
 
 
 def test_a_client_that_does_not_end_is_killed_after_its_grace_and_no_other_is_hurt(guarded: Guarded) -> None:
-    victim, other = guarded.client(), guarded.client()
+    victim, other = guarded.program([sys.executable, "-m", "tests.integration.sim.heedless"]), guarded.client()
     victim.expect("started")
     other.expect("started")
-    # Stopped, it cannot heed SIGTERM.
-    victim.process.send_signal(signal.SIGSTOP)
     outcome = guarded.json("terminate", "--signal", "TERM", "--grace", "0.2", str(victim.pid))
     assert (outcome["signals"], outcome["ended"]) == (["SIGTERM", "SIGKILL"], True)
     assert victim.wait() == -signal.SIGKILL
     told = guarded.events("client_terminated")[-1]["data"]
     assert (told["pid"], told["signals"], told["ended"]) == (victim.pid, ["SIGTERM", "SIGKILL"], True)
+    assert other.process.poll() is None
+    assert other.silent()
+
+
+def test_a_stopped_client_that_is_to_end_is_killed_and_no_other_waits(guarded: Guarded) -> None:
+    victim, other = guarded.client(), guarded.client()
+    victim.expect("started")
+    other.expect("started")
+    victim.process.send_signal(signal.SIGSTOP)
+    refused = json.loads(guarded.ctl("--json", "terminate", "--signal", "TERM", str(victim.pid)).stdout)
+    assert (refused["terminated"], refused["work"], refused["signals"]) == (False, "stopped", [])
+    outcome = guarded.json("terminate", "--signal", "TERM", "--grace", "60", str(victim.pid))
+    assert (outcome["terminated"], outcome["signals"], outcome["ended"]) == (True, ["SIGKILL"], True)
+    assert victim.wait() == -signal.SIGKILL
+    assert not guarded.events("command_timeout")
     assert other.process.poll() is None
     assert other.silent()
 

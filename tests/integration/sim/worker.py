@@ -6,16 +6,32 @@
 import itertools
 import json
 import os
+import socket
 import sys
 import time
 
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 from mpsguard import client
+from mpsguard.client.kept_connections import KeptConnections
 
 
 def say(event: str, **more: object) -> None:
     sys.stdout.write(json.dumps({"event": event, "pid": os.getpid(), **more}) + "\n")
     sys.stdout.flush()
+
+
+def connection(*, begun: bool) -> socket.socket | None:
+    """The one network connection of this program, which its supervisor keeps; None if it listens nowhere."""
+    if "LISTEN_FDS" not in os.environ:
+        return None
+    connections = KeptConnections.from_environment()
+    if begun:
+        with socket.socket(fileno=3) as listener:
+            accepted = None
+            while accepted is None:
+                accepted = connections.accept(listener, 1)
+        return accepted
+    return connections.take()[1]
 
 
 def main(name: str) -> int:
@@ -27,12 +43,15 @@ def main(name: str) -> int:
             say("joined", role=session.role, mps=cuda.mps)
             session.ready()
             state = session.state()
+            kept = connection(begun=state is None)
             begins = int(state) if state is not None else 0
             say("working", at=begins, t=time.monotonic())
             for number in itertools.count(begins + 1):
                 cuda.launch(0.001)
                 cuda.synchronize()
                 session.publish(str(number).encode())
+                if kept is not None and number % 10 == 0:
+                    kept.send(b".")
                 if number == begins + 1:
                     say("went on", at=number)
             return 0

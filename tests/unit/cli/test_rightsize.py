@@ -12,9 +12,11 @@ from mpsguard.cli import ctl, rightsize
 from mpsguard.cli.session import CliSession
 from mpsguard.cli.session_rate import Quantity, reading
 from mpsguard.cli.share_runs import environment_for
+from mpsguard.control_api.messages.vault import SessionSummary, SessionView
 from mpsguard.sizing.model import TimeModel
 from mpsguard.sizing.procedure import SizingPlan, size
 from mpsguard.sizing.rate import CounterReading
+from mpsguard.vault.latency_counts import LatencyCounts
 
 PLAN = SizingPlan((10.0, 50.0, 100.0), 0.04, 3)
 
@@ -35,6 +37,10 @@ PLAN = SizingPlan((10.0, 50.0, 100.0), 0.04, 3)
         (["--measure", "requests", "--", "true"], "--session"),
         (["--measure", "run-time", "--session", "work", "--", "true"], "--session"),
         (["--session", "work", "--seconds", "9", "--warm-up", "1", "--limit", "10", "--", "true"], "--limit"),
+        (["--running", "0", "work", "--", "true"], "--running"),
+        (["--running", "0", "work", "--session", "work"], "--session"),
+        (["--running", "0", "work", "--measure", "run-time"], "--measure"),
+        (["--running", "nobody", "work"], "--running"),
         (["--output-svg", "/nonexistent/plot.svg", "--", "true"], "/nonexistent"),
     ],
 )
@@ -50,26 +56,21 @@ def test_without_a_guard_nothing_is_run() -> None:
     assert "no guard" in json.loads(done.output)["error"]["message"]
 
 
-def answer(**changes: Any) -> dict[str, Any]:
-    summary = {
-        "uid": 0, "name": "work", "generation": 3, "writer": 77, "readers": 0, "regions": 0, "chunks": 0, "size": 0,
-        "keep": None,
-    }  # fmt: skip
-    known = {"summary": {**summary, **changes.pop("summary", {})}, "leases": [], "regions": [], "state_bytes": 0}
-    return {**known, "sequence": 5, **changes}
+def seen(*, writer: int | None = 77, sequence: int = 5, latency: LatencyCounts | None = None) -> SessionView:
+    summary = SessionSummary(0, "work", 3, writer, 0, 0, 0, 0, None)
+    return SessionView(summary, (), (), sequence, 0, latency)
 
 
 def test_published_states_are_counted() -> None:
-    assert reading(answer(), Quantity.PUBLICATIONS, 2.0) == CounterReading(2.0, 3, 5)
-    assert reading(answer(sequence=0), Quantity.PUBLICATIONS, 2.0) is None
-    assert reading(answer(summary={"writer": None}), Quantity.PUBLICATIONS, 2.0) is None
+    assert reading(seen(), Quantity.PUBLICATIONS, 2.0) == CounterReading(2.0, 3, 5)
+    assert reading(seen(sequence=0), Quantity.PUBLICATIONS, 2.0) is None
+    assert reading(seen(writer=None), Quantity.PUBLICATIONS, 2.0) is None
 
 
 def test_marked_requests_are_counted_with_their_time() -> None:
-    marked = {"counts": [0, 3, 4], "total_seconds": 0.7}
-    assert reading(answer(latency=marked), Quantity.REQUESTS, 2.0) == CounterReading(2.0, 3, 7, 0.7)
-    none_yet = {"counts": [0, 0], "total_seconds": 0.0}
-    for nothing in (answer(latency=none_yet), answer(latency=None), answer()):
+    marked = LatencyCounts((0, 3, 4), 0.7)
+    assert reading(seen(latency=marked), Quantity.REQUESTS, 2.0) == CounterReading(2.0, 3, 7, 0.7)
+    for nothing in (seen(latency=LatencyCounts((0, 0), 0.0)), seen()):
         assert reading(nothing, Quantity.REQUESTS, 2.0) is None
 
 

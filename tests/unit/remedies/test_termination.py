@@ -97,3 +97,23 @@ def test_a_process_that_has_ended_is_not_asked_for() -> None:
 def test_what_the_daemon_says_is_printable() -> None:
     result, _ = run(ScriptedLane({}, ("a\x1b[31m\nb", "1")), TerminationPlan(5))
     assert result.end.answer.isprintable()
+
+
+def test_the_work_of_a_stopped_process_is_not_waited_for() -> None:
+    with living(OBEDIENT) as (process, handle):
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        lane = ScriptedLane({process.pid: SERVER}, ("0",))
+        result = asyncio.run(asyncio.wait_for(terminate(lane, handle, TerminationPlan(20, TERM)), 30))
+        assert (result.end.work, lane.asked, result.signals, result.done()) == (Work.STOPPED, [], (), False)
+
+
+def test_a_stopped_process_that_is_to_end_is_killed_at_once() -> None:
+    with living(OBEDIENT) as (process, handle):
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        lane = ScriptedLane({process.pid: SERVER}, ("0",))
+        plan = TerminationPlan(20, TERM, grace=20)
+        result = asyncio.run(asyncio.wait_for(terminate(lane, handle, plan), 30))
+        assert (lane.asked, result.signals, result.done()) == ([], ("SIGKILL",), True)
+        assert process.wait(30) == -signal.SIGKILL

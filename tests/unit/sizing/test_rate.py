@@ -38,6 +38,12 @@ def test_another_writer_is_refused(last: CounterReading) -> None:
         seconds_per_unit(CounterReading(0.0, 1, 100), last, 0.04)
 
 
+@pytest.mark.parametrize("busy", [1.0, 0.5, float("inf"), float("nan")])
+def test_requests_that_take_no_time_or_all_of_it_are_refused(busy: float) -> None:
+    with pytest.raises(NotMeasurableError, match="wrongly"):
+        seconds_per_unit(CounterReading(0.0, 1, 10, 1.0), CounterReading(10.0, 1, 110, busy), 0.04)
+
+
 def test_a_run_must_be_longer_than_chance() -> None:
     assert checked_run_time(0.26, 0.04) == 0.26
     with pytest.raises(NotMeasurableError, match="too short"):
