@@ -52,6 +52,7 @@ class ObjectiveLoop:
         labels = (domain.name, objective.service_class)
         self._p99 = metrics.objective_p99.labels(*labels)
         self._share = metrics.objective_share.labels(*labels)
+        self._windows = {name: metrics.objective_windows.labels(*labels, name) for name in ("held", "missed", "idle")}
         metrics.objective_target.labels(*labels).set(objective.p99_ms / 1e3)
         self._show()
 
@@ -73,6 +74,7 @@ class ObjectiveLoop:
         while True:
             await asyncio.sleep(self._objective.window)
             self._measured = await self._measure(vault)
+            self._windows[_result(self._objective, self._measured)].inc()
             self._decide()
             decided()
 
@@ -129,3 +131,9 @@ class ObjectiveLoop:
         p99 = self._measured.p99
         self._p99.set(float("nan") if p99 is None else p99)
         self._share.set(self._state.share)
+
+
+def _result(objective: Objective, measured: Measurement) -> str:
+    if measured.p99 is None or measured.requests < objective.least_requests:
+        return "idle"
+    return "missed" if measured.p99 * 1e3 > objective.p99_ms else "held"

@@ -86,6 +86,12 @@ class Metrics:
             ["domain", "class"],
             registry=self.registry,
         )
+        self.objective_windows = Counter(
+            "mpsguard_objective_windows",
+            "Windows of a class with an objective: held, missed, or idle (too few requests to tell)",
+            ["domain", "class", "result"],
+            registry=self.registry,
+        )
         self.unbrokered = Counter(
             "mpsguard_unbrokered_clients",
             "Clients found on a lane that did not connect through the guard",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mpsguard.supervisor.role import ROLE_VARIABLE, ProcessRole
 from tests.integration.guarded import Guarded, Program, wait_for
 
 pytestmark = [
@@ -92,6 +93,14 @@ class WithObjective(Guarded):
         summary = self.json("vault", "show", str(os.getuid()), "work")["summary"]
         return next((each["sm_share"] for each in self.clients() if each["process"]["pid"] == summary["writer"]), None)
 
+    def leases(self) -> list[dict[str, Any]]:
+        """Those of the batch program's session."""
+        return list(self.json("vault", "show", str(os.getuid()), "work")["leases"])
+
+    def missed_windows(self) -> float:
+        """How many there were."""
+        return self.metric("mpsguard_objective_windows_total", **{"class": "critical", "result": "missed"})
+
     def objective(self) -> dict[str, Any]:
         """What `classes` says of it."""
         (view,) = self.json("classes")["objectives"]
@@ -165,6 +174,23 @@ def test_enforce_resizes_a_running_session(enforcing: WithObjective) -> None:
     assert not enforcing.events("objective_resize_failed")
     refused = enforcing.ctl("resize", "work", "--share", "70")
     assert (refused.returncode, "objective" in refused.stderr) == (1, True)
+
+
+def test_a_session_that_cannot_be_resized_is_left_in_peace_for_a_while(enforcing: WithObjective) -> None:
+    """Two processes that no supervisor started: the guard knows no program that would start another one."""
+    for role, pipe in ((ProcessRole.ACTIVE, enforcing.public / "batch"), (ProcessRole.STANDBY, enforcing.public)):
+        more = {ROLE_VARIABLE: role.value, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
+        program = Program(WORKER, enforcing.environment | more)
+        enforcing._programs.append(program)
+        program.expect("joined")
+    wait_for("a ready standby", lambda: any(each["ready"] for each in enforcing.leases()))
+    enforcing.service(0.050)
+    (failed,) = wait_for("an attempt", lambda: enforcing.events("objective_resize_failed"))
+    assert (failed["data"]["share"], failed["data"]["again_in"]) == (60, 60)
+    seen = enforcing.missed_windows()
+    wait_for("three more windows", lambda: enforcing.missed_windows() >= seen + 3)
+    assert len(enforcing.events("objective_resize_failed")) == 1
+    assert enforcing.writer_share() == 80
 
 
 def test_a_target_that_holds_changes_nothing(enforcing: WithObjective) -> None:
