@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mpsguard.broker import classification, client_table
 from mpsguard.broker.admission import Admission
+from mpsguard.broker.class_ceilings import ClassCeilings
 from mpsguard.broker.classification import CLASS_VARIABLE, PRIORITY_VARIABLE, Assignment, Identity
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.handshake import RefusedError
@@ -17,10 +18,10 @@ from mpsguard.linux.processes.process_reader import UNKNOWN
 _PRIORITIES = {"normal": 0, "below_normal": 1}
 
 
-def levers_of(service_class: ServiceClass, share: float | None = None) -> Levers:
-    """Return what is set for a client of a class, or of a program with a ``share`` of its own in that class."""
+def levers_of(service_class: ServiceClass, *limits: float | None) -> Levers:
+    """Return what is set for a client of a class, with further ``limits`` of its share."""
     priority = None if service_class.priority is None else _PRIORITIES[service_class.priority]
-    shares = [each for each in (service_class.sm_share, share) if each is not None]
+    shares = [each for each in (service_class.sm_share, *limits) if each is not None]
     return Levers(min(shares, default=None), priority, service_class.memory_limit)
 
 
@@ -36,6 +37,7 @@ class ClassAdmission:
         chosen: str | None,
         by_variable: bool,
         shares: ProgramShares,
+        ceilings: ClassCeilings,
         events: EventStream,
     ) -> None:
         """Create it.
@@ -47,6 +49,7 @@ class ClassAdmission:
             chosen: the class by which the directory is named; None for the domain's own.
             by_variable: whether MPSGUARD_CLASS chooses one: the directory of standbys is no class's.
             shares: of single programs.
+            ceilings: what objectives leave to classes.
             events: receives clients that do not get what they chose.
         """
         self._name = name
@@ -55,6 +58,7 @@ class ClassAdmission:
         self._chosen = chosen
         self._by_variable = by_variable
         self._shares = shares
+        self._ceilings = ceilings
         self._events = events
         self._needs_entries = classification.needs_entries(classes)
 
@@ -91,7 +95,7 @@ class ClassAdmission:
             raise RefusedError("class", f"class {found.service_class.name} has {most} clients")
         admission.service_class = found.service_class.name
         self._clients.entering_class[admission.key] = found.service_class.name
-        admission.levers = levers_of(found.service_class, own)
+        admission.levers = levers_of(found.service_class, own, self._ceilings.of(found.service_class.name))
 
     def _named(self, environment: Mapping[str, str]) -> str | None:
         """Return the class that a standby names, if there is one of that name."""

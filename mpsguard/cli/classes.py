@@ -5,7 +5,7 @@ import click
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.config import ServiceClass
-from mpsguard.control_api.messages.classes import Arguments, ClassList
+from mpsguard.control_api.messages.classes import Arguments, ClassList, ObjectiveView
 
 
 @click.command()
@@ -34,6 +34,17 @@ def classes(session: CliSession, domain: str | None) -> None:
         ],
         optional=("DIRECTORY", "DOMAIN"),
         cut="DIRECTORY",
+    )
+    for view in result.objectives:
+        session.console.print(_objective(view))
+
+
+def _objective(view: ObjectiveView) -> str:
+    objective = view.settings
+    measured = "no requests" if view.p99_ms is None else f"{view.p99_ms:.3g} ms of {view.requests} requests"
+    return (
+        f"{objective.service_class}: p99 {measured}, target {objective.p99_ms:g} ms; "
+        f"would hold with {view.share:g} % for {objective.batch} ({objective.mode})"
     )
 
 

@@ -14,6 +14,7 @@ from mpsguard.config.load import (
     standby_directory,
     validated,
 )
+from mpsguard.config.objectives import Objective
 from mpsguard.config.types import (
     DEFAULT_RUN_DIRECTORY,
     Config,
@@ -35,6 +36,7 @@ __all__ = [
     "DomainConfig",
     "GuardConfig",
     "LifelineConfig",
+    "Objective",
     "Policy",
     "Remedies",
     "RemedyName",

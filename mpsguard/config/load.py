@@ -11,6 +11,7 @@ import msgspec
 
 from mpsguard.config.classes import ServiceClass, check_classes
 from mpsguard.config.errors import ConfigError
+from mpsguard.config.objectives import Objective, check_objectives
 from mpsguard.config.types import (
     Config,
     DomainConfig,
@@ -71,6 +72,8 @@ def validated(config: Config, source: str) -> Config:
             raise ConfigError("domain: at least one [[domain]] is needed")
         for index, domain in enumerate(config.domain):
             _check_domain(f"domain[{index}]", domain, config.guard)
+            if domain.objectives and not config.vault.enabled:
+                raise ConfigError(f"domain[{index}].objective: requests are counted in the vault, which is off")
         for key in ("name", "pipe_directory"):
             values = [os.path.normpath(getattr(domain, key)) for domain in config.domain]
             twice = next((value for value in values if values.count(value) > 1), None)
@@ -137,6 +140,7 @@ def _check_domain(key: str, domain: DomainConfig, guard: GuardConfig) -> None:
             raise ConfigError(f'{key}.gpus: {gpu!r} is neither "all", a GPU number, nor a UUID (GPU-..., MIG-...)')
     _check_settings(f"{key}.settings", domain.settings)
     check_classes(key, domain.classes, multiuser=domain.multiuser)
+    check_objectives(key, domain.objectives, domain.classes)
     for name in Remedies.__struct_fields__:
         remedies = [step.remedy for step in getattr(domain.remedies, name)]
         twice = next((remedy for remedy in remedies if remedies.count(remedy) > 1), None)
@@ -185,6 +189,7 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "vault": VaultConfig,
     "domain[]": DomainConfig,
     "domain[].class[]": ServiceClass,
+    "domain[].objective[]": Objective,
     "domain[].settings": LaneSettings,
     "domain[].policy": Policy,
     "domain[].lifelines": LifelineConfig,
@@ -206,7 +211,7 @@ def _explain(message: str) -> str:
     unknown = _UNKNOWN.match(what)
     if unknown:
         section = _SECTIONS.get(_INDEX.sub("[]", where))
-        allowed = f"; allowed here: {', '.join(section.__struct_fields__)}" if section else ""
+        allowed = f"; allowed here: {', '.join(section.__struct_encode_fields__)}" if section else ""
         return f"{where + '.' if where else ''}{unknown[1]}: unknown key{allowed}"
     if what.startswith("Invalid enum value"):
         parent, _, field = where.rpartition(".")

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from mpsguard.config.classes import ServiceClass
+from mpsguard.config.objectives import Objective
 from mpsguard.model import LaneSettings
 
 DEFAULT_RUN_DIRECTORY: Final = "/run/mpsguard"
@@ -116,6 +117,7 @@ class DomainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What happens to a client that cannot be watched (docs/concepts/security.md): its faults would not be seen, and
     its end may harm others. With ``refuse`` its next connection is refused: it gets no context, and is not ended."""
     classes: tuple[ServiceClass, ...] = msgspec.field(default=(), name="class")
+    objectives: tuple[Objective, ...] = msgspec.field(default=(), name="objective")
     settings: LaneSettings = LaneSettings()
     policy: Policy = Policy()
     lifelines: LifelineConfig = LifelineConfig()

@@ -12,6 +12,7 @@ from mpsguard import config
 from mpsguard.broker import classification, client_table
 from mpsguard.broker.broker import Broker
 from mpsguard.broker.class_admission import ClassAdmission
+from mpsguard.broker.class_ceilings import ClassCeilings
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.endpoint import Endpoint
 from mpsguard.broker.lane_router import ActiveLaneRouter, LaneRouter, StandbyLaneRouter
@@ -101,6 +102,7 @@ class Domain:
         made = [self._make_lane(guard, binary, state, index) for index in range(_lanes(settings))]
         self.lanes = LaneSet(made, state / f"{self.name}.active.json")
         self.view = DomainView(settings, self.clients, self.lanes)
+        self.ceilings = ClassCeilings()
         self.shares = ProgramShares(state / f"{self.name}.shares.json")
         public = Path(settings.pipe_directory)
         active = ActiveLaneRouter(self.lanes, self.clients)
@@ -126,6 +128,7 @@ class Domain:
                 chosen=chosen,
                 by_variable=standbys,
                 shares=self.shares,
+                ceilings=self.ceilings,
                 events=self._events,
             )
         return Broker(

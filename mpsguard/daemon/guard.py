@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.incidents.failover import Failover
 from mpsguard.incidents.live_resize import LiveResize
+from mpsguard.incidents.objective_loop import ObjectiveLoop
 from mpsguard.incidents.pipeline import IncidentPipeline
 from mpsguard.incidents.remedy_executor import RemedyExecutor
 from mpsguard.incidents.remedy_log import RemedyLog
 from mpsguard.incidents.remedy_resolver import RemedyResolver
+from mpsguard.incidents.share_enforcer import ShareEnforcer
 from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import JournalError
 from mpsguard.linux.systemd import service_manager
@@ -87,7 +90,16 @@ class Guard:
         self._handlers = handlers
         self.failover = Failover(self._views, self.events, self.metrics)
         shares = {name: domain.shares for name, domain in self.domains.items()}
-        self.resizing = LiveResize(self._views, shares, self.failover, self.events)
+        ceilings = {name: domain.ceilings for name, domain in self.domains.items()}
+        self.resizing = LiveResize(self._views, shares, ceilings, self.failover, self.events)
+        self.objectives = {
+            name: [
+                ObjectiveLoop(domain.view, objective, domain.ceilings, self.events, self.metrics)
+                for objective in domain.settings.objectives
+                if objective.mode != "off"
+            ]
+            for name, domain in self.domains.items()
+        }
         self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
         self.pipeline: IncidentPipeline | None = None
@@ -153,6 +165,7 @@ class Guard:
                 asyncio.create_task(api.run()),
                 asyncio.create_task(_watchdog()),
                 asyncio.create_task(self._launched()),
+                asyncio.create_task(self._pursue_objectives()),
             ]
             tasks = [*domains, *ends, asyncio.create_task(self._tell_ready())]
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -219,6 +232,23 @@ class Guard:
             await self._launcher.run()
         except LauncherEndedError as error:
             raise GuardStartError(str(error)) from None
+
+    async def _pursue_objectives(self) -> None:
+        """Run the loops of all objectives until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.Event().wait())
+            for name, loops in self.objectives.items():
+                if loops and self.vault is not None:
+                    vault = self.vault.vault
+                    domain = self.domains[name]
+                    enforced = {each.batch for each in domain.settings.objectives if each.mode == "enforce"}
+                    resize = partial(self.resizing.resize, vault)
+                    enforcer = ShareEnforcer(
+                        domain.view, classes=enforced, ceilings=domain.ceilings, resize=resize, events=self.events
+                    )
+                    group.create_task(enforcer.run(vault))
+                    for loop in loops:
+                        group.create_task(loop.run(vault, enforcer.wake))
 
     def _make_pipeline(self) -> IncidentPipeline:
         path = Path(self.config.guard.state_directory) / "journal.sqlite"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from mpsguard.broker.class_ceilings import ClassCeilings
 from mpsguard.broker.program_shares import ProgramShare, ProgramShares
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.control_api.messages.resize import Resized
@@ -39,12 +40,14 @@ class LiveResize:
         self,
         domains: Mapping[str, DomainView],
         shares: Mapping[str, ProgramShares],
+        ceilings: Mapping[str, ClassCeilings],
         failover: Failover,
         events: EventStream,
     ) -> None:
-        """``shares``: each domain's."""
+        """``shares`` and ``ceilings``: each domain's."""
         self._domains = domains
         self._shares = shares
+        self._ceilings = ceilings
         self._failover = failover
         self._events = events
 
@@ -59,7 +62,7 @@ class LiveResize:
         """
         record = _record(vault, key)
         domain, writer = self._writer(record)
-        _check_share(domain, writer, share)
+        _check_share(domain, writer, share, self._ceilings[domain.name])
         assert writer.program is not None
         living = {(client.uid, client.program) for client in domain.clients.all()}
         try:
@@ -129,7 +132,12 @@ def _record(vault: Vault, key: SessionKey) -> SessionRecord:
         raise ResizeError(str(error)) from None
 
 
-def _check_share(domain: DomainView, writer: Client, share: float) -> None:
+def _check_share(domain: DomainView, writer: Client, share: float, ceilings: ClassCeilings) -> None:
+    ceiling = ceilings.of(writer.service_class)
+    if ceiling is not None and share > ceiling:
+        raise ResizeError(
+            f"{share:g} % is more than an objective leaves to class {writer.service_class} now: {ceiling:g} % at most"
+        )
     mine = next((each for each in domain.settings.classes if each.name == writer.service_class), None)
     if mine is not None and mine.sm_share is not None and share > mine.sm_share:
         raise ResizeError(f"{share:g} % is more than class {mine.name} gives: {mine.sm_share:g} % at most")

@@ -68,6 +68,30 @@ class Metrics:
             ["domain"],
             registry=self.registry,
         )
+        self.objective_p99 = Gauge(
+            "mpsguard_objective_p99_seconds",
+            "p99 of a class with an objective in its last window; NaN without requests",
+            ["domain", "class"],
+            registry=self.registry,
+        )
+        self.objective_target = Gauge(
+            "mpsguard_objective_target_seconds",
+            "p99 that the class is to keep",
+            ["domain", "class"],
+            registry=self.registry,
+        )
+        self.objective_share = Gauge(
+            "mpsguard_objective_share",
+            "Percent of the SMs for the batch class with which the target would hold",
+            ["domain", "class"],
+            registry=self.registry,
+        )
+        self.objective_windows = Counter(
+            "mpsguard_objective_windows",
+            "Windows of a class with an objective: held, missed, or idle (too few requests to tell)",
+            ["domain", "class", "result"],
+            registry=self.registry,
+        )
         self.unbrokered = Counter(
             "mpsguard_unbrokered_clients",
             "Clients found on a lane that did not connect through the guard",

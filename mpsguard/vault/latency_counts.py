@@ -13,7 +13,7 @@ import itertools
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -58,7 +58,7 @@ class LatencyCounts(msgspec.Struct, frozen=True):
 
     def requests(self, since: "LatencyCounts | None" = None) -> int:
         """Return the number of requests; with an earlier reading ``since``, of those after it."""
-        return sum(self._window(since))
+        return sum(self.counts if since is None else self.after(since).counts)
 
     def percentile(self, fraction: float, since: "LatencyCounts | None" = None) -> float | None:
         """Return the latency in seconds that ``fraction`` of the requests did not exceed; None without requests.
@@ -66,7 +66,7 @@ class LatencyCounts(msgspec.Struct, frozen=True):
         With an earlier reading ``since``, of the requests after it. The result is exact to a bucket's width of 2 %,
         from 10 us to 100 s, which stands for all that is longer.
         """
-        window = self._window(since)
+        window = self.counts if since is None else self.after(since).counts
         total = sum(window)
         # Not beyond the last one by rounding: the numbers may be larger than a float's precision.
         wanted = min(fraction * total, total)
@@ -79,12 +79,18 @@ class LatencyCounts(msgspec.Struct, frozen=True):
                 return min(least + (BOUNDS[bucket] - least) * within, BOUNDS[bucket])
         return None
 
-    def _window(self, since: "LatencyCounts | None") -> tuple[int, ...]:
-        if since is None:
-            return self.counts
+    def after(self, since: "LatencyCounts") -> "LatencyCounts":
+        """Return the requests after an earlier reading ``since``."""
         # Fewer than before: the session was released and made again, or its owner wrote there.
         pairs = itertools.zip_longest(self.counts, since.counts, fillvalue=0)
-        return tuple(max(now - before, 0) for now, before in pairs)
+        counts = tuple(max(now - before, 0) for now, before in pairs)
+        return LatencyCounts(counts, max(self.total_seconds - since.total_seconds, 0.0))
+
+
+def merged(readings: Sequence[LatencyCounts]) -> LatencyCounts:
+    """Return the requests of several sessions together."""
+    columns = itertools.zip_longest(*(each.counts for each in readings), fillvalue=0)
+    return LatencyCounts(tuple(map(sum, columns)), sum(each.total_seconds for each in readings))
 
 
 def bucket_of(seconds: float) -> int:

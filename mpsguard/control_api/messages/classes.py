@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mpsguard.config import ServiceClass
+from mpsguard.config import Objective, ServiceClass
 
 
 class Arguments(msgspec.Struct):
@@ -21,7 +21,23 @@ class ClassView(msgspec.Struct, frozen=True):
     clients: int
 
 
+class ObjectiveView(msgspec.Struct, frozen=True):
+    """An objective, what was measured in its last window, and what follows from it."""
+
+    domain: str
+    settings: Objective
+    requests: int
+    p99_ms: float | None
+    """None without requests."""
+    share: float
+    """Percent of the SMs for the batch class with which the target would hold, as far as is known."""
+    in_force: float | None
+    """Largest share that a client of the batch class has; None without clients."""
+
+
 class ClassList(msgspec.Struct, frozen=True):
     """The service classes of all domains, in the order of the configuration."""
 
     classes: tuple[ClassView, ...]
+    objectives: tuple[ObjectiveView, ...] = ()
+    """Those that are not off."""

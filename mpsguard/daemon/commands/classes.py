@@ -8,7 +8,7 @@ from mpsguard.daemon.guard import Guard
 
 async def serve(guard: Guard, arguments: Arguments) -> ClassList:
     """The server half."""
-    domains = guard.domains.values() if arguments.domain is None else [guard.domain(arguments.domain)]
+    domains = list(guard.domains.values()) if arguments.domain is None else [guard.domain(arguments.domain)]
     return ClassList(
         tuple(
             ClassView(
@@ -19,7 +19,8 @@ async def serve(guard: Guard, arguments: Arguments) -> ClassList:
             )
             for domain in domains
             for each in domain.settings.classes
-        )
+        ),
+        tuple(loop.view for domain in domains for loop in guard.objectives.get(domain.name, ())),
     )
 
 

@@ -83,7 +83,7 @@ def _keys(section: type[msgspec.Struct]) -> str:
         if _is_table(hints[field.name]):
             continue
         meaning = " ".join(notes.get(field.name, "").split()).replace("``", "`").replace("|", "\\|")
-        lines.append(f"| `{field.name}` | {_allowed(hints[field.name])} | {_default(field)} | {meaning} |")
+        lines.append(f"| `{field.encode_name}` | {_allowed(hints[field.name])} | {_default(field)} | {meaning} |")
     return "\n".join(lines)
 
 

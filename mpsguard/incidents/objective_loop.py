@@ -1,0 +1,139 @@
+"""The loop of one objective: reads how long requests take, asks the controller, tells and sets what it decided."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from mpsguard.broker.class_ceilings import ClassCeilings
+from mpsguard.config import Objective
+from mpsguard.control_api.event_stream import EventStream
+from mpsguard.control_api.messages.classes import ObjectiveView
+from mpsguard.incidents.domain_view import DomainView
+from mpsguard.metrics.registry import Metrics
+from mpsguard.model import Client
+from mpsguard.objectives import controller
+from mpsguard.objectives.controller import Measurement
+from mpsguard.vault.latency_counts import LatencyCounts, merged
+from mpsguard.vault.region import SessionRecord
+from mpsguard.vault.vault import Vault
+
+WHOLE: Final = 100.0
+"""Percent of the SMs of a client for which the guard has set no share."""
+
+
+def share_of(domain: DomainView, client: Client) -> float:
+    """Return the share that a client has, as far as the guard knows: that of its class if it came before the guard."""
+    if client.sm_share is not None:
+        return client.sm_share
+    return class_share(domain, client.service_class) or WHOLE
+
+
+def class_share(domain: DomainView, name: str | None) -> float | None:
+    """Return what a class gives its clients at most; None without a limit."""
+    return next((each.sm_share for each in domain.settings.classes if each.name == name), None)
+
+
+class ObjectiveLoop:
+    """Measures one objective of a domain, window by window."""
+
+    def __init__(
+        self, domain: DomainView, objective: Objective, ceilings: ClassCeilings, events: EventStream, metrics: Metrics
+    ) -> None:
+        """``ceilings``: the domain's; set with the mode ``enforce`` alone."""
+        self._domain = domain
+        self._objective = objective
+        self._ceilings = ceilings
+        self._events = events
+        self._class_share = class_share(domain, objective.batch)
+        self._state = controller.initial(objective, self._class_share)
+        self._measured = Measurement(0, None, None)
+        self._readings: dict[int, LatencyCounts] = {}
+        """The last one of each session, by its id."""
+        labels = (domain.name, objective.service_class)
+        self._p99 = metrics.objective_p99.labels(*labels)
+        self._share = metrics.objective_share.labels(*labels)
+        self._windows = {name: metrics.objective_windows.labels(*labels, name) for name in ("held", "missed", "idle")}
+        metrics.objective_target.labels(*labels).set(objective.p99_ms / 1e3)
+        self._show()
+
+    @property
+    def view(self) -> ObjectiveView:
+        """The objective as commands show it."""
+        p99 = self._measured.p99
+        return ObjectiveView(
+            self._domain.name,
+            self._objective,
+            self._measured.requests,
+            None if p99 is None else p99 * 1e3,
+            self._state.share,
+            self._measured.in_force,
+        )
+
+    async def run(self, vault: Vault, decided: Callable[[], None]) -> None:
+        """Measure and decide until cancelled; ``decided`` is called after each window."""
+        while True:
+            await asyncio.sleep(self._objective.window)
+            self._measured = await self._measure(vault)
+            self._windows[_result(self._objective, self._measured)].inc()
+            self._decide()
+            decided()
+
+    async def _measure(self, vault: Vault) -> Measurement:
+        """Return what happened since the last call."""
+        windows = []
+        readings = {}
+        for record in list(vault.store.sessions.values()):
+            if not self._is_measured(record):
+                continue
+            # A session is some 0.1 ms of work, and there may be many.
+            await asyncio.sleep(0)
+            session_fds = vault.store.session_fds.get(record.key)
+            counts = None if session_fds is None else session_fds.latency(record)
+            if counts is None:
+                continue
+            readings[record.id] = counts
+            if record.id in self._readings:
+                windows.append(counts.after(self._readings[record.id]))
+        self._readings = readings
+        window = merged(windows)
+        return Measurement(window.requests(), window.percentile(0.99), self._in_force())
+
+    def _is_measured(self, record: SessionRecord) -> bool:
+        client = None if record.writer is None else self._domain.clients.get(record.writer.process)
+        return client is not None and client.service_class == self._objective.service_class
+
+    def _in_force(self) -> float | None:
+        batch = [each for each in self._domain.clients.all() if each.service_class == self._objective.batch]
+        return max((share_of(self._domain, each) for each in batch), default=None)
+
+    def _decide(self) -> None:
+        objective, measured, before = self._objective, self._measured, self._state
+        self._state = controller.decide(objective, self._class_share, before, measured)
+        self._show()
+        if objective.mode == "enforce":
+            self._ceilings.set(objective.batch, objective.service_class, self._state.share)
+        if self._state.share != before.share:
+            assert measured.p99 is not None
+            self._events.publish(
+                "objective_decided",
+                self._domain.name,
+                service_class=objective.service_class,
+                batch=objective.batch,
+                mode=objective.mode,
+                share=self._state.share,
+                before=before.share,
+                p99_ms=measured.p99 * 1e3,
+                target_ms=objective.p99_ms,
+                requests=measured.requests,
+            )
+
+    def _show(self) -> None:
+        p99 = self._measured.p99
+        self._p99.set(float("nan") if p99 is None else p99)
+        self._share.set(self._state.share)
+
+
+def _result(objective: Objective, measured: Measurement) -> str:
+    if measured.p99 is None or measured.requests < objective.least_requests:
+        return "idle"
+    return "missed" if measured.p99 * 1e3 > objective.p99_ms else "held"

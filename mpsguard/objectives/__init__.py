@@ -1,0 +1,1 @@
+"""What a latency objective asks for, as pure functions."""
