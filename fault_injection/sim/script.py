@@ -58,6 +58,10 @@ class Script:
         """Let a daemon started after this behave as driver 535 does: no get_server_status, no pid file."""
         self._set("legacy535")
 
+    def lack(self, command: str) -> None:
+        """Let the daemon know nothing of a command, as an older driver's does."""
+        self._set(f"lack.{command}")
+
     def clear(self, point: str | None = None) -> None:
         """Clear one point, or all of them; processes that hang there continue."""
         if point is None:

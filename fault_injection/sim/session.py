@@ -72,7 +72,8 @@ class Session:
 
     def _answer(self, name: str, arguments: list[str]) -> Iterator[str]:
         command = TABLE.get(name)
-        if command is None or (self._daemon.legacy535 and name in AFTER_535):
+        lacked = self._daemon.legacy535 and name in AFTER_535
+        if command is None or lacked or self._daemon.script.read(f"lack.{name}") is not None:
             yield f'Unknown command "{name}"'
         elif command.setter and self._identity.uid not in (0, os.geteuid()):
             yield refusal(self._identity.uid)

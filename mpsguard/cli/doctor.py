@@ -1,11 +1,13 @@
 """`mpsguard-ctl doctor`: what is, or may become, wrong with this machine's set-up, found without the guard's help."""
 
+import asyncio
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -15,11 +17,16 @@ from mpsguard.cli.process_view import STOCK_DEFAULT, control_daemons, describe
 from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.config import Config, ConfigError
 from mpsguard.control_api import protocol
+from mpsguard.lanes import command
+from mpsguard.lanes.command import Command, CommandFailedError
 from mpsguard.linux.files import file_lock
 from mpsguard.linux.nvidia.uvm_tools import ToolsDriver
 from mpsguard.linux.processes import exec_watch, privileges
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.sensors import kmod
+
+_ANSWER_WITHIN: Final = 5.0
+"""Seconds for one command to a control daemon; it takes milliseconds, but for a lane that is being started."""
 
 
 class Grade(StrEnum):
@@ -46,6 +53,8 @@ def examine(settings: Config) -> Iterator[Finding]:
         yield from _public_directory(domain)
         if domain.unwatched == "refuse":
             yield _watching(domain)
+        if domain.classes:
+            yield _levers(domain)
     yield _descriptors()
     yield _system_calls()
     yield _api(settings)
@@ -97,6 +106,37 @@ def _watching(domain: config.DomainConfig) -> Finding:
     except OSError as error:
         return Finding(subject, Grade.PROBLEM, f"they are refused, and none can be watched: {error}")
     return Finding(subject, Grade.OK, "a client that cannot be watched is refused")
+
+
+def _levers(domain: config.DomainConfig) -> Finding:
+    """Whether the driver has what the domain's classes set; the control daemon says it itself."""
+    subject = f"{domain.name}: levers of service classes"
+    try:
+        missing = [key for key, words in asyncio.run(_answers(domain)).items() if words.startswith("Unknown command")]
+    except CommandFailedError as error:
+        return Finding(subject, Grade.NOTE, f"not looked at, since no control daemon answers: {error}")
+    if missing:
+        keys = ", ".join(missing)
+        return Finding(subject, Grade.PROBLEM, f"this driver's MPS has none for {keys}: such classes are not applied")
+    return Finding(subject, Grade.OK, "this driver's MPS has all that the classes set")
+
+
+async def _answers(domain: config.DomainConfig) -> dict[str, str]:
+    """Return what the control daemon says of each key of classes that the domain uses."""
+    asked: dict[str, str] = {}
+    for each in domain.classes:
+        if each.sm_share is not None:
+            asked["sm_share"] = "get_default_active_thread_percentage"
+        if each.priority is not None:
+            asked["priority"] = "get_default_client_priority"
+        for gpu in each.memory_limit:
+            asked["memory_limit"] = f"get_default_device_pinned_mem_limit {gpu}"
+    directory = Path(domain.pipe_directory)
+    replies = {
+        key: await command.ask(directory, Command(line, privileged=False), _ANSWER_WITHIN)
+        for key, line in asked.items()
+    }
+    return {key: " ".join(reply.lines) for key, reply in replies.items()}
 
 
 def _public_directory(domain: config.DomainConfig) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Service classes over the simulated stack: its server notes what a client gets when the daemon announces it."""
 
+import json
 import os
 import re
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fault_injection.sim.script import Script
 from tests.integration.guarded import Guarded, Program, wait_for
 
 pytestmark = [
@@ -184,3 +186,19 @@ def test_a_client_that_stops_in_its_handshake_keeps_no_lever_and_no_other_client
     dawdles.expect("waits")
     following = come(guarded, uid=STRANGER)
     assert levers(guarded, following.pid) == REST
+
+
+def test_a_lever_that_the_driver_lacks_is_told_of_and_the_client_is_served_without(guarded: Guarded) -> None:
+    def finding() -> tuple[str, str]:
+        said = guarded.ctl("doctor", "--config", str(guarded.config), "--json").stdout
+        (found,) = [each for each in json.loads(said) if "levers" in each["subject"]]
+        return found["grade"], found["text"]
+
+    assert finding()[0] == "ok"
+    Script(guarded.pipe).lack("get_default_client_priority")
+    grade, text = finding()
+    assert (grade, "priority" in text, "sm_share" in text) == ("problem", True, False)
+    program = come(guarded, "batch", STRANGER)
+    assert (class_of(guarded, program), levers(guarded, program.pid)) == ("batch", AT_REST)
+    assert [event["data"]["pid"] for event in guarded.events("class_not_applied")] == [program.pid]
+    assert guarded.metric("mpsguard_classes_not_applied_total") == 1
