@@ -1,13 +1,15 @@
 """Report model: an incident in chronological order, from which every format of the report is rendered."""
 
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from mpsguard.evidence import Evidence
-from mpsguard.incident import Incident
+from mpsguard.incident import Incident, Suspect
 from mpsguard.journal.records import RecordedIncident
 from mpsguard.linux.processes.procfs import printable
 from mpsguard.model import ProcessKey
@@ -171,6 +173,20 @@ def _facts(record: RecordedIncident) -> tuple[tuple[str, str], ...]:
             (name, "; ".join(messages.suspect(suspect, commands) for suspect in group) or _MISSING[name])
             for name, group in groups.items()
         ),
+        *_classes(groups, {client.process: client.service_class for client in record.clients}),
         *((f"version of {name}", version) for name, version in record.versions.items()),
     ]
     return tuple((printable(name), printable(value)) for name, value in facts)
+
+
+def _classes(
+    groups: Mapping[str, Sequence[Suspect]], classes: Mapping[ProcessKey, str | None]
+) -> tuple[tuple[str, str], ...]:
+    """Return a fact, the service classes of each group; () where no client has one."""
+    parts = []
+    for name, group in groups.items():
+        found = Counter(classes.get(suspect.process) for suspect in group if suspect.process is not None)
+        named = [f"{each} {count}" if len(group) > 1 else each for each, count in found.items() if each is not None]
+        if named:
+            parts.append(f"{name}: {', '.join(named)}")
+    return (("service classes", "; ".join(parts)),) if parts else ()

@@ -1,6 +1,7 @@
 """What a report says, in whatever form."""
 
 import pytest
+from msgspec.structs import replace
 
 from mpsguard.evidence import Lost, Source
 from mpsguard.incident import Confidence, FaultClass, Suspect
@@ -146,3 +147,11 @@ def test_a_lane_is_named_if_it_is_the_only_one() -> None:
 
 def test_where_no_process_ended_the_question_does_not_arise() -> None:
     assert "work in flight" not in dict(build_report(case()).facts)
+
+
+def test_service_classes_are_named_where_there_are_any() -> None:
+    assert "service classes" not in dict(build_report(CASE).facts)
+    classes = {CULPRIT: "batch", VICTIM: "critical", OTHER: "critical"}
+    clients = tuple(replace(each, service_class=classes[each.process]) for each in CASE.clients)
+    facts = dict(build_report(replace(CASE, clients=clients)).facts)
+    assert facts["service classes"] == "culprit: batch; victims: critical 2"
