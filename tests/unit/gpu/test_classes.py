@@ -29,7 +29,7 @@ def test_the_programs_answer_rounds_and_end_with_their_input() -> None:
     asked = [
         {"kind": "gpt2", "seconds": 0.2, "rate": 50},
         {"kind": "bert-2", "seconds": 0.2, "rate": 0},
-        {"kind": "resnet50-2", "seconds": 0.2, "rate": 5000, "seed": 7},
+        {"kind": "resnet50-2", "seconds": 0.2, "rate": 200_000, "seed": 7},
         {"kind": "train", "seconds": 0.2},
     ]
     kinds = [str(each["kind"]) for each in asked]
@@ -46,7 +46,7 @@ def test_the_programs_answer_rounds_and_end_with_their_input() -> None:
     assert [each["kind"] for each in rounds] == kinds
     assert 0 < len(rounds[0]["latencies_us"]) <= 11
     # Overloaded: what was still due counts as late, so that no request is lost from the tail.
-    assert len(rounds[2]["latencies_us"]) > 500
+    assert len(rounds[2]["latencies_us"]) > 30_000
     assert max(rounds[2]["latencies_us"]) > 100_000
     assert rounds[3]["steps"] == sorted(rounds[3]["steps"])
     assert told[-1]["event"] == "finished"
