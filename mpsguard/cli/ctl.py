@@ -14,6 +14,8 @@ from mpsguard.config import DEFAULT_RUN_DIRECTORY
 
 COMMANDS: Final = {
     "status": "mpsguard.cli.status",
+    "check": "mpsguard.cli.check",
+    "repaired": "mpsguard.cli.check",
     "clients": "mpsguard.cli.clients",
     "classes": "mpsguard.cli.classes",
     "lanes": "mpsguard.cli.lanes",

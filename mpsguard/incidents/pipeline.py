@@ -13,6 +13,7 @@ import msgspec
 
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import Evidence, Source, UvmFault
+from mpsguard.incidents.device_faults import DeviceFaults
 from mpsguard.incidents.domain_view import DomainView
 from mpsguard.incidents.failover import Failover
 from mpsguard.incidents.remedy_executor import RemedyExecutor
@@ -52,6 +53,7 @@ class IncidentPipeline:
         self._events = events
         self._metrics = metrics
         self._tracker = IncidentTracker(journal, self._clients)
+        self.device_faults = DeviceFaults(journal)
         self._switching: asyncio.Task[Any] | None = None
         self._postponed: list[Evidence] = []
         """Evidence that came during a switchover, to be judged after it."""
@@ -116,6 +118,7 @@ class IncidentPipeline:
         changed, open_question = self._tracker.judge(time.monotonic())
         for tracked in changed:
             self._publish(tracked)
+            self.device_faults.observe(tracked)
             self._remedies.consider(tracked.id, tracked.incident)
         if open_question and self._judging_again is None:
             # That nothing follows is known only when it has not.

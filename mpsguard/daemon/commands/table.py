@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from mpsguard.control_api.handler import Handler
 from mpsguard.daemon.commands import (
+    check,
     classes,
     clients,
     end_work,
@@ -27,6 +28,8 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
     handler.name: handler
     for handler in (
         status.HANDLER,
+        check.HANDLER,
+        check.REPAIRED_HANDLER,
         clients.HANDLER,
         classes.HANDLER,
         lanes.HANDLER,
