@@ -8,9 +8,9 @@ import click
 
 from mpsguard.cli.session import AskError, CliSession, with_session
 from mpsguard.control_api.messages.check import Arguments, Repaired, RepairedArguments
-from mpsguard.control_api.probes import ProbeAnswer, Purpose, line
+from mpsguard.control_api.probes import ProbeAnswer, ProbeKind, line
 
-_PATIENT: Final = frozenset({Purpose.SLURM, Purpose.NPD})
+_PATIENT: Final = frozenset({ProbeKind.SLURM, ProbeKind.NPD})
 """Probes that wait for a guard that is just being restarted: what a no causes lasts longer than that."""
 _NPD_DEADLINE: Final = 3.0
 """Seconds for an answer; node-problem-detector gives a plugin five, the start of this program included."""
@@ -22,7 +22,7 @@ _PAUSE: Final = 0.25
 @click.option(
     "--for",
     "purpose",
-    type=click.Choice([each.value for each in Purpose]),
+    type=click.Choice([each.value for each in ProbeKind]),
     required=True,
     help="live: the guard's loop turns. ready: a client that comes now is served. slurm: the node may have jobs. "
     "npd: no fault now.",
@@ -34,7 +34,7 @@ def check(session: CliSession, purpose: str) -> None:
     A guard that is only degraded is a 0: no node is drained for it. For Slurm a lane counts as faulty once it has been
     in FAULT for a minute; a fault of the GPU itself counts until the machine starts again or `mpsguard-ctl repaired`.
     """
-    said = _ask(session, Purpose(purpose))
+    said = _ask(session, ProbeKind(purpose))
     if session.as_json:
         session.print_json(said)
     else:
@@ -54,8 +54,8 @@ def repaired(session: CliSession) -> None:
         click.echo(f"no longer stands: incident {fault.incident}, GPU {fault.gpu or '?'}")
 
 
-def _ask(session: CliSession, purpose: Purpose) -> ProbeAnswer:
-    within = min(session.deadline, _NPD_DEADLINE) if purpose is Purpose.NPD else session.deadline
+def _ask(session: CliSession, purpose: ProbeKind) -> ProbeAnswer:
+    within = min(session.deadline, _NPD_DEADLINE) if purpose is ProbeKind.NPD else session.deadline
     due = time.monotonic() + within
     while True:
         try:

@@ -18,6 +18,7 @@ from mpsguard.daemon import preflight
 from mpsguard.daemon.commands.table import HANDLERS
 from mpsguard.daemon.domain import launches
 from mpsguard.daemon.guard import Guard, GuardStartError
+from mpsguard.daemon.pages import PAGES
 from mpsguard.processes import privileges
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 
@@ -73,7 +74,7 @@ async def _serve(settings: config.Config, launcher: Launcher, given: privileges.
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await Guard(settings, HANDLERS, launcher, given).run(stop)
+    await Guard(settings, HANDLERS, launcher, given, pages=PAGES).run(stop)
 
 
 def _set_up_logging(guard: config.GuardConfig) -> None:

@@ -17,6 +17,7 @@ from mpsguard.config.load import (
 from mpsguard.config.objectives import Objective
 from mpsguard.config.types import (
     DEFAULT_RUN_DIRECTORY,
+    NO_ADDRESS,
     Config,
     DomainConfig,
     GuardConfig,
@@ -31,6 +32,7 @@ from mpsguard.config.types import (
 __all__ = [
     "DEFAULT_PATH",
     "DEFAULT_RUN_DIRECTORY",
+    "NO_ADDRESS",
     "Config",
     "ConfigError",
     "DomainConfig",

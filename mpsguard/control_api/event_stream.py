@@ -30,6 +30,7 @@ _GRAVE: Final = frozenset(
         "journal_failed",
         "journal_dropped",
         "journal_damaged",
+        "http_not_served",
         "client_unwatched",
         "client_unbrokered",
     }

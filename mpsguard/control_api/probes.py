@@ -18,7 +18,7 @@ FAULT_LASTS: Final = 60.0
 ended, mostly within a second; the alert on it waits as long."""
 
 
-class Purpose(StrEnum):
+class ProbeKind(StrEnum):
     """What a probe is for."""
 
     LIVE = "live"
@@ -29,6 +29,9 @@ class Purpose(StrEnum):
     """Slurm prolog and health check: whether the node may have jobs. A no drains it."""
     NPD = "npd"
     """Node-problem-detector: whether there is a fault now."""
+
+
+_Asking = Literal[ProbeKind.READY, ProbeKind.SLURM, ProbeKind.NPD]
 
 
 class DeviceFault(msgspec.Struct, frozen=True):
@@ -47,7 +50,7 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     """One line of ASCII, at most `MAX_TEXT` characters."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class GuardStanding(msgspec.Struct, frozen=True):
     """What a probe's answer depends on."""
 
     settled: bool
@@ -61,7 +64,7 @@ class Standing(msgspec.Struct, frozen=True):
     device_faults: Sequence[DeviceFault]
 
 
-def answer(purpose: Purpose, look: Callable[[], Standing], now: float | None = None) -> ProbeAnswer:
+def answer(purpose: ProbeKind, look: Callable[[], GuardStanding], now: float | None = None) -> ProbeAnswer:
     """Return what a probe is told. A guard that is only degraded is always a yes.
 
     Args:
@@ -69,7 +72,7 @@ def answer(purpose: Purpose, look: Callable[[], Standing], now: float | None = N
         look: Returns how the guard stands; not called where the answer does not depend on it.
         now: UNIX seconds, by default those of the clock.
     """
-    if purpose is Purpose.LIVE:
+    if purpose is ProbeKind.LIVE:
         return ProbeAnswer(True, "the guard answers")
     standing = look()
     problem = _problem(purpose, standing, time.time() if now is None else now)
@@ -86,17 +89,17 @@ def line(text: str) -> str:
     return plain if len(plain) <= MAX_TEXT else f"{plain[: MAX_TEXT - 3]}..."
 
 
-def _problem(purpose: Literal[Purpose.READY, Purpose.SLURM, Purpose.NPD], standing: Standing, now: float) -> str | None:
+def _problem(purpose: _Asking, standing: GuardStanding, now: float) -> str | None:
     """Return why the answer is no, or None."""
     match purpose:
-        case Purpose.READY:
+        case ProbeKind.READY:
             if not standing.settled:
                 return "starting: not every lane has come up yet"
             return _first(standing.active, (LaneState.FAULT, LaneState.DOWN))
-        case Purpose.SLURM:
+        case ProbeKind.SLURM:
             lasting = [lane for lane in standing.active if now - lane.since >= FAULT_LASTS]
             return _device(standing.device_faults) or _first(lasting, (LaneState.FAULT,))
-        case Purpose.NPD:
+        case ProbeKind.NPD:
             every = (*standing.active, *standing.spare)
             return _device(standing.device_faults) or _first(every, (LaneState.FAULT,))
 

@@ -23,6 +23,7 @@ from mpsguard.control_api.protocol import RequestError
 from mpsguard.control_api.server import Api
 from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
+from mpsguard.daemon.http_service import HttpService, Page
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.incidents.failover import Failover
 from mpsguard.incidents.live_resize import LiveResize
@@ -36,7 +37,6 @@ from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import JournalError
 from mpsguard.linux.systemd import service_manager
 from mpsguard.metrics.registry import Metrics
-from mpsguard.metrics.server import serve_metrics
 from mpsguard.metrics.vault_collector import VaultMetrics
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.privileges import DroppedPrivileges
@@ -60,6 +60,8 @@ class Guard:
         handlers: Mapping[str, Handler["Guard", Any]],
         launcher: Launcher,
         given: DroppedPrivileges | None,
+        *,
+        pages: Mapping[str, Callable[["Guard"], Page]],
     ) -> None:
         """Check what can be checked before anything is touched; ConfigError.
 
@@ -68,6 +70,7 @@ class Guard:
             handlers: What the control API answers.
             launcher: Starts the lanes' control daemons; it belongs to the caller.
             given: The privileges that were given up; None if they were kept, for want of a driver.
+            pages: Makes the pages of the HTTP address, by path.
         """
         self.config = settings
         self._launcher = launcher
@@ -102,6 +105,13 @@ class Guard:
         }
         self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
+        self.http = HttpService(
+            settings.guard.metrics_address,
+            self.metrics.registry,
+            {path: partial(make, self) for path, make in pages.items()},
+            self._refresh_metrics,
+            events=self.events,
+        )
         self.pipeline: IncidentPipeline | None = None
         """There once the public directories are ours: no two guards write one journal."""
         self._executor: RemedyExecutor | None = None
@@ -117,6 +127,9 @@ class Guard:
             seconds=death.seconds,
             in_a_row=death.in_a_row,
         )
+
+    def _refresh_metrics(self) -> None:
+        """Bring up to date what is not counted as it happens."""
 
     def _vault_counters(self) -> Counters | None:
         return self.vault.vault.counters() if self.vault is not None and self.vault.is_open else None
@@ -166,6 +179,7 @@ class Guard:
                 asyncio.create_task(_watchdog()),
                 asyncio.create_task(self._launched()),
                 asyncio.create_task(self._pursue_objectives()),
+                asyncio.create_task(self.http.run()),
             ]
             tasks = [*domains, *ends, asyncio.create_task(self._tell_ready())]
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -199,9 +213,6 @@ class Guard:
                 _store(domain)
             self.pipeline = self._make_pipeline()
             api.open(self.config.guard.group)
-            if self.config.guard.metrics_address is not None:
-                host, port = config.split_address(self.config.guard.metrics_address)
-                serve_metrics(host, port, self.metrics.registry)
         except (PublicDirectoryError, JournalError) as error:
             raise GuardStartError(str(error)) from None
         except LookupError:

@@ -15,7 +15,7 @@ _KEPT: Final = 16
 """Faults that are kept, one for each GPU: a machine has 16 GPUs at most."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _Saved(msgspec.Struct, frozen=True):
     boot_id: str
     faults: tuple[DeviceFault, ...]
 
@@ -48,14 +48,14 @@ class DeviceFaults:
 
     def _keep(self, faults: tuple[DeviceFault, ...]) -> None:
         self.standing = faults
-        self._journal.remember(_KEY, msgspec.json.encode(_Kept(self._boot_id, faults)).decode())
+        self._journal.remember(_KEY, msgspec.json.encode(_Saved(self._boot_id, faults)).decode())
 
     def _recalled(self) -> tuple[DeviceFault, ...]:
         saved = self._journal.recall(_KEY)
         if saved is None:
             return ()
         try:
-            kept = msgspec.json.decode(saved, type=_Kept)
+            kept = msgspec.json.decode(saved, type=_Saved)
         except msgspec.DecodeError:
             return ()
         return kept.faults if kept.boot_id == self._boot_id else ()

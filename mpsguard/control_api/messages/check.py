@@ -2,13 +2,13 @@
 
 import msgspec
 
-from mpsguard.control_api.probes import DeviceFault, Purpose
+from mpsguard.control_api.probes import DeviceFault, ProbeKind
 
 
 class Arguments(msgspec.Struct):
     """What the probe is for."""
 
-    purpose: Purpose
+    purpose: ProbeKind
 
 
 class RepairedArguments(msgspec.Struct):

@@ -35,7 +35,7 @@ async def serve(guard: Guard, _: Arguments) -> Status:
     )
     states = guard.pipeline.sensors.states() if guard.pipeline else ()
     lanes = [lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None]
-    judgement = health(guard, lanes)
+    judgement = health(guard, lanes, states)
     notes = [
         f"{domain.name}: clients that connect while no guard runs get no MPS (no mpsguard.socket holds the sockets)"
         for domain in domains
@@ -51,6 +51,8 @@ async def serve(guard: Guard, _: Arguments) -> Status:
         for domain in guard.domains.values()
         if (count := sum(client.unbrokered for client in domain.clients.all()))
     ]
+    if guard.http.trouble is not None:
+        notes.append(f"no metrics and probes by HTTP: {guard.http.trouble}")
     notes += [
         f"GPU {fault.gpu or '?'}: a device fault stands (incident {fault.incident}) until `mpsguard-ctl repaired`"
         for fault in (guard.pipeline.device_faults.standing if guard.pipeline else ())

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.control_api.health import judge
-from mpsguard.control_api.probes import FAULT_LASTS, MAX_TEXT, DeviceFault, Purpose, Standing, answer, line
+from mpsguard.control_api.probes import FAULT_LASTS, MAX_TEXT, DeviceFault, GuardStanding, ProbeKind, answer, line
 from mpsguard.model import LaneReport, LaneState
 
 NOW = 1_000_000.0
-ASKS = (Purpose.READY, Purpose.SLURM, Purpose.NPD)
+ASKS = (ProbeKind.READY, ProbeKind.SLURM, ProbeKind.NPD)
 BROKEN = DeviceFault("20260101-1", "0000:01:00", (79,))
 
 
@@ -20,14 +20,14 @@ def lane(state: LaneState, *, name: str = "default-0", age: float = 0.0, flappin
 
 
 def told(
-    purpose: Purpose,
+    purpose: ProbeKind,
     *active: LaneReport,
     spare: tuple[LaneReport, ...] = (),
     settled: bool = True,
     absent: dict[str, str] | None = None,
     faults: tuple[DeviceFault, ...] = (),
 ) -> bool:
-    standing = Standing(
+    standing = GuardStanding(
         settled=settled,
         active=active,
         spare=spare,
@@ -42,7 +42,7 @@ def told(
 
 
 @pytest.mark.parametrize("purpose", ASKS)
-def test_a_healthy_guard_is_a_yes(purpose: Purpose) -> None:
+def test_a_healthy_guard_is_a_yes(purpose: ProbeKind) -> None:
     assert told(purpose, lane(LaneState.ACTIVE))
 
 
@@ -57,7 +57,7 @@ def test_a_healthy_guard_is_a_yes(purpose: Purpose) -> None:
         {"active": lane(LaneState.ACTIVE), "spare": (lane(LaneState.DOWN, name="default-1", age=3600),)},
     ],
 )
-def test_a_degraded_guard_is_a_yes(purpose: Purpose, degraded: dict[str, object]) -> None:
+def test_a_degraded_guard_is_a_yes(purpose: ProbeKind, degraded: dict[str, object]) -> None:
     more = dict(degraded)
     assert told(purpose, more.pop("active"), **more)  # type: ignore[arg-type]
 
@@ -88,10 +88,10 @@ def test_a_guard_that_is_starting_is_not_ready_and_drains_nothing() -> None:
 
 
 def test_liveness_looks_at_nothing() -> None:
-    def never() -> Standing:
+    def never() -> GuardStanding:
         raise AssertionError("liveness depends on no lane")
 
-    assert answer(Purpose.LIVE, never).ok
+    assert answer(ProbeKind.LIVE, never).ok
 
 
 @given(st.text())
