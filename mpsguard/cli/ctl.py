@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "lifelines": "mpsguard.cli.lifelines",
     "mps": "mpsguard.cli.mps",
     "metrics": "mpsguard.cli.metrics",
+    "reload": "mpsguard.cli.reload",
     "doctor": "mpsguard.cli.doctor",
     "vault": "mpsguard.cli.vault",
     "rightsize": "mpsguard.cli.rightsize",

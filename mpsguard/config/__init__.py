@@ -1,5 +1,6 @@
 """The configuration: TOML decoded into frozen types. Each error is one line with file, key, and what is allowed."""
 
+from mpsguard.config.changes import changed_keys, needing_restart
 from mpsguard.config.classes import ServiceClass
 from mpsguard.config.errors import ConfigError
 from mpsguard.config.load import (
@@ -45,10 +46,12 @@ __all__ = [
     "ServiceClass",
     "Step",
     "VaultConfig",
+    "changed_keys",
     "class_directory",
     "find_control_binary",
     "lane_directory",
     "load",
+    "needing_restart",
     "parse",
     "sections",
     "split_address",

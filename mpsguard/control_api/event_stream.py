@@ -31,6 +31,7 @@ _GRAVE: Final = frozenset(
         "journal_dropped",
         "journal_damaged",
         "http_not_served",
+        "reload_refused",
         "client_unwatched",
         "client_unbrokered",
     }

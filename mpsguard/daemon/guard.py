@@ -16,7 +16,7 @@ import mpsguard
 from mpsguard import config
 from mpsguard.broker import public_directory
 from mpsguard.broker.public_directory import PublicDirectoryError
-from mpsguard.config import Config
+from mpsguard.config import Config, ConfigError
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.protocol import RequestError
@@ -24,6 +24,7 @@ from mpsguard.control_api.server import Api
 from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.http_service import HttpService, Page
+from mpsguard.daemon.log_level import LogLevel
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.incidents.failover import Failover
 from mpsguard.incidents.live_resize import LiveResize
@@ -41,7 +42,7 @@ from mpsguard.metrics.vault_collector import VaultMetrics
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.privileges import DroppedPrivileges
 from mpsguard.remedies import held_lifelines
-from mpsguard.tasks import end_tasks
+from mpsguard.tasks import TaskSet, end_tasks
 from mpsguard.vault.counters import Counters
 from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.quota import Quota
@@ -62,6 +63,8 @@ class Guard:
         given: DroppedPrivileges | None,
         *,
         pages: Mapping[str, Callable[["Guard"], Page]],
+        load: Callable[[], Config],
+        log_level: LogLevel,
     ) -> None:
         """Check what can be checked before anything is touched; ConfigError.
 
@@ -71,8 +74,14 @@ class Guard:
             launcher: Starts the lanes' control daemons; it belongs to the caller.
             given: The privileges that were given up; None if they were kept, for want of a driver.
             pages: Makes the pages of the HTTP address, by path.
+            load: Reads the configuration again and checks it, for a reload; ConfigError. Called on a thread.
+            log_level: The level of the log.
         """
         self.config = settings
+        self._load = load
+        self._log_level = log_level
+        self._reloading = asyncio.Lock()
+        self._reloads = TaskSet()
         self._launcher = launcher
         self._given = given
         self.metrics = Metrics()
@@ -151,6 +160,41 @@ class Guard:
             raise RequestError("arguments", f"which domain? there are: {', '.join(self.domains)}")
         return next(iter(self.domains.values()))
 
+    async def reload(self) -> tuple[str, ...]:
+        """Read the configuration again and put all of it in force; return the keys that have changed.
+
+        Raises:
+            ConfigError: it is wrong, or keys have changed that need a restart. Then everything is as before.
+        """
+        async with self._reloading:
+            service_manager.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            try:
+                settings = await asyncio.to_thread(self._load)
+                keys = config.changed_keys(self.config, settings)
+                if restart := config.needing_restart(keys):
+                    raise ConfigError(f"these keys need a restart of the guard: {', '.join(restart)}")
+                # From here to the end without an await, and nothing in it fails: all or nothing.
+                self._log_level.set(settings.guard.log_level)
+                for each in settings.domain:
+                    self.domains[each.name].configure(each)
+                self.config = settings
+            except ConfigError as error:
+                self.events.publish("reload_refused", "", detail=str(error))
+                raise
+            finally:
+                service_manager.notify("READY=1")
+            self.events.publish("reloaded", "", keys=keys)
+            return keys
+
+    def reload_soon(self) -> None:
+        """Reload on SIGHUP; the outcome is an event."""
+
+        async def try_it() -> None:
+            with suppress(ConfigError):
+                await self.reload()
+
+        self._reloads.spawn(try_it())
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, or until every domain was told to quit. Raises GuardStartError."""
         _raise_descriptor_limit()
@@ -187,7 +231,7 @@ class Guard:
                 task.result()
         finally:
             service_manager.notify("STOPPING=1")
-            await end_tasks(tasks)
+            await end_tasks((*tasks, *self._reloads))
             await api.close()
             if self._executor is not None:
                 await self._executor.close()

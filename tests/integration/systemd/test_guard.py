@@ -54,6 +54,28 @@ def test_stop_leaves_lanes_running_and_start_adopts_them(guard: InstalledGuard, 
     before.must_stand(guard, clients)
 
 
+def test_reload_is_whole_or_fails_and_costs_no_client_anything(guard: InstalledGuard, clients: list[Client]) -> None:
+    good = guard.machine.run("cat", CONFIGURATION).stdout
+    pid, lane = guard.pid(), guard.lane()
+    more = f"{good}[domain.policy]\nmax_parked = 7\n"
+    try:
+        guard.machine.write(CONFIGURATION, more)
+        guard.machine.systemctl("reload", SERVICE)
+        # It has returned, so it is done: nothing is left to be reloaded.
+        assert guard.ctl("reload") == (0, {"keys": []})
+        guard.machine.write(CONFIGURATION, more.replace('group = "mpsguard"', 'group = "root"'))
+        assert guard.machine.systemctl("reload", SERVICE, check=False).returncode != 0
+        assert "guard.group" in guard.machine.journal(SERVICE)
+    finally:
+        guard.machine.write(CONFIGURATION, good)
+    guard.machine.systemctl("reload", SERVICE)
+    guard.kill("SIGHUP")
+    assert guard.ctl("reload") == (0, {"keys": []})
+    assert guard.machine.property(SERVICE, "ActiveState") == "active"
+    assert (guard.pid(), guard.lane()) == (pid, lane)
+    assert {client.pid() for client in clients} == guard.clients()
+
+
 def test_client_waits_while_the_guard_is_away(guard: InstalledGuard, clients: list[Client]) -> None:
     before = State(guard, clients)
     with guard.kept_away():
