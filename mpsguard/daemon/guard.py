@@ -25,6 +25,7 @@ from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.http_service import HttpService, Page
 from mpsguard.daemon.log_level import LogLevel
+from mpsguard.daemon.metrics_state import client_limits, state_of
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.incidents.failover import Failover
 from mpsguard.incidents.live_resize import LiveResize
@@ -98,6 +99,7 @@ class Guard:
             )
             for domain in settings.domain
         }
+        self._client_limits = client_limits(self.domains.values())
         self._views = {name: domain.view for name, domain in self.domains.items()}
         self._handlers = handlers
         self.failover = Failover(self._views, self.events, self.metrics)
@@ -118,7 +120,7 @@ class Guard:
             settings.guard.metrics_address,
             self.metrics.registry,
             {path: partial(make, self) for path, make in pages.items()},
-            self._refresh_metrics,
+            self.refresh_metrics,
             events=self.events,
         )
         self.pipeline: IncidentPipeline | None = None
@@ -137,8 +139,9 @@ class Guard:
             in_a_row=death.in_a_row,
         )
 
-    def _refresh_metrics(self) -> None:
+    def refresh_metrics(self) -> None:
         """Bring up to date what is not counted as it happens."""
+        self.metrics.state.state = state_of(self.domains.values(), self._client_limits, self.pipeline)
 
     def _vault_counters(self) -> Counters | None:
         return self.vault.vault.counters() if self.vault is not None and self.vault.is_open else None
