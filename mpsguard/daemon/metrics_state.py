@@ -32,6 +32,7 @@ def state_of(domains: Iterable[Domain], limits: Mapping[str, int], pipeline: Inc
         ),
         clients=clients,
         pods=pods,
+        memory=pipeline.sensors.client_memory() if pipeline else {},
         client_limit=limits,
         sockets_held={domain.name: domain.sockets_held for domain in every},
         sensors={name: state.present for name, state in pipeline.sensors.recent_states()} if pipeline else {},

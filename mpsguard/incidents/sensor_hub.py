@@ -160,6 +160,10 @@ class SensorHub:
         """Return which clients' address spaces are watched, and why the others are not."""
         return {attachment.process: attachment for attachment in self._sensor(UvmSensor).attachments()}
 
+    def client_memory(self) -> Mapping[tuple[int, str], int]:
+        """Return the bytes of GPU memory of each client, by pid and PCI address of the GPU."""
+        return self._sensor(NvmlSensor).memory()
+
     def states(self) -> tuple[tuple[str, SensorState], ...]:
         """Return the state of every sensor by name, asked afresh."""
         named = [(sensor.name, sensor.state()) for sensor in self._sensors.values()]

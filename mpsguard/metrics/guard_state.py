@@ -34,6 +34,8 @@ class GuardState(msgspec.Struct, frozen=True):
     clients: tuple[Client, ...] = ()
     pods: Mapping[str, str] = {}
     """Control group to the UID of its pod, of the clients that are in one."""
+    memory: Mapping[tuple[int, str], int] = {}
+    """Bytes of GPU memory by pid and PCI address of the GPU."""
     client_limit: Mapping[str, int] = {}
     sockets_held: Mapping[str, bool] = {}
     sensors: Mapping[str, bool] = {}
@@ -54,6 +56,7 @@ class GuardStateMetrics(Collector):
             lanes.add_metric([lane.domain, lane.lane], {"role": lane.role, "gpus": ",".join(lane.gpus)})
         yield lanes
         yield _clients(state)
+        yield _memory(state)
         limits = GaugeMetricFamily(
             "mpsguard_client_limit",
             "Clients that MPS takes on the domain's GPUs, each on one",
@@ -76,10 +79,14 @@ class GuardStateMetrics(Collector):
         yield sensors
 
 
+def _shown(state: GuardState) -> list[Client]:
+    return sorted(state.clients, key=lambda each: each.connected_at)[:_SHOWN]
+
+
 def _clients(state: GuardState) -> Metric:
     """One series for each client, without its command line, which is its user's own."""
     family = InfoMetricFamily("mpsguard_client", "Clients alive now, the first 60", labels=["domain", "lane", "pid"])
-    for client in sorted(state.clients, key=lambda each: each.connected_at)[:_SHOWN]:
+    for client in _shown(state):
         more = {
             "uid": str(client.uid),
             "class": client.service_class or "",
@@ -87,4 +94,17 @@ def _clients(state: GuardState) -> Metric:
             "pod_uid": state.pods.get(client.cgroup, ""),
         }
         family.add_metric([client.domain, client.lane, str(client.process.pid)], more)
+    return family
+
+
+def _memory(state: GuardState) -> Metric:
+    family = GaugeMetricFamily(
+        "mpsguard_client_memory_bytes",
+        "GPU memory of the first 60 clients, as NVML has it",
+        labels=["domain", "lane", "pid", "gpu"],
+    )
+    clients = {client.process.pid: client for client in _shown(state)}
+    for (pid, gpu), size in state.memory.items():
+        if pid in clients:
+            family.add_metric([clients[pid].domain, clients[pid].lane, str(pid), gpu], size)
     return family
