@@ -17,7 +17,7 @@ _KEPT: Final = 1000
 
 
 class IncidentCounter:
-    """Owns the incidents whose verdict may change yet. All in one event loop."""
+    """Owns the incidents with a verdict that may change yet. All in one event loop."""
 
     def __init__(self, metrics: Metrics, domain_of: Callable[[Incident], str | None]) -> None:
         """``domain_of`` returns the domain of an incident, None if it is not known."""

@@ -22,7 +22,10 @@ GRAFANAS = {"$__rate_interval": "5m", "$__range": "6h", "$instance": ".*", "$dom
 """Grafana's variables, and what stands for them here."""
 OF_PROMETHEUS = {"up"}
 
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is missing")
+PROMTOOL = shutil.which("promtool") or shutil.which(REPOSITORY / ".cache" / "promtool")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="no promtool; on Debian scripts/bootstrap packages gets it"
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +43,9 @@ def text(guarded: Guarded) -> str:
 
 
 def promtool(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    assert PROMTOOL is not None
     return subprocess.run(
-        ["promtool", *arguments], cwd=MONITORING, input=stdin, capture_output=True, text=True, timeout=60, check=False
+        [PROMTOOL, *arguments], cwd=MONITORING, input=stdin, capture_output=True, text=True, timeout=60, check=False
     )
 
 
