@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "doctor": "mpsguard.cli.doctor",
     "vault": "mpsguard.cli.vault",
     "rightsize": "mpsguard.cli.rightsize",
+    "top": "mpsguard.cli.top",
 }
 """The commands and their modules."""
 

@@ -123,6 +123,7 @@ class StrangerStream(PacketStream):
         super().__init__(sock)
         self._uid = uid
         self._turns = turns
+        turns.enter(uid)
         self._closer = closer
         self._closed = closed
         self._sealed = not seqpacket.takes_descriptors(sock)
@@ -149,6 +150,7 @@ class StrangerStream(PacketStream):
         """Give socket and descriptors back, soon; safe to call twice."""
         if self._socket.fileno() < 0:
             return
+        self._turns.leave(self._uid)
         if self._sealed:
             super().close()
             self._closed()

@@ -21,6 +21,8 @@ class _UserSockets:
     """Owns the epoll instance of one user, and knows what is waited for."""
 
     def __init__(self) -> None:
+        self.open = 0
+        """Sockets that were entered and have not left."""
         self._epoll = select.epoll()
         self._waiting: dict[int, dict[int, asyncio.Future[None]]] = {}
         """Futures by descriptor and event."""
@@ -56,13 +58,28 @@ class _UserSockets:
 
 
 class UserTurns:
-    """Waits for sockets of users; has descriptors only while some task waits, one for each user."""
+    """Waits for sockets of users; has a descriptor for each user with a socket that was entered."""
 
     def __init__(self) -> None:
         self._users: dict[int, _UserSockets] = {}
 
+    def enter(self, uid: int) -> None:
+        """Prepare for a socket of ``uid``; `leave` when it is closed."""
+        watched = self._users.get(uid)
+        if watched is None:
+            watched = self._users[uid] = _UserSockets()
+        watched.open += 1
+
+    def leave(self, uid: int) -> None:
+        """A socket of ``uid`` that was entered is closed, or about to be."""
+        self._users[uid].open -= 1
+        self._close_if_unused(uid)
+
     async def readable(self, uid: int, fd: int) -> None:
-        """Wait until ``fd``, a socket of ``uid``, can be read without blocking. It must stay open until then."""
+        """Wait until ``fd``, a socket of ``uid``, can be read without blocking.
+
+        It must have been entered, and stay open until then.
+        """
         await self._ready(uid, fd, select.EPOLLIN)
 
     async def writable(self, uid: int, fd: int) -> None:
@@ -70,15 +87,17 @@ class UserTurns:
         await self._ready(uid, fd, select.EPOLLOUT)
 
     async def _ready(self, uid: int, fd: int, event: int) -> None:
-        watched = self._users.get(uid)
-        if watched is None:
-            watched = self._users[uid] = _UserSockets()
+        watched = self._users[uid]
         ready = asyncio.get_running_loop().create_future()
         watched.add(fd, event, ready)
         try:
             await ready
         finally:
             watched.remove(fd, event)
-            if not len(watched):
-                del self._users[uid]
-                watched.close()
+            self._close_if_unused(uid)
+
+    def _close_if_unused(self, uid: int) -> None:
+        watched = self._users[uid]
+        if not watched.open and not len(watched):
+            del self._users[uid]
+            watched.close()

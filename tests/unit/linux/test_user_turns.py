@@ -23,7 +23,9 @@ def test_a_user_is_not_heeded_after_all_that_another_has_ready() -> None:
     order: list[int] = []
 
     async def wait(turns: UserTurns, uid: int, sock: socket.socket) -> None:
+        turns.enter(uid)
         await turns.readable(uid, sock.fileno())
+        turns.leave(uid)
         order.append(uid)
 
     async def run() -> None:
@@ -57,6 +59,7 @@ def test_a_socket_is_waited_for_in_both_directions() -> None:
                     filled += ours.send(b"x")
             except BlockingIOError:
                 pass
+            turns.enter(CALM)
             readable = asyncio.create_task(turns.readable(CALM, ours.fileno()))
             writable = asyncio.create_task(turns.writable(CALM, ours.fileno()))
             await asyncio.sleep(0)
@@ -70,14 +73,19 @@ def test_a_socket_is_waited_for_in_both_directions() -> None:
     asyncio.run(run())
 
 
-def test_nothing_is_open_when_no_task_waits() -> None:
+def test_nothing_is_open_for_a_user_without_sockets() -> None:
     async def run() -> None:
         turns = UserTurns()
         ours, theirs = pair()
         with ours, theirs:
             before = len(os.listdir("/proc/self/fd"))
+            for _ in range(2):
+                turns.enter(CALM)
             task = asyncio.create_task(turns.readable(CALM, ours.fileno()))
             await asyncio.sleep(0)
+            assert len(os.listdir("/proc/self/fd")) == before + 1
+            for _ in range(2):
+                turns.leave(CALM)
             assert len(os.listdir("/proc/self/fd")) == before + 1
             task.cancel()
             await asyncio.wait({task})

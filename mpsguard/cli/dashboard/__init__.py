@@ -1,0 +1,1 @@
+"""The screen of `mpsguard-ctl top`: what the guard says, as rows, in a terminal."""

@@ -1,0 +1,1 @@
+"""What `mpsguard-ctl doctor` looks at; every function only reads."""
