@@ -20,8 +20,10 @@ from mpsguard.daemon import preflight
 from mpsguard.daemon.commands.table import HANDLERS
 from mpsguard.daemon.domain import launches
 from mpsguard.daemon.guard import Guard, GuardStartError
+from mpsguard.daemon.journal_log import JournalLogger, JournalRenderer
 from mpsguard.daemon.log_level import LogLevel
 from mpsguard.daemon.pages import PAGES
+from mpsguard.linux.systemd import journald
 from mpsguard.processes import privileges
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 
@@ -95,11 +97,15 @@ async def _serve(
 
 
 def _set_up_logging(guard: config.GuardConfig, log_level: LogLevel) -> None:
-    """Structured lines to standard error: for people on a terminal, JSON for journals."""
+    """Structured lines to standard error: for people on a terminal, JSON for journals, to journald with fields."""
     console = guard.log_format == "console" or (guard.log_format == "auto" and sys.stderr.isatty())
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
     )
+    logger_factory: Any = structlog.PrintLoggerFactory(sys.stderr)
+    if not console and journald.is_stderr():
+        logger = JournalLogger(journald.JournalSocket())
+        logger_factory, renderer = (lambda *_: logger), JournalRenderer(renderer)
     structlog.configure(
         processors=[
             log_level,
@@ -109,7 +115,7 @@ def _set_up_logging(guard: config.GuardConfig, log_level: LogLevel) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=logger_factory,
         cache_logger_on_first_use=True,
     )
 
