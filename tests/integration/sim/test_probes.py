@@ -99,9 +99,10 @@ def test_a_lane_that_is_down_is_not_ready_and_drains_nothing(tmp_path: Path) -> 
     broken = tmp_path / "nvidia-cuda-mps-control"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
-    with Guarded(broken, policy="start_deadline = 1.0\n") as running:
+    # One start and no other one: while it is tried again, the lane is not down but INITIALIZING.
+    with Guarded(broken, policy="start_deadline = 1.0\nrestart_burst = 1\nrestart_window = 3600.0\n") as running:
         running.start()
-        wait_for("a lane that is down", lambda: running.lane()["state"] == "DOWN")
+        wait_for("a lane that stays down", lambda: (lane := running.lane())["flapping"] and lane["state"] == "DOWN")
         assert [check(running, purpose)[0] for purpose in PURPOSES] == [0, 1, 0, 0]
 
 
