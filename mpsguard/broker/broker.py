@@ -129,6 +129,15 @@ class Broker:
             events=events,
         )
 
+    def configure(self, policy: Policy, unwatchable: Callable[[ProcessHandle], Awaitable[str]] | None) -> None:
+        """Use another policy, for connections that come from now on; ``unwatchable`` as at the start."""
+        self._policy = policy
+        self._unwatchable = unwatchable
+        self._connections.set_limit(policy.max_connections)
+        self.parking.configure(policy)
+        self.ui_sessions.configure(policy)
+        self._handover.configure(policy)
+
     def listen(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept connections on the sockets ``control`` and ``control_privileged``."""
         for name, sock in sockets.items():

@@ -70,9 +70,14 @@ def assign(classes: Sequence[ServiceClass], client: Identity, chosen: str | None
     return Assignment(by_name.get(meant.lifted, meant), denied=denied, lifted=True)
 
 
+def pods_in(cgroup: str) -> list[str]:
+    """Return the UIDs of Kubernetes pods in a control group's path, outermost first."""
+    return [uid.replace("_", "-") for uid in _POD.findall(cgroup)]
+
+
 def takes(service_class: ServiceClass, client: Identity) -> bool:
     """Return whether a class takes a client without being chosen: each of its lists has an entry for it."""
-    pods = {uid.replace("_", "-") for uid in _POD.findall(client.cgroup)}
+    pods = set(pods_in(client.cgroup))
     jobs = {int(number) for number in _JOB.findall(client.cgroup)}
     tests = [
         (service_class.uids, client.uid in service_class.uids),

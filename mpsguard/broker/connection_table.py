@@ -47,6 +47,10 @@ class ConnectionTable:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def set_limit(self, limit: int) -> None:
+        """Change the bound. Connections beyond a lower one stay, and give way as further ones come."""
+        self._limit = limit
+
     def may_come(self, uid: int) -> bool:
         """Return whether one more peer of a user can be served now; else it waits until others speak or leave."""
         if uid == 0 or self._silent_of[uid] < _SILENT_OF_A_USER:

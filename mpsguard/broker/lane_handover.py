@@ -68,6 +68,10 @@ class LaneHandover:
         self._events = events
         self._servers = ServerStart()
 
+    def configure(self, policy: Policy) -> None:
+        """Use another policy, for clients that come from now on."""
+        self._policy = policy
+
     async def run(
         self,
         front: PacketStream,

@@ -28,6 +28,10 @@ class Parking:
         self.count = 0
         """Clients held back now."""
 
+    def configure(self, policy: Policy) -> None:
+        """Use another policy; for clients that are not held back yet."""
+        self._limit = policy.max_parked
+
     async def wait(self, front: PacketStream, pid: int, due: float, choose: Callable[[], Lane], lanes: LaneSet) -> None:
         """Wait until the lane that ``choose`` returns admits clients, or the client may be held back no longer.
 

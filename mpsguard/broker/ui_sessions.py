@@ -33,6 +33,10 @@ class UiSessions:
         self._router = router
         self._events = events
 
+    def configure(self, policy: Policy) -> None:
+        """Use another policy, from each session's next command on."""
+        self._policy = policy
+
     async def serve(
         self,
         front: PacketStream,

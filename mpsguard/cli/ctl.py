@@ -14,6 +14,8 @@ from mpsguard.config import DEFAULT_RUN_DIRECTORY
 
 COMMANDS: Final = {
     "status": "mpsguard.cli.status",
+    "check": "mpsguard.cli.check",
+    "repaired": "mpsguard.cli.check",
     "clients": "mpsguard.cli.clients",
     "classes": "mpsguard.cli.classes",
     "lanes": "mpsguard.cli.lanes",
@@ -26,6 +28,7 @@ COMMANDS: Final = {
     "lifelines": "mpsguard.cli.lifelines",
     "mps": "mpsguard.cli.mps",
     "metrics": "mpsguard.cli.metrics",
+    "reload": "mpsguard.cli.reload",
     "doctor": "mpsguard.cli.doctor",
     "vault": "mpsguard.cli.vault",
     "rightsize": "mpsguard.cli.rightsize",

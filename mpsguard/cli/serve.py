@@ -5,6 +5,8 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,10 @@ from mpsguard.daemon import preflight
 from mpsguard.daemon.commands.table import HANDLERS
 from mpsguard.daemon.domain import launches
 from mpsguard.daemon.guard import Guard, GuardStartError
+from mpsguard.daemon.journal_log import JournalLogger, JournalRenderer
+from mpsguard.daemon.log_level import LogLevel
+from mpsguard.daemon.pages import PAGES
+from mpsguard.linux.systemd import journald
 from mpsguard.processes import privileges
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 
@@ -30,14 +36,14 @@ _START_EXIT: Final = 1
 def serve(path: Path | None) -> None:
     """Serve in the foreground until SIGTERM, or until every domain was told to quit; the lanes live on."""
     try:
-        settings = config.load(path)
-        preflight.check(settings)
-        _set_up_logging(settings.guard)
+        settings = _load(path)
+        log_level = LogLevel(settings.guard.log_level)
+        _set_up_logging(settings.guard, log_level)
         with Launcher(launches(settings)) as launcher:
             # Without a driver the vendor's libraries in this process load it, which takes what is given up here.
             simulated = all(domain.simulated for domain in settings.domain)
             given = privileges.give_up() if simulated or privileges.driver_is_ready() else None
-            asyncio.run(_serve(settings, launcher, given))
+            asyncio.run(_serve(settings, launcher, given, partial(_load, path), log_level))
     except ConfigError as error:
         _fail(_CONFIG_EXIT, str(error))
     except (GuardStartError, LauncherEndedError) as error:
@@ -64,33 +70,52 @@ _SWITCH_INTERVAL: Final = 0.0005
 """Seconds that a thread beside the event loop may keep it waiting; 5 ms, Python's default, are much of a takeover."""
 
 
-async def _serve(settings: config.Config, launcher: Launcher, given: privileges.DroppedPrivileges | None) -> None:
+def _load(path: Path | None) -> config.Config:
+    settings = config.load(path)
+    preflight.check(settings)
+    return settings
+
+
+async def _serve(
+    settings: config.Config,
+    launcher: Launcher,
+    given: privileges.DroppedPrivileges | None,
+    load: Callable[[], config.Config],
+    log_level: LogLevel,
+) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL)
     # What was imported and configured lives as long as the guard. Left to the collector, it would be searched now and
     # then for 30 ms, in which no handshake goes on.
     gc.collect()
     gc.freeze()
     stop = asyncio.Event()
+    guard = Guard(settings, HANDLERS, launcher, given, pages=PAGES, load=load, log_level=log_level)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await Guard(settings, HANDLERS, launcher, given).run(stop)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, guard.reload_soon)
+    await guard.run(stop)
 
 
-def _set_up_logging(guard: config.GuardConfig) -> None:
-    """Structured lines to standard error: for people on a terminal, JSON for journals."""
+def _set_up_logging(guard: config.GuardConfig, log_level: LogLevel) -> None:
+    """Structured lines to standard error: for people on a terminal, JSON for journals, to journald with fields."""
     console = guard.log_format == "console" or (guard.log_format == "auto" and sys.stderr.isatty())
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
     )
+    logger_factory: Any = structlog.PrintLoggerFactory(sys.stderr)
+    if not console and journald.is_stderr():
+        logger = JournalLogger(journald.JournalSocket())
+        logger_factory, renderer = (lambda *_: logger), JournalRenderer(renderer)
     structlog.configure(
         processors=[
+            log_level,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[guard.log_level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        logger_factory=logger_factory,
         cache_logger_on_first_use=True,
     )
 

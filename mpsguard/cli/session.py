@@ -22,7 +22,7 @@ _PIPE_WIDTH = 1000
 
 
 class Exit(IntEnum):
-    """Exit codes of `mpsguard-ctl`, fit for Slurm prologues and Kubernetes probes."""
+    """Exit codes of `mpsguard-ctl`; `mpsguard-ctl check` for probes knows the first two alone."""
 
     OK = 0
     FAILED = 1
@@ -30,6 +30,14 @@ class Exit(IntEnum):
     DEGRADED = 3
     FAULT = 4
     UNREACHABLE = 5
+
+
+class AskError(Exception):
+    """A request had no result; the message says why."""
+
+    def __init__(self, code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def error_document(code: int, message: str) -> str:
@@ -56,38 +64,39 @@ class CliSession:
 
         ``after``: seconds the command may take beyond the session's deadline.
         """
-        deadline = min(self.deadline + after, protocol.MAX_DEADLINE)
-        self.check_reachable(protocol.api_socket(self.run_directory))
+        try:
+            return self.request(command, arguments, result, min(self.deadline + after, protocol.MAX_DEADLINE))
+        except AskError as error:
+            self.fail(error.code, str(error))
+
+    def request(self, command: str, arguments: msgspec.Struct, result: type[T], deadline: float) -> T:
+        """Send one request and return its result; raise AskError if there is none within ``deadline`` seconds."""
+        path = protocol.api_socket(self.run_directory)
+        _probe(path, deadline)
         request = Request(protocol.VERSION, command, msgspec.Raw(msgspec.json.encode(arguments)), deadline=deadline)
         context = zmq.Context()
         sock = context.socket(zmq.REQ)
         sock.setsockopt(zmq.LINGER, 0)
         try:
-            sock.connect(f"ipc://{protocol.api_socket(self.run_directory)}")
+            sock.connect(f"ipc://{path}")
             sock.send(msgspec.json.encode(request))
             # The guard answers in time even if the work is not done; a second more is for the way.
             if not sock.poll(int((deadline + 1) * 1000)):
-                self.fail(Exit.UNREACHABLE, f"the guard did not answer within {deadline + 1:g} s")
+                raise AskError(Exit.UNREACHABLE, f"the guard did not answer within {deadline + 1:g} s")
             reply = msgspec.json.decode(sock.recv(), type=Reply)
         finally:
             context.destroy(linger=0)
         if reply.error is not None:
-            self.fail(
-                Exit.USAGE if reply.error.code == "arguments" else Exit.FAILED,
-                f"{command}: {reply.error.message}",
-            )
+            code = Exit.USAGE if reply.error.code == "arguments" else Exit.FAILED
+            raise AskError(code, f"{command}: {reply.error.message}")
         return msgspec.convert(reply.result, type=result)
 
     def check_reachable(self, path: Path) -> None:
         """Exit with UNREACHABLE and the reason unless a guard listens at ``path``."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(self.deadline)
-            try:
-                probe.connect(str(path))
-            except PermissionError:
-                self.fail(Exit.UNREACHABLE, f"{path}: only root and the group set in the configuration may use it")
-            except OSError as error:
-                self.fail(Exit.UNREACHABLE, f"no guard at {path}: {error.strerror or error}")
+        try:
+            _probe(path, self.deadline)
+        except AskError as error:
+            self.fail(error.code, str(error))
 
     def print_json(self, value: Any) -> None:
         """One JSON document on one line, for machines."""
@@ -103,6 +112,19 @@ class CliSession:
         else:
             click.echo(f"mpsguard-ctl: {message}", err=True)
         sys.exit(code)
+
+
+def _probe(path: Path, within: float) -> None:
+    """Raise AskError unless a guard listens at ``path``: ZeroMQ would wait for one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(within)
+        try:
+            probe.connect(str(path))
+        except PermissionError:
+            text = f"{path}: only root and the group set in the configuration may use it"
+            raise AskError(Exit.UNREACHABLE, text) from None
+        except OSError as error:
+            raise AskError(Exit.UNREACHABLE, f"no guard at {path}: {error.strerror or error}") from None
 
 
 F = TypeVar("F", bound=Callable[..., Any])

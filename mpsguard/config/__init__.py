@@ -1,5 +1,6 @@
 """The configuration: TOML decoded into frozen types. Each error is one line with file, key, and what is allowed."""
 
+from mpsguard.config.changes import changed_keys, needing_restart
 from mpsguard.config.classes import ServiceClass
 from mpsguard.config.errors import ConfigError
 from mpsguard.config.load import (
@@ -17,6 +18,7 @@ from mpsguard.config.load import (
 from mpsguard.config.objectives import Objective
 from mpsguard.config.types import (
     DEFAULT_RUN_DIRECTORY,
+    NO_ADDRESS,
     Config,
     DomainConfig,
     GuardConfig,
@@ -31,6 +33,7 @@ from mpsguard.config.types import (
 __all__ = [
     "DEFAULT_PATH",
     "DEFAULT_RUN_DIRECTORY",
+    "NO_ADDRESS",
     "Config",
     "ConfigError",
     "DomainConfig",
@@ -43,10 +46,12 @@ __all__ = [
     "ServiceClass",
     "Step",
     "VaultConfig",
+    "changed_keys",
     "class_directory",
     "find_control_binary",
     "lane_directory",
     "load",
+    "needing_restart",
     "parse",
     "sections",
     "split_address",

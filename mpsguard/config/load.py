@@ -13,6 +13,7 @@ from mpsguard.config.classes import ServiceClass, check_classes
 from mpsguard.config.errors import ConfigError
 from mpsguard.config.objectives import Objective, check_objectives
 from mpsguard.config.types import (
+    NO_ADDRESS,
     Config,
     DomainConfig,
     GuardConfig,
@@ -66,7 +67,7 @@ def validated(config: Config, source: str) -> Config:
             _check_absolute(f"guard.{key}", getattr(config.guard, key))
         if config.guard.core_directory is not None:
             _check_absolute("guard.core_directory", config.guard.core_directory)
-        if config.guard.metrics_address is not None:
+        if config.guard.metrics_address != NO_ADDRESS:
             split_address(config.guard.metrics_address)
         if not config.domain:
             raise ConfigError("domain: at least one [[domain]] is needed")
@@ -89,7 +90,8 @@ def split_address(address: str) -> tuple[str, int]:
     """Return the parts of ``HOST:PORT``; raise ConfigError if it is malformed."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"guard.metrics_address: {address!r} is not HOST:PORT with a port from 1 to 65535")
+        allowed = "HOST:PORT with a port from 1 to 65535, nor off"
+        raise ConfigError(f"guard.metrics_address: {address!r} is neither {allowed}")
     return host.strip("[]"), int(port)
 
 

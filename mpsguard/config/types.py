@@ -11,6 +11,11 @@ from mpsguard.model import LaneSettings
 
 DEFAULT_RUN_DIRECTORY: Final = "/run/mpsguard"
 
+DEFAULT_ADDRESS: Final = "127.0.0.1:16770"
+"""Loopback, and a port of our own: outside of what exporters use (9100 to 10100, and some from 19000 on), of the
+node ports of Kubernetes (from 30000 on), and of the ports that Linux gives to clients (from 32768 on)."""
+NO_ADDRESS: Final = "off"
+
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Hold = Annotated[float, Meta(ge=0, le=86400)]
 Count = Annotated[int, Meta(ge=1, le=65536)]
@@ -141,8 +146,9 @@ class GuardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The guard's own log, on standard error."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto`: `console` on a terminal, else `json`."""
-    metrics_address: str | None = None
-    """``HOST:PORT`` on which Prometheus metrics are served; unset: only `mpsguard-ctl metrics`."""
+    metrics_address: str = DEFAULT_ADDRESS
+    """``HOST:PORT`` on which HTTP serves ``/metrics`` (Prometheus), ``/livez`` and ``/readyz`` (docs/guides/probes.md),
+    to every process that can connect; ``off``: nothing is served. An address that is in use is tried again."""
 
 
 class VaultConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -30,6 +30,8 @@ _GRAVE: Final = frozenset(
         "journal_failed",
         "journal_dropped",
         "journal_damaged",
+        "http_not_served",
+        "reload_refused",
         "client_unwatched",
         "client_unbrokered",
     }

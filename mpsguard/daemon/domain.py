@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -139,9 +139,19 @@ class Domain:
             self.clients,
             metrics=self._metrics,
             events=self._events,
-            unwatchable=self._unwatchable if self.settings.unwatched == "refuse" else None,
+            unwatchable=self._look_if_watchable,
             classes=classes,
         )
+
+    @property
+    def _look_if_watchable(self) -> Callable[[ProcessHandle], Awaitable[str]] | None:
+        return self._unwatchable if self.settings.unwatched == "refuse" else None
+
+    def configure(self, settings: config.DomainConfig) -> None:
+        """Put another configuration in force, which differs in keys of `config.changes.LIVE` alone."""
+        self.settings = self.view.settings = settings
+        for entrance in self.entrances:
+            entrance.broker.configure(settings.policy, self._look_if_watchable)
 
     def _make_lane(self, guard: config.GuardConfig, binary: str, state: Path, index: int) -> Lane:
         spec = lane_spec(guard, self.settings, binary, index)

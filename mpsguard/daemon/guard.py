@@ -16,13 +16,16 @@ import mpsguard
 from mpsguard import config
 from mpsguard.broker import public_directory
 from mpsguard.broker.public_directory import PublicDirectoryError
-from mpsguard.config import Config
+from mpsguard.config import Config, ConfigError
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.control_api.server import Api
 from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
+from mpsguard.daemon.http_service import HttpService, Page
+from mpsguard.daemon.log_level import LogLevel
+from mpsguard.daemon.metrics_state import client_limits, state_of
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.incidents.failover import Failover
 from mpsguard.incidents.live_resize import LiveResize
@@ -36,12 +39,11 @@ from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import JournalError
 from mpsguard.linux.systemd import service_manager
 from mpsguard.metrics.registry import Metrics
-from mpsguard.metrics.server import serve_metrics
 from mpsguard.metrics.vault_collector import VaultMetrics
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.privileges import DroppedPrivileges
 from mpsguard.remedies import held_lifelines
-from mpsguard.tasks import end_tasks
+from mpsguard.tasks import TaskSet, end_tasks
 from mpsguard.vault.counters import Counters
 from mpsguard.vault.early_deaths import EarlyDeath
 from mpsguard.vault.quota import Quota
@@ -60,6 +62,10 @@ class Guard:
         handlers: Mapping[str, Handler["Guard", Any]],
         launcher: Launcher,
         given: DroppedPrivileges | None,
+        *,
+        pages: Mapping[str, Callable[["Guard"], Page]],
+        load: Callable[[], Config],
+        log_level: LogLevel,
     ) -> None:
         """Check what can be checked before anything is touched; ConfigError.
 
@@ -68,8 +74,15 @@ class Guard:
             handlers: What the control API answers.
             launcher: Starts the lanes' control daemons; it belongs to the caller.
             given: The privileges that were given up; None if they were kept, for want of a driver.
+            pages: Makes the pages of the HTTP address, by path.
+            load: Reads the configuration again and checks it, for a reload; ConfigError. Called on a thread.
+            log_level: The level of the log.
         """
         self.config = settings
+        self._load = load
+        self._log_level = log_level
+        self._reloading = asyncio.Lock()
+        self._reloads = TaskSet()
         self._launcher = launcher
         self._given = given
         self.metrics = Metrics()
@@ -86,6 +99,7 @@ class Guard:
             )
             for domain in settings.domain
         }
+        self._client_limits = client_limits(self.domains.values())
         self._views = {name: domain.view for name, domain in self.domains.items()}
         self._handlers = handlers
         self.failover = Failover(self._views, self.events, self.metrics)
@@ -102,6 +116,13 @@ class Guard:
         }
         self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
+        self.http = HttpService(
+            settings.guard.metrics_address,
+            self.metrics.registry,
+            {path: partial(make, self) for path, make in pages.items()},
+            self.refresh_metrics,
+            events=self.events,
+        )
         self.pipeline: IncidentPipeline | None = None
         """There once the public directories are ours: no two guards write one journal."""
         self._executor: RemedyExecutor | None = None
@@ -117,6 +138,10 @@ class Guard:
             seconds=death.seconds,
             in_a_row=death.in_a_row,
         )
+
+    def refresh_metrics(self) -> None:
+        """Bring up to date what is not counted as it happens."""
+        self.metrics.state.state = state_of(self.domains.values(), self._client_limits, self.pipeline)
 
     def _vault_counters(self) -> Counters | None:
         return self.vault.vault.counters() if self.vault is not None and self.vault.is_open else None
@@ -137,6 +162,41 @@ class Guard:
         if len(self.domains) > 1:
             raise RequestError("arguments", f"which domain? there are: {', '.join(self.domains)}")
         return next(iter(self.domains.values()))
+
+    async def reload(self) -> tuple[str, ...]:
+        """Read the configuration again and put all of it in force; return the keys that have changed.
+
+        Raises:
+            ConfigError: it is wrong, or keys have changed that need a restart. Then everything is as before.
+        """
+        async with self._reloading:
+            service_manager.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            try:
+                settings = await asyncio.to_thread(self._load)
+                keys = config.changed_keys(self.config, settings)
+                if restart := config.needing_restart(keys):
+                    raise ConfigError(f"these keys need a restart of the guard: {', '.join(restart)}")
+                # From here to the end without an await, and nothing in it fails: all or nothing.
+                self._log_level.set(settings.guard.log_level)
+                for each in settings.domain:
+                    self.domains[each.name].configure(each)
+                self.config = settings
+            except ConfigError as error:
+                self.events.publish("reload_refused", "", detail=str(error))
+                raise
+            finally:
+                service_manager.notify("READY=1")
+            self.events.publish("reloaded", "", keys=keys)
+            return keys
+
+    def reload_soon(self) -> None:
+        """Reload on SIGHUP; the outcome is an event."""
+
+        async def try_it() -> None:
+            with suppress(ConfigError):
+                await self.reload()
+
+        self._reloads.spawn(try_it())
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, or until every domain was told to quit. Raises GuardStartError."""
@@ -166,6 +226,7 @@ class Guard:
                 asyncio.create_task(_watchdog()),
                 asyncio.create_task(self._launched()),
                 asyncio.create_task(self._pursue_objectives()),
+                asyncio.create_task(self.http.run()),
             ]
             tasks = [*domains, *ends, asyncio.create_task(self._tell_ready())]
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -173,7 +234,7 @@ class Guard:
                 task.result()
         finally:
             service_manager.notify("STOPPING=1")
-            await end_tasks(tasks)
+            await end_tasks((*tasks, *self._reloads))
             await api.close()
             if self._executor is not None:
                 await self._executor.close()
@@ -199,9 +260,6 @@ class Guard:
                 _store(domain)
             self.pipeline = self._make_pipeline()
             api.open(self.config.guard.group)
-            if self.config.guard.metrics_address is not None:
-                host, port = config.split_address(self.config.guard.metrics_address)
-                serve_metrics(host, port, self.metrics.registry)
         except (PublicDirectoryError, JournalError) as error:
             raise GuardStartError(str(error)) from None
         except LookupError:

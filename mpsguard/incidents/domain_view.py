@@ -9,9 +9,9 @@ from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.model import ProcessKey
 
 
-@dataclass(frozen=True)
+@dataclass
 class DomainView:
-    """A domain's configuration, clients and lanes, which are the domain's own."""
+    """A domain's configuration, clients and lanes, which are the domain's own. A reload replaces the configuration."""
 
     settings: config.DomainConfig
     clients: ClientTable

@@ -149,7 +149,7 @@ class Failover:
             unsaved = self._save(domain)
         for each, failure in zip(departure.failovers, failures, strict=True):
             outcome = "done" if failure is None else "failed"
-            self._metrics.takeovers.labels(domain.name, outcome).inc()
+            self._metrics.failovers.labels(domain.name, outcome).inc()
             self._events.publish(
                 "takeover",
                 domain.name,
@@ -166,7 +166,7 @@ class Failover:
                 seconds=None if sign is None else round(done - (sign.happened_at or sign.observed_at), 6),
             )
         for key in departure.left:
-            self._metrics.takeovers.labels(domain.name, "no_standby").inc()
+            self._metrics.failovers.labels(domain.name, "no_standby").inc()
             self._events.publish("takeover", domain.name, session=str(key), outcome="no_standby", lane=name, why=why)
         moved = tuple(
             each.session for each, failure in zip(departure.failovers, failures, strict=True) if failure is None

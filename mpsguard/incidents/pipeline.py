@@ -13,14 +13,18 @@ import msgspec
 
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import Evidence, Source, UvmFault
+from mpsguard.incident import Incident
+from mpsguard.incidents.device_faults import DeviceFaults
 from mpsguard.incidents.domain_view import DomainView
 from mpsguard.incidents.failover import Failover
+from mpsguard.incidents.incident_counter import IncidentCounter
 from mpsguard.incidents.remedy_executor import RemedyExecutor
+from mpsguard.incidents.remedy_resolver import domain_of
 from mpsguard.incidents.sensor_hub import SensorHub
 from mpsguard.incidents.tracker import IncidentTracker, TrackedIncident
 from mpsguard.journal.journal import Journal
 from mpsguard.metrics.registry import Metrics
-from mpsguard.model import Client
+from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors import kernel_log
 from mpsguard.sensors.uvm_client import Attachment
 from mpsguard.triage.evidence_group import BEFORE
@@ -52,6 +56,8 @@ class IncidentPipeline:
         self._events = events
         self._metrics = metrics
         self._tracker = IncidentTracker(journal, self._clients)
+        self._counter = IncidentCounter(metrics, self._domain_of)
+        self.device_faults = DeviceFaults(journal)
         self._switching: asyncio.Task[Any] | None = None
         self._postponed: list[Evidence] = []
         """Evidence that came during a switchover, to be judged after it."""
@@ -73,6 +79,7 @@ class IncidentPipeline:
             self._judge()
         if self._judging_again is not None:
             self._judging_again.cancel()
+        self._counter.close()
         self.sensors.close()
         await asyncio.to_thread(self.journal.close, _CLOSE_WITHIN)
 
@@ -116,6 +123,7 @@ class IncidentPipeline:
         changed, open_question = self._tracker.judge(time.monotonic())
         for tracked in changed:
             self._publish(tracked)
+            self.device_faults.observe(tracked)
             self._remedies.consider(tracked.id, tracked.incident)
         if open_question and self._judging_again is None:
             # That nothing follows is known only when it has not.
@@ -127,8 +135,7 @@ class IncidentPipeline:
 
     def _publish(self, tracked: TrackedIncident) -> None:
         incident = tracked.incident
-        if tracked.new:
-            self._metrics.incidents.labels(incident.fault_class.value).inc()
+        self._counter.observe(tracked)
         self._events.publish(
             "incident",
             "",
@@ -147,6 +154,15 @@ class IncidentPipeline:
             revision=incident.revision,
             published_at=time.monotonic(),
         )
+
+    def _domain_of(self, incident: Incident) -> str | None:
+        return domain_of(incident, self._domain_of_client, self._domain_of_lane)
+
+    def _domain_of_client(self, process: ProcessKey) -> str | None:
+        return next((name for name, domain in self._domains.items() if domain.clients.get(process) is not None), None)
+
+    def _domain_of_lane(self, lane: str) -> str | None:
+        return next((name for name, domain in self._domains.items() if domain.lanes.named(lane) is not None), None)
 
     def _publish_lifeline(self, kind: str, data: Mapping[str, Any]) -> None:
         self._events.publish(kind, "", **data)

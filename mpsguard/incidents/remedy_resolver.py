@@ -50,15 +50,14 @@ class RemedyResolver:
 
     def __init__(self, domains: Mapping[str, DomainView]) -> None:
         self._domains = domains
-        self._remedies = {
-            name: DomainRemedies(name, domain.settings.remedies, remedies_of(domain))
-            for name, domain in domains.items()
-        }
+        self._remedies = {name: remedies_of(domain) for name, domain in domains.items()}
 
     def of(self, incident: Incident) -> DomainRemedies | None:
         """Return the remedies of the domain that the incident belongs to; None where that is not known."""
         name = domain_of(incident, self._domain_with_client, self._domain_with_lane)
-        return None if name is None else self._remedies[name]
+        if name is None:
+            return None
+        return DomainRemedies(name, self._domains[name].settings.remedies, self._remedies[name])
 
     def standing(self, process: ProcessKey) -> Standing:
         """Return what is known of a process now."""

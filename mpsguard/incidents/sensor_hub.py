@@ -26,6 +26,9 @@ from mpsguard.sensors.uvm_client import Attachment
 
 _LOGS: Final = ((Source.SERVER_LOG, "server.log"), (Source.CONTROL_LOG, "control.log"))
 
+_RECENT: Final = 1.0
+"""Seconds that the sensors' states count as recent: some look at the driver when they are asked."""
+
 S = TypeVar("S", bound=Sensor)
 
 
@@ -52,6 +55,8 @@ class SensorHub:
         """
         self._on_evidence = on_evidence
         self._absent: dict[str, SensorState] = {}
+        self._recent: tuple[tuple[str, SensorState], ...] = ()
+        self._asked_at = float("-inf")
         self._sensors: dict[type[Sensor], Sensor] = {}
         setup = SensorSetup(on_evidence, kernel_log_after, core_directory, self._on_dump, on_attachment)
         for kind in registered():
@@ -155,6 +160,10 @@ class SensorHub:
         """Return which clients' address spaces are watched, and why the others are not."""
         return {attachment.process: attachment for attachment in self._sensor(UvmSensor).attachments()}
 
+    def client_memory(self) -> Mapping[tuple[int, str], int]:
+        """Return the bytes of GPU memory of each client, by pid and PCI address of the GPU."""
+        return self._sensor(NvmlSensor).memory()
+
     def states(self) -> tuple[tuple[str, SensorState], ...]:
         """Return the state of every sensor by name, asked afresh."""
         named = [(sensor.name, sensor.state()) for sensor in self._sensors.values()]
@@ -162,6 +171,13 @@ class SensorHub:
         named += [(f"sentinel {lane}", state()) for lane, state in self._sentinels.items()]
         named += [(f"{source} {lane}", sensor.state()) for (lane, source), sensor in self._logs.items()]
         return tuple(named)
+
+    def recent_states(self) -> tuple[tuple[str, SensorState], ...]:
+        """Return the state of every sensor by name, as it was at most a second ago: any user may ask by HTTP."""
+        now = time.monotonic()
+        if now - self._asked_at > _RECENT:
+            self._asked_at, self._recent = now, self.states()
+        return self._recent
 
     def close(self) -> None:
         """Give everything back."""

@@ -2,9 +2,20 @@
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
+from mpsguard.metrics.guard_state import GuardStateMetrics
 from mpsguard.model import LaneState
+
+# One more series for each counter, with nothing that the guard's start does not tell.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REFUSALS: Final = (
     "silent",
@@ -28,11 +39,16 @@ of clients; its service class is full, or refuses it; it cannot be watched, and 
 guard itself failed."""
 
 
+FAILOVER_OUTCOMES: Final = ("done", "failed", "no_standby")
+
+
 class Metrics:
     """All metrics of one guard, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.state = GuardStateMetrics()
+        self.registry.register(self.state)
         self.connections = Counter(
             "mpsguard_connections", "Connections accepted on public sockets", ["domain"], registry=self.registry
         )
@@ -129,9 +145,21 @@ class Metrics:
 
         self.evidence = Counter("mpsguard_evidence", "Observations by sensor", ["source"], registry=self.registry)
         self.lifelines = Gauge("mpsguard_lifelines", "Lifelines of ended clients held now", registry=self.registry)
-        self.incidents = Counter("mpsguard_incidents", "Incidents by class", ["fault_class"], registry=self.registry)
-        self.takeovers = Counter(
-            "mpsguard_takeovers",
+        self.incidents = Counter(
+            "mpsguard_incidents",
+            "Incidents by class, confidence, and domain if it is known",
+            ["fault_class", "confidence", "domain"],
+            registry=self.registry,
+        )
+        self.victims = Counter(
+            "mpsguard_incident_victims",
+            "Clients that were hit by faults of others, by domain if it is known",
+            ["domain"],
+            registry=self.registry,
+        )
+        self.victims.labels("")
+        self.failovers = Counter(
+            "mpsguard_failovers",
             "Sessions on a lane that would not live",
             ["domain", "outcome"],
             registry=self.registry,
@@ -146,8 +174,10 @@ class Metrics:
             self.refused.labels(name, reason)
         for counter in (self.connections, self.open_connections, self.parking, self.clients):
             counter.labels(name)
-        for total in (self.unwatched, self.unbrokered):
+        for total in (self.unwatched, self.unbrokered, self.victims):
             total.labels(name)
+        for outcome in FAILOVER_OUTCOMES:
+            self.failovers.labels(name, outcome)
 
     def set_lane_state(self, domain: str, lane: str, state: LaneState) -> None:
         """Set the gauge of one state to 1, and those of the others to 0."""

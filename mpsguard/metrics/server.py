@@ -1,48 +1,77 @@
-"""HTTP server for Prometheus metrics, with a bounded number of connections and a deadline for each.
+"""HTTP server for metrics and probes, in which connections that stall keep no other one out.
 
 prometheus_client's own server starts a thread for each connection, without limit or deadline.
 """
 
+import io
 import socket
 import threading
-from socketserver import ThreadingMixIn
+import time
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
-
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import WSGIApplication
 
 MOST_AT_ONCE: Final = 8
-"""Connections served at once; further ones are closed. Scrapers connect one at a time, every few seconds."""
+"""Connections served at once, each by a thread; one more ends the oldest. An answer takes milliseconds: the oldest of
+eight is one that stalls."""
 DEADLINE_S: Final = 5.0
 """Seconds for each read and write of a connection."""
+_TO_END: Final = 0.5
+"""Seconds for the thread of an ended connection to give its place back; if it does not, the new one is closed."""
+_PAUSE: Final = 0.005
+"""Seconds before the next connection is accepted after one was ended for it: a flood costs 200 threads a second."""
+_WAITING: Final = 64
+"""Connections that wait to be accepted, at 200 a second for a third of a second."""
 
 
 class _Handler(WSGIRequestHandler):
     timeout = DEADLINE_S
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Do not log scrapes."""
+        """Do not log requests."""
+
+    def get_stderr(self) -> Any:
+        """Return a place for tracebacks of connections that break off, which would fill the guard's log."""
+        return io.StringIO()
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = _WAITING
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
-        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._changed = threading.Condition()
+        self._open: dict[int, Any] = {}
+        """The sockets in service by identity, oldest first."""
         super().__init__(*arguments, **more)
 
+    def server_bind(self) -> None:
+        """Bind without the base class's look at DNS for the host's full name."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        with self._changed:
+            if len(self._open) >= MOST_AT_ONCE:
+                _end(next(iter(self._open.values())))
+                self._changed.wait_for(lambda: len(self._open) < MOST_AT_ONCE, _TO_END)
+                time.sleep(_PAUSE)
+            if len(self._open) >= MOST_AT_ONCE:
+                self.shutdown_request(request)
+                return
+            self._open[id(request)] = request
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            with self._changed:
+                del self._open[id(request)]
+                self._changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that break off or exceed the deadline."""
@@ -52,12 +81,22 @@ class _ServerV6(_Server):
     address_family = socket.AF_INET6
 
 
-def serve_metrics(host: str, port: int, registry: CollectorRegistry) -> None:
-    """Serve ``registry`` on its own thread for as long as the process lives.
+def serve_http(host: str, port: int, app: WSGIApplication) -> int:
+    """Serve ``app`` on its own thread for as long as the process lives; return the port.
 
     Raises:
         OSError: the address is in use or cannot be bound.
     """
-    server_class = _ServerV6 if ":" in host else _Server
-    server = make_server(host, port, make_wsgi_app(registry), server_class, _Handler)
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    server = (_ServerV6 if ":" in host else _Server)((host, port), _Handler)
+    server.set_app(app)
+    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    return server.server_port
+
+
+def _end(request: socket.socket) -> None:
+    """Wake the thread that reads from or writes to a connection, which then ends."""
+    try:
+        request.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        # It has just ended by itself.
+        return

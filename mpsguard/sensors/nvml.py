@@ -10,7 +10,7 @@ import ctypes
 import importlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from mpsguard.evidence import DeviceHealth, Evidence, Lost, Observation, Source, Trust
@@ -24,6 +24,10 @@ _JOIN: Final = 1.0
 """Seconds `close` waits for the thread. A call into a driver that hangs cannot be broken off: it is left behind."""
 _REOPEN_AFTER: Final = 5.0
 """Seconds after which NVML is opened anew when waiting for events has failed."""
+_MEMORY_READ: Final = 5.0
+"""Seconds between two readings of the clients' memory: scrapers ask every 15 s or more rarely."""
+_MEMORY_WANTED: Final = 120.0
+"""Seconds after the last question for which it is read: two scrapes a minute apart, and one that failed."""
 
 _TIMEOUT, _GPU_IS_LOST = 10, 15
 """NVML_ERROR_TIMEOUT, and NVML_ERROR_GPU_IS_LOST: one has fallen off the bus."""
@@ -55,6 +59,8 @@ class NvmlSensor(Sensor):
         self._unheard: list[str] = []
         self._idleness_wanted = False
         self._idle_seen_at: float | None = None
+        self._memory: Mapping[tuple[int, str], int] = {}
+        self._memory_read_at = self._memory_wanted_until = float("-inf")
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._thread.start()
 
@@ -74,6 +80,14 @@ class NvmlSensor(Sensor):
     def idle_seen_at(self) -> float | None:
         """When no GPU was last seen to be at work (CLOCK_MONOTONIC); the reading looks back a second at most."""
         return self._idle_seen_at
+
+    def memory(self) -> Mapping[tuple[int, str], int]:
+        """Return the bytes of each client by pid and GPU, as read some seconds ago.
+
+        They are read only while they are asked for: the first answer is empty.
+        """
+        self._memory_wanted_until = time.monotonic() + _MEMORY_WANTED
+        return self._memory
 
     def close(self) -> None:
         """End the thread, which takes up to 250 ms; nothing is emitted any more. Safe to call twice."""
@@ -154,6 +168,7 @@ class NvmlSensor(Sensor):
         while not self._closing.is_set():
             if self._idleness_wanted:
                 self._look_for_work()
+            self._read_memory()
             try:
                 event = library.nvmlEventSetWait_v2(events, _WAIT_MS)
             except library.NVMLError as error:
@@ -171,6 +186,16 @@ class NvmlSensor(Sensor):
         asked_at = time.monotonic()
         if all(device.idle() for device in self._devices.values()):
             self._idle_seen_at = asked_at
+
+    def _read_memory(self) -> None:
+        now = time.monotonic()
+        if now < self._memory_wanted_until and now - self._memory_read_at >= _MEMORY_READ:
+            self._memory_read_at = now
+            self._memory = {
+                (pid, device.address): size
+                for device in self._devices.values()
+                for pid, size in device.memory().items()
+            }
 
     def _failed(self, error: Exception) -> None:
         self._is(False, f"nvmlEventSetWait: {error}; opened again in {_REOPEN_AFTER:g} s")

@@ -32,6 +32,7 @@ class NvmlLibrary(Protocol):
     def nvmlDeviceGetRetiredPagesPendingStatus(self, handle: Any) -> int: ...  # noqa: N802, D102
     def nvmlDeviceGetRemappedRows(self, handle: Any) -> tuple[int, int, int, int]: ...  # noqa: N802, D102
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...  # noqa: N802, D102
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Any) -> list[Any]: ...  # noqa: N802, D102
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any: ...  # noqa: N802, D102
 
 
@@ -107,6 +108,14 @@ class Device:
             return int(self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu) == 0
         except (self._library.NVMLError, AttributeError):
             return False
+
+    def memory(self) -> dict[int, int]:
+        """Bytes of this GPU by pid of an MPS client; empty if it cannot be known."""
+        try:
+            clients = self._library.nvmlDeviceGetMPSComputeRunningProcesses(self._handle)
+        except (self._library.NVMLError, AttributeError):
+            return {}
+        return {client.pid: client.usedGpuMemory for client in clients if client.usedGpuMemory is not None}
 
     def news(self) -> list[DeviceHealth]:
         """What differs from the last reading; the first time, what is not zero."""

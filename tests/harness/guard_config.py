@@ -11,6 +11,7 @@ run_directory = "{root}/run"
 state_directory = "{root}/state"
 log_directory = "{root}/log"
 log_format = "json"
+{address}
 {guard}
 
 [[domain]]
@@ -32,6 +33,8 @@ class GuardFile:
     simulated: bool = True
     """Whether there is no GPU behind it."""
     name: str = "default"
+    address: str = "off"
+    """Of HTTP; off, as guards of several tests run at a time."""
     guard: str = ""
     domain: str = ""
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class GuardFile:
             public=self.public,
             control=self.control,
             name=self.name,
+            address=f'metrics_address = "{self.address}"',
             guard=self.guard,
             simulated="simulated = true" if self.simulated else "",
             domain=self.domain,

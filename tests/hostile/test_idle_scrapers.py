@@ -1,9 +1,12 @@
-"""Connections to the metrics that say nothing cost no thread each, and keep no scraper out."""
+"""Connections to the HTTP address that stall cost no thread each, and keep neither a probe nor a scraper out."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,13 @@ from tests.integration.guarded import Guarded, wait_for
 pytestmark = pytest.mark.slow(seconds=20, reason="attacks a real guard")
 
 IDLE = 100
+OF_ASYNCIO = min(32, (os.cpu_count() or 1) + 4)
+"""Threads that asyncio may have started meanwhile for other work of the guard."""
+SAYS = {
+    "nothing": b"",
+    "half a request": b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Half: ",
+    "requests whose answers it does not read": b"GET /metrics HTTP/1.1\r\n\r\n",
+}
 
 
 def free_port() -> int:
@@ -26,36 +36,51 @@ def threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
-def test_idle_connections_are_bounded_and_a_scraper_is_served() -> None:
-    port = free_port()
-    with Guarded() as guarded:
-        text = guarded.config.read_text().replace("[guard]", f'[guard]\nmetrics_address = "127.0.0.1:{port}"')
-        guarded.config.write_text(text)
-        pid = guarded.start()
-        before = threads(pid)
-        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(IDLE)]
-        # Those beyond the bound are closed: nothing is left to be read.
-        wait_for("the others' end", lambda: sum(_closed(sock) for sock in held) >= IDLE - MOST_AT_ONCE)
-        assert threads(pid) <= before + MOST_AT_ONCE
-
-        def scraped() -> bool:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-                    return b"mpsguard_" in answer.read()
-            except OSError:
-                return False
-
-        # Each of those that say nothing has its deadline.
-        wait_for("a scrape", scraped)
-        for sock in held:
-            sock.close()
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
 
 
-def _closed(sock: socket.socket) -> bool:
-    sock.setblocking(False)
+@pytest.fixture(scope="module")
+def guarded(port: int) -> Iterator[Guarded]:
+    with Guarded() as running:
+        text = running.config.read_text().replace('"off"', f'"127.0.0.1:{port}"')
+        running.config.write_text(text)
+        running.start()
+        wait_for("the address", lambda: running.events("http_served"))
+        yield running
+
+
+@pytest.mark.parametrize("what", SAYS)
+def test_stalled_connections_are_bounded_and_others_are_served(guarded: Guarded, port: int, what: str) -> None:
+    pid = guarded.guard.pid
+    assert _answers(port, "/metrics")
+    before = threads(pid)
+    held = [_stalled(port, SAYS[what]) for _ in range(IDLE)]
+    assert threads(pid) <= before + MOST_AT_ONCE + OF_ASYNCIO
+    for path in ("/livez", "/readyz", "/metrics"):
+        # More than are served at once: each of them ends one that stalls.
+        for _ in range(3):
+            wait_for(path, lambda path=path: _answers(port, path))  # type: ignore[misc]
+        held.append(_stalled(port, SAYS[what]))
+    for sock in held:
+        sock.close()
+
+
+def _stalled(port: int, says: bytes) -> socket.socket:
+    sock = socket.socket()
+    # Small, so that an answer does not fit into it.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    sock.settimeout(30)
+    sock.connect(("127.0.0.1", port))
+    with contextlib.suppress(ConnectionError):
+        sock.sendall(says)
+    return sock
+
+
+def _answers(port: int, path: str) -> bool:
     try:
-        return sock.recv(1) == b""
-    except BlockingIOError:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status == 200 and bool(answer.read())
+    except OSError:
         return False
-    except ConnectionError:
-        return True

@@ -156,9 +156,11 @@ def test_a_storm_of_crashes_of_one_user_leaves_the_journal_to_others() -> None:
             "the other user's crash is told",
             lambda: [each for each in incidents(guarded) if each["culprit"] == innocent.pid],
         )
+        # They are counted some seconds after they are told.
+        wait_for("the count", lambda: guarded.metric("mpsguard_incidents_total", fault_class="process") > 1)
         told = guarded.metric("mpsguard_incidents_total", fault_class="process")
         # A user's share is 100 in 90 s: as many more as this machine was slow.
-        assert 1 < told <= 101 + 100 * ((time.monotonic() - began) // 90)
+        assert told <= 101 + 100 * ((time.monotonic() - began) // 90)
 
 
 def test_a_flood_of_sparse_core_files_costs_the_guard_nothing_that_stays() -> None:

@@ -7,6 +7,7 @@ from mpsguard.daemon.guard import Guard
 
 async def serve(guard: Guard, _: Arguments) -> Exposition:
     """The server half."""
+    guard.refresh_metrics()
     return Exposition(guard.metrics.exposition())
 
 

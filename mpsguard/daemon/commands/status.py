@@ -2,10 +2,10 @@
 
 import mpsguard
 from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.health import judge
 from mpsguard.control_api.messages.status import Arguments, DomainStatus, SensorStatus, Status
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.guard import Guard
+from mpsguard.daemon.standing import health
 from mpsguard.lanes.lane import Lane
 
 
@@ -34,9 +34,8 @@ async def serve(guard: Guard, _: Arguments) -> Status:
         ]
     )
     states = guard.pipeline.sensors.states() if guard.pipeline else ()
-    real = any(not domain.settings.simulated for domain in guard.domains.values())
     lanes = [lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None]
-    judgement = judge(lanes, {name: state.detail for name, state in states if real and not state.present})
+    judgement = health(guard, lanes, states)
     notes = [
         f"{domain.name}: clients that connect while no guard runs get no MPS (no mpsguard.socket holds the sockets)"
         for domain in domains
@@ -51,6 +50,12 @@ async def serve(guard: Guard, _: Arguments) -> Status:
         f"{domain.name}: {count} clients came past the guard (mpsguard-ctl clients)"
         for domain in guard.domains.values()
         if (count := sum(client.unbrokered for client in domain.clients.all()))
+    ]
+    if guard.http.trouble is not None:
+        notes.append(f"no metrics and probes by HTTP: {guard.http.trouble}")
+    notes += [
+        f"GPU {fault.gpu or '?'}: a device fault stands (incident {fault.incident}) until `mpsguard-ctl repaired`"
+        for fault in (guard.pipeline.device_faults.standing if guard.pipeline else ())
     ]
     notes += [
         f"{domain.name}: simulated: no GPU is behind it"

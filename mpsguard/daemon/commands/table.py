@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from mpsguard.control_api.handler import Handler
 from mpsguard.daemon.commands import (
+    check,
     classes,
     clients,
     end_work,
@@ -16,6 +17,7 @@ from mpsguard.daemon.commands import (
     metrics,
     move,
     mps,
+    reload,
     resize,
     status,
     terminate,
@@ -27,6 +29,8 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
     handler.name: handler
     for handler in (
         status.HANDLER,
+        check.HANDLER,
+        check.REPAIRED_HANDLER,
         clients.HANDLER,
         classes.HANDLER,
         lanes.HANDLER,
@@ -40,6 +44,7 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
         move.HANDLER,
         resize.HANDLER,
         mps.HANDLER,
+        reload.HANDLER,
         metrics.HANDLER,
         vault.HANDLER,
         vault.SHOW_HANDLER,

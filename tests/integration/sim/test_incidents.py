@@ -32,7 +32,7 @@ def test_a_fault_inside_a_kernel_has_candidates_and_no_culprit(guarded: Guarded)
     assert (incident["fault_class"], incident["confidence"], incident["culprit"]) == ("sm", "unknown", None)
     assert {suspect["pid"] for suspect in incident["candidates"]} == {culprit.pid, *(one.pid for one in innocents)}
     assert guarded.events("incident")[0]["data"]["id"] == incident["id"]
-    assert guarded.metric("mpsguard_incidents_total", fault_class="sm") == 1
+    wait_for("the count", lambda: guarded.metric("mpsguard_incidents_total", fault_class="sm") == 1)
 
 
 def test_a_crash_with_work_in_flight_is_named_and_its_victims_are(guarded: Guarded) -> None:

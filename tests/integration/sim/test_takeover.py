@@ -110,7 +110,7 @@ def test_when_a_lane_faults_the_standby_goes_on_and_the_lanes_change_places(pair
     assert (told["data"]["outcome"], told["data"]["heir"], told["data"]["writer"]) == ("done", second.pid, first.pid)
     assert went_on["at"] > 1
     assert pair.active() == "default-1"
-    assert pair.metric("mpsguard_takeovers_total", outcome="done") == 1
+    assert pair.metric("mpsguard_failovers_total", outcome="done") == 1
     # A client that comes now is brought to where the work is, and a new standby to the lane that was reset.
     late = pair.client()
     late.expect("started")
@@ -217,7 +217,7 @@ def test_a_takeover_is_carried_out_although_it_cannot_be_saved_where_the_work_is
     assert second.expect("went on")["at"] > 1
     (told,) = wait_for("the takeover is told", lambda: pair.events("takeover"))
     assert (told["data"]["outcome"], told["data"]["to"]) == ("done", "default-1")
-    assert pair.metric("mpsguard_takeovers_total", outcome="done") == 1
+    assert pair.metric("mpsguard_failovers_total", outcome="done") == 1
     (trouble,) = pair.events("active_lane_not_saved")
     assert trouble["data"]["lane"] == pair.active() == "default-1"
 

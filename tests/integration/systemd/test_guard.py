@@ -1,7 +1,10 @@
 """The guard under a real systemd: what it starts outlives it, and no client runs without MPS because it is away."""
 
+import json
+
 import pytest
 
+from mpsguard.linux.systemd.journald import message_id
 from tests.integration.systemd.installed import CONFIGURATION, DEADLINE, SERVICE, SOCKETS, Client, InstalledGuard
 
 pytestmark = [pytest.mark.systemd, pytest.mark.root, pytest.mark.slow(seconds=60, reason="boots systemd")]
@@ -52,6 +55,50 @@ def test_stop_leaves_lanes_running_and_start_adopts_them(guard: InstalledGuard, 
     guard.machine.run("kill", "-0", str(before.lane["control"]["pid"]))
     guard.machine.systemctl("start", SERVICE)
     before.must_stand(guard, clients)
+
+
+def test_reload_is_whole_or_fails_and_costs_no_client_anything(guard: InstalledGuard, clients: list[Client]) -> None:
+    good = guard.machine.run("cat", CONFIGURATION).stdout
+    pid, lane = guard.pid(), guard.lane()
+    more = f"{good}[domain.policy]\nmax_parked = 7\n"
+    try:
+        guard.machine.write(CONFIGURATION, more)
+        guard.machine.systemctl("reload", SERVICE)
+        # It has returned, so it is done: nothing is left to be reloaded.
+        assert guard.ctl("reload") == (0, {"keys": []})
+        guard.machine.write(CONFIGURATION, more.replace('group = "mpsguard"', 'group = "root"'))
+        assert guard.machine.systemctl("reload", SERVICE, check=False).returncode != 0
+        assert "guard.group" in guard.machine.journal(SERVICE)
+    finally:
+        guard.machine.write(CONFIGURATION, good)
+    guard.machine.systemctl("reload", SERVICE)
+    guard.kill("SIGHUP")
+    assert guard.ctl("reload") == (0, {"keys": []})
+    assert guard.machine.property(SERVICE, "ActiveState") == "active"
+    assert (guard.pid(), guard.lane()) == (pid, lane)
+    assert {client.pid() for client in clients} == guard.clients()
+
+
+def test_events_are_entries_with_message_ids_and_fields(guard: InstalledGuard) -> None:
+    guard.machine.systemctl("restart", SERVICE)
+    client = Client(guard.machine)
+    client.wait_for("started")
+    pid = client.pid()
+    matches = (f"MESSAGE_ID={message_id('client_connected')}", f"MPSGUARD_PID={pid}", f"_SYSTEMD_UNIT={SERVICE}")
+
+    def entries() -> list[str]:
+        guard.machine.run("journalctl", "--sync")
+        return guard.machine.run("journalctl", "--output=json", *matches).stdout.splitlines()
+
+    (line,) = guard.machine.wait_for(entries, DEADLINE, "the entry")
+    entry = json.loads(line)
+    assert (entry["MPSGUARD_EVENT"], entry["MPSGUARD_DOMAIN"], entry["PRIORITY"]) == (
+        "client_connected",
+        "default",
+        "6",
+    )
+    assert json.loads(entry["MESSAGE"])["pid"] == pid
+    client.end()
 
 
 def test_client_waits_while_the_guard_is_away(guard: InstalledGuard, clients: list[Client]) -> None:

@@ -16,11 +16,12 @@ EXPOSURE_LIMIT = 75
 
 @pytest.fixture(scope="module")
 def units(machine: BootedSystemd) -> list[Path]:
-    """The unit files where systemd looks for them, with a program where ExecStart= wants one."""
+    """The unit files where systemd looks for them, with programs where ExecStart= and ExecReload= want them."""
     directory = Path("/etc/systemd/system")
     for name in UNITS:
         machine.run("cp", REPOSITORY / "systemd" / name, directory)
-    machine.run("ln", "-sf", "/bin/true", "/usr/local/bin/mpsguard")
+    for program in ("mpsguard", "mpsguard-ctl"):
+        machine.run("ln", "-sf", "/bin/true", f"/usr/local/bin/{program}")
     machine.systemctl("daemon-reload")
     return [directory / name for name in UNITS]
 

@@ -42,6 +42,7 @@ class Vendor:
         self.rows = (0, 0, 0, 0)
         self.action = 0
         self.utilization = 0
+        self.memory: dict[int, int | None] = {}
 
     def _call(self, name: str) -> None:
         self.called.append(name)
@@ -120,6 +121,10 @@ class Vendor:
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
         self._call("nvmlDeviceGetUtilizationRates")
         return SimpleNamespace(gpu=self.utilization, memory=0)
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Any) -> list[Any]:
+        self._call("nvmlDeviceGetMPSComputeRunningProcesses")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.memory.items()]
 
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any:
         self._call("nvmlDeviceGetFieldValues")

@@ -347,3 +347,25 @@ def test_the_vendors_module_has_what_is_used_of_it() -> None:
 )
 def test_the_address_is_the_kernel_log_s(domain: int, bus: int, device: int, address: str) -> None:
     assert pci_address(SimpleNamespace(domain=domain, bus=bus, device=device)) == address
+
+
+def test_memory_is_read_only_on_request_and_unknown_is_left_out() -> None:
+    vendor = Vendor(gpus=2)
+    vendor.memory = {7: 1 << 30, 8: None}
+
+    async def test() -> None:
+        heard = Heard()
+        sensor = NvmlSensor(heard.evidence.put_nowait, vendor, changed=heard.states.put_nowait)
+        await heard.state()
+        vendor.happen(XID, 31)
+        await heard.evidence.get()
+        assert "nvmlDeviceGetMPSComputeRunningProcesses" not in vendor.called
+        async with asyncio.timeout(WITHIN):
+            while not (found := sensor.memory()):
+                await asyncio.sleep(0.01)
+        assert set(found.values()) == {1 << 30}
+        assert {pid for pid, _ in found} == {7}
+        assert len({gpu for _, gpu in found}) == 2
+        sensor.close()
+
+    run(test)

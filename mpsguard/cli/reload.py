@@ -1,0 +1,21 @@
+"""`mpsguard-ctl reload`: the configuration is read again."""
+
+import click
+
+from mpsguard.cli.session import CliSession, with_session
+from mpsguard.control_api.messages.reload import Arguments, Reloaded
+
+
+@click.command()
+@with_session
+def reload(session: CliSession) -> None:
+    """Read the configuration again: all of it is in force then, or nothing was changed and exit 1.
+
+    Nothing is changed if the file is wrong, or if a key differs that needs a restart of the guard; such keys are named.
+    A restart costs no client anything.
+    """
+    result = session.ask("reload", Arguments(), Reloaded)
+    if session.as_json:
+        session.print_json(result)
+    else:
+        click.echo(f"in force: {', '.join(result.keys)}" if result.keys else "nothing has changed")

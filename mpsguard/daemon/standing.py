@@ -1,0 +1,34 @@
+"""How the guard stands at this moment, for the probes; asks no control daemon and waits for nothing."""
+
+from collections.abc import Sequence
+
+from mpsguard.control_api.health import HealthReport, judge
+from mpsguard.control_api.probes import GuardStanding, ProbeAnswer, ProbeKind, answer
+from mpsguard.daemon.guard import Guard
+from mpsguard.model import LaneReport
+from mpsguard.sensors.state import SensorState
+
+
+def probe(guard: Guard, purpose: ProbeKind) -> ProbeAnswer:
+    """Return what a probe is told now; to be called in the guard's event loop."""
+    return answer(purpose, lambda: _standing(guard))
+
+
+def health(guard: Guard, lanes: Sequence[LaneReport], states: Sequence[tuple[str, SensorState]]) -> HealthReport:
+    """Return the guard's health, given the reports of all lanes and the states of all sensors."""
+    real = any(not domain.settings.simulated for domain in guard.domains.values())
+    return judge(lanes, {name: state.detail for name, state in states if real and not state.present})
+
+
+def _standing(guard: Guard) -> GuardStanding:
+    domains = guard.domains.values()
+    active = [domain.lane.report for domain in domains]
+    spare = [domain.lanes.spare.report for domain in domains if domain.lanes.spare is not None]
+    return GuardStanding(
+        settled=all(domain.settled.is_set() for domain in domains),
+        active=active,
+        spare=spare,
+        clients=sum(len(domain.clients) for domain in domains),
+        health=health(guard, [*active, *spare], guard.pipeline.sensors.recent_states() if guard.pipeline else ()),
+        device_faults=guard.pipeline.device_faults.standing if guard.pipeline else (),
+    )

@@ -1,0 +1,110 @@
+"""Prometheus collector for what is so now, not counted as it happens: lanes, clients, sockets, sensors."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import mpsguard
+from mpsguard.model import Client
+
+CLIENTS_PER_GPU: Final = 60
+"""Clients that MPS takes on one GPU (driver 580; earlier ones take 48, which the vendor's device plugin allows)."""
+
+_SHOWN: Final = 60
+"""Clients with a series of their own: each is a new one for Prometheus to keep. Those that came first are shown."""
+
+
+class LaneSeries(msgspec.Struct, frozen=True):
+    """A lane, by what does not change with its state."""
+
+    domain: str
+    lane: str
+    role: str
+    """active or standby."""
+    gpus: tuple[str, ...]
+
+
+class GuardState(msgspec.Struct, frozen=True):
+    """What is so at one moment."""
+
+    lanes: tuple[LaneSeries, ...] = ()
+    clients: tuple[Client, ...] = ()
+    pods: Mapping[str, str] = {}
+    """Control group to the UID of its pod, of the clients that are in one."""
+    memory: Mapping[tuple[int, str], int] = {}
+    """Bytes of GPU memory by pid and PCI address of the GPU."""
+    client_limit: Mapping[str, int] = {}
+    sockets_held: Mapping[str, bool] = {}
+    sensors: Mapping[str, bool] = {}
+
+
+class GuardStateMetrics(Collector):
+    """Collects the state that was set last, on any thread."""
+
+    def __init__(self) -> None:
+        self.state = GuardState()
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        state = self.state
+        yield InfoMetricFamily("mpsguard_build", "The guard's version", value={"version": mpsguard.__version__})
+        lanes = InfoMetricFamily("mpsguard_lane", "Lanes and their roles", labels=["domain", "lane"])
+        for lane in state.lanes:
+            lanes.add_metric([lane.domain, lane.lane], {"role": lane.role, "gpus": ",".join(lane.gpus)})
+        yield lanes
+        yield _clients(state)
+        yield _memory(state)
+        limits = GaugeMetricFamily(
+            "mpsguard_client_limit",
+            "Clients that MPS takes on the domain's GPUs, each on one",
+            labels=["domain"],
+        )
+        for domain, limit in state.client_limit.items():
+            limits.add_metric([domain], limit)
+        yield limits
+        held = GaugeMetricFamily(
+            "mpsguard_sockets_held",
+            "1 if the service manager holds the public sockets: clients wait while no guard runs",
+            labels=["domain"],
+        )
+        for domain, is_held in state.sockets_held.items():
+            held.add_metric([domain], is_held)
+        yield held
+        sensors = GaugeMetricFamily("mpsguard_sensor_up", "1 for a sensor that can see something", labels=["sensor"])
+        for name, is_up in state.sensors.items():
+            sensors.add_metric([name], is_up)
+        yield sensors
+
+
+def _shown(state: GuardState) -> list[Client]:
+    return sorted(state.clients, key=lambda each: each.connected_at)[:_SHOWN]
+
+
+def _clients(state: GuardState) -> Metric:
+    """One series for each client, without its command line, which is its user's own."""
+    family = InfoMetricFamily("mpsguard_client", "Clients alive now, the first 60", labels=["domain", "lane", "pid"])
+    for client in _shown(state):
+        more = {
+            "uid": str(client.uid),
+            "class": client.service_class or "",
+            "container_id": client.container or "",
+            "pod_uid": state.pods.get(client.cgroup, ""),
+        }
+        family.add_metric([client.domain, client.lane, str(client.process.pid)], more)
+    return family
+
+
+def _memory(state: GuardState) -> Metric:
+    family = GaugeMetricFamily(
+        "mpsguard_client_memory_bytes",
+        "GPU memory of the first 60 clients, as NVML has it",
+        labels=["domain", "lane", "pid", "gpu"],
+    )
+    clients = {client.process.pid: client for client in _shown(state)}
+    for (pid, gpu), size in state.memory.items():
+        if pid in clients:
+            family.add_metric([clients[pid].domain, clients[pid].lane, str(pid), gpu], size)
+    return family
