@@ -13,7 +13,7 @@ _START = 300.0
 @click.argument("name", metavar="SESSION")
 @click.option(
     "--share",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=click.FloatRange(0.1, 100),
     required=True,
     help="Percent of the SMs.",
     metavar="PERCENT",

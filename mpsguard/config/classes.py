@@ -12,7 +12,8 @@ from mpsguard.config.values import check_gpu, check_limit
 
 ClassName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 Id = Annotated[int, Meta(ge=0, le=2**32 - 2)]
-Share = Annotated[float, Meta(gt=0, le=100)]
+Share = Annotated[float, Meta(ge=0.1, le=100)]
+"""Percent of the SMs. The control daemon shows one decimal, and a smaller share as none."""
 
 TAKEN: Final = ("control", "log", "standby")
 """Names that a pipe directory has already."""

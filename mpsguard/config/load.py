@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, get_args, get_type_hints
+from typing import Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -205,6 +205,13 @@ def sections() -> dict[str, type[msgspec.Struct]]:
     return dict(_SECTIONS)
 
 
+def _words(hint: object) -> list[str]:
+    """Return the words that a type allows: those of its literals, wherever they stand in it."""
+    if get_origin(hint) is Literal:
+        return [str(word) for word in get_args(hint)]
+    return [word for part in get_args(hint) for word in _words(part)]
+
+
 def _explain(message: str) -> str:
     """Return msgspec's message with the key first, and with the allowed values if a key or a value is unknown."""
     match = _AT.match(message)
@@ -219,7 +226,7 @@ def _explain(message: str) -> str:
         parent, _, field = where.rpartition(".")
         section = _SECTIONS.get(_INDEX.sub("[]", parent))
         if section is not None:
-            words = get_args(get_type_hints(section)[field])
+            words = _words(get_type_hints(section)[field])
             return f"{where}: {what.removeprefix('Invalid enum value ')} is none of {', '.join(words)}"
     what = what[:1].lower() + what[1:]
     return f"{where}: {what}" if where else what

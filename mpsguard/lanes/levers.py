@@ -27,6 +27,9 @@ _MAX_COMMANDS: Final = 32
 
 Ask = Callable[[str], Awaitable[CommandReply]]
 
+_ROUNDED: Final = 0.051
+"""Percent by which a share that was taken differs at most from the one that is shown, and a little."""
+
 NO_LIMIT: Final = "0"
 """Takes a server's memory limit away (580); there is no other word for it."""
 
@@ -173,8 +176,10 @@ class ServerLevers:
             await self._ask(f"set_device_pinned_mem_limit {server.pid} {gpu} {limit}")
         if verify:
             shown = await self._read(server, levers)
-            if (shown.share, shown.priority) != (levers.share, levers.priority) or any(
-                _bytes(shown.limits[gpu]) != _bytes(limit) for gpu, limit in levers.limits.items()
+            if (
+                not _same_share(shown.share, levers.share)
+                or shown.priority != levers.priority
+                or any(_bytes(shown.limits[gpu]) != _bytes(limit) for gpu, limit in levers.limits.items())
             ):
                 raise LeverError(f"server {server.pid} has {_words(shown)} where {_words(levers)} was set")
 
@@ -183,6 +188,13 @@ class ServerLevers:
         word = lines[0].strip() if lines else ""
         # Without a limit nothing is said (580), or a sentence.
         return word if _bytes(word) is not None else None
+
+
+def _same_share(shown: float | None, wanted: float | None) -> bool:
+    """Whether the daemon shows a share, which it does with one decimal (535 to 580)."""
+    if shown is None or wanted is None:
+        return shown is wanted
+    return abs(shown - wanted) < _ROUNDED
 
 
 def _number(reply: CommandReply) -> float:

@@ -44,7 +44,7 @@ class Daemon:
             case _ if self.deaf:
                 return CommandReply((), 0)
             case ["set_active_thread_percentage", _, share]:
-                self.share = f"{float(share)}"
+                self.share = f"{float(share):.1f}"
             case ["set_default_client_priority", priority]:
                 self.priority = priority
             case ["set_device_pinned_mem_limit", _, gpu, "0"]:
@@ -201,5 +201,18 @@ def test_commands_of_users_wait_in_bounded_number(
                     pass
         async with levers.left_alone(UID):
             pass
+
+    run(work())
+
+
+@pytest.mark.parametrize("share", [33.333, 54.68, 0.1, 99.95])
+def test_a_share_with_more_decimals_than_the_daemon_shows_is_taken(
+    daemon: Daemon, tmp_path: Path, share: float
+) -> None:
+    async def work() -> None:
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        async with levers.moved(SERVER, Levers(share), UID):
+            assert daemon.share == f"{share:.1f}"
+        assert daemon.at_rest
 
     run(work())
