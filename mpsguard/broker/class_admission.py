@@ -1,11 +1,11 @@
 """Service classes at a public directory: which class a client gets, what it is refused for, and what is told of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mpsguard.broker import classification, client_table
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.class_ceilings import ClassCeilings
-from mpsguard.broker.classification import CLASS_VARIABLE, PRIORITY_VARIABLE, Assignment, Identity
+from mpsguard.broker.classification import PRIORITY_VARIABLE, Assignment, Identity
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.handshake import RefusedError
 from mpsguard.broker.program_shares import ProgramShares
@@ -81,7 +81,9 @@ class ClassAdmission:
             procfs.container(entries.cgroup),
             entries.environment.get(PRIORITY_VARIABLE),
         )
-        chosen = self._chosen or self._named(entries.environment)
+        chosen = self._chosen
+        if self._by_variable:
+            chosen = chosen or classification.named(self._classes, entries.environment)
         found = classification.assign(self._classes, client, chosen)
         self._tell(found, sender.pid)
         if found.refused:
@@ -96,11 +98,6 @@ class ClassAdmission:
         admission.service_class = found.service_class.name
         self._clients.entering_class[admission.key] = found.service_class.name
         admission.levers = levers_of(found.service_class, own, self._ceilings.of(found.service_class.name))
-
-    def _named(self, environment: Mapping[str, str]) -> str | None:
-        """Return the class that a standby names, if there is one of that name."""
-        name = environment.get(CLASS_VARIABLE)
-        return name if self._by_variable and any(each.name == name for each in self._classes) else None
 
     def _tell(self, found: Assignment, pid: int) -> None:
         got = found.service_class.name if found.service_class else "none"

@@ -1,7 +1,7 @@
 """Which service class takes a client: decided from what the kernel says of it, and from what it asks for."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -68,6 +68,12 @@ def assign(classes: Sequence[ServiceClass], client: Identity, chosen: str | None
         why = f"{PRIORITY_VARIABLE}={client.priority} is better than the priority of class {meant.name}"
         return Assignment(meant, refused=why, denied=denied, lifted=True)
     return Assignment(by_name.get(meant.lifted, meant), denied=denied, lifted=True)
+
+
+def named(classes: Sequence[ServiceClass], environment: Mapping[str, str]) -> str | None:
+    """Return the class that a standby names in its environment, if there is one of that name."""
+    name = environment.get(CLASS_VARIABLE)
+    return name if any(each.name == name for each in classes) else None
 
 
 def pods_in(cgroup: str) -> list[str]:

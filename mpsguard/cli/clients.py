@@ -2,12 +2,10 @@
 
 import click
 
+from mpsguard.cli.client_cells import class_cells, container
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import age, show_table
 from mpsguard.control_api.messages.clients import Arguments, ClientList
-from mpsguard.model import Client
-
-_PRIORITIES = ("normal", "below normal")
 
 
 @click.command()
@@ -27,14 +25,14 @@ def clients(session: CliSession, domain: str | None) -> None:
             (
                 client.process.pid,
                 client.uid,
-                *_given(client),
+                *class_cells(client),
                 client.domain,
                 client.lane,
                 age(client.connected_at),
                 "adopted" if client.adopted else "unbrokered" if client.unbrokered else "came",
                 "yes" if watch.watched else "no",
                 client.gpus or "-",
-                (client.container or "-")[:12],
+                container(client),
                 client.command,
             )
             for client, watch in zip(result.clients, result.watches, strict=True)
@@ -45,13 +43,3 @@ def clients(session: CliSession, domain: str | None) -> None:
     for watch in result.watches:
         if watch.unwatchable:
             session.console.print(f"{watch.pid} cannot be watched: {watch.reason}", markup=False)
-
-
-def _given(client: Client) -> tuple[str, str, str, str]:
-    """What its service class gives a client: name, share, priority, limits of memory."""
-    return (
-        client.service_class or "-",
-        "-" if client.sm_share is None else f"{client.sm_share:g} %",
-        "-" if client.priority is None else _PRIORITIES[client.priority],
-        ", ".join(client.memory_limits) or "-",
-    )

@@ -335,8 +335,7 @@ class Domain:
             (each.name for each in classes if directory == str(config.class_directory(public, each.name))), None
         )
         if directory == str(config.standby_directory(public)):
-            named = told.environment.get(classification.CLASS_VARIABLE)
-            chosen = next((each.name for each in classes if each.name == named), None)
+            chosen = classification.named(classes, told.environment)
         found = classification.assign(classes, identity, chosen)
         return found.service_class.name if found.service_class is not None else None
 

@@ -22,6 +22,10 @@ class DomainView:
         """The domain's name."""
         return self.settings.name
 
+    def class_share(self, name: str | None) -> float | None:
+        """Return what a service class gives its clients at most; None without a limit."""
+        return next((each.sm_share for each in self.settings.classes if each.name == name), None)
+
     def lane_of(self, process: ProcessKey) -> Lane:
         """Return the lane that a client is on; the active one for a process that is no client."""
         client = self.clients.get(process)

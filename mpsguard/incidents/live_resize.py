@@ -138,9 +138,9 @@ def _check_share(domain: DomainView, writer: Client, share: float, ceilings: Cla
         raise ResizeError(
             f"{share:g} % is more than an objective leaves to class {writer.service_class} now: {ceiling:g} % at most"
         )
-    mine = next((each for each in domain.settings.classes if each.name == writer.service_class), None)
-    if mine is not None and mine.sm_share is not None and share > mine.sm_share:
-        raise ResizeError(f"{share:g} % is more than class {mine.name} gives: {mine.sm_share:g} % at most")
+    most = domain.class_share(writer.service_class)
+    if most is not None and share > most:
+        raise ResizeError(f"{share:g} % is more than class {writer.service_class} gives: {most:g} % at most")
 
 
 def _standbys(domain: DomainView, record: SessionRecord) -> list[_Standby]:

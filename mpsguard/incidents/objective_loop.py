@@ -25,12 +25,7 @@ def share_of(domain: DomainView, client: Client) -> float:
     """Return the share that a client has, as far as the guard knows: that of its class if it came before the guard."""
     if client.sm_share is not None:
         return client.sm_share
-    return class_share(domain, client.service_class) or WHOLE
-
-
-def class_share(domain: DomainView, name: str | None) -> float | None:
-    """Return what a class gives its clients at most; None without a limit."""
-    return next((each.sm_share for each in domain.settings.classes if each.name == name), None)
+    return domain.class_share(client.service_class) or WHOLE
 
 
 class ObjectiveLoop:
@@ -44,7 +39,7 @@ class ObjectiveLoop:
         self._objective = objective
         self._ceilings = ceilings
         self._events = events
-        self._class_share = class_share(domain, objective.batch)
+        self._class_share = domain.class_share(objective.batch)
         self._state = controller.initial(objective, self._class_share)
         self._measured = Measurement(0, None, None)
         self._readings: dict[int, LatencyCounts] = {}

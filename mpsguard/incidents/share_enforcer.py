@@ -9,7 +9,7 @@ from mpsguard.broker.class_ceilings import ClassCeilings
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.incidents.domain_view import DomainView
 from mpsguard.incidents.live_resize import ResizeError
-from mpsguard.incidents.objective_loop import WHOLE, class_share, share_of
+from mpsguard.incidents.objective_loop import WHOLE, share_of
 from mpsguard.vault import transitions
 from mpsguard.vault.region import SessionKey, SessionRecord
 from mpsguard.vault.vault import Vault
@@ -95,7 +95,7 @@ class ShareEnforcer:
         if pause is not None and self._now() < pause.until:
             return None
         has = share_of(self._domain, client)
-        wanted = self._ceilings.of(client.service_class) or class_share(self._domain, client.service_class) or WHOLE
+        wanted = self._ceilings.of(client.service_class) or self._domain.class_share(client.service_class) or WHOLE
         raised = has < wanted and self._given.get(record.key) == has
         return wanted if has > wanted or raised else None
 

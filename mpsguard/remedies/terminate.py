@@ -52,11 +52,11 @@ class Terminate:
         end = result.end
         if end.work in (Work.NONE, Work.GONE):
             return NotNeeded(f"process {result.pid}: {end.answer}")
-        if end.work is not Work.ENDED and result.done():
+        if end.work is Work.STOPPED and result.ended:
             return Applied(
                 f"process {result.pid} was stopped, and has been killed; its lifeline keeps what its work needs"
             )
-        if end.in_flight():
+        if end.work.in_flight:
             return Failed(
                 f"process {result.pid} was not signalled, its GPU work may go on: {end.answer or 'no answer'}"
             )

@@ -57,6 +57,11 @@ class Work(StrEnum):
     UNKNOWN = "unknown"
     """No control daemon answered in time: the work may still run, or the hanging command may end it later."""
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether kernels of the living process may be running: then ending it may end its neighbours."""
+        return self in (Work.REFUSED, Work.STOPPED, Work.UNKNOWN)
+
 
 class WorkEnd(msgspec.Struct, frozen=True):
     """The result of an attempt to end a client's GPU work."""
@@ -65,10 +70,6 @@ class WorkEnd(msgspec.Struct, frozen=True):
     server: int | None
     answer: str
     """The control daemon's answer, or why there is none; printable."""
-
-    def in_flight(self) -> bool:
-        """Return whether kernels of the living process may be running: then ending it may end its neighbours."""
-        return self.work in (Work.REFUSED, Work.STOPPED, Work.UNKNOWN)
 
 
 class TerminationPlan(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ async def terminate(lane: TerminationLane, client: ProcessHandle, plan: Terminat
     """
     end = await end_work(lane, client, plan.answer_within)
     sent: list[str] = []
-    if plan.kills() and end.in_flight() and procfs.is_stopped(client.key.process):
+    if plan.kills() and end.work.in_flight and procfs.is_stopped(client.key.process):
         sent = await _end_process(client, signal.SIGKILL, None)
     elif plan.first is not None and (end.work is Work.ENDED or plan.force):
         sent = await _end_process(client, plan.first, plan.grace)

@@ -219,7 +219,7 @@ class Supervisor:
                     "plain", f"no client of the guard among its processes; {number.name} is passed on as it is"
                 )
             for one in outcomes:
-                if one.work in (Work.REFUSED, Work.STOPPED, Work.UNKNOWN):
+                if one.work.in_flight:
                     self._say_once("work", f"GPU work of process {one.process.pid} may go on ({one.answer})")
                 if one.process not in clients:
                     with suppress(ProcessLookupError):

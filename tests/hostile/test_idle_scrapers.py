@@ -22,7 +22,7 @@ OF_ASYNCIO = min(32, (os.cpu_count() or 1) + 4)
 SAYS = {
     "nothing": b"",
     "half a request": b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Half: ",
-    "requests whose answers it does not read": b"GET /metrics HTTP/1.1\r\n\r\n",
+    "requests, and reads no answer": b"GET /metrics HTTP/1.1\r\n\r\n",
 }
 
 

@@ -119,7 +119,7 @@ class Dashboard(App[None]):
     def action_terminate(self) -> None:
         """Ask whether the client under the cursor is to be terminated, and do so."""
         table = self.query_one("#clients", DataTable)
-        found = [row for row in rows.clients(self._snapshot) if row.key in table.rows]
+        found = rows.clients(self._snapshot)
         if not found:
             return
         row = found[table.cursor_row]

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from mpsguard.cli.client_cells import class_cells, container
 from mpsguard.cli.dashboard.snapshot import Snapshot
 from mpsguard.cli.tables import age
 from mpsguard.control_api.messages.clients import Watch
@@ -111,14 +112,15 @@ def _lane(domain: str, lane: LaneReport, clients: int, waiting: str) -> Row:
 
 
 def _client(client: Client, watch: Watch) -> Row:
+    given = class_cells(client)
     cells = (
         str(client.process.pid),
         str(client.uid),
-        client.service_class or "-",
-        "-" if client.sm_share is None else f"{client.sm_share:g} %",
-        ", ".join(client.memory_limits) or "-",
+        given.name,
+        given.share,
+        given.limits,
         client.lane,
-        (client.container or "-")[:12],
+        container(client),
         age(client.connected_at),
         "yes" if watch.watched else "no",
         _short(client.command),

@@ -9,7 +9,6 @@ from mpsguard.sensors import kmod
 
 _MISMATCH: Final = 18
 """NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h)."""
-_UVM: Final = "the NVIDIA unified-memory module"
 
 
 def modules(loaded: Path = Path("/sys/module"), devices: Path = Path("/dev")) -> Finding:
@@ -24,7 +23,7 @@ def modules(loaded: Path = Path("/sys/module"), devices: Path = Path("/dev")) ->
     found = _version(loaded / "nvidia")
     of_uvm = _version(loaded / "nvidia_uvm")
     if found and of_uvm and found != of_uvm:
-        text = f"nvidia is {found}, {_UVM} is {of_uvm}: CUDA does not start"
+        text = f"nvidia is {found}, the NVIDIA unified-memory module is {of_uvm}: CUDA does not start"
         return problem(subject, text, "install both from one driver, then depmod -a, and load both anew")
     return ok(subject, f"nvidia and nvidia_uvm {found}".rstrip())
 

@@ -123,9 +123,9 @@ def test_an_unknown_domain_is_named_with_those_there_are(guarded: Guarded) -> No
 
 
 def test_without_a_guard_every_command_is_exit_5_in_one_line() -> None:
-    with Guarded() as nobody:
+    with Guarded() as unserved:
         for command in ("status", "clients", "lanes", "events", "metrics"):
-            said = nobody.ctl(command)
+            said = unserved.ctl(command)
             assert said.returncode == 5
             assert len(said.stderr.splitlines()) == 1
 
@@ -182,8 +182,8 @@ def test_doctor_finds_what_is_wrong(guarded: Guarded) -> None:
     grades = {finding["grade"] for finding in json.loads(well.stdout)}
     assert well.returncode == 0
     assert "problem" not in grades
-    with Guarded() as nobody:
-        ill = nobody.ctl("doctor", "--config", str(nobody.config), "--json")
+    with Guarded() as unserved:
+        ill = unserved.ctl("doctor", "--config", str(unserved.config), "--json")
         assert ill.returncode == 3
         # The first guard's lane is a control daemon that this one does not serve.
         assert any(str(guarded.pipe) in finding["text"] for finding in json.loads(ill.stdout))

@@ -77,9 +77,9 @@ def test_a_guard_that_hangs_is_dead_to_every_probe(guarded: Guarded) -> None:
 
 
 def test_no_guard_is_a_no_in_one_line() -> None:
-    with Guarded() as nobody:
+    with Guarded() as unserved:
         for purpose in PURPOSES:
-            code, line = check(nobody, purpose, deadline=1)
+            code, line = check(unserved, purpose, deadline=1)
             assert (code, bool(line)) == (1, True)
 
 

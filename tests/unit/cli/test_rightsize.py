@@ -40,7 +40,7 @@ PLAN = SizingPlan((10.0, 50.0, 100.0), 0.04, 3)
         (["--running", "0", "work", "--", "true"], "--running"),
         (["--running", "0", "work", "--session", "work"], "--session"),
         (["--running", "0", "work", "--measure", "run-time"], "--measure"),
-        (["--running", "nobody", "work"], "--running"),
+        (["--running", "a-name", "work"], "--running"),
         (["--output-svg", "/nonexistent/plot.svg", "--", "true"], "/nonexistent"),
     ],
 )

@@ -69,7 +69,7 @@ def test_without_a_grace_there_is_one_signal() -> None:
 )
 def test_work_that_may_go_on_keeps_its_process_unless_forced(lane: ScriptedLane, work: Work) -> None:
     result, status = run(lane, TerminationPlan(0.1, signal.SIGKILL))
-    assert (result.end.work, result.end.in_flight(), result.signals, status) == (work, True, (), None)
+    assert (result.end.work, result.end.work.in_flight, result.signals, status) == (work, True, (), None)
     forced, status = run(lane, TerminationPlan(0.1, signal.SIGKILL, force=True))
     assert (forced.signals, status) == (("SIGKILL",), -signal.SIGKILL)
 
