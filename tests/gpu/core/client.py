@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.events import Event, Outcome, parse_event
+from tests.gpu.core.stop import uninterrupted
 
 PATIENCE: Final = 120.0
 """Seconds a client may take to start or to end; importing PyTorch from a cold disk is the slowest of all."""
@@ -148,8 +149,9 @@ class Clients:
         variables: Mapping[str, str] | None = None,
     ) -> Client:
         """Start one, with further environment variables if there are any."""
-        client = Client(argv, client_environment(pipe_directory) | dict(variables or {}), label)
-        self._started.append(client)
+        with uninterrupted():
+            client = Client(argv, client_environment(pipe_directory) | dict(variables or {}), label)
+            self._started.append(client)
         return client
 
     def __enter__(self) -> Self:
