@@ -16,6 +16,9 @@ from tests.gpu.core.stop import uninterrupted
 PATIENCE: Final = 120.0
 """Seconds a client may take to start or to end; importing PyTorch from a cold disk is the slowest of all."""
 
+_REST: Final = 5.0
+"""Seconds for the rest of an ended client's output, which a process that it left behind can hold open."""
+
 
 def client_environment(pipe_directory: os.PathLike[str]) -> dict[str, str]:
     """This process's environment, its MPS variables replaced by the one a user sets."""
@@ -105,19 +108,26 @@ class Client:
         except subprocess.TimeoutExpired:
             self.end(grace=0.0)
             raise SuiteError(f"client {self.label} did not end within {timeout:g} s") from None
-        self._reader.join()
+        self._reader.join(_REST)
         self.stop()
+        if self._reader.is_alive():
+            raise SuiteError(f"client {self.label} ended; a process that it started still holds its output")
         return Outcome(self.label, self.pid, self._process.returncode, tuple(self._events), tuple(self._noise))
 
     def end(self, grace: float = 5.0) -> None:
-        """Make sure that it has ended: ask, wait `grace` seconds, kill."""
+        """Make sure that it has ended: ask, SIGTERM, SIGKILL, with `grace` seconds after each; 0: SIGKILL at once.
+
+        SIGTERM because a client can be `mpsguard run`, which ends its program then; SIGKILL would leave the program.
+        """
         self.stop()
-        try:
-            self._process.wait(grace)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # a child not yet reaped: its pid is its own
-            self._process.wait()
-        self._reader.join()
+        # A child not yet reaped: its pid is its own.
+        for next_step in (self._process.terminate, self._process.kill) if grace else (self._process.kill,):
+            try:
+                self._process.wait(grace)
+            except subprocess.TimeoutExpired:
+                next_step()
+        self._process.wait()
+        self._reader.join(_REST)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

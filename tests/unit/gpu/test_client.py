@@ -57,6 +57,15 @@ def test_a_client_that_does_not_end_is_killed(tmp_path: Path) -> None:
             client.finish(0.05)
 
 
+def test_a_client_that_is_ended_gets_sigterm_first(tmp_path: Path) -> None:
+    text = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); emit('start'); time.sleep(600)"
+    with Clients() as clients:
+        client = clients.start(program(text), tmp_path, "wrapper")
+        client.wait_for("start", 20)
+        client.end(grace=1.0)
+        assert client.ended_with() == 9
+
+
 def test_leaving_the_block_ends_every_client(tmp_path: Path) -> None:
     started: list[Client] = []
 
