@@ -32,8 +32,9 @@ from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Credentials
 
-_ACCEPT_BATCH: Final = 256
-"""Connections accepted in one turn of the event loop, some 3 ms: connections in service need turns of their own."""
+_ACCEPT_BATCH: Final = 512
+"""Connections accepted in one turn of the event loop, some 5 ms: connections in service need turns of their own. The
+kernel's backlog is one queue for all users, so that a flood in it holds up the others."""
 
 _WAITING_OF_A_USER: Final = 1024
 """Connections of one user that are accepted and not served yet; each costs a descriptor."""
@@ -44,6 +45,10 @@ _WAITING: Final = 16384
 MAX_CLIENTS_OF_A_USER: Final = 512
 """Clients of a user other than root: eight GPUs have 480 MPS clients at most. Each costs some three descriptors, and
 0.02 % of a core."""
+
+_DROPPED_OF_A_USER: Final = 64
+"""Connections of one user that have ended before they were served, dropped in one turn: 3 us each, where serving one
+takes 150 us."""
 
 _BLOCKED_PAUSE: Final = 0.02
 """Seconds until the next attempt when no user may have one more peer served."""
@@ -64,6 +69,12 @@ class _Arrival(NamedTuple):
     sock: socket.socket
     peer: Credentials
     privileged: bool
+    sealed: bool
+    """Whether the kernel refuses descriptors on it, so that closing it takes no longer than the guard decides."""
+
+
+def _has_left(arrival: _Arrival) -> bool:
+    return accepting.has_left(arrival.sock)
 
 
 class Broker:
@@ -157,6 +168,8 @@ class Broker:
     def _accept(self, listener: socket.socket, privileged: bool) -> None:
         loop = asyncio.get_running_loop()
         displaced: list[_Arrival] = []
+        # Connections inherit it.
+        sealed = not seqpacket.takes_descriptors(listener)
         for _ in range(_ACCEPT_BATCH):
             try:
                 sock = accepting.accept(listener)
@@ -168,7 +181,7 @@ class Broker:
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
                 break
             peer = seqpacket.peer(sock)
-            oldest = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
+            oldest = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged, sealed))
             if oldest is not None:
                 displaced.append(oldest)
         for uid, count in Counter(arrival.peer.uid for arrival in displaced).items():
@@ -187,6 +200,11 @@ class Broker:
         """Serve one more peer of each user that may have one."""
         if self._turns is not None:
             self._turns.cancel()
+        gone = self._arrivals.drop(_has_left, _DROPPED_OF_A_USER)
+        if gone:
+            self._metrics.connections.labels(self._name).inc(len(gone))
+            self._metrics.refused.labels(self._name, "hung_up").inc(len(gone))
+            self._drop(gone)
         arrivals = self._arrivals.turn(self._connections.may_come)
         for arrival in arrivals:
             self._admit(arrival)
@@ -194,7 +212,7 @@ class Broker:
         self._paused = False
         if not len(self._arrivals):
             self._turns = None
-        elif arrivals:
+        elif arrivals or gone:
             self._turns = loop.call_soon(self._turn)
         else:
             self._paused = True
@@ -204,7 +222,10 @@ class Broker:
         """Close arrivals that are not served, each user's together: a flood may bring hundreds in a turn."""
         by_user: dict[int, list[_Arrival]] = {}
         for arrival in arrivals:
-            by_user.setdefault(arrival.peer.uid, []).append(arrival)
+            if arrival.sealed:
+                accepting.close(arrival.sock)
+            else:
+                by_user.setdefault(arrival.peer.uid, []).append(arrival)
         loop = asyncio.get_running_loop()
         for uid, of_user in by_user.items():
             count = len(of_user)
