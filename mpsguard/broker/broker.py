@@ -69,8 +69,6 @@ class _Arrival(NamedTuple):
     sock: socket.socket
     peer: Credentials
     privileged: bool
-    sealed: bool
-    """Whether the kernel refuses descriptors on it, so that closing it takes no longer than the guard decides."""
 
 
 def _has_left(arrival: _Arrival) -> bool:
@@ -168,8 +166,6 @@ class Broker:
     def _accept(self, listener: socket.socket, privileged: bool) -> None:
         loop = asyncio.get_running_loop()
         displaced: list[_Arrival] = []
-        # Connections inherit it.
-        sealed = not seqpacket.takes_descriptors(listener)
         for _ in range(_ACCEPT_BATCH):
             try:
                 sock = accepting.accept(listener)
@@ -181,7 +177,7 @@ class Broker:
                 loop.call_later(_OUT_OF_DESCRIPTORS_PAUSE, self._accept_again, listener, privileged)
                 break
             peer = seqpacket.peer(sock)
-            oldest = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged, sealed))
+            oldest = self._arrivals.add(peer.uid, _Arrival(sock, peer, privileged))
             if oldest is not None:
                 displaced.append(oldest)
         for uid, count in Counter(arrival.peer.uid for arrival in displaced).items():
@@ -222,10 +218,11 @@ class Broker:
         """Close arrivals that are not served, each user's together: a flood may bring hundreds in a turn."""
         by_user: dict[int, list[_Arrival]] = {}
         for arrival in arrivals:
-            if arrival.sealed:
-                accepting.close(arrival.sock)
-            else:
+            # Not to be asked of the listener: a peer that connected before it was set up may have sent descriptors.
+            if seqpacket.takes_descriptors(arrival.sock):
                 by_user.setdefault(arrival.peer.uid, []).append(arrival)
+            else:
+                accepting.close(arrival.sock)
         loop = asyncio.get_running_loop()
         for uid, of_user in by_user.items():
             count = len(of_user)
