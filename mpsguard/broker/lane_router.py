@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from mpsguard.broker.client_table import ClientTable
+from mpsguard.broker.program_shares import ProgramShares
 from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.model import Credentials, ProcessKey
@@ -48,9 +49,17 @@ class ActiveLaneRouter(_Router):
 
 
 class StandbyLaneRouter(_Router):
-    """Routes to the spare lane, or to the other one if the program's own work is on the spare lane."""
+    """Routes to the spare lane, or to the other one if the program's own work is on the spare lane.
+
+    A standby of a program that is being resized is to take over at once: it comes to the active lane, because on
+    another one its share would not protect the clients of that lane.
+    """
 
     routes_by_program = True
+
+    def __init__(self, lanes: LaneSet, known: ClientTable, shares: ProgramShares) -> None:
+        super().__init__(lanes, known)
+        self._shares = shares
 
     def now(self) -> Lane:
         """See `LaneRouter`."""
@@ -61,6 +70,8 @@ class StandbyLaneRouter(_Router):
         home = self._home(process)
         if home is not None:
             return home
+        if self._shares.on_trial(sender.uid, program):
+            return self._lanes.active
         at_work = {
             client.lane
             for client in self._known.all()

@@ -109,7 +109,7 @@ class Domain:
         locks = Path(guard.run_directory)
         endpoints = [Endpoint(public, self._make_broker(active), locks / f"{self.name}.public.lock")]
         if settings.standby:
-            standby = self._make_broker(StandbyLaneRouter(self.lanes, self.clients), standbys=True)
+            standby = self._make_broker(StandbyLaneRouter(self.lanes, self.clients, self.shares), standbys=True)
             path = config.standby_directory(settings.pipe_directory)
             endpoints.append(Endpoint(path, standby, locks / f"{self.name}.standby.lock"))
         for each in settings.classes:

@@ -238,6 +238,7 @@ class Guard:
             await api.close()
             if self._executor is not None:
                 await self._executor.close()
+            await self.resizing.close()
             await self.failover.close()
             if self.vault is not None:
                 await self.vault.close()
@@ -335,6 +336,8 @@ class Guard:
         """Ready is when every lane was adopted or started, or could not be: the guard serves in either case."""
         for domain in self.domains.values():
             await domain.settled.wait()
+        if self.vault is not None:
+            self.resizing.resume(self.vault.vault)
         service_manager.notify("READY=1", f"STATUS=serving {len(self.domains)} domain(s)")
         self.events.publish("guard_ready", "")
 
