@@ -7,7 +7,7 @@ from mpsguard.broker.class_ceilings import ClassCeilings
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.incidents.domain_view import DomainView
 from mpsguard.incidents.objective_loop import WHOLE, share_of
-from mpsguard.incidents.resize_turns import ResizeFailure, Resize, ResizeTurns
+from mpsguard.incidents.resize_turns import Resize, ResizeFailure, ResizeTurns
 from mpsguard.vault import transitions
 from mpsguard.vault.region import SessionKey, SessionRecord
 from mpsguard.vault.vault import Vault
