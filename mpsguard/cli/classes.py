@@ -36,12 +36,14 @@ def classes(session: CliSession, domain: str | None) -> None:
         cut="DIRECTORY",
     )
     for view in result.objectives:
-        session.console.print(_objective(view))
+        session.console.print(_objective(view), markup=False)
 
 
 def _objective(view: ObjectiveView) -> str:
     objective = view.settings
     measured = "no requests" if view.p99_ms is None else f"{view.p99_ms:.3g} ms of {view.requests} requests"
+    if view.session is not None:
+        measured += f" in {view.session}"
     return (
         f"{objective.service_class}: p99 {measured}, target {objective.p99_ms:g} ms; "
         f"would hold with {view.share:g} % for {objective.batch} ({objective.mode})"

@@ -9,12 +9,13 @@ from mpsguard.config import Objective
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.control_api.messages.classes import ObjectiveView
 from mpsguard.incidents.domain_view import DomainView
+from mpsguard.incidents.worst_session import WorstSession
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client
 from mpsguard.objectives import controller
 from mpsguard.objectives.controller import Measurement
-from mpsguard.vault.latency_counts import LatencyCounts, merged
-from mpsguard.vault.region import SessionRecord
+from mpsguard.vault.latency_counts import LatencyCounts
+from mpsguard.vault.region import SessionKey, SessionRecord
 from mpsguard.vault.vault import Vault
 
 WHOLE: Final = 100.0
@@ -42,6 +43,8 @@ class ObjectiveLoop:
         self._class_share = domain.class_share(objective.batch)
         self._state = controller.initial(objective, self._class_share)
         self._measured = Measurement(0, None, None)
+        self._slowest: SessionKey | None = None
+        """The session of which `_measured` tells; None: several with few requests each."""
         self._readings: dict[int, LatencyCounts] = {}
         """The last one of each session, by its id."""
         labels = (domain.name, objective.service_class)
@@ -62,6 +65,7 @@ class ObjectiveLoop:
             None if p99 is None else p99 * 1e3,
             self._state.share,
             self._measured.in_force,
+            self._slowest,
         )
 
     async def run(self, vault: Vault, decided: Callable[[], None]) -> None:
@@ -75,12 +79,12 @@ class ObjectiveLoop:
 
     async def _measure(self, vault: Vault) -> Measurement:
         """Return what happened since the last call."""
-        windows = []
+        judge = WorstSession(self._objective.least_requests)
         readings = {}
         for record in list(vault.store.sessions.values()):
             if not self._is_measured(record):
                 continue
-            # A session is some 0.1 ms of work, and there may be many.
+            # A session is some 0.2 ms of work, and there may be many.
             await asyncio.sleep(0)
             session_fds = vault.store.session_fds.get(record.key)
             counts = None if session_fds is None else session_fds.latency(record)
@@ -88,10 +92,11 @@ class ObjectiveLoop:
                 continue
             readings[record.id] = counts
             if record.id in self._readings:
-                windows.append(counts.after(self._readings[record.id]))
+                judge.add(record.key, counts.after(self._readings[record.id]))
         self._readings = readings
-        window = merged(windows)
-        return Measurement(window.requests(), window.percentile(0.99), self._in_force())
+        worst = judge.result()
+        self._slowest = worst.session
+        return Measurement(worst.requests, worst.p99, self._in_force())
 
     def _is_measured(self, record: SessionRecord) -> bool:
         client = None if record.writer is None else self._domain.clients.get(record.writer.process)
@@ -120,6 +125,7 @@ class ObjectiveLoop:
                 p99_ms=measured.p99 * 1e3,
                 target_ms=objective.p99_ms,
                 requests=measured.requests,
+                session=None if self._slowest is None else str(self._slowest),
             )
 
     def _show(self) -> None:

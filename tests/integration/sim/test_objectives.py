@@ -62,9 +62,10 @@ class WithObjective(Guarded):
             file.write("[vault]\nsimulated = true\n")
         self.environment["MPSGUARD_VAULT"] = str(self.run_directory / "vault.sock")
 
-    def service(self, seconds: float) -> None:
-        """Start the program that is measured."""
-        self.program([sys.executable, "-c", SERVICE, str(seconds)]).expect("serving")
+    def service(self, seconds: float, name: str = "service") -> None:
+        """Start a program that is measured."""
+        text = SERVICE.replace('"service"', f'"{name}"')
+        self.program([sys.executable, "-c", text, str(seconds)]).expect("serving")
 
     def batch(self) -> Program:
         """Start a client of the batch class."""
@@ -116,7 +117,7 @@ def started(mode: str) -> Iterator[WithObjective]:
         running.start()
         yield running
         if running.process.runs:
-            for name in ("service", "work"):
+            for name in ("service", "work", "quick"):
                 running.ctl("vault", "release", "--force", str(os.getuid()), name)
 
 
@@ -152,6 +153,16 @@ def test_observe_says_a_share_and_gives_none(observing: WithObjective) -> None:
     assert observing.metric("mpsguard_objective_share", **{"class": "critical"}) == 60
     said = " ".join(observing.ctl("classes").stdout.split())
     assert "target 10 ms; would hold with 60 % for batch (observe)" in said
+
+
+def test_the_slowest_session_decides(observing: WithObjective) -> None:
+    observing.batch()
+    observing.service(0.001, "quick")
+    observing.service(0.050)
+    (decided,) = wait_for("a decision", lambda: observing.events("objective_decided"))
+    assert decided["data"]["session"].endswith("/service")
+    said = wait_for("a measured window", lambda: seen if (seen := observing.objective())["p99_ms"] else None)
+    assert said["session"]["name"] == "service"
 
 
 def test_enforce_gives_a_client_that_comes_the_smaller_share(enforcing: WithObjective) -> None:
