@@ -22,6 +22,10 @@ WHOLE: Final = 100.0
 """Percent of the SMs of a client for which the guard has set no share."""
 
 
+MOST_NAMED: Final = 16
+"""Processes that an event names; of all it tells the number."""
+
+
 def share_of(domain: DomainView, client: Client) -> float:
     """Return the share that a client has, as far as the guard knows: that of its class if it came before the guard."""
     if client.sm_share is not None:
@@ -47,6 +51,9 @@ class ObjectiveLoop:
         """The session of which `_measured` tells; None: several with few requests each."""
         self._readings: dict[int, LatencyCounts] = {}
         """The last one of each session, by its id."""
+        self._held_back_by: tuple[int, ...] = ()
+        self._told: tuple[int, ...] = ()
+        """Those that the last event `objective_held_back` named; empty again once nothing holds it back."""
         labels = (domain.name, objective.service_class)
         self._p99 = metrics.objective_p99.labels(*labels)
         self._share = metrics.objective_share.labels(*labels)
@@ -66,6 +73,7 @@ class ObjectiveLoop:
             self._state.share,
             self._measured.in_force,
             self._slowest,
+            self._held_back_by,
         )
 
     async def run(self, vault: Vault, decided: Callable[[], None]) -> None:
@@ -75,6 +83,7 @@ class ObjectiveLoop:
             self._measured = await self._measure(vault)
             self._windows[_result(self._objective, self._measured)].inc()
             self._decide()
+            self._look_what_holds_back(vault)
             decided()
 
     async def _measure(self, vault: Vault) -> Measurement:
@@ -102,9 +111,11 @@ class ObjectiveLoop:
         client = None if record.writer is None else self._domain.clients.get(record.writer.process)
         return client is not None and client.service_class == self._objective.service_class
 
+    def _batch(self) -> list[Client]:
+        return [each for each in self._domain.clients.all() if each.service_class == self._objective.batch]
+
     def _in_force(self) -> float | None:
-        batch = [each for each in self._domain.clients.all() if each.service_class == self._objective.batch]
-        return max((share_of(self._domain, each) for each in batch), default=None)
+        return max((share_of(self._domain, each) for each in self._batch()), default=None)
 
     def _decide(self) -> None:
         objective, measured, before = self._objective, self._measured, self._state
@@ -126,6 +137,38 @@ class ObjectiveLoop:
                 target_ms=objective.p99_ms,
                 requests=measured.requests,
                 session=None if self._slowest is None else str(self._slowest),
+            )
+
+    def _look_what_holds_back(self, vault: Vault) -> None:
+        """Find the clients of the batch class that keep more than was decided, and that no resize reaches.
+
+        While they live, nothing lower is decided. Of sessions that could be resized and were not, another event tells.
+        """
+        if self._objective.mode != "enforce":
+            return
+        writers = [record.writer.process for record in vault.store.sessions.values() if record.writer is not None]
+        known = [client for each in writers if (client := self._domain.clients.get(each)) is not None]
+        resizable = {(client.uid, client.program) for client in known if client.program is not None}
+        self._held_back_by = tuple(
+            client.process.pid
+            for client in self._batch()
+            if share_of(self._domain, client) > self._state.share and (client.uid, client.program) not in resizable
+        )
+        missed = _result(self._objective, self._measured) == "missed"
+        if not self._held_back_by:
+            self._told = ()
+        elif missed and self._held_back_by != self._told:
+            self._told = self._held_back_by
+            self._events.publish(
+                "objective_held_back",
+                self._domain.name,
+                service_class=self._objective.service_class,
+                batch=self._objective.batch,
+                share=self._state.share,
+                in_force=self._measured.in_force,
+                clients=len(self._held_back_by),
+                pids=self._held_back_by[:MOST_NAMED],
+                detail="these clients of the batch class have no standby, so they keep their share until they end",
             )
 
     def _show(self) -> None:

@@ -37,6 +37,8 @@ class ObjectiveView(msgspec.Struct, frozen=True):
     """Largest share that a client of the batch class has; None without clients."""
     session: SessionKey | None = None
     """The slowest session of those with enough requests; None: several with few requests each, together."""
+    held_back_by: tuple[int, ...] = ()
+    """With `enforce`: pids of clients of the batch class that keep more than `share`, since they have no standby."""
 
 
 class ClassList(msgspec.Struct, frozen=True):

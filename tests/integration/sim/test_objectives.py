@@ -166,13 +166,19 @@ def test_the_slowest_session_decides(observing: WithObjective) -> None:
 
 
 def test_enforce_gives_a_client_that_comes_the_smaller_share(enforcing: WithObjective) -> None:
-    enforcing.batch()
+    before = enforcing.batch()
     enforcing.service(0.050)
     wait_for("a decision", enforcing.decisions)
     assert enforcing.levers(enforcing.batch().pid) == "share=60 priority=1"
     # The client that was there has no standby and keeps its share, so nothing more can be decided.
     assert enforcing.objective()["in_force"] == 80
     assert enforcing.decisions() == [(80, 60)]
+    told = wait_for("it is told", lambda: enforcing.events("objective_held_back"))
+    assert [event["data"]["pids"] for event in told] == [[before.pid]]
+    assert enforcing.objective()["held_back_by"] == [before.pid]
+    assert str(before.pid) in enforcing.ctl("classes").stdout
+    before.close()
+    wait_for("nothing holds it back", lambda: not enforcing.objective()["held_back_by"])
 
 
 def test_enforce_resizes_a_running_session(enforcing: WithObjective) -> None:
@@ -183,6 +189,7 @@ def test_enforce_resizes_a_running_session(enforcing: WithObjective) -> None:
     wait_for("the end of the process before", lambda: enforcing.objective()["in_force"] == 60)
     assert [event["data"]["share"] for event in enforcing.events("session_resized")] == [60]
     assert not enforcing.events("objective_resize_failed")
+    assert not enforcing.events("objective_held_back")
     refused = enforcing.ctl("resize", "work", "--share", "70")
     assert (refused.returncode, "objective" in refused.stderr) == (1, True)
 
