@@ -12,7 +12,6 @@ from mpsguard.broker.program_shares import ProgramShares
 from mpsguard.config import ServiceClass
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes.levers import Levers
-from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process_reader import UNKNOWN
 
 _PRIORITIES = {"normal": 0, "below_normal": 1}
@@ -78,7 +77,6 @@ class ClassAdmission:
             sender.uid,
             sender.gid,
             entries.cgroup,
-            procfs.container(entries.cgroup),
             entries.environment.get(PRIORITY_VARIABLE),
         )
         chosen = self._chosen

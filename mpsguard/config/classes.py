@@ -17,6 +17,7 @@ Share = Annotated[float, Meta(ge=0.1, le=100)]
 
 TAKEN: Final = ("control", "log", "standby")
 """Names that a pipe directory has already."""
+_CGROUP: Final = re.compile(r"^/[^*?\[/]")
 _CONTAINER: Final = re.compile(r"^[0-9a-f]{8,64}$")
 _POD: Final = re.compile(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
@@ -36,7 +37,8 @@ class ServiceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gids: tuple[Id, ...] = ()
     """Groups of the clients: the primary one of the process."""
     cgroups: tuple[str, ...] = ()
-    """Patterns of the control group's path, in which `*` stands for any text (fnmatch)."""
+    """Patterns of the control group's whole path, in which `*` stands for any text (fnmatch). It begins with
+    the name of the first level: users make groups with any names below one that is theirs."""
     containers: tuple[str, ...] = ()
     """Beginnings of container ids: 8 digits or more."""
     pods: tuple[str, ...] = ()
@@ -72,14 +74,7 @@ def check_classes(key: str, classes: Sequence[ServiceClass], *, multiuser: bool)
             raise ConfigError(f"{at}.name: {each.name!r} is taken; none of {', '.join(TAKEN)} can be used")
         if names.count(each.name) > 1:
             raise ConfigError(f"{at}.name: {each.name!r} stands in two classes of the domain")
-        for text in each.containers:
-            if not _CONTAINER.match(text):
-                raise ConfigError(f"{at}.containers: {text!r} is no beginning of a container id: 8 to 64 of 0-9, a-f")
-        for text in each.pods:
-            if not _POD.match(text):
-                raise ConfigError(
-                    f"{at}.pods: {text!r} is no UID of a pod, such as 01234567-89ab-cdef-0123-456789abcdef"
-                )
+        _check_clients(at, each)
         for gpu, limit in each.memory_limit.items():
             check_gpu(f"{at}.memory_limit", gpu)
             check_limit(f"{at}.memory_limit.{gpu}", limit)
@@ -89,3 +84,18 @@ def check_classes(key: str, classes: Sequence[ServiceClass], *, multiuser: bool)
     defaults = [each.name for each in classes if each.default]
     if len(defaults) > 1:
         raise ConfigError(f"{key}.class: {defaults[0]!r} and {defaults[1]!r} are both default; one at most")
+
+
+def _check_clients(at: str, service_class: ServiceClass) -> None:
+    for text in service_class.cgroups:
+        if not _CGROUP.match(text):
+            raise ConfigError(
+                f"{at}.cgroups: {text!r} does not begin with / and a name, such as /system.slice/*; a pattern that "
+                "fits anywhere in a path takes groups that users make"
+            )
+    for text in service_class.containers:
+        if not _CONTAINER.match(text):
+            raise ConfigError(f"{at}.containers: {text!r} is no beginning of a container id: 8 to 64 of 0-9, a-f")
+    for text in service_class.pods:
+        if not _POD.match(text):
+            raise ConfigError(f"{at}.pods: {text!r} is no UID of a pod, such as 01234567-89ab-cdef-0123-456789abcdef")

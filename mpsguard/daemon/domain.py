@@ -326,9 +326,7 @@ class Domain:
 
     def _class_before(self, owner: tuple[int, int], told: Told) -> str | None:
         """Return the class that a guard before this one gave a client, if the configuration was the same."""
-        identity = classification.Identity(
-            *owner, told.cgroup, procfs.container(told.cgroup), told.environment.get(classification.PRIORITY_VARIABLE)
-        )
+        identity = classification.Identity(*owner, told.cgroup, told.environment.get(classification.PRIORITY_VARIABLE))
         directory = told.environment.get("CUDA_MPS_PIPE_DIRECTORY")
         classes, public = self.settings.classes, self.settings.pipe_directory
         chosen = next(
