@@ -1,19 +1,22 @@
 """Service classes of a domain: which clients each takes, and what share of the GPU they get."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from mpsguard.config.errors import ConfigError
-from mpsguard.config.values import check_gpu, check_limit
+from mpsguard.config.values import check_gpu, check_limit, limit_bytes
 
 ClassName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
 Id = Annotated[int, Meta(ge=0, le=2**32 - 2)]
 Share = Annotated[float, Meta(ge=0.1, le=100)]
 """Percent of the SMs. The control daemon shows one decimal, and a smaller share as none."""
+
+_WHOLE: Final = 100.0
+"""Percent of the SMs: what a class without a share gives."""
 
 TAKEN: Final = ("control", "log", "standby")
 """Names that a pipe directory has already."""
@@ -57,7 +60,8 @@ class ServiceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Clients of the class at one time; one more is refused."""
     lifted: str = ""
     """For a client with a CUDA_MPS_CLIENT_PRIORITY that is better than the class's priority, which MPS lets it have:
-    the class that it is put into instead, or `refuse`. Empty: it is only reported."""
+    the class that it is put into instead, which may give it nothing more than this one, or `refuse`. Empty: it is only
+    reported."""
 
 
 def check_classes(key: str, classes: Sequence[ServiceClass], *, multiuser: bool) -> None:
@@ -78,9 +82,9 @@ def check_classes(key: str, classes: Sequence[ServiceClass], *, multiuser: bool)
         for gpu, limit in each.memory_limit.items():
             check_gpu(f"{at}.memory_limit", gpu)
             check_limit(f"{at}.memory_limit.{gpu}", limit)
-        if each.lifted not in ("", "refuse", *names) or each.lifted == each.name:
-            others = [name for name in names if name != each.name]
-            raise ConfigError(f"{at}.lifted: {each.lifted!r} is none of {', '.join(['refuse', *others])}")
+    by_name = {each.name: each for each in classes}
+    for index, each in enumerate(classes):
+        _check_lifted(f"{key}.class[{index}].lifted", each, by_name)
     defaults = [each.name for each in classes if each.default]
     if len(defaults) > 1:
         raise ConfigError(f"{key}.class: {defaults[0]!r} and {defaults[1]!r} are both default; one at most")
@@ -99,3 +103,28 @@ def _check_clients(at: str, service_class: ServiceClass) -> None:
     for text in service_class.pods:
         if not _POD.match(text):
             raise ConfigError(f"{at}.pods: {text!r} is no UID of a pod, such as 01234567-89ab-cdef-0123-456789abcdef")
+
+
+def _check_lifted(at: str, service_class: ServiceClass, by_name: Mapping[str, ServiceClass]) -> None:
+    """A client that takes more than its class gives must not gain by it."""
+    name = service_class.lifted
+    if name in ("", "refuse"):
+        return
+    target = by_name.get(name)
+    if target is None or target is service_class:
+        others = [each for each in by_name if each != service_class.name]
+        raise ConfigError(f"{at}: {name!r} is none of {', '.join(['refuse', *others])}")
+    better = []
+    if (target.sm_share or _WHOLE) > (service_class.sm_share or _WHOLE):
+        better.append(f"a larger sm_share ({target.sm_share or _WHOLE:g})")
+    if service_class.priority == "below_normal" and target.priority != "below_normal":
+        better.append(f"a better priority ({target.priority or 'none, which is normal'})")
+    for gpu, limit in service_class.memory_limit.items():
+        other = target.memory_limit.get(gpu)
+        if other is None or limit_bytes(other) > limit_bytes(limit):
+            better.append(f"more memory of GPU {gpu} ({other or 'no limit'})")
+    if better:
+        raise ConfigError(
+            f"{at}: class {name!r} would reward a client that takes a better priority than it was given: it has "
+            f"{', '.join(better)} than class {service_class.name!r}"
+        )

@@ -67,7 +67,7 @@ def test_a_client_that_lifts_itself_is_seen(priority: str | None, lifted: bool) 
 
 
 def test_a_client_that_lifts_itself_is_put_into_another_class_or_refused() -> None:
-    less = ServiceClass("less", sm_share=10)
+    less = ServiceClass("less", sm_share=10, priority="below_normal")
     moved = ServiceClass("moved", default=True, priority="below_normal", lifted="less")
     assert name_of((less, moved), Identity(BOB, BOB, priority="0")) == "less"
     assert name_of((less, moved), Identity(BOB, BOB, priority="1")) == "moved"
