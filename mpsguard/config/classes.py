@@ -1,5 +1,6 @@
 """Service classes of a domain: which clients each takes, and what share of the GPU they get."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
@@ -58,10 +59,22 @@ class ServiceClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPU number or UUID to the memory of that GPU that a client may have, such as `"8G"`."""
     max_clients: Annotated[int, Meta(ge=1, le=65536)] | None = None
     """Clients of the class at one time; one more is refused."""
+    max_clients_per_user: Annotated[int, Meta(ge=1, le=65536)] | None = None
+    """Those of one user other than root. Unset: half of `max_clients`, rounded up, or all in a class that is for a
+    single user (`uids`)."""
     lifted: str = ""
     """For a client with a CUDA_MPS_CLIENT_PRIORITY that is better than the class's priority, which MPS lets it have:
     the class that it is put into instead, which may give it nothing more than this one, or `refuse`. Empty: it is only
     reported."""
+
+    @property
+    def places_of_a_user(self) -> int | None:
+        """How many clients of the class one user other than root may have; None without a limit."""
+        if self.max_clients_per_user is not None or self.max_clients is None:
+            return self.max_clients_per_user
+        if len(self.uids) == 1 and set(self.choosers) <= set(self.uids) and not self.default:
+            return self.max_clients
+        return -(-self.max_clients // 2)
 
 
 def check_classes(key: str, classes: Sequence[ServiceClass], *, multiuser: bool) -> None:
@@ -82,6 +95,10 @@ def check_classes(key: str, classes: Sequence[ServiceClass], *, multiuser: bool)
         for gpu, limit in each.memory_limit.items():
             check_gpu(f"{at}.memory_limit", gpu)
             check_limit(f"{at}.memory_limit.{gpu}", limit)
+        if (each.max_clients_per_user or 1) > (each.max_clients or math.inf):
+            raise ConfigError(
+                f"{at}.max_clients_per_user: {each.max_clients_per_user} is more than max_clients, {each.max_clients}"
+            )
     by_name = {each.name: each for each in classes}
     for index, each in enumerate(classes):
         _check_lifted(f"{key}.class[{index}].lifted", each, by_name)

@@ -73,3 +73,27 @@ def test_the_class_for_such_clients_may_give_as_much_or_less() -> None:
 @pytest.mark.parametrize("name", ["batch", "none", "standby"])
 def test_it_must_be_another_class_of_the_domain(name: str) -> None:
     assert "is none of refuse, less" in refusal(lifted().replace('lifted = "less"', f'lifted = "{name}"'))
+
+
+@pytest.mark.parametrize(
+    ("keys", "places"),
+    [
+        ("", None),
+        ("max_clients = 5", 3),
+        ("max_clients = 1", 1),
+        ("max_clients = 5\nmax_clients_per_user = 5", 5),
+        ("max_clients_per_user = 2", 2),
+        ("max_clients = 5\nuids = [1001]", 5),
+        ("max_clients = 5\nuids = [1001]\nchoosers = [1001]", 5),
+        ("max_clients = 5\nuids = [1001]\nchoosers = [1002]", 3),
+        ("max_clients = 5\nuids = [1001]\nchoosers = 'anyone'", 3),
+        ("max_clients = 5\nuids = [1001]\ndefault = true", 3),
+        ("max_clients = 5\nuids = [1001, 1002]", 3),
+    ],
+)
+def test_one_user_does_not_take_all_places_that_others_may_have(keys: str, places: int | None) -> None:
+    assert parse(f"{DOMAIN}{keys}".encode(), "f").domain[0].classes[0].places_of_a_user == places
+
+
+def test_a_user_cannot_have_more_places_than_there_are() -> None:
+    assert "class[0].max_clients_per_user: 3 is more" in refusal(f"{DOMAIN}max_clients = 2\nmax_clients_per_user = 3")
