@@ -282,6 +282,8 @@ class Guard:
         except VaultStartError as error:
             raise GuardStartError(str(error)) from None
         self.failover.watch(self.vault.vault)
+        for domain in self.domains.values():
+            domain.writers = self.vault.vault.store.writers
         if self.vault.lost or self.vault.unreadable:
             self.events.publish("vault_incomplete", "", lost=self.vault.lost, unreadable=self.vault.unreadable)
 
