@@ -12,7 +12,6 @@ from mpsguard.broker.program_shares import ProgramShares
 from mpsguard.config import ServiceClass
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes.levers import Levers
-from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process_reader import UNKNOWN
 
 _PRIORITIES = {"normal": 0, "below_normal": 1}
@@ -78,7 +77,6 @@ class ClassAdmission:
             sender.uid,
             sender.gid,
             entries.cgroup,
-            procfs.container(entries.cgroup),
             entries.environment.get(PRIORITY_VARIABLE),
         )
         chosen = self._chosen
@@ -92,12 +90,17 @@ class ClassAdmission:
         if found.service_class is None:
             admission.levers = Levers(own)
             return
-        most = found.service_class.max_clients
-        if most is not None and self._clients.of_class(found.service_class.name) >= most:
-            raise RefusedError("class", f"class {found.service_class.name} has {most} clients")
+        self._check_place(found.service_class, sender.uid)
         admission.service_class = found.service_class.name
         self._clients.entering_class[admission.key] = found.service_class.name
         admission.levers = levers_of(found.service_class, own, self._ceilings.of(found.service_class.name))
+
+    def _check_place(self, service_class: ServiceClass, uid: int) -> None:
+        name, most, of_user = service_class.name, service_class.max_clients, service_class.places_of_a_user
+        if most is not None and self._clients.of_class(name) >= most:
+            raise RefusedError("class", f"class {name} has {most} clients (max_clients)")
+        if uid != 0 and of_user is not None and self._clients.of_class_and_user(name, uid) >= of_user:
+            raise RefusedError("class", f"uid {uid} has {of_user} clients in class {name} (max_clients_per_user)")
 
     def _tell(self, found: Assignment, pid: int) -> None:
         got = found.service_class.name if found.service_class else "none"

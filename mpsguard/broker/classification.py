@@ -1,20 +1,17 @@
 """Which service class takes a client: decided from what the kernel says of it, and from what it asks for."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
+from mpsguard.broker.cgroup_origin import origin
 from mpsguard.config import ServiceClass
 
 PRIORITY_VARIABLE: Final = "CUDA_MPS_CLIENT_PRIORITY"
 """By it a client takes a better priority than its server's, which is no ceiling (measured, H100, 580.159.04)."""
 CLASS_VARIABLE: Final = "MPSGUARD_CLASS"
 """Environment variable by which a standby chooses its class: its directory is that of all standbys."""
-_POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
-"""The systemd driver of the kubelet writes underscores for dashes."""
-_JOB: Final = re.compile(r"/job_([1-9][0-9]*)(?:/|$)")
 _LEVEL: Final = {"normal": 0, "below_normal": 1}
 
 
@@ -25,7 +22,6 @@ class Identity:
     uid: int
     gid: int
     cgroup: str = ""
-    container: str | None = None
     priority: str | None = None
     """``CUDA_MPS_CLIENT_PRIORITY`` of the environment that it was started with: the client's own word."""
 
@@ -76,22 +72,17 @@ def named(classes: Sequence[ServiceClass], environment: Mapping[str, str]) -> st
     return name if any(each.name == name for each in classes) else None
 
 
-def pods_in(cgroup: str) -> list[str]:
-    """Return the UIDs of Kubernetes pods in a control group's path, outermost first."""
-    return [uid.replace("_", "-") for uid in _POD.findall(cgroup)]
-
-
 def takes(service_class: ServiceClass, client: Identity) -> bool:
     """Return whether a class takes a client without being chosen: each of its lists has an entry for it."""
-    pods = set(pods_in(client.cgroup))
-    jobs = {int(number) for number in _JOB.findall(client.cgroup)}
+    made_by = origin(client.cgroup)
+    container = made_by.container or ""
     tests = [
         (service_class.uids, client.uid in service_class.uids),
         (service_class.gids, client.gid in service_class.gids),
         (service_class.cgroups, any(fnmatchcase(client.cgroup, each) for each in service_class.cgroups)),
-        (service_class.containers, any((client.container or "").startswith(each) for each in service_class.containers)),
-        (service_class.pods, not pods.isdisjoint(service_class.pods)),
-        (service_class.slurm_jobs, not jobs.isdisjoint(service_class.slurm_jobs)),
+        (service_class.containers, any(container.startswith(each) for each in service_class.containers)),
+        (service_class.pods, made_by.pod in service_class.pods),
+        (service_class.slurm_jobs, made_by.job in service_class.slurm_jobs),
     ]
     given = [found for entries, found in tests if entries]
     return bool(given) and all(given)

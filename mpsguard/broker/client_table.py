@@ -162,6 +162,14 @@ class ClientTable:
         held = [client.service_class for client, _ in self._alive.values()]
         return held.count(name) + list(self.entering_class.values()).count(name)
 
+    def of_class_and_user(self, name: str, uid: int) -> int:
+        """How many processes of a user are clients of a service class, or about to be."""
+        held = [client for client, _ in self._alive.values() if client.service_class == name and client.uid == uid]
+        entering = [
+            key for key, found in self.entering_class.items() if found == name and self.entering.get(key) == uid
+        ]
+        return len(held) + len(entering)
+
     def left(self, process: ProcessKey) -> None:
         """Note that a process' first connection is no more in progress."""
         self.entering.pop(process, None)

@@ -3,6 +3,8 @@
 from typing import Protocol
 
 from mpsguard.broker.client_table import ClientTable
+from mpsguard.broker.program_shares import ProgramShares
+from mpsguard.broker.standby_places import StandbyPlaces
 from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.model import Credentials, ProcessKey
@@ -48,9 +50,18 @@ class ActiveLaneRouter(_Router):
 
 
 class StandbyLaneRouter(_Router):
-    """Routes to the spare lane, or to the other one if the program's own work is on the spare lane."""
+    """Routes to the spare lane, or to the other one if the program's own work is on the spare lane.
+
+    A standby of a program that is being resized is to take over at once: it comes to the active lane, because on
+    another one its share would not protect the clients of that lane. So does a client without a place there.
+    """
 
     routes_by_program = True
+
+    def __init__(self, lanes: LaneSet, known: ClientTable, shares: ProgramShares, places: StandbyPlaces) -> None:
+        super().__init__(lanes, known)
+        self._shares = shares
+        self._places = places
 
     def now(self) -> Lane:
         """See `LaneRouter`."""
@@ -61,6 +72,8 @@ class StandbyLaneRouter(_Router):
         home = self._home(process)
         if home is not None:
             return home
+        if self._shares.on_trial(sender.uid, program) or not self._places.has(process, sender):
+            return self._lanes.active
         at_work = {
             client.lane
             for client in self._known.all()

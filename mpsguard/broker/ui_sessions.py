@@ -98,7 +98,7 @@ class UiSessions:
             # Wait for a daemon that is being restarted; if it does not come up, the command fails with the reason.
             async with asyncio.timeout(self._policy.start_deadline):
                 await lane.reachable()
-        quits = _is_quit(command.line) and (command.sender is None or command.sender.uid in (0, os.geteuid()))
+        quits = _is_quit(command.line) and _is_privileged(command)
         if quits:
             self._events.publish(
                 "lane_told_to_quit", self._name, pid=command.sender.pid if command.sender else os.getpid()
@@ -110,9 +110,9 @@ class UiSessions:
         # Not while they are moved for a client of a service class.
         async with lane.levers.left_alone(_uid(command)):
             reply = await lane.ask_for(command, self._policy.user_command_deadline)
-            if setting is not None:
-                await lane.record(setting)
-        if setting is not None:
+            # A user without the right that asks for what is set already has set nothing.
+            kept = setting is not None and _is_privileged(command) and await lane.record(setting)
+        if setting is not None and kept:
             await self._repeat(command, setting, lane)
         return reply
 
@@ -160,6 +160,11 @@ class UiSessions:
 
 def _uid(command: Command) -> int:
     return os.geteuid() if command.sender is None else command.sender.uid
+
+
+def _is_privileged(command: Command) -> bool:
+    """Return whether the control daemon takes settings, and quit, from the sender: root, or its own user."""
+    return _uid(command) in (0, os.geteuid())
 
 
 def _is_quit(line: str) -> bool:

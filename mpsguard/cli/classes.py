@@ -7,6 +7,9 @@ from mpsguard.cli.tables import show_table
 from mpsguard.config import ServiceClass
 from mpsguard.control_api.messages.classes import Arguments, ClassList, ObjectiveView
 
+_MOST_NAMED = 5
+"""Processes that a line names."""
+
 
 @click.command()
 @click.option("--domain", help="Only this domain's.")
@@ -36,16 +39,24 @@ def classes(session: CliSession, domain: str | None) -> None:
         cut="DIRECTORY",
     )
     for view in result.objectives:
-        session.console.print(_objective(view))
+        session.console.print(_objective(view), markup=False)
 
 
 def _objective(view: ObjectiveView) -> str:
     objective = view.settings
     measured = "no requests" if view.p99_ms is None else f"{view.p99_ms:.3g} ms of {view.requests} requests"
-    return (
+    if view.session is not None:
+        measured += f" in {view.session}"
+    text = (
         f"{objective.service_class}: p99 {measured}, target {objective.p99_ms:g} ms; "
         f"would hold with {view.share:g} % for {objective.batch} ({objective.mode})"
     )
+    if view.held_back_by:
+        pids = ", ".join(map(str, view.held_back_by[:_MOST_NAMED]))
+        more = len(view.held_back_by) - _MOST_NAMED
+        others = f" and {more} more" if more > 0 else ""
+        text += f"; held back by clients without a standby, which keep their share until they end: {pids}{others}"
+    return text
 
 
 def _memory(service_class: ServiceClass) -> str:

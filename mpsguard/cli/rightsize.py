@@ -283,7 +283,8 @@ def show(session: CliSession, sizing: Sizing, quantity: Quantity, others: int) -
 def _conclusion(sizing: Sizing) -> list[str]:
     fit = "" if sizing.r_squared is None else f", R² {sizing.r_squared:.3f}"
     sign = "-" if sizing.model.b < 0 else "+"
-    lines = [f"time = {sizing.model.m:.4g} s / t {sign} {abs(sizing.model.b):.4g} s, t = share / 100 %{fit}"]
+    floor = "" if sizing.model.floor is None else f", {sizing.model.floor:.4g} s at least"
+    lines = [f"time = {sizing.model.m:.4g} s / t {sign} {abs(sizing.model.b):.4g} s{floor}, t = share / 100 %{fit}"]
     noisy = [point for point in sizing.points if point.spread > sizing.plan.slip]
     if noisy:
         lines.append(f"times at {_listed(noisy)} differ by more than the slip: measure with more --repeats")

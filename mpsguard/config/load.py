@@ -1,16 +1,16 @@
 """The configuration: decodes TOML into frozen types. Each error is one line with file, key, and what is allowed."""
 
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, get_args, get_origin, get_type_hints
+from typing import Final
 
 import msgspec
 
 from mpsguard.config.classes import ServiceClass, check_classes
 from mpsguard.config.errors import ConfigError
+from mpsguard.config.explanation import explained
 from mpsguard.config.objectives import Objective, check_objectives
 from mpsguard.config.types import (
     NO_ADDRESS,
@@ -54,7 +54,7 @@ def parse(text: bytes, source: str) -> Config:
     try:
         config = msgspec.toml.decode(text, type=Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_explain(str(error))}") from None
+        raise ConfigError(f"{source}: {explained(str(error), _SECTIONS)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source}: not valid TOML: {error}") from None
     return validated(config, source)
@@ -182,9 +182,6 @@ def _check_absolute(key: str, path: str) -> None:
         raise ConfigError(f"{key}: {path!r} is not an absolute path")
 
 
-_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$?\.?(?P<where>[^`]*)`)?$", re.DOTALL)
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `([^`]*)`")
-_INDEX: Final = re.compile(r"\[(\d+|\.\.\.)\]")
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "": Config,
     "guard": GuardConfig,
@@ -203,30 +200,3 @@ _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
 def sections() -> dict[str, type[msgspec.Struct]]:
     """Return the type of each section, by its path in the file (``domain[].policy``)."""
     return dict(_SECTIONS)
-
-
-def _words(hint: object) -> list[str]:
-    """Return the words that a type allows: those of its literals, wherever they stand in it."""
-    if get_origin(hint) is Literal:
-        return [str(word) for word in get_args(hint)]
-    return [word for part in get_args(hint) for word in _words(part)]
-
-
-def _explain(message: str) -> str:
-    """Return msgspec's message with the key first, and with the allowed values if a key or a value is unknown."""
-    match = _AT.match(message)
-    assert match is not None
-    what, where = match["what"], match["where"] or ""
-    unknown = _UNKNOWN.match(what)
-    if unknown:
-        section = _SECTIONS.get(_INDEX.sub("[]", where))
-        allowed = f"; allowed here: {', '.join(section.__struct_encode_fields__)}" if section else ""
-        return f"{where + '.' if where else ''}{unknown[1]}: unknown key{allowed}"
-    if what.startswith("Invalid enum value"):
-        parent, _, field = where.rpartition(".")
-        section = _SECTIONS.get(_INDEX.sub("[]", parent))
-        if section is not None:
-            words = _words(get_type_hints(section)[field])
-            return f"{where}: {what.removeprefix('Invalid enum value ')} is none of {', '.join(words)}"
-    what = what[:1].lower() + what[1:]
-    return f"{where}: {what}" if where else what

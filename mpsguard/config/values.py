@@ -24,3 +24,8 @@ def check_limit(key: str, text: str) -> None:
     """Raise ConfigError unless ``text`` is a limit of memory."""
     if not _LIMIT.match(text):
         raise ConfigError(f'{key}: {text!r} is no whole number with G or M, such as "8G"')
+
+
+def limit_bytes(text: str) -> int:
+    """Return the bytes of a limit of memory that `check_limit` lets pass."""
+    return int(text[:-1]) << (30 if text.endswith("G") else 20)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.endpoint import Endpoint
 from mpsguard.broker.lane_router import ActiveLaneRouter, LaneRouter, StandbyLaneRouter
 from mpsguard.broker.program_shares import ProgramShares
+from mpsguard.broker.standby_places import StandbyPlaces
 from mpsguard.broker.unbrokered import Reconciliation, is_anothers
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.evidence import ProcessEnded
@@ -88,6 +89,8 @@ class Domain:
         self.clients = ClientTable(self)
         self._sensors: SensorHub
         """Set by `run`; no client comes before."""
+        self.writers: Callable[[], Collection[ProcessKey]] = tuple
+        """The processes that write a session; set by the guard once there is a vault."""
         self._metrics = metrics
         self._events = events
         self._launcher = launcher
@@ -109,7 +112,9 @@ class Domain:
         locks = Path(guard.run_directory)
         endpoints = [Endpoint(public, self._make_broker(active), locks / f"{self.name}.public.lock")]
         if settings.standby:
-            standby = self._make_broker(StandbyLaneRouter(self.lanes, self.clients), standbys=True)
+            places = StandbyPlaces(self.name, self._standby_lane, self.clients, self._known_writers, events)
+            router = StandbyLaneRouter(self.lanes, self.clients, self.shares, places)
+            standby = self._make_broker(router, standbys=True)
             path = config.standby_directory(settings.pipe_directory)
             endpoints.append(Endpoint(path, standby, locks / f"{self.name}.standby.lock"))
         for each in settings.classes:
@@ -117,6 +122,12 @@ class Domain:
             broker = self._make_broker(active, chosen=each.name)
             endpoints.append(Endpoint(path, broker, locks / f"{self.name}.class-{each.name}.lock"))
         self.entrances = tuple(endpoints)
+
+    def _standby_lane(self) -> str:
+        return (self.lanes.spare or self.lanes.active).spec.name
+
+    def _known_writers(self) -> Collection[ProcessKey] | None:
+        return self.writers() if self.settled.is_set() else None
 
     def _make_broker(self, router: LaneRouter, *, chosen: str | None = None, standbys: bool = False) -> Broker:
         classes = None
@@ -326,9 +337,7 @@ class Domain:
 
     def _class_before(self, owner: tuple[int, int], told: Told) -> str | None:
         """Return the class that a guard before this one gave a client, if the configuration was the same."""
-        identity = classification.Identity(
-            *owner, told.cgroup, procfs.container(told.cgroup), told.environment.get(classification.PRIORITY_VARIABLE)
-        )
+        identity = classification.Identity(*owner, told.cgroup, told.environment.get(classification.PRIORITY_VARIABLE))
         directory = told.environment.get("CUDA_MPS_PIPE_DIRECTORY")
         classes, public = self.settings.classes, self.settings.pipe_directory
         chosen = next(

@@ -238,6 +238,7 @@ class Guard:
             await api.close()
             if self._executor is not None:
                 await self._executor.close()
+            await self.resizing.close()
             await self.failover.close()
             if self.vault is not None:
                 await self.vault.close()
@@ -281,6 +282,8 @@ class Guard:
         except VaultStartError as error:
             raise GuardStartError(str(error)) from None
         self.failover.watch(self.vault.vault)
+        for domain in self.domains.values():
+            domain.writers = self.vault.vault.store.writers
         if self.vault.lost or self.vault.unreadable:
             self.events.publish("vault_incomplete", "", lost=self.vault.lost, unreadable=self.vault.unreadable)
 
@@ -335,6 +338,8 @@ class Guard:
         """Ready is when every lane was adopted or started, or could not be: the guard serves in either case."""
         for domain in self.domains.values():
             await domain.settled.wait()
+        if self.vault is not None:
+            self.resizing.resume(self.vault.vault)
         service_manager.notify("READY=1", f"STATUS=serving {len(self.domains)} domain(s)")
         self.events.publish("guard_ready", "")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from mpsguard.broker.classification import pods_in
+from mpsguard.broker.cgroup_origin import origin
 from mpsguard.daemon.domain import Domain
 from mpsguard.incidents.pipeline import IncidentPipeline
 from mpsguard.linux.nvidia import nvidia_gpus
@@ -18,7 +18,7 @@ def state_of(domains: Iterable[Domain], limits: Mapping[str, int], pipeline: Inc
     """Return the state of all ``domains``; without sensors as long as there is no ``pipeline``."""
     every = tuple(domains)
     clients = tuple(client for domain in every for client in domain.clients.all())
-    pods = {client.cgroup: found[-1] for client in clients if (found := pods_in(client.cgroup))}
+    pods = {client.cgroup: pod for client in clients if (pod := origin(client.cgroup).pod) is not None}
     return GuardState(
         lanes=tuple(
             LaneSeries(

@@ -3,23 +3,31 @@
 A server takes a client's share when the client connects, so a process keeps the share with which it began. A session
 with a standby needs not: the share of its program is changed, its standby is replaced by one that comes with the new
 share, and that one takes over by plan.
+
+That one starts on the active lane, where the session's process is: a share protects the clients of its own lane alone,
+because two lanes have the GPU in time slices. So from its start to the switchover one fault ends both.
 """
 
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mpsguard.broker.class_ceilings import ClassCeilings
-from mpsguard.broker.program_shares import ProgramShare, ProgramShares
+from mpsguard.broker.program_shares import ProgramShare, ProgramShares, TrialError
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.control_api.messages.resize import Resized
 from mpsguard.incidents.domain_view import DomainView
 from mpsguard.incidents.failover import Failover
-from mpsguard.model import Client
+from mpsguard.model import Client, ProcessKey
+from mpsguard.tasks import TaskSet, end_tasks
+from mpsguard.vault import transitions
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import LeaseRole, SessionKey, SessionRecord
 from mpsguard.vault.vault import Vault
+
+_MOST_REPLACED: Final = 3
+"""Standbys of a session that are replaced at most because a resize failed: each costs a start of the program."""
 
 
 class ResizeError(Exception):
@@ -50,60 +58,140 @@ class LiveResize:
         self._ceilings = ceilings
         self._failover = failover
         self._events = events
+        self._guarding = TaskSet()
 
     async def resize(self, vault: Vault, key: SessionKey, share: float) -> Resized:
         """Give a session another share, and return when it has it.
 
-        That takes as long as a standby of it takes to start. If the caller gives up, the share holds for the program's
-        processes that come, and the same call again goes on where this one ended.
+        That takes as long as a standby of it takes to start. If it fails, or the caller gives up, the program's
+        processes that come have the share of before.
 
         Raises:
             ResizeError: it cannot be resized, or its standby could not take over.
         """
         record = _record(vault, key)
         domain, writer = self._writer(record)
-        _check_share(domain, writer, share, self._ceilings[domain.name])
         assert writer.program is not None
-        living = {(client.uid, client.program) for client in domain.clients.all()}
+        _check_share(domain, writer, share, self._ceilings[domain.name])
+        shares = self._shares[domain.name]
+        before = shares.of(writer.uid, writer.program)
+        wanted = ProgramShare(writer.uid, writer.program, share)
         try:
-            self._shares[domain.name].set(ProgramShare(writer.uid, writer.program, share), living)
-        except OSError as error:
-            raise ResizeError(f"the share cannot be written down: {error.strerror}") from None
-        heir = await self._heir(vault, domain, record, share)
-        failure = await self._failover.switch_over(domain, key, heir.process)
-        if failure is not None:
-            raise ResizeError(failure)
-        self._events.publish(
-            "session_resized",
-            domain.name,
-            session=str(key),
-            share=share,
-            before=writer.sm_share,
-            pid=heir.process.pid,
-            service_class=heir.service_class,
-        )
+            with shares.trial(wanted):
+                heir = await self._heir(vault, domain, record, writer, share)
+                living = {(client.uid, client.program) for client in domain.clients.all()}
+                shares.set(wanted, living)
+            # No trial any more: the standby that is started now belongs on the other lane.
+            if heir.process != writer.process:
+                await self._switch_over(domain, _record(vault, key), heir)
+        except TrialError as error:
+            raise ResizeError(f"{key}: {error}") from None
+        except BaseException as error:
+            shares.put_back(writer.uid, writer.program, before)
+            self._guarding.spawn(self._guard(vault, domain, key, tried=share))
+            if isinstance(error, OSError):
+                raise ResizeError(f"the share cannot be written down: {error.strerror}") from None
+            raise
+        if heir.process != writer.process:
+            self._events.publish(
+                "session_resized",
+                domain.name,
+                session=str(key),
+                share=share,
+                before=writer.sm_share,
+                pid=heir.process.pid,
+                service_class=heir.service_class,
+            )
         return Resized(key, share, writer.sm_share, heir.process.pid)
 
-    async def _heir(self, vault: Vault, domain: DomainView, record: SessionRecord, share: float) -> Client:
-        """Wait for a ready standby with that share; those with another one are dismissed, and end."""
+    def resume(self, vault: Vault) -> None:
+        """Give each session a standby on another lane than its own, if a guard ended while it resized one."""
+        for record in vault.store.sessions.values():
+            with suppress(ResizeError):
+                domain, _ = self._writer(record)
+                self._guarding.spawn(self._guard(vault, domain, record.key, tried=None))
+
+    async def close(self) -> None:
+        """End what still runs; every standby stays where it is."""
+        await end_tasks(self._guarding)
+
+    async def _switch_over(self, domain: DomainView, record: SessionRecord, heir: Client) -> None:
+        if record.writer is not None and record.writer.process == heir.process:
+            # The process before it has ended by itself meanwhile, and the vault has promoted the standby.
+            return
+        failure = await self._failover.switch_over(domain, record.key, heir.process)
+        if failure is not None:
+            raise ResizeError(failure)
+
+    async def _heir(
+        self, vault: Vault, domain: DomainView, record: SessionRecord, writer: Client, share: float
+    ) -> Client:
+        """Wait for a ready standby with that share on the active lane; others are dismissed, and end.
+
+        Returns the writer if nothing is left to be done.
+        """
         since = time.time()
         while True:
             standbys = _standbys(domain, record)
-            heir = next((each.client for each in standbys if each.ready and each.client.sm_share == share), None)
+            if _has(domain, writer, share) and all(each.client.sm_share == share for each in standbys):
+                return writer
+            heir = next((each.client for each in standbys if each.ready and _has(domain, each.client, share)), None)
             if heir is not None:
                 return heir
             for each in standbys:
-                if each.client.sm_share == share:
+                if _has(domain, each.client, share):
                     continue
-                if each.client.connected_at > since:
+                if each.client.connected_at > since and each.client.sm_share != share:
                     # Another one would fare no better.
                     raise ResizeError(
                         f"process {each.client.process.pid} came without the share; see event class_not_applied"
                     )
                 with suppress(VaultError):
                     vault.dismiss(record.key, each.token)
-            await vault.store.changed(record.key)
-            record = _record(vault, record.key)
+            record = await self._changed(vault, record.key)
+            if record.writer is None or record.writer.process != writer.process:
+                return self._successor(domain, record, writer.process, share)
+
+    async def _changed(self, vault: Vault, key: SessionKey) -> SessionRecord:
+        """Return a session once it has changed, and no promotion of it is under way."""
+        while True:
+            await vault.store.changed(key)
+            record = _record(vault, key)
+            if transitions.candidate(record) is None:
+                return record
+
+    def _successor(self, domain: DomainView, record: SessionRecord, before: ProcessKey, share: float) -> Client:
+        """Return the process that writes a session now, without a plan, if it is the one that was waited for."""
+        client = None if record.writer is None else domain.clients.get(record.writer.process)
+        if client is None or not _has(domain, client, share):
+            raise ResizeError(f"{record.key}: process {before.pid} ended while its successor started")
+        return client
+
+    async def _guard(self, vault: Vault, domain: DomainView, key: SessionKey, *, tried: float | None) -> None:
+        """Replace standbys that a resize has left behind, until there is a ready one on another lane.
+
+        ``tried``: the share that standbys have which came during that resize.
+        """
+        replaced = 0
+        while replaced < _MOST_REPLACED:
+            record = vault.store.sessions.get(key)
+            if record is None:
+                return
+            writer = None if record.writer is None else domain.clients.get(record.writer.process)
+            if writer is not None:
+                if self._shares[domain.name].on_trial(writer.uid, writer.program):
+                    return
+                for each in _standbys(domain, record):
+                    came_for_it = tried is not None and each.client.sm_share == tried != writer.sm_share
+                    left = came_for_it or each.client.lane == writer.lane
+                    if not left and each.ready:
+                        return
+                    if left:
+                        with suppress(VaultError):
+                            vault.dismiss(key, each.token)
+                        replaced += 1
+            # Always a change that is still to come: what is dismissed here is no standby any more.
+            await vault.store.changed(key)
 
     def _writer(self, record: SessionRecord) -> tuple[DomainView, Client]:
         """Return the client that writes a session, and its domain."""
@@ -141,6 +229,11 @@ def _check_share(domain: DomainView, writer: Client, share: float, ceilings: Cla
     most = domain.class_share(writer.service_class)
     if most is not None and share > most:
         raise ResizeError(f"{share:g} % is more than class {writer.service_class} gives: {most:g} % at most")
+
+
+def _has(domain: DomainView, client: Client, share: float) -> bool:
+    """Return whether a client has a share where it counts: on the active lane."""
+    return client.sm_share == share and client.lane == domain.lanes.active.spec.name
 
 
 def _standbys(domain: DomainView, record: SessionRecord) -> list[_Standby]:

@@ -9,16 +9,21 @@ from mpsguard.config import Objective
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.control_api.messages.classes import ObjectiveView
 from mpsguard.incidents.domain_view import DomainView
+from mpsguard.incidents.worst_session import WorstSession
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client
 from mpsguard.objectives import controller
 from mpsguard.objectives.controller import Measurement
-from mpsguard.vault.latency_counts import LatencyCounts, merged
-from mpsguard.vault.region import SessionRecord
+from mpsguard.vault.latency_counts import LatencyCounts
+from mpsguard.vault.region import SessionKey, SessionRecord
 from mpsguard.vault.vault import Vault
 
 WHOLE: Final = 100.0
 """Percent of the SMs of a client for which the guard has set no share."""
+
+
+MOST_NAMED: Final = 16
+"""Processes that an event names; of all it tells the number."""
 
 
 def share_of(domain: DomainView, client: Client) -> float:
@@ -42,8 +47,13 @@ class ObjectiveLoop:
         self._class_share = domain.class_share(objective.batch)
         self._state = controller.initial(objective, self._class_share)
         self._measured = Measurement(0, None, None)
+        self._slowest: SessionKey | None = None
+        """The session of which `_measured` tells; None: several with few requests each."""
         self._readings: dict[int, LatencyCounts] = {}
         """The last one of each session, by its id."""
+        self._held_back_by: tuple[int, ...] = ()
+        self._told: tuple[int, ...] = ()
+        """Those that the last event `objective_held_back` named; empty again once nothing holds it back."""
         labels = (domain.name, objective.service_class)
         self._p99 = metrics.objective_p99.labels(*labels)
         self._share = metrics.objective_share.labels(*labels)
@@ -62,6 +72,8 @@ class ObjectiveLoop:
             None if p99 is None else p99 * 1e3,
             self._state.share,
             self._measured.in_force,
+            self._slowest,
+            self._held_back_by,
         )
 
     async def run(self, vault: Vault, decided: Callable[[], None]) -> None:
@@ -71,16 +83,17 @@ class ObjectiveLoop:
             self._measured = await self._measure(vault)
             self._windows[_result(self._objective, self._measured)].inc()
             self._decide()
+            self._look_what_holds_back(vault)
             decided()
 
     async def _measure(self, vault: Vault) -> Measurement:
         """Return what happened since the last call."""
-        windows = []
+        judge = WorstSession(self._objective.least_requests)
         readings = {}
         for record in list(vault.store.sessions.values()):
             if not self._is_measured(record):
                 continue
-            # A session is some 0.1 ms of work, and there may be many.
+            # A session is some 0.2 ms of work, and there may be many.
             await asyncio.sleep(0)
             session_fds = vault.store.session_fds.get(record.key)
             counts = None if session_fds is None else session_fds.latency(record)
@@ -88,18 +101,21 @@ class ObjectiveLoop:
                 continue
             readings[record.id] = counts
             if record.id in self._readings:
-                windows.append(counts.after(self._readings[record.id]))
+                judge.add(record.key, counts.after(self._readings[record.id]))
         self._readings = readings
-        window = merged(windows)
-        return Measurement(window.requests(), window.percentile(0.99), self._in_force())
+        worst = judge.result()
+        self._slowest = worst.session
+        return Measurement(worst.requests, worst.p99, self._in_force())
 
     def _is_measured(self, record: SessionRecord) -> bool:
         client = None if record.writer is None else self._domain.clients.get(record.writer.process)
         return client is not None and client.service_class == self._objective.service_class
 
+    def _batch(self) -> list[Client]:
+        return [each for each in self._domain.clients.all() if each.service_class == self._objective.batch]
+
     def _in_force(self) -> float | None:
-        batch = [each for each in self._domain.clients.all() if each.service_class == self._objective.batch]
-        return max((share_of(self._domain, each) for each in batch), default=None)
+        return max((share_of(self._domain, each) for each in self._batch()), default=None)
 
     def _decide(self) -> None:
         objective, measured, before = self._objective, self._measured, self._state
@@ -120,6 +136,39 @@ class ObjectiveLoop:
                 p99_ms=measured.p99 * 1e3,
                 target_ms=objective.p99_ms,
                 requests=measured.requests,
+                session=None if self._slowest is None else str(self._slowest),
+            )
+
+    def _look_what_holds_back(self, vault: Vault) -> None:
+        """Find the clients of the batch class that keep more than was decided, and that no resize reaches.
+
+        While they live, nothing lower is decided. Of sessions that could be resized and were not, another event tells.
+        """
+        if self._objective.mode != "enforce":
+            return
+        writers = [record.writer.process for record in vault.store.sessions.values() if record.writer is not None]
+        known = [client for each in writers if (client := self._domain.clients.get(each)) is not None]
+        resizable = {(client.uid, client.program) for client in known if client.program is not None}
+        self._held_back_by = tuple(
+            client.process.pid
+            for client in self._batch()
+            if share_of(self._domain, client) > self._state.share and (client.uid, client.program) not in resizable
+        )
+        missed = _result(self._objective, self._measured) == "missed"
+        if not self._held_back_by:
+            self._told = ()
+        elif missed and self._held_back_by != self._told:
+            self._told = self._held_back_by
+            self._events.publish(
+                "objective_held_back",
+                self._domain.name,
+                service_class=self._objective.service_class,
+                batch=self._objective.batch,
+                share=self._state.share,
+                in_force=self._measured.in_force,
+                clients=len(self._held_back_by),
+                pids=self._held_back_by[:MOST_NAMED],
+                detail="these clients of the batch class have no standby, so they keep their share until they end",
             )
 
     def _show(self) -> None:

@@ -162,15 +162,23 @@ class Lane:
             name = "control_privileged" if privileged else "control"
             return await PacketStream.connect(str(self.spec.pipe_directory / name))
 
-    async def record(self, setting: Setting) -> None:
-        """Read back a setting that a user may have changed, and keep it for the next start of the lane."""
-        with suppress(CommandFailedError):
+    async def record(self, setting: Setting) -> bool:
+        """Read back a setting that a user asked for, and keep it for the next start of the lane.
+
+        Return False, and keep nothing, if the control daemon does not show what was asked for: it refused that.
+        """
+        try:
             reply = await self.ask(setting.query)
-            desired = settings.with_read_back(self.report.settings, setting, reply.lines)
-            if desired != self.report.settings:
-                self._set(settings=desired)
-                self._save(desired)
-                self._notice("lane_setting", {"setting": setting.name, "device": setting.device})
+        except CommandFailedError:
+            return False
+        if not settings.was_taken(setting, reply.lines):
+            return False
+        desired = settings.with_read_back(self.report.settings, setting, reply.lines)
+        if desired != self.report.settings:
+            self._set(settings=desired)
+            self._save(desired)
+            self._notice("lane_setting", {"setting": setting.name, "device": setting.device})
+        return True
 
     def control_alive(self) -> bool:
         """Whether the control daemon lives."""

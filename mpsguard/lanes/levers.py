@@ -177,9 +177,9 @@ class ServerLevers:
         if verify:
             shown = await self._read(server, levers)
             if (
-                not _same_share(shown.share, levers.share)
+                not same_share(shown.share, levers.share)
                 or shown.priority != levers.priority
-                or any(_bytes(shown.limits[gpu]) != _bytes(limit) for gpu, limit in levers.limits.items())
+                or any(limit_bytes(shown.limits[gpu]) != limit_bytes(limit) for gpu, limit in levers.limits.items())
             ):
                 raise LeverError(f"server {server.pid} has {_words(shown)} where {_words(levers)} was set")
 
@@ -187,11 +187,11 @@ class ServerLevers:
         lines = (await self._ask(f"get_device_pinned_mem_limit {server.pid} {gpu}")).lines
         word = lines[0].strip() if lines else ""
         # Without a limit nothing is said (580), or a sentence.
-        return word if _bytes(word) is not None else None
+        return word if limit_bytes(word) is not None else None
 
 
-def _same_share(shown: float | None, wanted: float | None) -> bool:
-    """Whether the daemon shows a share, which it does with one decimal (535 to 580)."""
+def same_share(shown: float | None, wanted: float | None) -> bool:
+    """Return whether the daemon shows a share, which it does with one decimal (535 to 580)."""
     if shown is None or wanted is None:
         return shown is wanted
     return abs(shown - wanted) < _ROUNDED
@@ -204,7 +204,8 @@ def _number(reply: CommandReply) -> float:
         raise LeverError(f"the control daemon has no such lever: {' '.join(reply.lines) or 'no answer'}") from None
 
 
-def _bytes(limit: str) -> int | None:
+def limit_bytes(limit: str) -> int | None:
+    """Return the bytes of a limit of memory in the daemon's words; None if it is none."""
     if limit[-1:] not in ("G", "M") or not limit[:-1].isdecimal():
         return None
     return int(limit[:-1]) << (30 if limit[-1] == "G" else 20)

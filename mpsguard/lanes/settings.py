@@ -5,12 +5,13 @@ from typing import Final
 
 import msgspec
 
+from mpsguard.lanes.levers import limit_bytes, same_share
 from mpsguard.model import LaneSettings
 
 _PERCENTAGE: Final = "active_thread_percentage"
 _PRIORITY: Final = "client_priority"
 _MEMORY: Final = "device_pinned_mem_limit"
-_SET_DEFAULT: Final = re.compile(rf"\s*set_default_({_PERCENTAGE}|{_PRIORITY}|{_MEMORY})\s+(\S+)")
+_SET_DEFAULT: Final = re.compile(rf"\s*set_default_({_PERCENTAGE}|{_PRIORITY}|{_MEMORY})\s+(\S+)(?:\s+(\S+))?")
 _SET_LEVER: Final = re.compile(rf"\s*set_(?:default_)?(?:{_PERCENTAGE}|{_PRIORITY}|{_MEMORY})\b")
 _MEMORY_VALUE: Final = re.compile(r"[1-9][0-9]{0,8}[GM]")
 
@@ -20,6 +21,8 @@ class Setting(msgspec.Struct, frozen=True):
 
     name: str
     device: str | None = None
+    asked: str = ""
+    """The value that a command named for it."""
 
     @property
     def query(self) -> str:
@@ -48,8 +51,23 @@ def setting_touched_by(command: str) -> Setting | None:
     match = _SET_DEFAULT.match(command)
     if match is None:
         return None
-    name, argument = match.groups()
-    return Setting(name, argument if name == _MEMORY else None)
+    name, first, second = match.groups()
+    return Setting(name, first, second or "") if name == _MEMORY else Setting(name, asked=first)
+
+
+def was_taken(setting: Setting, lines: tuple[str, ...]) -> bool:
+    """Return whether the control daemon's answer to ``setting.query`` is the value that was asked for.
+
+    Its exit status does not tell: it is 0 also for a command that it refuses (535 to 580).
+    """
+    value = lines[0].strip() if lines else ""
+    if setting.name == _MEMORY:
+        shown = limit_bytes(value)
+        return shown is not None and shown == limit_bytes(setting.asked)
+    try:
+        return same_share(float(value), float(setting.asked))
+    except ValueError:
+        return False
 
 
 def with_read_back(settings: LaneSettings, setting: Setting, lines: tuple[str, ...]) -> LaneSettings:

@@ -32,6 +32,7 @@ class Measurement:
     """One window."""
 
     requests: int
+    """Of the session that decides."""
     p99: float | None
     """In seconds; None without requests."""
     in_force: float | None

@@ -31,18 +31,21 @@ _SHAPES: Final = {
     Purpose.FIT: '<circle r="6"/>',
     Purpose.CHECK: '<rect x="-5.5" y="-5.5" width="11" height="11" rx="1.5"/>',
     Purpose.TRIED: '<path d="M0-8 8 6-8 6Z"/>',
+    Purpose.KEPT: '<path d="M0 8 8-6-8-6Z"/>',
     Purpose.CHOSEN: '<path d="M0-9 9 0 0 9-9 0Z"/>',
 }
 _LEGEND: Final = {
     Purpose.FIT: "measured, for the fit",
     Purpose.CHECK: "measured, to check it",
     Purpose.TRIED: "tried, costs too much",
+    Purpose.KEPT: "kept to it, a smaller one did too",
     Purpose.CHOSEN: "the least share",
 }
 _COLOURS: Final = {
     Purpose.FIT: "victim",
     Purpose.CHECK: "sensor",
     Purpose.TRIED: "candidate",
+    Purpose.KEPT: "quiet",
     Purpose.CHOSEN: "guard",
 }
 """Names in the report's palettes."""

@@ -1,13 +1,13 @@
 """The steps of right-sizing: measure, fit, choose, confirm. What a measurement is, the caller says."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from statistics import median
 from typing import Final
 
 import msgspec
 
-from mpsguard.sizing.model import TimeModel, least_share, r_squared, through
+from mpsguard.sizing.model import TimeModel, least_share, r_squared, through, with_floor
 
 MOST_TRIES: Final = 4
 """Shares that are measured at most to confirm one: each costs twice the repeats, and four steps are 15 percent."""
@@ -30,7 +30,8 @@ class SizingPlan(msgspec.Struct, frozen=True):
     """What is to be found out."""
 
     shares: tuple[float, ...]
-    """Percent, three or more, rising. The model goes through the first and the last; the others check it."""
+    """Percent, three or more, rising. The model goes through the first and the last; the others check it, and the one
+    that is fastest beside it gives it a floor if it is fast enough."""
     slip: float
     """By how much the time may be longer than at the largest share, as a fraction."""
     repeats: int
@@ -48,6 +49,8 @@ class Purpose(StrEnum):
     CHECK = "check"
     TRIED = "tried"
     """It was predicted to keep to the slip, and did not."""
+    KEPT = "kept"
+    """It kept to the slip, and so did a smaller one."""
     CHOSEN = "chosen"
 
 
@@ -62,6 +65,7 @@ class Point(msgspec.Struct, frozen=True):
     seconds: float
     """Their median."""
     predicted: float
+    """By the model as it was before this share was measured."""
     error: float
     """Of the prediction, as a fraction of the measured time; above 0 if the prediction is longer."""
     slip: float
@@ -78,6 +82,7 @@ class Sizing(msgspec.Struct, frozen=True):
 
     plan: SizingPlan
     model: TimeModel
+    """The last one."""
     r_squared: float | None
     """Over all points; None if the times differ by less than the slip, so that there is nothing to explain."""
     points: tuple[Point, ...]
@@ -103,15 +108,19 @@ def size(measure: Measure, plan: SizingPlan) -> Sizing:
     """Find the least share; NotMeasurableError comes from ``measure``."""
     times = _measured(measure, plan.shares, plan.repeats)
     first, last = plan.shares[0], plan.reference
-    model = through((first, median(times[first])), (last, median(times[last])))
+    seconds = {share: median(found) for share, found in times.items()}
+    line = through((first, seconds[first]), (last, seconds[last]))
+    middle = min(plan.shares[1:-1], key=lambda share: seconds[share] / line.seconds(share))
+    model = _through(plan, seconds, middle)
+    fitted = {first, last} if model.floor is None else {first, middle, last}
     points = {
-        share: _point(model, share, Purpose.FIT if share in (first, last) else Purpose.CHECK, times[share], times[last])
+        share: _point(model, share, Purpose.FIT if share in fitted else Purpose.CHECK, times[share], times[last])
         for share in plan.shares
     }
     problem = _misfit(plan, model, points)
     share = None
     if problem is None:
-        share = _confirmed(measure, plan, model, points)
+        share, model = _confirmed(measure, plan, model, points)
         if share is None:
             tried = ", ".join(f"{each.share:g} %" for each in points.values() if each.purpose is Purpose.TRIED)
             problem = f"the predicted share and the next larger ones ({tried}) cost more than the slip"
@@ -155,21 +164,50 @@ def _misfit(plan: SizingPlan, model: TimeModel, points: dict[float, Point]) -> s
     return None
 
 
-def _confirmed(measure: Measure, plan: SizingPlan, model: TimeModel, points: dict[float, Point]) -> float | None:
-    """Return the least share that keeps to the slip as measured; adds the points that it needs to ``points``.
+def _through(plan: SizingPlan, seconds: Mapping[float, float], middle: float) -> TimeModel:
+    """Return the model through the first and the last share, and a third one if that is faster than their line."""
+    first, middle_point, last = ((share, seconds[share]) for share in (plan.shares[0], middle, plan.reference))
+    return with_floor(first, middle_point, last, beyond=plan.slip / 2)
 
-    A share below the smallest measured one is never chosen: nothing is known of it.
+
+def _confirmed(
+    measure: Measure, plan: SizingPlan, model: TimeModel, points: dict[float, Point]
+) -> tuple[float | None, TimeModel]:
+    """Return the least share that keeps to the slip as measured, and the model at the end; adds to ``points``.
+
+    A share that keeps to it with much to spare is a point of the floor, and says more of where that ends than the model
+    knew: the model is laid through it, and what it predicts then is tried, too. A share below the smallest measured one
+    is never chosen: nothing is known of it.
     """
     share = max(least_share(model, plan.slip, of=plan.reference), plan.shares[0])
+    kept: float | None = None
     for _ in range(MOST_TRIES):
         if share >= plan.reference:
-            return plan.reference
+            return plan.reference, model
         if share not in points:
             times = _measured(measure, (share, plan.reference), plan.repeats)
-            point = _point(model, share, Purpose.CHOSEN, times[share], times[plan.reference])
-            kept = point.slip <= plan.slip
-            points[share] = point if kept else msgspec.structs.replace(point, purpose=Purpose.TRIED)
-        if points[share].slip <= plan.slip:
-            return share
-        share = min(share + STEP, plan.reference)
-    return None
+            points[share] = _point(model, share, Purpose.CHOSEN, times[share], times[plan.reference])
+        if points[share].slip > plan.slip:
+            points[share] = _for(points[share], Purpose.TRIED)
+            if kept is not None:
+                break
+            share = min(share + STEP, plan.reference)
+            continue
+        if kept is not None:
+            points[kept] = _for(points[kept], Purpose.KEPT)
+        elif any(point.purpose is Purpose.TRIED for point in points.values()):
+            return share, model
+        kept = share
+        refitted = _through(plan, {each: point.seconds for each, point in points.items()}, share)
+        if refitted.floor is None:
+            break
+        model = refitted
+        share = max(least_share(model, plan.slip, of=plan.reference), plan.shares[0])
+        if share > kept - STEP:
+            break
+    return kept, model
+
+
+def _for(point: Point, purpose: Purpose) -> Point:
+    """Return a point with what it turned out to be for; those that the first model was made of keep that."""
+    return point if point.purpose in (Purpose.FIT, Purpose.CHECK) else msgspec.structs.replace(point, purpose=purpose)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from mpsguard.model import ProcessKey
 from mpsguard.vault import quota as quotas
 from mpsguard.vault.errors import QuotaError, UnknownSessionError
 from mpsguard.vault.fd_storage.background import BackgroundStorage
@@ -60,6 +61,10 @@ class SessionStore:
         if session is None:
             raise UnknownSessionError(f"there is no session {key.name!r}")
         return session
+
+    def writers(self) -> set[ProcessKey]:
+        """Return the processes that write a session."""
+        return {session.writer.process for session in self.sessions.values() if session.writer is not None}
 
     def contents(self) -> dict[str, tuple[int, ...]]:
         """Return the bundles that the storage should hold: their descriptors by name."""

@@ -3,6 +3,7 @@
 import msgspec
 
 from mpsguard.config import Objective, ServiceClass
+from mpsguard.vault.region import SessionKey
 
 
 class Arguments(msgspec.Struct):
@@ -27,12 +28,17 @@ class ObjectiveView(msgspec.Struct, frozen=True):
     domain: str
     settings: Objective
     requests: int
+    """Of `session`."""
     p99_ms: float | None
     """None without requests."""
     share: float
     """Percent of the SMs for the batch class with which the target would hold, as far as is known."""
     in_force: float | None
     """Largest share that a client of the batch class has; None without clients."""
+    session: SessionKey | None = None
+    """The slowest session of those with enough requests; None: several with few requests each, together."""
+    held_back_by: tuple[int, ...] = ()
+    """With `enforce`: pids of clients of the batch class that keep more than `share`, since they have no standby."""
 
 
 class ClassList(msgspec.Struct, frozen=True):

@@ -1,10 +1,10 @@
-"""Right-sizing: what two points predict of the time by share, and what the least share saves, over several models."""
+"""Right-sizing: what three points predict of the time by share, and what the least share saves, over several models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import mean
 from typing import Final
 
-from mpsguard.sizing.model import least_share, through
+from mpsguard.sizing.model import least_share, with_floor
 from mpsguard.sizing.procedure import MOST_TRIES, STEP, Point, Sizing, SizingPlan, size
 from tests.gpu.classes.torch_service import TorchService
 from tests.gpu.core.bench import Bench, Measurement
@@ -68,8 +68,9 @@ def measure(bench: Bench) -> Iterator[Finding]:
         for share in PLAN.shares:
             processes.start(share, [*MODELS])
         for kind in MODELS:
-            least, most = ((share, processes.measure(kind)(share)) for share in (PLAN.shares[0], PLAN.reference))
-            predicted = max(least_share(through(least, most), PLAN.slip), PLAN.shares[0])
+            least, middle, most = ((share, processes.measure(kind)(share)) for share in PLAN.shares)
+            model = with_floor(least, middle, most, beyond=PLAN.slip / 2)
+            predicted = max(least_share(model, PLAN.slip), PLAN.shares[0])
             # The next one, too, in case the prediction is too small.
             for share in (predicted, min(predicted + STEP, PLAN.reference)):
                 processes.start(share, [kind])
@@ -95,7 +96,7 @@ def _rows(title: str, sizing: Sizing) -> Iterator[Finding]:
     times = ", ".join(f"{each.share:g} %: {each.seconds * 1e3:.3f} ms" for each in sizing.points)
     fit = 0.0 if sizing.r_squared is None else sizing.r_squared
     yield sampled(
-        f"right-sizing, {title}: R2 of m/t + b through two points, over all measured",
+        f"right-sizing, {title}: R2 of m/t + b, with a floor if there is one, over all measured",
         [fit],
         unit="",
         bar=f">= {FIT:g}",
@@ -130,6 +131,6 @@ def _rows(title: str, sizing: Sizing) -> Iterator[Finding]:
 
 MEASUREMENT: Final = Measurement(
     "rightsizing",
-    f"time by share from two points, over {len(MODELS)} models; {MOST_TRIES} shares tried at most",
+    f"time by share from three points, over {len(MODELS)} models; {MOST_TRIES} shares tried at most",
     measure,
 )

@@ -27,6 +27,8 @@ max_clients = 3
 [[domain.class]]
 name = "batch"
 choosers = "anyone"
+max_clients = 40
+max_clients_per_user = 2
 sm_share = 40
 priority = "below_normal"
 memory_limit = { 0 = "2G" }
@@ -122,6 +124,19 @@ def test_a_full_class_refuses_one_more(guarded: Guarded) -> None:
     programs[0].close()
     wait_for("its place is free", lambda: len(guarded.clients()) == 2)
     come(guarded)
+
+
+def test_a_user_has_a_share_of_a_class(guarded: Guarded) -> None:
+    for _ in range(2):
+        come(guarded, "batch", STRANGER)
+    environment = guarded.environment | {"CUDA_MPS_PIPE_DIRECTORY": str(guarded.public / "batch")}
+    words = ["/usr/bin/python3", "-m", "fault_injection.sim.client", "--iterations", "1"]
+    one_more = Program(words, environment, user=STRANGER, group=STRANGER)
+    guarded._programs.append(one_more)
+    assert one_more.wait() != 0 or one_more.next()["event"] != "connected"
+    assert guarded.metric("mpsguard_refused_connections_total", reason="class") > 0
+    # Root, and other users, still have theirs.
+    come(guarded, "batch")
 
 
 def test_a_client_that_takes_a_better_priority_is_told_of(guarded: Guarded) -> None:

@@ -62,9 +62,10 @@ class WithObjective(Guarded):
             file.write("[vault]\nsimulated = true\n")
         self.environment["MPSGUARD_VAULT"] = str(self.run_directory / "vault.sock")
 
-    def service(self, seconds: float) -> None:
-        """Start the program that is measured."""
-        self.program([sys.executable, "-c", SERVICE, str(seconds)]).expect("serving")
+    def service(self, seconds: float, name: str = "service") -> None:
+        """Start a program that is measured."""
+        text = SERVICE.replace('"service"', f'"{name}"')
+        self.program([sys.executable, "-c", text, str(seconds)]).expect("serving")
 
     def batch(self) -> Program:
         """Start a client of the batch class."""
@@ -116,7 +117,7 @@ def started(mode: str) -> Iterator[WithObjective]:
         running.start()
         yield running
         if running.process.runs:
-            for name in ("service", "work"):
+            for name in ("service", "work", "quick"):
                 running.ctl("vault", "release", "--force", str(os.getuid()), name)
 
 
@@ -154,14 +155,30 @@ def test_observe_says_a_share_and_gives_none(observing: WithObjective) -> None:
     assert "target 10 ms; would hold with 60 % for batch (observe)" in said
 
 
+def test_the_slowest_session_decides(observing: WithObjective) -> None:
+    observing.batch()
+    observing.service(0.001, "quick")
+    observing.service(0.050)
+    (decided,) = wait_for("a decision", lambda: observing.events("objective_decided"))
+    assert decided["data"]["session"].endswith("/service")
+    said = wait_for("a measured window", lambda: seen if (seen := observing.objective())["p99_ms"] else None)
+    assert said["session"]["name"] == "service"
+
+
 def test_enforce_gives_a_client_that_comes_the_smaller_share(enforcing: WithObjective) -> None:
-    enforcing.batch()
+    before = enforcing.batch()
     enforcing.service(0.050)
     wait_for("a decision", enforcing.decisions)
     assert enforcing.levers(enforcing.batch().pid) == "share=60 priority=1"
     # The client that was there has no standby and keeps its share, so nothing more can be decided.
     assert enforcing.objective()["in_force"] == 80
     assert enforcing.decisions() == [(80, 60)]
+    told = wait_for("it is told", lambda: enforcing.events("objective_held_back"))
+    assert [event["data"]["pids"] for event in told] == [[before.pid]]
+    assert enforcing.objective()["held_back_by"] == [before.pid]
+    assert str(before.pid) in enforcing.ctl("classes").stdout
+    before.close()
+    wait_for("nothing holds it back", lambda: not enforcing.objective()["held_back_by"])
 
 
 def test_enforce_resizes_a_running_session(enforcing: WithObjective) -> None:
@@ -172,6 +189,7 @@ def test_enforce_resizes_a_running_session(enforcing: WithObjective) -> None:
     wait_for("the end of the process before", lambda: enforcing.objective()["in_force"] == 60)
     assert [event["data"]["share"] for event in enforcing.events("session_resized")] == [60]
     assert not enforcing.events("objective_resize_failed")
+    assert not enforcing.events("objective_held_back")
     refused = enforcing.ctl("resize", "work", "--share", "70")
     assert (refused.returncode, "objective" in refused.stderr) == (1, True)
 

@@ -41,6 +41,8 @@ class Resizable(Guarded):
         with self.config.open("a") as file:
             file.write("[vault]\nsimulated = true\n")
         self.environment["MPSGUARD_VAULT"] = str(self.run_directory / "vault.sock")
+        self.gate = self.root / "gate"
+        self.environment["WORKER_GATE"] = str(self.gate)
         self.environment.pop("CUDA_MPS_PIPE_DIRECTORY")
 
     def run(self, *options: str) -> Program:
@@ -75,6 +77,42 @@ class Resizable(Guarded):
         """What the guard says of a client."""
         found: list[float | None] = [each["sm_share"] for each in self.clients() if each["process"]["pid"] == pid]
         return found[0]
+
+    def lane_of(self, pid: int) -> str:
+        """Where the guard says that a client is."""
+        found: list[str] = [each["lane"] for each in self.clients() if each["process"]["pid"] == pid]
+        return found[0]
+
+    def resize_up_to_the_gate(self, standby: int) -> int:
+        """Start a resize, and return the process that is to take over once it waits before it is ready."""
+        os.mkfifo(self.gate)
+        words = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(self.run_directory)]
+        self.program([*words, "resize", "work", "--share", "30"])
+
+        def came() -> int | None:
+            found = [each["pid"] for each in self.session()["leases"] if each["role"] == "standby"]
+            return found[0] if found and found[0] != standby else None
+
+        pid = wait_for("its successor", came)
+        assert (self.lane_of(pid), self.share(pid)) == ("default-0", 30)
+        return pid
+
+    def open_gate(self) -> None:
+        """Let go the process that waits there, and none that comes."""
+        opened = self.gate.open("w")
+        self.gate.unlink()
+        opened.close()
+
+    def guarded_again(self, standby: int | None) -> int:
+        """Wait for a ready standby that is another one, on the other lane than the writer."""
+
+        def found() -> int | None:
+            pid, writer = self.lease("standby"), self.lease("writer")
+            known = {each["process"]["pid"]: each["lane"] for each in self.clients()}
+            apart = pid in known and writer in known and known[pid] != known[writer]
+            return pid if apart and pid != standby else None
+
+        return wait_for("a standby on the other lane", found)
 
     def levers(self, pid: int) -> str:
         """What its server noted of it."""
@@ -115,12 +153,54 @@ def test_a_session_goes_on_with_another_share(guarded: Resizable) -> None:
     # It begins where the other one ended: the state that counts was published once.
     assert program.expect("went on")["at"] > 1
     assert (guarded.share(heir), guarded.levers(heir)) == (30, "share=30 priority=1")
+    # Where its share protects the clients that it was beside; the next standby is where no fault of theirs ends it.
+    assert guarded.lane_of(heir) == "default-0"
+    assert guarded.lane_of(guarded.standby()) == "default-1"
     # Its own standby has the share, too, and the class.
     standby = guarded.standby()
     assert (standby != heir, guarded.levers(standby)) == (True, "share=30 priority=1")
     assert [event["data"]["share"] for event in guarded.events("session_resized")] == [30]
     assert not guarded.events("class_not_applied")
     assert not guarded.events("class_denied")
+
+
+def test_a_resize_that_is_given_up_leaves_nothing_behind(guarded: Resizable) -> None:
+    guarded.run("--class", "batch")
+    writer, standby = guarded.lease("writer"), guarded.standby()
+    os.mkfifo(guarded.gate)
+    assert guarded.ctl("resize", "work", "--share", "30", "--wait", "2", deadline=0.1).returncode != 0
+    guarded.open_gate()
+    following = guarded.guarded_again(standby)
+    assert guarded.lease("writer") == writer
+    assert guarded.levers(following) == "share=80 priority=1"
+    assert not guarded.events("takeover")
+
+
+def test_a_guard_that_is_killed_in_a_resize_leaves_no_share_and_no_standby_behind(guarded: Resizable) -> None:
+    guarded.run("--class", "batch")
+    writer, standby = guarded.lease("writer"), guarded.standby()
+    came = guarded.resize_up_to_the_gate(standby)
+    guarded.kill()
+    guarded.start()
+    guarded.open_gate()
+    following = guarded.guarded_again(came)
+    assert guarded.lease("writer") == writer
+    assert guarded.levers(following) == "share=80 priority=1"
+
+
+def test_a_fault_while_a_session_is_resized_is_a_restart(guarded: Resizable) -> None:
+    program = guarded.run("--class", "batch")
+    writer, standby = guarded.lease("writer"), guarded.standby()
+    guarded.resize_up_to_the_gate(standby)
+    environment = guarded.environment | {"CUDA_MPS_PIPE_DIRECTORY": str(guarded.public)}
+    culprit = Program([sys.executable, "-m", "fault_injection.sim.client", "--fault", "trap"], environment)
+    guarded._programs.append(culprit)
+    seen = wait_for("the fault is seen", lambda: guarded.events("takeover"))
+    assert {event["data"]["outcome"] for event in seen} == {"no_standby"}
+    guarded.open_gate()
+    assert program.expect("went on")["pid"] != writer
+    guarded.guarded_again(standby)
+    assert guarded.levers(guarded.standby()) == "share=80 priority=1"
 
 
 def test_its_neighbours_on_the_lane_that_it_leaves_do_not_stand_still(guarded: Resizable) -> None:

@@ -105,6 +105,12 @@ def test_a_user_without_the_right_is_refused_under_its_own_uid(guarded: Guarded)
     refused = guarded.ui("set_default_active_thread_percentage 10", user=65534, group=65534)
     assert "65534" in refused.stdout
     assert guarded.ui("get_default_active_thread_percentage").stdout.strip() == "100.0"
+    # Nor is anything kept for the next control daemon, whatever the refused value was.
+    guarded.ui("set_default_active_thread_percentage 100", user=65534, group=65534)
+    guarded.ui("set_default_active_thread_percentage 150", "set_default_client_priority 7")
+    kept = guarded.lane()["settings"]
+    assert (kept["active_thread_percentage"], kept["client_priority"]) == (None, None)
+    assert not guarded.events("lane_setting")
 
 
 @ROOT

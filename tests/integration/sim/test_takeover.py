@@ -19,13 +19,14 @@ from mpsguard.remedies.termination import Work
 from tests.integration.guarded import DEADLINE, Guarded, Program, wait_for
 
 pytestmark = pytest.mark.slow(seconds=80, reason="starts two lanes and programs on them")
+STRANGER = 65534
 
 
 class FailoverPair(Guarded):
     """A guard with a standby lane."""
 
-    def __init__(self, *, policy: str = "") -> None:
-        super().__init__(domain="standby = true", policy=policy)
+    def __init__(self, *, domain: str = "", policy: str = "") -> None:
+        super().__init__(domain=f"{domain}standby = true", policy=policy)
         with self.config.open("a") as file:
             file.write("[vault]\nsimulated = true\n")
         self.environment["MPSGUARD_VAULT"] = str(self.run_directory / "vault.sock")
@@ -150,6 +151,19 @@ def test_a_writer_on_an_affected_lane_is_not_waited_for_although_the_server_repo
     finally:
         Script(pair.pipe).clear()
         first.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_program_that_stands_by_for_nothing_is_no_standby() -> None:
+    with FailoverPair(domain="multiuser = true\n") as pair:
+        pair.start()
+        environment = pair.environment | {"CUDA_MPS_PIPE_DIRECTORY": str(pair.public / "standby")}
+        words = ["/usr/bin/python3", "-m", "fault_injection.sim.client"]
+        stranger = Program(words, environment | {"MPSGUARD_ROLE": "standby"}, user=STRANGER, group=STRANGER)
+        pair._programs.append(stranger)
+        stranger.expect("started")
+        assert pair.lane_of(stranger) == "default-0"
+        assert [event["data"]["pid"] for event in pair.events("standby_denied")] == [stranger.pid]
 
 
 def test_a_fault_of_the_standby_lane_leaves_the_work_alone(pair: FailoverPair) -> None:

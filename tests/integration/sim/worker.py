@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 from mpsguard import client
@@ -34,6 +35,12 @@ def connection(*, begun: bool) -> socket.socket | None:
     return connections.take()[1]
 
 
+def wait_at_gate() -> None:
+    """Wait until the FIFO that WORKER_GATE names is opened for writing, if there is one at this moment."""
+    with suppress(FileNotFoundError, KeyError), open(os.environ["WORKER_GATE"]):
+        pass
+
+
 def main(name: str) -> int:
     cuda = CudaProcess()
     cuda.init()
@@ -41,6 +48,7 @@ def main(name: str) -> int:
     try:
         with client.join(name) as session:
             say("joined", role=session.role, mps=cuda.mps)
+            wait_at_gate()
             session.ready()
             state = session.state()
             kept = connection(begun=state is None)

@@ -33,8 +33,8 @@ def test_the_first_class_that_takes_a_client_has_it_and_else_the_default_one() -
         (ServiceClass("x", uids=(ALICE,), gids=(8,)), Identity(ALICE, 7), False),
         (ServiceClass("x", cgroups=("/machine.slice/*",)), Identity(ALICE, 7, "/machine.slice/a.scope"), True),
         (ServiceClass("x", cgroups=("/machine.slice/*",)), Identity(ALICE, 7, "/user.slice"), False),
-        (ServiceClass("x", containers=("0123abcd",)), Identity(ALICE, 7, "", "0123abcd" + "0" * 56), True),
-        (ServiceClass("x", containers=("0123abcd",)), Identity(ALICE, 7, "", None), False),
+        (ServiceClass("x", containers=("0123abcd",)), Identity(ALICE, 7, f"/docker/0123abcd{'0' * 56}"), True),
+        (ServiceClass("x", containers=("0123abcd",)), Identity(ALICE, 7, ""), False),
         (
             ServiceClass("x", pods=(POD,)),
             Identity(ALICE, 7, f"/kubepods.slice/pod{POD.replace('-', '_')}.slice/c"),
@@ -67,7 +67,7 @@ def test_a_client_that_lifts_itself_is_seen(priority: str | None, lifted: bool) 
 
 
 def test_a_client_that_lifts_itself_is_put_into_another_class_or_refused() -> None:
-    less = ServiceClass("less", sm_share=10)
+    less = ServiceClass("less", sm_share=10, priority="below_normal")
     moved = ServiceClass("moved", default=True, priority="below_normal", lifted="less")
     assert name_of((less, moved), Identity(BOB, BOB, priority="0")) == "less"
     assert name_of((less, moved), Identity(BOB, BOB, priority="1")) == "moved"
@@ -90,7 +90,7 @@ def test_entries_are_read_only_where_a_class_asks_for_them() -> None:
 def test_no_word_of_a_client_gets_it_a_class_that_it_may_not_have(
     uid: int, cgroup: str, priority: str | None, chosen: str | None
 ) -> None:
-    client = Identity(uid, uid, cgroup, None, priority)
+    client = Identity(uid, uid, cgroup, priority)
     found = assign(CLASSES, client, chosen).service_class
     assert found is not None
     assert found.default or may_choose(found, client)

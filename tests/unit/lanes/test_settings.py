@@ -44,6 +44,7 @@ def test_what_is_replayed_and_read_back_is_what_was_kept(wanted: LaneSettings) -
         setting = settings.setting_touched_by(command)
         assert setting is not None
         held[setting.query] = command.split()[-1]
+        assert settings.was_taken(setting, (held[setting.query],))
         found = settings.with_read_back(found, setting, (held[setting.query],))
     assert found == wanted
 
@@ -51,9 +52,9 @@ def test_what_is_replayed_and_read_back_is_what_was_kept(wanted: LaneSettings) -
 @pytest.mark.parametrize(
     ("command", "touched"),
     [
-        ("set_default_active_thread_percentage 50", Setting("active_thread_percentage")),
-        ("  set_default_client_priority 1", Setting("client_priority")),
-        ("set_default_device_pinned_mem_limit 0 1G", Setting("device_pinned_mem_limit", "0")),
+        ("set_default_active_thread_percentage 50", Setting("active_thread_percentage", asked="50")),
+        ("  set_default_client_priority 1", Setting("client_priority", asked="1")),
+        ("set_default_device_pinned_mem_limit 0 1G", Setting("device_pinned_mem_limit", "0", "1G")),
         ("set_active_thread_percentage 479 80", None),
         ("get_default_active_thread_percentage", None),
         ("ps", None),
@@ -62,6 +63,26 @@ def test_what_is_replayed_and_read_back_is_what_was_kept(wanted: LaneSettings) -
 )
 def test_only_defaults_are_kept(command: str, touched: Setting | None) -> None:
     assert settings.setting_touched_by(command) == touched
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "taken"),
+    [
+        ("set_default_active_thread_percentage 150", "100.0", False),
+        ("set_default_active_thread_percentage 33.333", "33.3", True),
+        ("set_default_active_thread_percentage much", "100.0", False),
+        ("set_default_client_priority 7", "0", False),
+        ("set_default_client_priority 0", "0", True),
+        ("set_default_device_pinned_mem_limit 0 1T", "2G", False),
+        ("set_default_device_pinned_mem_limit 0", "2G", False),
+        ("set_default_device_pinned_mem_limit 0 2048M", "2G", True),
+        ("set_default_device_pinned_mem_limit 7 2G", "No default pinned memory limit set for the device!", False),
+    ],
+)
+def test_what_the_daemon_does_not_show_was_refused(command: str, shown: str, taken: bool) -> None:
+    setting = settings.setting_touched_by(command)
+    assert setting is not None
+    assert settings.was_taken(setting, (shown,)) is taken
 
 
 @pytest.mark.parametrize("answer", [(), ("",), ("nan",), ("0",), ("101",), ("Insufficient privileges",)])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mpsguard.sizing.model import TimeModel, least_share, r_squared, through
+from mpsguard.sizing.model import TimeModel, least_share, r_squared, through, with_floor
 
 SHARES = st.floats(1, 100)
 TIMES = st.floats(1e-5, 1e4)
@@ -90,3 +90,29 @@ def test_a_mean_explains_nothing() -> None:
     assert r_squared(TimeModel(0, 2), [(10, 1.0), (50, 2.0), (100, 3.0)]) == 0
     assert r_squared(TimeModel(0, 2), [(10, 2.0), (100, 2.0)]) == 1
     assert r_squared(TimeModel(0, 3), [(10, 2.0), (100, 2.0)]) == 0
+
+
+H100 = {
+    "ResNet-50, batch 8": ({9.1: 7.332, 24.2: 3.532, 50: 2.256, 74.2: 1.933, 100: 1.709}, False),
+    "GPT-2, batch 1": ({9.1: 1.986, 24.2: 1.389, 50: 1.033, 100: 0.981}, True),
+    "MobileNetV2, batch 1": ({9.1: 0.917, 50: 0.653, 74.2: 0.585, 100: 0.583}, False),
+}
+"""Milliseconds of a request by share, measured on one H100 (580.159.04; 12, 32, 66, 98 and 132 SMs)."""
+
+
+@pytest.mark.parametrize("name", H100)
+def test_three_points_of_real_programs_say_whether_there_is_a_floor(name: str) -> None:
+    measured, has_floor = H100[name]
+    model = with_floor((9.1, measured[9.1]), (50, measured[50]), (100, measured[100]), beyond=0.02)
+    assert (model.floor is not None) is has_floor
+    assert r_squared(model, list(measured.items())) >= 0.97
+    assert model.seconds(100) == pytest.approx(measured[100])
+
+
+@given(MODELS, st.floats(1.01, 9), SLIPS)
+def test_the_least_share_with_a_floor_keeps_to_the_slip(line: TimeModel, above: float, slip: float) -> None:
+    model = TimeModel(line.m, line.b, line.seconds(100) * above)
+    share = least_share(model, slip)
+    assert model.seconds(share) <= (1 + slip) * model.seconds(100) * (1 + 1e-9)
+    less = share - 1
+    assert less < 1 or model.seconds(less) >= (1 + slip) * model.seconds(100) * (1 - 1e-9)

@@ -145,6 +145,39 @@ def test_shares_are_compared_with_the_largest_one() -> None:
     assert found.chosen.slip <= 0.04
 
 
+@given(st.floats(12, 48), st.floats(0.2, 3), st.floats(0, 0.005))
+def test_a_time_that_is_flat_from_some_share_on_is_found(knee: float, rise: float, noise: float) -> None:
+    """All blocks fit in ``knee`` percent; below it the time rises by ``rise`` up to 10 %."""
+    m = rise / (100 / 10 - 100 / knee)
+    law = TimeModel(m, 1 - m * 100 / knee, floor=1.0)
+    found = size(lambda share: law.seconds(share) * (1 - noise if share == 50 else 1), PLAN)
+    assert found.chosen is not None
+    assert found.chosen.share < 50
+    assert found.chosen.slip <= PLAN.slip
+    assert abs(found.chosen.error) <= 0.05
+    assert found.r_squared is not None
+    assert found.r_squared > 0.9
+    assert sum(point.purpose in (Purpose.TRIED, Purpose.KEPT, Purpose.CHOSEN) for point in found.points) <= MOST_TRIES
+
+
+def test_a_share_that_keeps_with_much_to_spare_leads_to_a_smaller_one() -> None:
+    law = TimeModel(0.1, 0.5, floor=1.0)  # flat from 20 % on, 1.5 at 10 %
+    found = size(law.seconds, PLAN)
+    assert found.share is not None
+    assert 19 <= found.share < 35
+    kept = [point.share for point in found.points if point.purpose is Purpose.KEPT]
+    assert kept
+    assert min(kept) > found.share
+    assert found.model.floor == 1.0
+
+
+def test_one_that_is_tried_after_it_and_does_not_keep_leaves_it_chosen() -> None:
+    found = size(lambda share: 1.5 if share == 10 else 1.0 if share >= 34 else 1.2, PLAN)
+    assert found.share is not None
+    assert found.share >= 34
+    assert [point.share for point in found.points if point.purpose is Purpose.TRIED]
+
+
 def test_what_cannot_be_measured_ends_it() -> None:
     def measure(share: float) -> float:
         raise NotMeasurableError("too short")
