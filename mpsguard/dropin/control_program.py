@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import mpsguard
-from mpsguard.config import ConfigError
-from mpsguard.dropin import keeper_start, own_guard
 from mpsguard.dropin import pipe_directory as pipes
 from mpsguard.dropin.pipe_directory import ServedBy
 from mpsguard.lanes.command import CommandFailedError
@@ -83,6 +81,10 @@ def _send(given: Sequence[str] | None) -> int:
 
 def _start(*, foreground: bool, multiuser: bool) -> int:
     """Start a guard unless one serves the directory already; return the exit status."""
+    # Only here: a health check that sends a command shall not load them.
+    from mpsguard.config import ConfigError  # noqa: PLC0415
+    from mpsguard.dropin import keeper_start, own_guard  # noqa: PLC0415
+
     directory = pipes.pipe_directory(os.environ)
     try:
         served = pipes.look(directory)

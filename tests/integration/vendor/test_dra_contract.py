@@ -7,19 +7,16 @@ driver's template, in our own words.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import wait_for
-from tests.integration.vendor.site import DEADLINE, Site, newest
+from tests.integration.vendor.pod import Pod
+from tests.integration.vendor.site import Site, newest
 
 pytestmark = [
     pytest.mark.vendor,
@@ -31,25 +28,13 @@ BUDGET = 4.0
 """Seconds from the container's start to the startup log: the probe's first delay and its three attempts, one second
 each."""
 
-POD = """
-set -e
-mount --rbind / {root}
-# What the driver root has there is not the pod's.
-mount -t tmpfs pod {root}/tmp
-mount -t tmpfs pod {root}/var/log
-for kept in {kept}; do
-    [ -e "{root}$kept" ] || {{ mkdir -p "{root}$kept"; mount --rbind "$kept" "{root}$kept"; }}
-done
-mkdir -p {root}/tmp/nvidia-mps {root}/var/log/nvidia-mps
-mount --bind {pipes} {root}/tmp/nvidia-mps
-mount --bind {logs} {root}/var/log/nvidia-mps
-echo $$ > {root}/tmp/nvidia-mps/pid
-RUN="chroot {root} sh -c"
-$RUN "nvidia-cuda-mps-control -d"
-$RUN "echo set_default_active_thread_percentage 25 | nvidia-cuda-mps-control"
-$RUN "echo set_default_device_pinned_mem_limit 0 2G | nvidia-cuda-mps-control"
-echo "startup complete" > {root}/var/log/nvidia-mps/startup.log
-exec tail -n +1 -f {root}/var/log/nvidia-mps/control.log
+CONTAINER = """
+run() { chroot $root sh -c "$1"; }
+run "nvidia-cuda-mps-control -d"
+run "echo set_default_active_thread_percentage 25 | nvidia-cuda-mps-control" >/dev/null
+run "echo set_default_device_pinned_mem_limit 0 2G | nvidia-cuda-mps-control"
+echo "startup complete" >$root/var/log/nvidia-mps/startup.log
+exec tail -n +1 -f $root/var/log/nvidia-mps/control.log
 """
 
 
@@ -59,57 +44,41 @@ def site() -> Iterator[Site]:
         yield there
 
 
+@pytest.mark.slow(seconds=3, reason="starts a guard in a pod")
 def test_the_pod_starts_within_the_probes_budget_and_serves(site: Site) -> None:
-    """What the machine does besides is no property of the program: the best of three starts counts."""
-    taken: list[float] = []
-    for number in range(3):
-        taken.append(_start_and_serve(site, site.root / f"claim-{number}"))
-        if taken[-1] < BUDGET:
-            return
-    pytest.fail(f"started in {taken} s")
+    """What the machine does besides is no property of the program: it has the budget of an idle machine."""
+    before = _slowdown()
+    taken = _start_and_serve(site, site.root / "claim")
+    assert taken < BUDGET * max(before, _slowdown())
+
+
+def _slowdown() -> float:
+    """How many times longer than on an idle machine a start takes now: wall time through processor time."""
+    begun = time.monotonic()
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "import mpsguard.cli.serve"], os.environ)
+    usage = os.wait4(pid, 0)[2]
+    return max(1.0, (time.monotonic() - begun) / (usage.ru_utime + usage.ru_stime))
 
 
 def _start_and_serve(site: Site, claim: Path) -> float:
     """Run one pod; return the seconds that its start took."""
-    root, pipes, logs = claim / "driver-root", claim / "pipes", claim / "logs"
-    for directory in (root, pipes, logs):
+    pipes, logs = claim / "pipes", claim / "logs"
+    for directory in (pipes, logs):
         directory.mkdir(parents=True)
-    kept = {REPOSITORY, Path(sys.base_prefix), site.programs, site.vendor.resolve().parents[2]}
-    script = POD.format(root=root, pipes=pipes, logs=logs, kept=" ".join(map(str, sorted(kept))))
-    environment = {name: site.environment[name] for name in ("PATH", "LANG")} | {"CUDA_VISIBLE_DEVICES": "0"}
+    mounts = {"/tmp/nvidia-mps": pipes, "/var/log/nvidia-mps": logs}
     begun = time.monotonic()
-    with subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    ) as pod:
-        try:
-            wait_for("the startup log", lambda: (logs / "startup.log").exists() or pod.poll() is not None)
-            taken = time.monotonic() - begun
-            assert pod.poll() is None, pod.communicate()[0]
-            assert pod.stdout is not None
-            # The container lives as long as it can read the log.
-            assert "Control" in "".join(pod.stdout.readline() for _ in range(4))
-            assert 'gpus = [\n    "0",\n]' in (pipes / ".mpsguard" / "mpsguard.toml").read_text()
-            # A client of another pod has the directory under another path, as CDI mounts it.
-            for program in (site.program, site.vendor):
-                asked = site.run(program=program, given="get_default_active_thread_percentage", pipes=pipes)
-                assert asked.stdout == "25.0\n"
-            assert site.run("get_default_device_pinned_mem_limit", "0", pipes=pipes).stdout == "2G\n"
-            assert site.run("quit", pipes=pipes).returncode == 0
-        finally:
-            _kill_all_in(pod.pid)
-            pod.wait(DEADLINE)
+    with Pod(site, claim / "pod", mounts, CONTAINER, {"CUDA_VISIBLE_DEVICES": "0"}, host_pid=True) as pod:
+        wait_for("the startup log", lambda: (logs / "startup.log").exists() or not pod.runs())
+        taken = time.monotonic() - begun
+        assert pod.runs(), pod.output()
+        # The container lives as long as it can read the log.
+        assert pod.process.stdout is not None
+        assert "Control" in pod.process.stdout.readline()
+        assert 'gpus = [\n    "0",\n]' in (pipes / ".mpsguard" / "mpsguard.toml").read_text()
+        # Clients of other pods have the directory under another path, as CDI mounts it.
+        for program in (site.program, site.vendor):
+            asked = site.run(program=program, given="get_default_active_thread_percentage", pipes=pipes)
+            assert asked.stdout == "25.0\n"
+        assert site.run("get_default_device_pinned_mem_limit", "0", pipes=pipes).stdout == "2G\n"
+        assert site.run("quit", pipes=pipes).returncode == 0
     return taken
-
-
-def _kill_all_in(pid: int) -> None:
-    """Kill the processes of a mount namespace, as the end of a container kills those of its control group."""
-    namespace = os.readlink(f"/proc/{pid}/ns/mnt")
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and os.readlink(entry / "ns/mnt") == namespace:
-                os.kill(int(entry.name), signal.SIGKILL)
