@@ -165,7 +165,7 @@ def main() -> None:
     setproctitle.setproctitle(str(Path(sys.argv[0]).absolute()))
     try:
         if given.command is not None:
-            shared_memory.mount(given.root)
+            shared_memory.mount(given.root, on_host=given.mode == Mode.HOST)
             return
         given.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         exclusive = given.compute_mode == _COMPUTE_MODES[0]

@@ -79,7 +79,7 @@ class Keeper:
         try:
             await asyncio.wait({ended, stopping, ready}, return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not ready.result():
-                self._say("its lane does not answer; the reason is in its log")
+                self._say("its lane does not answer")
             elif ready.done():
                 self._was_ready = True
                 self._say(READY.decode().strip())

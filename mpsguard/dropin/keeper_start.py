@@ -5,6 +5,7 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -15,6 +16,8 @@ READY: Final = b"ready\n"
 
 _START: Final = 60.0
 """Seconds until a guard serves: more than its lane's start deadline (30 s); about one on an idle machine."""
+_END: Final = 20.0
+"""Seconds for the end of a keeper that is told to end; its guard has 15."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where the vendor's programs are looked for if no PATH is set: the device plugin starts them without one."""
 
@@ -57,8 +60,10 @@ def in_background(config: Path, log: Path, *, new_session: bool = True) -> subpr
         os.close(told)
     if said != READY:
         keeper.terminate()
-        reason = said.decode(errors="replace").strip() or f"it ended, or is not ready after {_START:g} s: see {log}"
-        raise KeeperStartError(f"the guard does not serve: {reason}")
+        with suppress(subprocess.TimeoutExpired):
+            keeper.wait(_END)
+        reason = said.decode(errors="replace").strip() or f"it ended, or was not ready within {_START:g} s"
+        raise KeeperStartError(f"the guard does not serve: {reason} (see {log})")
     return keeper
 
 

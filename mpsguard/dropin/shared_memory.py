@@ -14,9 +14,20 @@ class MountError(Exception):
     """It cannot be mounted; one line says why."""
 
 
-def mount(root: Path) -> None:
-    """Mount a tmpfs of half the machine's memory on ``shm`` below ``root``, in place of one that is there."""
+def mount(root: Path, *, on_host: bool) -> None:
+    """Provide the clients' shared memory as ``shm`` below ``root``; raises MountError.
+
+    Args:
+        root: The root of the directories that MPS shares with its clients.
+        on_host: Whether the servers run on the host. They and the clients have to use the same memory, which is the
+            host's /dev/shm then: the host mounts it here, and it stays. Otherwise a tmpfs of half the machine's memory
+            is mounted, in place of one that is there.
+    """
     directory = root / "shm"
+    if on_host:
+        if not os.path.ismount(directory):
+            raise MountError(f"{directory}: the host has to mount its /dev/shm there (docs/guides/drop-ins.md)")
+        return
     if os.path.ismount(directory):
         _run("umount", str(directory))
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)

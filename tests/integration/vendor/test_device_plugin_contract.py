@@ -225,24 +225,37 @@ def _in_namespace_of(pid: int, words: str) -> list[int]:
     return found
 
 
-def test_the_clients_shared_memory_is_mounted_anew(node: Node) -> None:
-    script = """
+MOUNT = """
 cp "$PROGRAMS"/* $root/usr/bin/
-chroot $root mps-control-daemon mount-shm
-chroot $root mps-control-daemon mount-shm
-grep ' /mps/shm ' $root/proc/self/mounts || cat $root/proc/self/mounts
+chroot $root mps-control-daemon mount-shm || echo refused $?
+chroot $root mps-control-daemon mount-shm || echo refused $?
+"""
+
+
+def test_in_a_single_container_the_clients_shared_memory_is_mounted_anew(node: Node) -> None:
+    script = f"""{MOUNT}
+chroot $root grep ' /mps/shm ' /proc/self/mounts
 chroot $root df --output=size -k /mps/shm
 """
-    with node.pod(script) as pod:
+    with node.pod(script, MPSGUARD_MODE="single-container") as pod:
         said = pod.output().splitlines()
     (line,) = [each for each in said if "/mps/shm " in each]
     _, _, kind, options, *_ = line.split()
     assert kind == "tmpfs"
-    given = options.split(",")
-    assert {"rw", "nosuid", "nodev", "noexec", "relatime"} <= set(given)
+    assert {"rw", "nosuid", "nodev", "noexec", "relatime"} <= set(options.split(","))
     total = int(re.findall(r"MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text())[0])
     # In pages.
     assert total // 2 - int(said[-1]) in range(4)
+
+
+def test_on_the_host_the_clients_shared_memory_is_the_hosts(node: Node) -> None:
+    """Servers on the host and clients in pods meet there: another file system would keep them apart."""
+    with node.pod(MOUNT) as pod:
+        assert [each for each in pod.output().splitlines() if each.startswith("refused")] == ["refused 1"] * 2
+    bound = "mkdir $root/mps/shm; mount --bind /dev/shm $root/mps/shm; stat --format=%d /dev/shm; "
+    with node.pod(bound + MOUNT + "stat --format=%d $root/mps/shm") as pod:
+        before, after = pod.output().splitlines()
+    assert before == after
 
 
 def test_without_a_configuration_it_waits(node: Node) -> None:
