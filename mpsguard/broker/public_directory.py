@@ -26,7 +26,8 @@ from mpsguard.linux.sockets import seqpacket
 _BACKLOG: Final = 4096
 """Connections in the kernel's queue; net.core.somaxconn caps it. Clients wait there while a guard restarts."""
 
-_MODES: Final = {"control": 0o666, "control_privileged": 0o755}
+MODES: Final = {"control": 0o666, "control_privileged": 0o755}
+"""The public sockets and their modes."""
 
 
 class PublicDirectoryError(Exception):
@@ -64,7 +65,7 @@ class PublicDirectory:
             self._own_lock = FileLock.take(self._own_lock_path, 0o600)
             self._lock = self._take_public_lock()
             self._opened = True
-            for name, mode in _MODES.items():
+            for name, mode in MODES.items():
                 address = self.path / name
                 sock = given.pop(str(address), None)
                 self.held &= sock is not None

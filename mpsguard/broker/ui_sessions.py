@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+import mpsguard
 from mpsguard.broker.handshake import Introduction, RefusedError, checked
 from mpsguard.broker.lane_router import LaneRouter
 from mpsguard.broker.relay import MAX_WORDS
@@ -93,6 +94,8 @@ class UiSessions:
         Raises:
             CommandFailedError: the control daemon did not answer.
         """
+        if command.line.split() == [mps_protocol.VERSION_COMMAND]:
+            return CommandReply((mpsguard.__version__,), 0)
         lane = self._router.now()
         with suppress(TimeoutError):
             # Wait for a daemon that is being restarted; if it does not come up, the command fails with the reason.

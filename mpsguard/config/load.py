@@ -28,6 +28,10 @@ from mpsguard.model import LaneSettings
 
 DEFAULT_PATH: Final = Path("/etc/mpsguard/mpsguard.toml")
 
+_OWN: Final = b"mpsguard.dropin"
+_HEAD: Final = 1024
+"""Bytes at the beginning of a start script, in which it names its module."""
+
 _SUN_PATH: Final = 107
 """Most bytes of a socket path (unix(7)); the longest name in a pipe directory is that of the privileged socket."""
 
@@ -111,14 +115,28 @@ def class_directory(pipe_directory: str, name: str) -> Path:
 
 
 def find_control_binary(domain: DomainConfig) -> str:
-    """Return the absolute path of the domain's control daemon; raise ConfigError if there is none."""
-    found = shutil.which(domain.control_binary)
+    """Return the absolute path of the domain's control daemon; raise ConfigError if there is none.
+
+    On PATH, mpsguard's own program of that name is passed over: it stands before the vendor's.
+    """
+    places = [None] if "/" in domain.control_binary else os.get_exec_path()
+    every = (shutil.which(domain.control_binary, path=place) for place in places)
+    found = next((each for each in every if each is not None and not _is_own(Path(each))), None)
     if found is None:
         raise ConfigError(
             f"domain.control_binary: {domain.control_binary!r} is no executable file"
             f"{'' if '/' in domain.control_binary else ' on PATH'}; install the NVIDIA driver's MPS or name its path"
         )
     return str(Path(found).absolute())
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a program is the start script of a drop-in."""
+    try:
+        with path.open("rb") as file:
+            return _OWN in file.read(_HEAD)
+    except OSError:
+        return False
 
 
 def _check_domain(key: str, domain: DomainConfig, guard: GuardConfig) -> None:

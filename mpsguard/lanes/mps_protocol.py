@@ -30,6 +30,10 @@ PACKET_LIMIT: Final = 64 * 1024
 """Bytes accepted for any packet; the vendor's command line reads its input 4096 bytes at a time."""
 
 
+VERSION_COMMAND: Final = "get_mpsguard_version"
+"""A command that a guard answers itself, with its version; the vendor's daemon does not know it."""
+
+
 class ProtocolError(Exception):
     """A peer said what protocol v2 does not know."""
 

@@ -1,9 +1,12 @@
 """The configuration: what is wrong is said in one line, with file, key and what is allowed."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from mpsguard import config
-from mpsguard.config import Config, ConfigError
+from mpsguard.config import Config, ConfigError, DomainConfig
 
 
 def test_the_defaults_are_valid_without_a_file() -> None:
@@ -109,3 +112,18 @@ def test_a_mistake_is_one_line_with_file_key_and_what_is_allowed(text: str, key:
 def test_bytes_that_are_no_text_are_a_mistake_too() -> None:
     with pytest.raises(ConfigError):
         config.parse(b"\xff\xfe", "bad.toml")
+
+
+def test_our_program_of_the_vendors_name_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands before the vendor's on PATH where a site has it; as a lane it would start a guard for itself."""
+    name = "nvidia-cuda-mps-control"
+    texts = {"ours": "#!/usr/bin/python3\nfrom mpsguard.dropin.control_program import main\n", "theirs": "\x7fELF"}
+    for place, text in texts.items():
+        (tmp_path / place).mkdir()
+        (tmp_path / place / name).write_text(text)
+        (tmp_path / place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'ours'}{os.pathsep}{tmp_path / 'theirs'}")
+    assert config.find_control_binary(DomainConfig()) == str(tmp_path / "theirs" / name)
+    monkeypatch.setenv("PATH", str(tmp_path / "ours"))
+    with pytest.raises(ConfigError, match="control_binary"):
+        config.find_control_binary(DomainConfig())

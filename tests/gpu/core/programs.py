@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from mpsguard import config
+from mpsguard.config import ConfigError, DomainConfig
 from tests.gpu.core.errors import NotRunError, SuiteError
 
 CUDA: Final = Path(__file__).resolve().parents[3] / "fault_injection" / "cuda"
@@ -83,10 +85,11 @@ class CudaPrograms:
 
 def find_control() -> str:
     """The stock daemon on PATH; NotRunError if there is none."""
-    found = shutil.which("nvidia-cuda-mps-control")
-    if found is None:
-        raise NotRunError("nvidia-cuda-mps-control is not on PATH")
-    return found
+    try:
+        # Not shutil.which: in a virtual environment that would be the program of ours with that name.
+        return config.find_control_binary(DomainConfig())
+    except ConfigError:
+        raise NotRunError("nvidia-cuda-mps-control is not on PATH") from None
 
 
 def build(directory: Path) -> CudaPrograms:
