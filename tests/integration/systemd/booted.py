@@ -138,6 +138,13 @@ class BootedSystemd:
         self.run("mkdir", "-p", Path(path).parent)
         self.run("tee", path, stdin=text)
 
+    def copy_file_in(self, file: Path, path: Path) -> None:
+        """Copy a file in, under another path, with the directories above it."""
+        self.run("mkdir", "-p", path.parent)
+        command = self._inside("tee", path)
+        with file.open("rb") as source:
+            subprocess.run(command, env=_ENVIRONMENT, stdin=source, stdout=subprocess.DEVNULL, check=True, timeout=60)
+
     def copy_in(self, tree: Path) -> None:
         """Unpack a tree over ``/`` as a package is unpacked; files that are there already stay as they are."""
         packed = subprocess.run(["tar", "-C", tree, "-c", "."], capture_output=True, check=True, timeout=60).stdout
