@@ -1,5 +1,6 @@
 """An archive for machines without deb or rpm, or with an older Python: the program, its units, and scripts/install."""
 
+import gzip
 import tarfile
 from pathlib import Path
 from typing import Final
@@ -29,9 +30,14 @@ def build(tree: Path, directory: Path, made_at: int) -> Path:
         member.mtime = made_at
         return member
 
-    archive = directory / f"{NAME}.tar.xz"
+    # gzip, since a bare system has no xz; without the present time in its header.
+    archive = directory / f"{NAME}.tar.gz"
     parts = {"program": tree, "scripts/install": ROOT / "scripts" / "install", "systemd": ROOT / "systemd"}
-    with tarfile.open(archive, "w:xz", preset=1) as packed:
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=made_at) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as packed,
+    ):
         for name, source in parts.items():
             packed.add(source, f"{NAME}/{name}", filter=plain)
     return archive

@@ -47,7 +47,11 @@ def build(directory: Path, scratch: Path, environment: dict[str, str]) -> Distri
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, target)
     # setuptools is in the environment that runs this: another one would be downloaded for each build.
-    call([sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, scratch], environment=environment)
-    (archive,) = directory.glob("mpsguard-*.tar.gz")
-    (wheel,) = directory.glob("mpsguard-*.whl")
-    return Distributions(archive, wheel)
+    built = scratch / "dist"
+    call([sys.executable, "-m", "build", "--no-isolation", "--outdir", built, scratch], environment=environment)
+    (archive,) = built.glob("mpsguard-*.tar.gz")
+    (wheel,) = built.glob("mpsguard-*.whl")
+    # Says in the name which glibc the C libraries need, as "manylinux_2_34". Fails if they need any other library.
+    call(["auditwheel", "repair", "--wheel-dir", directory, wheel], environment=environment)
+    (repaired,) = directory.glob("mpsguard-*.whl")
+    return Distributions(archive.rename(directory / archive.name), repaired)

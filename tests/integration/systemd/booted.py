@@ -72,8 +72,10 @@ class BootedSystemd:
     ``visible`` are paths that must be seen inside, copy on write, though they may lie on other file systems than ``/``.
     """
 
-    def __init__(self, visible: Sequence[Path] = (), *, boot_deadline: float = 30.0) -> None:
-        self._visible = elsewhere(visible)
+    def __init__(self, visible: Sequence[Path] = (), *, root: Path = Path("/"), boot_deadline: float = 30.0) -> None:
+        """``root``: a directory with another system to boot, copy on write, too."""
+        self._root = root
+        self._visible = elsewhere(visible) if root == Path("/") else sorted({path.resolve() for path in visible})
         self._boot_deadline = boot_deadline
         self._scratch = Path()
         self._process: subprocess.Popen[bytes] | None = None
@@ -178,7 +180,7 @@ class BootedSystemd:
         with (self._scratch / "said").open("wb") as said:
             self._process = subprocess.Popen(
                 ["unshare", "--mount", "--propagation=private", "sh", *map(str, script)],
-                env=_ENVIRONMENT,
+                env={**_ENVIRONMENT, "MACHINE_ROOT": str(self._root)},
                 # Never written to: its end is the machine's, even if this process is killed.
                 stdin=subprocess.PIPE,
                 stdout=said,

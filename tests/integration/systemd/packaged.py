@@ -17,8 +17,8 @@ _BUILD_DEADLINE: Final = 600.0
 """Seconds; it takes some twenty on two idle cores."""
 
 
-def build(directory: Path, *kinds: str) -> list[Path]:
-    """Build packages of those kinds into ``directory``; skips where apt or pip reach nothing."""
+def build(directory: Path, *kinds: str) -> dict[str, Path]:
+    """Build packages of those kinds into ``directory``; by the ends of their names. Skips without apt or pip."""
     chosen = [word for kind in kinds for word in ("--only", kind)]
     command: list[str | Path] = [
         sys.executable,
@@ -31,7 +31,7 @@ def build(directory: Path, *kinds: str) -> list[Path]:
     if done.returncode and ("run apt-get update" in done.stderr or "No matching distribution" in done.stderr):
         pytest.skip(f"no packages to build from: {done.stderr.splitlines()[0]}")
     assert done.returncode == 0, done.stderr
-    return [Path(line) for line in done.stdout.splitlines()]
+    return {line.rpartition(".")[2]: Path(line) for line in done.stdout.splitlines()}
 
 
 def later(package: Path, scratch: Path) -> Path:

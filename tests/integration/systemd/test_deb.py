@@ -1,8 +1,12 @@
 """The Debian package in a booted system: install, upgrade under clients, refuse, remove, purge."""
 
+import json
+import re
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -60,11 +64,17 @@ class PackagedGuard(InstalledGuard):
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """deb, wheel and source archive, and the bill of materials, by the ends of their names."""
+    return packaged.build(tmp_path_factory.mktemp("packages"), "deb", "wheel")
+
+
+@pytest.fixture(scope="module")
+def packages(built: dict[str, Path]) -> dict[str, Path]:
     """The package, and its next version."""
-    directory = tmp_path_factory.mktemp("packages")
-    (made,) = packaged.build(directory, "deb")
-    return {"first.deb": made, "later.deb": packaged.later(made, directory)}
+    first = built["deb"]
+    directory = first.parent
+    return {"first.deb": first, "later.deb": packaged.later(first, directory)}
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +243,22 @@ def test_scripts_install_refuses_beside_the_package(packaged_guard: PackagedGuar
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
     assert "dpkg --remove" in refused.stderr
     assert packaged_guard.status()["health"] == "healthy"
+
+
+def test_wheel_has_both_libraries_for_any_python(built: dict[str, Path]) -> None:
+    assert re.fullmatch(r"mpsguard-[\d.]+-py3-none-manylinux_\d+_\d+_x86_64\.whl", built["whl"].name)
+    with ZipFile(built["whl"]) as wheel:
+        libraries = {Path(name).name for name in wheel.namelist() if name.endswith(".so")}
+    assert libraries == {"libmpsguard.so", "libmpsguard_pool.so"}
+    with tarfile.open(built["gz"]) as archive:
+        assert any(name.endswith("/mpsguard/preload/exports.map") for name in archive.getnames())
+
+
+def test_bill_names_packages_and_interpreter(built: dict[str, Path]) -> None:
+    bill = json.loads(built["json"].read_bytes())
+    assert bill["metadata"]["component"]["name"] == "mpsguard"
+    urls = {component["purl"].partition("@")[0] for component in bill["components"] if "purl" in component}
+    assert {"pkg:pypi/msgspec", "pkg:pypi/pyzmq", "pkg:deb/debian/python3.11-minimal", "pkg:deb/debian/zlib1g"} <= urls
 
 
 def test_purge_leaves_nothing_but_the_group(packaged_guard: PackagedGuard) -> None:
