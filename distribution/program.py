@@ -71,8 +71,10 @@ def build(tree: Path, wheel: Path, cache: Path, made_at: int, environment: dict[
     call([*pip, "install", *options, f"{wheel}[{_EXTRAS}]"], environment=environment)
     # Commands of other packages, with the interpreter's present path.
     shutil.rmtree(packages / "bin", ignore_errors=True)
-    for path in packages.glob("*.dist-info/direct_url.json"):
-        path.unlink()
+    # Where the build took place, and checksums of those commands; the package manager has its own.
+    for name in ("direct_url.json", "RECORD"):
+        for path in packages.glob(f"*.dist-info/{name}"):
+            path.unlink()
     _write_commands(tree)
     _write_manual(tree / "share" / "man" / "man1", made_at)
     _write_completion(tree, python, environment)

@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.systemd, pytest.mark.root, pytest.ma
 INCLUDED = "systemd,systemd-sysv,libexpat1,init-system-helpers"
 PAGE = REPOSITORY / "docs" / "start" / "packages.md"
 MOST_COMMANDS = 4
+HOME = Path("/srv")
+"""Where the user of the bare machine works."""
 CONTROL = """\
 #!/bin/sh
 # The package's interpreter, or the bundle's.
@@ -71,8 +73,8 @@ def bare(system: Path) -> Iterator[BootedSystemd]:
     with BootedSystemd([REPOSITORY], root=system) as machine:
         assert machine.run("which", "python3", check=False).returncode == 1
         machine.write("/usr/local/bin/nvidia-cuda-mps-control", CONTROL.format(simulated=SIMULATED))
-        machine.write("/root/your-cuda-program", PROGRAM.format(repository=REPOSITORY))
-        machine.run("chmod", "755", "/usr/local/bin/nvidia-cuda-mps-control", "/root/your-cuda-program")
+        machine.write(f"{HOME}/your-cuda-program", PROGRAM.format(repository=REPOSITORY))
+        machine.run("chmod", "755", "/usr/local/bin/nvidia-cuda-mps-control", f"{HOME}/your-cuda-program")
         # Where there is no policy, an installed service is started: that of the image's maker is not the user's.
         machine.run("rm", "-f", "/usr/sbin/policy-rc.d")
         yield machine
@@ -89,21 +91,21 @@ def commands(heading: str) -> list[str]:
 def guarded(machine: BootedSystemd, typed: list[str]) -> None:
     """Type the commands in one shell; at the end of them a program runs under MPS, and the guard knows of it."""
     assert len(typed) <= MOST_COMMANDS
-    done = machine.run("sh", "-e", stdin="cd /root\n" + "\n".join(typed), deadline=180.0)
+    done = machine.run("sh", "-e", stdin=f"cd {HOME}\n" + "\n".join(typed), deadline=180.0)
     assert '"event": "started"' in done.stdout
     assert '"bare"' not in done.stdout
     assert "client_connected" in machine.run("mpsguard-ctl", "--json", "events").stdout
 
 
 def test_from_the_package_to_a_guarded_client(bare: BootedSystemd, built: dict[str, Path]) -> None:
-    bare.copy_file_in(built["deb"], Path("/root") / built["deb"].name)
+    bare.copy_file_in(built["deb"], HOME / built["deb"].name)
     guarded(bare, commands("Debian and Ubuntu"))
 
 
 def test_from_the_bundle_to_a_guarded_client(bare: BootedSystemd, built: dict[str, Path]) -> None:
-    bare.copy_file_in(built["gz"], Path("/root") / built["gz"].name)
+    bare.copy_file_in(built["gz"], HOME / built["gz"].name)
     guarded(bare, commands("Other distributions"))
-    bare.run("sh", "-c", "/root/mpsguard-*/scripts/install --uninstall")
+    bare.run("sh", "-c", f"{HOME}/mpsguard-*/scripts/install --uninstall")
     bare.wait_for(lambda: bare.property(SERVICE, "LoadState") == "not-found", DEADLINE, "an uninstalled service")
     assert bare.run("find", "/opt/mpsguard", "/usr/local", "-name", "*mpsguard*", check=False).stdout == ""
 
