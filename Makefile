@@ -9,7 +9,8 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 # Files without a name ending are told by their first line.
 PYTHON_SCRIPTS = $(shell grep -lE '^\#!.*python' scripts/* 2>/dev/null)
-SHELL_SCRIPTS = $(shell grep -lE '^\#!.*\b(ba)?sh$$' .ci/run scripts/* examples/slurm/* 2>/dev/null)
+SHELL_SCRIPTS = $(shell grep -lE '^\#!.*\b(ba)?sh$$' .ci/run distribution/deb/* distribution/rpm/* examples/slurm/* scripts/* \
+    2>/dev/null)
 
 .PHONY: help
 help: ## show this
@@ -72,6 +73,10 @@ packages: ## Debian packages the tests need (as root; else names them)
 vendor: venv ## the vendor's MPS daemons and module sources, unpacked into .cache for the tests, not installed
 	@$(PY) scripts/fetch-vendor-mps || [ $$? -eq 3 ]
 	@$(PY) scripts/fetch-kernel-sources || [ $$? -eq 3 ]
+
+.PHONY: dist
+dist: venv ## wheel, deb, rpm, bundle and a bill of materials, into dist/
+	$(PY) scripts/build-packages
 
 .PHONY: results
 results: venv ## the newest measured results

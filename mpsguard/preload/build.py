@@ -17,6 +17,8 @@ FLAGS: Final = (
     "-g",
     "-fPIC",
     "-fvisibility=hidden",
+    # Built anywhere, the libraries are the same: no path of the build in what they tell a debugger.
+    f"-ffile-prefix-map={SOURCES.parents[1]}=.",
     "-Wall",
     "-Wextra",
 )

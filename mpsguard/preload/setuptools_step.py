@@ -1,10 +1,11 @@
-"""The step of the package's build that makes its C libraries (`tool.setuptools` in pyproject.toml names it)."""
+"""The steps of the package's build that make its C libraries (`tool.setuptools` in pyproject.toml names them)."""
 
 import runpy
 from pathlib import Path
 from typing import Final
 
 from setuptools import Extension
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 # By path: the package cannot be imported while it is being built.
@@ -13,6 +14,15 @@ _LIBRARIES: Final = {
     "mpsguard.preload.libmpsguard": _BUILD["PRELOAD"],
     "mpsguard.client.torch_regions.libmpsguard_pool": _BUILD["POOL"],
 }
+
+
+class PlainWheel(bdist_wheel):
+    """Makes a wheel for every Python 3: what is compiled is no module of a Python, but needs the machine's kind."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Python, its binary interface, platform."""
+        _, _, platform = super().get_tag()
+        return "py3", "none", platform
 
 
 class BuildPreload(build_ext):

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 400
-TYPED = ("examples", "fault_injection", "kmod_patch", "mpsguard", "tests")
+TYPED = ("distribution", "examples", "fault_injection", "kmod_patch", "mpsguard", "tests")
 
 
 def tracked() -> list[Path]:

@@ -13,7 +13,7 @@ from tests.unit.test_house import ROOT, is_python, tracked
 # A reader has to guess what these stand for; "the client", "no process", "the user that asked" say it.
 PRIVATE = re.compile(r"\b(whoever|whomever|whose|whom|nobody|somebody|anybody|everybody|who)\b", re.IGNORECASE)
 
-CLEAN = ("examples", "fault_injection", "kmod_patch", "mpsguard", "scripts", "tests")
+CLEAN = ("distribution", "examples", "fault_injection", "kmod_patch", "mpsguard", "scripts", "tests")
 """The folders that keep to it. In kmod_patch, Python only: its C is shown to kernel maintainers as it is."""
 
 

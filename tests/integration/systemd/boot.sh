@@ -4,7 +4,7 @@
 #   boot.sh enter SCRATCH NAME [PATH...]     in a child of that, which becomes `unshare`, the machine's parent
 #   boot.sh root SCRATCH NAME [PATH...]      in a child of that: process 1 of the machine
 # SCRATCH is a directory to be used up, NAME that of the machine's cgroup, PATH... what lies on other file systems than /
-# and must be seen inside. The machine lives until the end of standard input, so that it ends with the holder of the
+# and must be seen inside. MACHINE_ROOT in the environment is another root directory to boot than this machine's. The machine lives until the end of standard input, so that it ends with the holder of the
 # other end, however that ends. Mounts are made in namespaces that die with the machine: there is nothing to undo.
 set -eu
 stage=$1 scratch=$2 name=$3
@@ -60,7 +60,7 @@ shift 3
 mkdir "$scratch/layers"
 mount -t tmpfs -o mode=755 tmpfs "$scratch/layers"
 mkdir "$scratch/layers/root"
-copy_on_write / rootfs "$scratch/layers/root"
+copy_on_write "${MACHINE_ROOT:-/}" rootfs "$scratch/layers/root"
 cd "$scratch/layers/root"
 
 mount -t proc -o nosuid,nodev,noexec proc proc

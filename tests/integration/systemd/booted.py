@@ -72,8 +72,10 @@ class BootedSystemd:
     ``visible`` are paths that must be seen inside, copy on write, though they may lie on other file systems than ``/``.
     """
 
-    def __init__(self, visible: Sequence[Path] = (), *, boot_deadline: float = 30.0) -> None:
-        self._visible = elsewhere(visible)
+    def __init__(self, visible: Sequence[Path] = (), *, root: Path = Path("/"), boot_deadline: float = 30.0) -> None:
+        """``root``: a directory with another system to boot, copy on write, too."""
+        self._root = root
+        self._visible = elsewhere(visible) if root == Path("/") else sorted({path.resolve() for path in visible})
         self._boot_deadline = boot_deadline
         self._scratch = Path()
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,6 +140,13 @@ class BootedSystemd:
         self.run("mkdir", "-p", Path(path).parent)
         self.run("tee", path, stdin=text)
 
+    def copy_file_in(self, file: Path, path: Path) -> None:
+        """Copy a file in, under another path, with the directories above it."""
+        self.run("mkdir", "-p", path.parent)
+        command = self._inside("tee", path)
+        with file.open("rb") as source:
+            subprocess.run(command, env=_ENVIRONMENT, stdin=source, stdout=subprocess.DEVNULL, check=True, timeout=60)
+
     def copy_in(self, tree: Path) -> None:
         """Unpack a tree over ``/`` as a package is unpacked; files that are there already stay as they are."""
         packed = subprocess.run(["tar", "-C", tree, "-c", "."], capture_output=True, check=True, timeout=60).stdout
@@ -171,7 +180,7 @@ class BootedSystemd:
         with (self._scratch / "said").open("wb") as said:
             self._process = subprocess.Popen(
                 ["unshare", "--mount", "--propagation=private", "sh", *map(str, script)],
-                env=_ENVIRONMENT,
+                env={**_ENVIRONMENT, "MACHINE_ROOT": str(self._root)},
                 # Never written to: its end is the machine's, even if this process is killed.
                 stdin=subprocess.PIPE,
                 stdout=said,

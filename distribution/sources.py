@@ -1,0 +1,57 @@
+"""The checkout as source archive and wheel, built from the project's own files alone."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from distribution.commands import BuildError, call
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_PARTS: Final = ("LICENSE", "README.md", "kmod_patch", "mpsguard", "pyproject.toml")
+"""What pyproject.toml builds from."""
+
+
+class Distributions(NamedTuple):
+    """The two files that Python's own tools make of the project."""
+
+    source_archive: Path
+    wheel: Path
+
+
+def commit_time() -> int:
+    """When the checkout's newest commit was made, in seconds since 1970: the time that all packages say they are of."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        return int(given or call(["git", "-C", ROOT, "log", "-1", "--format=%ct"]))
+    except ValueError:
+        raise BuildError(f"SOURCE_DATE_EPOCH={given}: a number of seconds is wanted") from None
+
+
+def build(directory: Path, scratch: Path, environment: dict[str, str]) -> Distributions:
+    """Build both into ``directory``; the wheel out of the source archive, so that this is known to be whole.
+
+    Args:
+        directory: Where they go.
+        scratch: An empty directory to work in: setuptools leaves its litter beside what it builds.
+        environment: All variables for the build.
+
+    Raises:
+        BuildError: setuptools or the C compiler refused.
+    """
+    listed = call(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_PARTS])
+    for name in listed.split("\0"):
+        if name and (ROOT / name).is_file():
+            target = scratch / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+    # setuptools is in the environment that runs this: another one would be downloaded for each build.
+    built = scratch / "dist"
+    call([sys.executable, "-m", "build", "--no-isolation", "--outdir", built, scratch], environment=environment)
+    (archive,) = built.glob("mpsguard-*.tar.gz")
+    (wheel,) = built.glob("mpsguard-*.whl")
+    # Says in the name which glibc the C libraries need, as "manylinux_2_34". Fails if they need any other library.
+    call(["auditwheel", "repair", "--wheel-dir", directory, wheel], environment=environment)
+    (repaired,) = directory.glob("mpsguard-*.whl")
+    return Distributions(archive.rename(directory / archive.name), repaired)
