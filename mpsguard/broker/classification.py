@@ -7,13 +7,12 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from mpsguard.config import ServiceClass
+from mpsguard.pods import pods_in
 
 PRIORITY_VARIABLE: Final = "CUDA_MPS_CLIENT_PRIORITY"
 """By it a client takes a better priority than its server's, which is no ceiling (measured, H100, 580.159.04)."""
 CLASS_VARIABLE: Final = "MPSGUARD_CLASS"
 """Environment variable by which a standby chooses its class: its directory is that of all standbys."""
-_POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
-"""The systemd driver of the kubelet writes underscores for dashes."""
 _JOB: Final = re.compile(r"/job_([1-9][0-9]*)(?:/|$)")
 _LEVEL: Final = {"normal": 0, "below_normal": 1}
 
@@ -74,11 +73,6 @@ def named(classes: Sequence[ServiceClass], environment: Mapping[str, str]) -> st
     """Return the class that a standby names in its environment, if there is one of that name."""
     name = environment.get(CLASS_VARIABLE)
     return name if any(each.name == name for each in classes) else None
-
-
-def pods_in(cgroup: str) -> list[str]:
-    """Return the UIDs of Kubernetes pods in a control group's path, outermost first."""
-    return [uid.replace("_", "-") for uid in _POD.findall(cgroup)]
 
 
 def takes(service_class: ServiceClass, client: Identity) -> bool:
