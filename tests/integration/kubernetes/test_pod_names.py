@@ -21,7 +21,7 @@ def tell(guarded: Guarded, arguments: msgspec.Struct) -> PodsNoted:
     return asyncio.run(ask(str(guarded.run_directory), "pods", arguments, PodsNoted, 5.0))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def guarded() -> Iterator[Guarded]:
     with Guarded() as running:
         running.start()
