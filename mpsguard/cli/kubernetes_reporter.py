@@ -52,6 +52,10 @@ _START_EXIT: Final = 1
 )
 @click.option("--nvsentinel", type=click.Path(path_type=Path), help="Socket of NVSentinel's platform connector.")
 @click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), help="Serve the guard's metrics at this port of --metrics-host."
+)
+@click.option("--metrics-host", default="0.0.0.0", show_default=True, help="Address for --metrics-port.")  # noqa: S104
+@click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
     help="How to reach the API server; by default as a pod does.",
@@ -66,6 +70,8 @@ def kubernetes_reporter(
     events: bool,
     names: str,
     nvsentinel: Path | None,
+    metrics_port: int | None,
+    metrics_host: str,
     kubeconfig: Path | None,
 ) -> None:
     """Tell the guard of this node's pods, and pods, node and NVSentinel of faults, until SIGTERM.
@@ -96,6 +102,7 @@ def kubernetes_reporter(
         events=events,
         names=NamedPods(names),
         nvsentinel=nvsentinel,
+        metrics=(metrics_host, metrics_port) if metrics_port is not None else None,
         kubeconfig=kubeconfig,
     )
     try:

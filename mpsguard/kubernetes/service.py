@@ -12,6 +12,7 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ConfigError
 
 from mpsguard.kubernetes.event_writer import CONTROLLER, EventWriter
+from mpsguard.kubernetes.metrics_relay import serve_metrics
 from mpsguard.kubernetes.node_pods import NodePods
 from mpsguard.kubernetes.notices import NamedPods
 from mpsguard.kubernetes.nvsentinel import NvsentinelSink
@@ -38,6 +39,8 @@ class ReporterSettings(msgspec.Struct, frozen=True):
     events: bool
     names: NamedPods
     nvsentinel: Path | None
+    metrics: tuple[str, int] | None
+    """Address at which the guard's metrics are served."""
     kubeconfig: Path | None
 
 
@@ -45,12 +48,19 @@ async def serve(settings: ReporterSettings) -> None:
     """Run until SIGTERM or SIGINT.
 
     Raises:
-        ReporterStartError: it is not known how to reach the API server.
+        ReporterStartError: it is not known how to reach the API server, or the address for metrics cannot be had.
     """
+    config = _config(settings.kubeconfig)
+    if settings.metrics is not None:
+        host, port = settings.metrics
+        try:
+            serve_metrics(host, port, settings.run_directory)
+        except OSError as error:
+            raise ReporterStartError(f"{host}:{port} cannot be had: {error.strerror or error}") from None
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    api = AsyncClient(config=_config(settings.kubeconfig), field_manager=CONTROLLER, trust_env=False)
+    api = AsyncClient(config=config, field_manager=CONTROLLER, trust_env=False)
     try:
         await Reporter(
             settings.run_directory,

@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from mpsguard.pods import Pod
 
+GRANTED = {("list", "", "pods"), ("create", "events.k8s.io", "events"), ("patch", "events.k8s.io", "events")}
+"""Verbs, API groups and resources that are served; all else is refused."""
 TOKEN = "token-of-the-service-account"
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

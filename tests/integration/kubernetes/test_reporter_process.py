@@ -1,9 +1,12 @@
 """The reporter as a process: what it is started with, how it ends."""
 
+import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,22 @@ POD = Pod("2f5a1c4e-1111-4222-8333-444455556666", "team-a", "train-0", (PodConta
 COMMAND = [sys.executable, "-m", "mpsguard.cli.guard", "kubernetes-reporter"]
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def scraped(port: int) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
 def test_the_reporter_goes_round_and_ends_in_order(tmp_path: Path) -> None:
     with Guarded() as guarded, api_server([POD]) as server, pod_cgroup(POD, POD.containers[0]) as cgroup:
         guarded.start()
@@ -30,6 +49,8 @@ def test_the_reporter_goes_round_and_ends_in_order(tmp_path: Path) -> None:
             "--pod-resources": tmp_path / "no-kubelet.sock",
             "--kubeconfig": server.kubeconfig(tmp_path),
             "--interval": 1,
+            "--metrics-host": "127.0.0.1",
+            "--metrics-port": (port := free_port()),
         }
         reporter = subprocess.Popen(
             [*COMMAND, *(str(word) for pair in arguments.items() for word in pair)],
@@ -39,6 +60,11 @@ def test_the_reporter_goes_round_and_ends_in_order(tmp_path: Path) -> None:
         )
         try:
             wait_for("the pod", lambda: guarded.asked("clients")["pods"] != [None])
+            status, metrics = scraped(port)
+            assert status == HTTPStatus.OK
+            assert 'pod="train-0"' in metrics
+            guarded.kill()
+            assert scraped(port)[0] == HTTPStatus.SERVICE_UNAVAILABLE, "Prometheus takes the guard for well"
             reporter.send_signal(signal.SIGTERM)
             _, said = reporter.communicate(timeout=30)
         finally:
