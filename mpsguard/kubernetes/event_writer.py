@@ -133,7 +133,8 @@ class EventWriter:
 
 
 def _passes(error: BaseException) -> bool:
-    if isinstance(error, ApiError):
+    # Beside lightkube's ApiError, which is one: what a proxy answers in words that are not the API server's.
+    if isinstance(error, httpx2.HTTPStatusError):
         return error.response.status_code in _PASSING
     return isinstance(error, httpx2.HTTPError)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx2
+import msgspec
 import structlog
 
 from mpsguard.control_api.async_client import NoAnswerError, ask
@@ -55,14 +56,11 @@ class Reporter:
                 self._log.warning("progress_lost", sink=sink.name, detail=problem)
         self._complaints: dict[str, str] = {}
 
-    async def run(self, stop: asyncio.Event, interval: float) -> None:
-        """Go round every ``interval`` seconds until ``stop`` is set."""
-        while not stop.is_set():
+    async def run(self, interval: float) -> None:
+        """Go round every ``interval`` seconds until cancelled, which does no harm at any moment."""
+        while True:
             await self.round()
-            try:
-                await asyncio.wait_for(stop.wait(), interval)
-            except TimeoutError:
-                continue
+            await asyncio.sleep(interval)
 
     async def round(self) -> None:
         """Tell once what is new. What fails is said in the log, and tried again in the next round."""
@@ -71,7 +69,7 @@ class Reporter:
                 await self._refresh_pods()
                 for sink, file in self._sinks:
                     await self._tell(sink, file)
-        except (NoAnswerError, TimeoutError, httpx2.HTTPError) as error:
+        except (NoAnswerError, TimeoutError, httpx2.HTTPError, msgspec.MsgspecError) as error:
             self._complain("round_failed", str(error) or type(error).__name__)
         else:
             self._complain("round_failed", "")
@@ -98,8 +96,8 @@ class Reporter:
             incidents.IncidentList,
             _GUARD_ANSWERS,
         )
-        if len(listed.incidents) == _LISTED:
-            self._log.warning("incidents_skipped", sink=sink.name, detail="the guard keeps no more than it lists")
+        full = "older incidents than the guard lists are not told" if len(listed.incidents) == _LISTED else ""
+        self._complain(f"{sink.name}_behind", full)
         left = [each for each in reversed(listed.incidents) if each.id not in progress.done]
         settled = [record for each in left[:AT_ONCE] if (record := await self._settled(each)) is not None]
         if not settled:

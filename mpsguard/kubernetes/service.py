@@ -57,9 +57,10 @@ async def serve(settings: ReporterSettings) -> None:
             serve_metrics(host, port, settings.run_directory)
         except OSError as error:
             raise ReporterStartError(f"{host}:{port} cannot be had: {error.strerror or error}") from None
-    stop = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     api = AsyncClient(config=config, field_manager=CONTROLLER, trust_env=False)
     try:
         await Reporter(
@@ -67,7 +68,10 @@ async def serve(settings: ReporterSettings) -> None:
             NodePods(api, settings.node, settings.pod_resources),
             _sinks(settings, api),
             settings.state_directory,
-        ).run(stop, settings.interval)
+        ).run(settings.interval)
+    except asyncio.CancelledError:
+        # By a signal. What was not told is told after the next start.
+        return
     finally:
         await api.close()
 

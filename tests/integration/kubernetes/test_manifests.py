@@ -146,7 +146,7 @@ def test_the_reporter_has_no_right_on_the_node_but_its_files() -> None:
     assert security["readOnlyRootFilesystem"]
     assert security["capabilities"] == {"drop": ["ALL"]}
     writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
-    assert writable == {"/run/mpsguard", "/var/lib/mpsguard/kubernetes-reporter"}
+    assert writable == {"/var/lib/mpsguard/kubernetes-reporter"}
 
 
 @needs_helm
