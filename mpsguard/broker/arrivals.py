@@ -38,6 +38,16 @@ class Arrivals(Generic[T]):
         self._count -= 1
         return queue.popleft()
 
+    def drop(self, has_left: Callable[[T], bool], most: int) -> list[T]:
+        """Remove and return the first arrivals of each user that have left already, at most ``most`` of each."""
+        gone: list[T] = []
+        for queue in self._queues.values():
+            last = len(gone) + most
+            while queue and len(gone) < last and has_left(queue[0]):
+                gone.append(queue.popleft())
+        self._count -= len(gone)
+        return gone
+
     def turn(self, may: Callable[[int], bool]) -> list[T]:
         """Remove and return the first arrival of each user for which ``may`` is true."""
         taken = [queue.popleft() for uid, queue in self._queues.items() if queue and may(uid)]

@@ -32,8 +32,9 @@ from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Credentials
 
-_ACCEPT_BATCH: Final = 256
-"""Connections accepted in one turn of the event loop, some 3 ms: connections in service need turns of their own."""
+_ACCEPT_BATCH: Final = 512
+"""Connections accepted in one turn of the event loop, some 5 ms: connections in service need turns of their own. The
+kernel's backlog is one queue for all users, so that a flood in it holds up the others."""
 
 _WAITING_OF_A_USER: Final = 1024
 """Connections of one user that are accepted and not served yet; each costs a descriptor."""
@@ -44,6 +45,10 @@ _WAITING: Final = 16384
 MAX_CLIENTS_OF_A_USER: Final = 512
 """Clients of a user other than root: eight GPUs have 480 MPS clients at most. Each costs some three descriptors, and
 0.02 % of a core."""
+
+_DROPPED_OF_A_USER: Final = 64
+"""Connections of one user that have ended before they were served, dropped in one turn: 3 us each, where serving one
+takes 150 us."""
 
 _BLOCKED_PAUSE: Final = 0.02
 """Seconds until the next attempt when no user may have one more peer served."""
@@ -64,6 +69,10 @@ class _Arrival(NamedTuple):
     sock: socket.socket
     peer: Credentials
     privileged: bool
+
+
+def _has_left(arrival: _Arrival) -> bool:
+    return accepting.has_left(arrival.sock)
 
 
 class Broker:
@@ -187,6 +196,11 @@ class Broker:
         """Serve one more peer of each user that may have one."""
         if self._turns is not None:
             self._turns.cancel()
+        gone = self._arrivals.drop(_has_left, _DROPPED_OF_A_USER)
+        if gone:
+            self._metrics.connections.labels(self._name).inc(len(gone))
+            self._metrics.refused.labels(self._name, "hung_up").inc(len(gone))
+            self._drop(gone)
         arrivals = self._arrivals.turn(self._connections.may_come)
         for arrival in arrivals:
             self._admit(arrival)
@@ -194,7 +208,7 @@ class Broker:
         self._paused = False
         if not len(self._arrivals):
             self._turns = None
-        elif arrivals:
+        elif arrivals or gone:
             self._turns = loop.call_soon(self._turn)
         else:
             self._paused = True
@@ -204,7 +218,11 @@ class Broker:
         """Close arrivals that are not served, each user's together: a flood may bring hundreds in a turn."""
         by_user: dict[int, list[_Arrival]] = {}
         for arrival in arrivals:
-            by_user.setdefault(arrival.peer.uid, []).append(arrival)
+            # Not to be asked of the listener: a peer that connected before it was set up may have sent descriptors.
+            if seqpacket.takes_descriptors(arrival.sock):
+                by_user.setdefault(arrival.peer.uid, []).append(arrival)
+            else:
+                accepting.close(arrival.sock)
         loop = asyncio.get_running_loop()
         for uid, of_user in by_user.items():
             count = len(of_user)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
-from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.model import Credentials
@@ -152,7 +152,7 @@ class StrangerStream(PacketStream):
             return
         self._turns.leave(self._uid)
         if self._sealed:
-            super().close()
+            accepting.close(self._socket)
             self._closed()
             return
         loop = asyncio.get_running_loop()

@@ -166,3 +166,17 @@ def test_when_all_lines_are_full_the_longest_is_cut() -> None:
     assert len(arrivals) == 6
     assert arrivals.turn(lambda _: True) == ["a3", "b2", "b3", "b4", "b5", "b6"]
     assert len(arrivals) == 0
+
+
+def test_arrivals_that_have_left_are_dropped_from_the_head_of_each_queue() -> None:
+    arrivals: Arrivals[str] = Arrivals(10, 100)
+    for uid, names in ((1, ("gone", "gone", "here", "gone")), (2, ("gone",)), (3, ("here",))):
+        for name in names:
+            arrivals.add(uid, name)
+    assert arrivals.drop(lambda name: name == "gone", 1) == ["gone", "gone"]
+    assert arrivals.drop(lambda name: name == "gone", 8) == ["gone"]
+    assert len(arrivals) == 3
+    assert arrivals.turn(lambda _: True) == ["here", "here"]
+    assert arrivals.drop(lambda name: name == "gone", 8) == ["gone"]
+    assert arrivals.turn(lambda _: True) == []
+    assert len(arrivals) == 0

@@ -108,3 +108,28 @@ def test_a_connection_is_accepted_as_by_the_socket_module() -> None:
                 assert not accepted.get_inheritable()
                 peer.send(b"word")
                 assert accepted.recv(16) == b"word"
+
+
+def test_a_connection_says_whether_its_peer_has_left_and_takes_nothing_of_what_it_sent() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with here, there:
+        assert not accepting.has_left(here)
+        there.send(b"a word")
+        assert not accepting.has_left(here)
+        there.shutdown(socket.SHUT_WR)
+        assert not accepting.has_left(here), "it may still listen"
+        there.close()
+        assert accepting.has_left(here)
+        assert here.recv(16) == b"a word"
+
+
+def test_a_connection_that_is_closed_at_once_is_closed_once() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with there:
+        number = here.fileno()
+        accepting.close(here)
+        assert here.fileno() == -1
+        with pytest.raises(OSError, match=r"\[Errno 9\]"):
+            os.fstat(number)
+        accepting.close(here)
+        assert accepting.has_left(there)
