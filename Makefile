@@ -70,9 +70,10 @@ packages: ## Debian packages the tests need (as root; else names them)
 	@scripts/bootstrap packages
 
 .PHONY: vendor
-vendor: venv ## the vendor's MPS daemons and module sources, unpacked into .cache for the tests, not installed
+vendor: venv ## the vendor's MPS daemons and module sources, and helm, unpacked into .cache for the tests, not installed
 	@$(PY) scripts/fetch-vendor-mps || [ $$? -eq 3 ]
 	@$(PY) scripts/fetch-kernel-sources || [ $$? -eq 3 ]
+	@$(PY) scripts/fetch-kubernetes-tools || [ $$? -eq 3 ]
 
 .PHONY: dist
 dist: venv ## wheel, deb, rpm, bundle and a bill of materials, into dist/

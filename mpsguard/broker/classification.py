@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from mpsguard.broker.cgroup_origin import origin
+from mpsguard.cgroup_origin import origin
 from mpsguard.config import ServiceClass
 
 PRIORITY_VARIABLE: Final = "CUDA_MPS_CLIENT_PRIORITY"

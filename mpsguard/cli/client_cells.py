@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from mpsguard.model import Client
+from mpsguard.pods import ClientPod
 
 _PRIORITIES: Final = ("normal", "below normal")
 _CONTAINER: Final = 12
@@ -27,6 +28,11 @@ def class_cells(client: Client) -> ClassCells:
         "-" if client.priority is None else _PRIORITIES[client.priority],
         ", ".join(client.memory_limits) or "-",
     )
+
+
+def pod_cell(pod: ClientPod | None) -> str:
+    """Return namespace and name of a pod; "-" without one."""
+    return "-" if pod is None else str(pod)
 
 
 def container(client: Client) -> str:

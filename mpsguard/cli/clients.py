@@ -2,7 +2,7 @@
 
 import click
 
-from mpsguard.cli.client_cells import class_cells, container
+from mpsguard.cli.client_cells import class_cells, container, pod_cell
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import age, show_table
 from mpsguard.control_api.messages.clients import Arguments, ClientList
@@ -20,7 +20,7 @@ def clients(session: CliSession, domain: str | None) -> None:
     given = ("CLASS", "SHARE", "PRIORITY", "LIMIT")
     show_table(
         session.console,
-        ("PID", "UID", *given, "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "COMMAND"),
+        ("PID", "UID", *given, "DOMAIN", "LANE", "AGE", "SEEN", "WATCHED", "GPUS", "CONTAINER", "POD", "COMMAND"),
         [
             (
                 client.process.pid,
@@ -33,11 +33,12 @@ def clients(session: CliSession, domain: str | None) -> None:
                 "yes" if watch.watched else "no",
                 client.gpus or "-",
                 container(client),
+                pod_cell(result.pod_of(number)),
                 client.command,
             )
-            for client, watch in zip(result.clients, result.watches, strict=True)
+            for number, (client, watch) in enumerate(zip(result.clients, result.watches, strict=True))
         ],
-        optional=("GPUS", "CONTAINER", "SEEN", "DOMAIN", "UID", "LIMIT", "PRIORITY", "SHARE", "CLASS"),
+        optional=("GPUS", "CONTAINER", "SEEN", "DOMAIN", "UID", "LIMIT", "PRIORITY", "SHARE", "CLASS", "POD"),
         cut="COMMAND",
     )
     for watch in result.watches:

@@ -25,7 +25,7 @@ from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.http_service import HttpService, Page
 from mpsguard.daemon.log_level import LogLevel
-from mpsguard.daemon.metrics_state import client_limits, state_of
+from mpsguard.daemon.metrics_state import client_limits, gpu_uuids, state_of
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
 from mpsguard.incidents.failover import Failover
 from mpsguard.incidents.live_resize import LiveResize
@@ -40,6 +40,7 @@ from mpsguard.journal.records import JournalError
 from mpsguard.linux.systemd import service_manager
 from mpsguard.metrics.registry import Metrics
 from mpsguard.metrics.vault_collector import VaultMetrics
+from mpsguard.pods import PodTable
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.privileges import DroppedPrivileges
 from mpsguard.remedies import held_lifelines
@@ -100,6 +101,9 @@ class Guard:
             for domain in settings.domain
         }
         self._client_limits = client_limits(self.domains.values())
+        self._gpu_uuids = gpu_uuids()
+        self.pods = PodTable()
+        """Told by the command `pods`; empty outside of Kubernetes."""
         self._views = {name: domain.view for name, domain in self.domains.items()}
         self._handlers = handlers
         self.failover = Failover(self._views, self.events, self.metrics)
@@ -141,7 +145,9 @@ class Guard:
 
     def refresh_metrics(self) -> None:
         """Bring up to date what is not counted as it happens."""
-        self.metrics.state.state = state_of(self.domains.values(), self._client_limits, self.pipeline)
+        self.metrics.state.state = state_of(
+            self.domains.values(), self.pipeline, self.pods, limits=self._client_limits, uuids=self._gpu_uuids
+        )
 
     def _vault_counters(self) -> Counters | None:
         return self.vault.vault.counters() if self.vault is not None and self.vault.is_open else None

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
-from mpsguard.broker.cgroup_origin import origin
+from mpsguard.cgroup_origin import origin
 from mpsguard.daemon.domain import Domain
 from mpsguard.incidents.pipeline import IncidentPipeline
 from mpsguard.linux.nvidia import nvidia_gpus
 from mpsguard.metrics.guard_state import CLIENTS_PER_GPU, GuardState, LaneSeries
+from mpsguard.pods import PodTable
 
 
 def client_limits(domains: Iterable[Domain]) -> dict[str, int]:
@@ -14,11 +15,30 @@ def client_limits(domains: Iterable[Domain]) -> dict[str, int]:
     return {domain.name: CLIENTS_PER_GPU * _gpus(domain) for domain in domains}
 
 
-def state_of(domains: Iterable[Domain], limits: Mapping[str, int], pipeline: IncidentPipeline | None) -> GuardState:
-    """Return the state of all ``domains``; without sensors as long as there is no ``pipeline``."""
+def gpu_uuids() -> dict[str, str]:
+    """Return the UUIDs of this machine's GPUs by PCI address; asks the driver, which may wait."""
+    return {address: uuid for uuid, address in nvidia_gpus.pci_addresses().items()}
+
+
+def state_of(
+    domains: Iterable[Domain],
+    pipeline: IncidentPipeline | None,
+    pods: PodTable,
+    *,
+    limits: Mapping[str, int],
+    uuids: Mapping[str, str],
+) -> GuardState:
+    """Return the state of all ``domains``; without sensors as long as there is no ``pipeline``.
+
+    Args:
+        domains: All domains.
+        pipeline: What has the sensors.
+        pods: The pods of this node.
+        limits: See `client_limits`.
+        uuids: See `gpu_uuids`.
+    """
     every = tuple(domains)
     clients = tuple(client for domain in every for client in domain.clients.all())
-    pods = {client.cgroup: pod for client in clients if (pod := origin(client.cgroup).pod) is not None}
     return GuardState(
         lanes=tuple(
             LaneSeries(
@@ -31,7 +51,9 @@ def state_of(domains: Iterable[Domain], limits: Mapping[str, int], pipeline: Inc
             for lane in domain.lanes.all
         ),
         clients=clients,
-        pods=pods,
+        pods={client.process: pod for client in clients if (pod := pods.of(client)) is not None},
+        pod_uids={client.process: uid for client in clients if (uid := origin(client.cgroup).pod) is not None},
+        gpu_uuids=uuids,
         memory=pipeline.sensors.client_memory() if pipeline else {},
         client_limit=limits,
         sockets_held={domain.name: domain.sockets_held for domain in every},

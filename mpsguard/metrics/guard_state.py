@@ -8,7 +8,8 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import mpsguard
-from mpsguard.model import Client
+from mpsguard.model import Client, ProcessKey
+from mpsguard.pods import ClientPod
 
 CLIENTS_PER_GPU: Final = 60
 """Clients that MPS takes on one GPU (driver 580; earlier ones take 48, which the vendor's device plugin allows)."""
@@ -32,10 +33,14 @@ class GuardState(msgspec.Struct, frozen=True):
 
     lanes: tuple[LaneSeries, ...] = ()
     clients: tuple[Client, ...] = ()
-    pods: Mapping[str, str] = {}
-    """Control group to the UID of its pod, of the clients that are in one."""
+    pods: Mapping[ProcessKey, ClientPod] = {}
+    """The pods of clients, as far as the guard knows their names."""
+    pod_uids: Mapping[ProcessKey, str] = {}
+    """The UIDs of clients' pods by their control groups."""
     memory: Mapping[tuple[int, str], int] = {}
     """Bytes of GPU memory by pid and PCI address of the GPU."""
+    gpu_uuids: Mapping[str, str] = {}
+    """UUIDs of the GPUs by PCI address."""
     client_limit: Mapping[str, int] = {}
     sockets_held: Mapping[str, bool] = {}
     sensors: Mapping[str, bool] = {}
@@ -91,7 +96,8 @@ def _clients(state: GuardState) -> Metric:
             "uid": str(client.uid),
             "class": client.service_class or "",
             "container_id": client.container or "",
-            "pod_uid": state.pods.get(client.cgroup, ""),
+            "pod_uid": pod.uid if (pod := state.pods.get(client.process)) else state.pod_uids.get(client.process, ""),
+            **_pod_labels(pod),
         }
         family.add_metric([client.domain, client.lane, str(client.process.pid)], more)
     return family
@@ -101,10 +107,20 @@ def _memory(state: GuardState) -> Metric:
     family = GaugeMetricFamily(
         "mpsguard_client_memory_bytes",
         "GPU memory of the first 60 clients, as NVML has it",
-        labels=["domain", "lane", "pid", "gpu"],
+        labels=["domain", "lane", "pid", "gpu", "UUID", *_pod_labels(None)],
     )
     clients = {client.process.pid: client for client in _shown(state)}
     for (pid, gpu), size in state.memory.items():
-        if pid in clients:
-            family.add_metric([clients[pid].domain, clients[pid].lane, str(pid), gpu], size)
+        client = clients.get(pid)
+        if client is not None:
+            named = _pod_labels(state.pods.get(client.process)).values()
+            uuid = state.gpu_uuids.get(gpu, "")
+            family.add_metric([client.domain, client.lane, str(pid), gpu, uuid, *named], size)
     return family
+
+
+def _pod_labels(pod: ClientPod | None) -> dict[str, str]:
+    """The labels by which dcgm-exporter names a container, with empty values outside of known pods."""
+    if pod is None:
+        return {"namespace": "", "pod": "", "container": ""}
+    return {"namespace": pod.namespace, "pod": pod.name, "container": pod.container}

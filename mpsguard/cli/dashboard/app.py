@@ -175,9 +175,10 @@ def _fill(table: DataTable[Text], columns: Sequence[Column], found: Sequence[Row
     before = list(table.rows)
     key = before[place].value if place < len(before) else None
     table.clear(columns=True)
-    numbers = rows.shown(columns, width)
     # One less for the bar at the side that a long table has.
-    for number, columns_width in zip(numbers, rows.widths(columns, width - 1, 2 * _PADDING), strict=True):
+    room = width - 1
+    numbers = rows.shown(columns, room)
+    for number, columns_width in zip(numbers, rows.widths(columns, room, 2 * _PADDING), strict=True):
         table.add_column(columns[number].heading, width=columns_width)
     for row in found:
         table.add_row(*(_cell(row.cells[number]) for number in numbers), key=row.key)

@@ -5,13 +5,14 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.cli.client_cells import class_cells, container
+from mpsguard.cli.client_cells import class_cells, container, pod_cell
 from mpsguard.cli.dashboard.snapshot import Snapshot
 from mpsguard.cli.tables import age
 from mpsguard.control_api.messages.clients import Watch
 from mpsguard.incident import Suspect
 from mpsguard.journal.records import IncidentSummary
 from mpsguard.model import Client, LaneReport
+from mpsguard.pods import ClientPod
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -48,6 +49,7 @@ CLIENTS: Final = (
     Column("LIMIT", 10, 110),
     Column("LANE", 14, 110),
     Column("CONTAINER", 12, 130),
+    Column("POD", 30, 160),
     Column("FOR", 4),
     Column("WATCHED", 7),
     Column("COMMAND", 0),
@@ -99,7 +101,10 @@ def lanes(snapshot: Snapshot) -> tuple[Row, ...]:
 def clients(snapshot: Snapshot) -> tuple[Row, ...]:
     """Return a row for each client, in the order in which they came."""
     answer = snapshot.clients
-    return tuple(_client(client, watch) for client, watch in zip(answer.clients, answer.watches, strict=True))
+    return tuple(
+        _client(client, watch, answer.pod_of(number))
+        for number, (client, watch) in enumerate(zip(answer.clients, answer.watches, strict=True))
+    )
 
 
 def incidents(snapshot: Snapshot) -> tuple[Row, ...]:
@@ -111,7 +116,7 @@ def _lane(domain: str, lane: LaneReport, clients: int, waiting: str) -> Row:
     return Row(lane.name, (domain, lane.name, lane.state.value, age(lane.since), str(clients), waiting, lane.reason))
 
 
-def _client(client: Client, watch: Watch) -> Row:
+def _client(client: Client, watch: Watch, pod: ClientPod | None) -> Row:
     given = class_cells(client)
     cells = (
         str(client.process.pid),
@@ -121,6 +126,7 @@ def _client(client: Client, watch: Watch) -> Row:
         given.limits,
         client.lane,
         container(client),
+        pod_cell(pod),
         age(client.connected_at),
         "yes" if watch.watched else "no",
         _short(client.command),

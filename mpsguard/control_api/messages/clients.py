@@ -3,6 +3,7 @@
 import msgspec
 
 from mpsguard.model import Client
+from mpsguard.pods import ClientPod
 
 
 class Arguments(msgspec.Struct):
@@ -23,7 +24,13 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class ClientList(msgspec.Struct, frozen=True):
-    """The clients alive, oldest first, and how each is watched, in the same order."""
+    """The clients alive, oldest first, and how each is watched and in which pod it is, in the same order."""
 
     clients: tuple[Client, ...]
     watches: tuple[Watch, ...]
+    pods: tuple[ClientPod | None, ...] = ()
+    """None for a client in no pod that the guard knows; empty from a guard of an earlier version."""
+
+    def pod_of(self, number: int) -> ClientPod | None:
+        """Return the pod of the client with that place in `clients`."""
+        return self.pods[number] if number < len(self.pods) else None

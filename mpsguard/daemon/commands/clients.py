@@ -12,7 +12,11 @@ async def serve(guard: Guard, arguments: Arguments) -> ClientList:
     domains = guard.domains.values() if arguments.domain is None else [guard.domain(arguments.domain)]
     found = tuple(client for domain in domains for client in domain.clients.all())
     attachments = guard.pipeline.sensors.attachments() if guard.pipeline else {}
-    return ClientList(found, tuple(_watch(client, attachments.get(client.process)) for client in found))
+    return ClientList(
+        found,
+        tuple(_watch(client, attachments.get(client.process)) for client in found),
+        tuple(guard.pods.of(client) for client in found),
+    )
 
 
 def _watch(client: Client, attachment: Attachment | None) -> Watch:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsguard.broker.cgroup_origin import CgroupOrigin, origin
+from mpsguard.cgroup_origin import CgroupOrigin, origin
 
 POD = "01234567-89ab-cdef-0123-456789abcdef"
 LOW = POD.replace("-", "_")

@@ -1,0 +1,1 @@
+"""Messages of other programs, generated from the .proto files here by `scripts/generate-wire`."""

@@ -1,0 +1,1 @@
+"""The guard on a node of Kubernetes: a simulated kubelet, API server and NVSentinel beside it."""
