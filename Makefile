@@ -73,6 +73,10 @@ vendor: venv ## the vendor's MPS daemons and module sources, unpacked into .cach
 	@$(PY) scripts/fetch-vendor-mps || [ $$? -eq 3 ]
 	@$(PY) scripts/fetch-kernel-sources || [ $$? -eq 3 ]
 
+.PHONY: site
+site: venv ## the documentation as a site, in build/site; fails on a broken link, and on a page that its menu lacks
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
+
 .PHONY: results
 results: venv ## the newest measured results
 	@$(PY) scripts/results
