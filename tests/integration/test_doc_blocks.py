@@ -28,7 +28,7 @@ PLAYED = {"docs/start/try-it.md", "docs/guides/survive.md"}
 """Run as a whole by `test_docs.py`."""
 GENERATED = {"docs/results/SUMMARY.md", "docs/reference/commands.md"}
 """Made of what is tested elsewhere: which measurement a row is from, and help texts."""
-SHOWN = {"text", "mermaid", "yaml", "json"}
+SHOWN = {"dockerfile", "ini", "json", "mermaid", "promql", "text", "yaml"}
 """Languages of blocks that show something."""
 
 HOST = "acts on this machine's own services"
@@ -47,11 +47,14 @@ NOT_RUN = {
     "mpsguard-ctl rightsize": f"{READERS}; run by tests/integration/sim/test_rightsize.py",
     "mpsguard-ctl top": "needs a terminal; run by tests/integration/sim/test_top.py",
     "mpsguard-kmod": "needs a driver's source tree; run by tests/vm",
+    "node-problem-detector": "needs a cluster",
     "pip": "installs",
     "promtool": "not on every machine; run by tests/integration/sim/test_monitoring.py",
     "scontrol": "needs a cluster",
     "scripts/gpu-suite": "needs a GPU",
     "ssh": "needs another machine",
+    "sudo apt": "changes this machine",
+    "sudo dnf": "changes this machine",
     "sudo ln": "changes this machine",
     "sudo scripts/install": "changes this machine; run in a booted one by tests/integration/systemd",
     "systemctl": HOST,
@@ -134,7 +137,8 @@ def test_configurations_can_be_loaded(page: str) -> None:
 
 
 def test_no_reason_is_left_of_a_command_that_is_gone() -> None:
-    for_others = {"helm", "kubectl", "scontrol", "sudo ln"}
+    # Of programs that pages name in text, or will.
+    for_others = {"helm", "kubectl", "node-problem-detector", "scontrol", "sudo apt", "sudo dnf", "sudo ln"}
     unused = [each for each in NOT_RUN if not any(f"{command} ".startswith(f"{each} ") for command in COMMANDS)]
     assert set(unused) <= for_others
 
