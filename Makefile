@@ -79,6 +79,10 @@ vendor: venv ## the vendor's MPS daemons and module sources, and helm, unpacked 
 dist: venv ## wheel, deb, rpm, bundle and a bill of materials, into dist/
 	$(PY) scripts/build-packages
 
+.PHONY: site
+site: venv ## the documentation as a site, in build/site; fails on a broken link, and on a page that its menu lacks
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
+
 .PHONY: results
 results: venv ## the newest measured results
 	@$(PY) scripts/results

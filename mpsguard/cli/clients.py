@@ -4,8 +4,9 @@ import click
 
 from mpsguard.cli.client_cells import class_cells, container, pod_cell
 from mpsguard.cli.session import CliSession, with_session
-from mpsguard.cli.tables import age, show_table
+from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages.clients import Arguments, ClientList
+from mpsguard.times import age
 
 
 @click.command()

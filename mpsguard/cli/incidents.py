@@ -6,7 +6,7 @@ from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages.incidents import Arguments, IncidentList
 from mpsguard.journal.records import IncidentSummary
-from mpsguard.report.report_model import clock
+from mpsguard.times import clock
 
 
 @click.command()

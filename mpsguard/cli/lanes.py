@@ -3,9 +3,10 @@
 import click
 
 from mpsguard.cli.session import CliSession, with_session
-from mpsguard.cli.tables import age, show_table
+from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages.lanes import Arguments, LaneList
 from mpsguard.lanes.settings import replay_commands
+from mpsguard.times import age
 
 
 @click.command()

@@ -22,7 +22,7 @@ from mpsguard.daemon.domain import launches
 from mpsguard.daemon.guard import Guard, GuardStartError
 from mpsguard.daemon.journal_log import JournalLogger, JournalRenderer
 from mpsguard.daemon.log_level import LogLevel
-from mpsguard.daemon.pages import PAGES
+from mpsguard.daemon.site import GuardSite
 from mpsguard.linux.systemd import journald
 from mpsguard.processes import privileges
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
@@ -89,7 +89,7 @@ async def _serve(
     gc.collect()
     gc.freeze()
     stop = asyncio.Event()
-    guard = Guard(settings, HANDLERS, launcher, given, pages=PAGES, load=load, log_level=log_level)
+    guard = Guard(settings, HANDLERS, launcher, given, site=GuardSite, load=load, log_level=log_level)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, guard.reload_soon)

@@ -5,9 +5,10 @@ import sys
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.cli.tables import age, coloured, show_table
+from mpsguard.cli.tables import coloured, show_table
 from mpsguard.control_api.health import Health
 from mpsguard.control_api.messages.status import Arguments, Status
+from mpsguard.times import age
 
 _EXITS = {Health.HEALTHY: Exit.OK, Health.DEGRADED: Exit.DEGRADED, Health.FAULT: Exit.FAULT}
 

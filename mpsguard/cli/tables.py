@@ -1,6 +1,5 @@
 """Tables for people: one line a row; on a terminal with colours, in a pipe plain and whole."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
@@ -84,12 +83,3 @@ def _total(widths: Mapping[str, int], left_out: Sequence[str]) -> int:
 def coloured(word: str) -> Text:
     """A state or a health in its colour."""
     return Text(word, style=_COLOURS.get(word, ""))
-
-
-def age(since: float) -> str:
-    """How long ago a UNIX time was, short: 42s, 7m, 3h, 12d."""
-    seconds = max(0, int(time.time() - since))
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"

@@ -141,14 +141,15 @@ class GuardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core_directory: str | None = None
     """Where clients write their GPU core dumps, if they opt in, as ``core.PID`` (docs/guides/sm-faults.md)."""
     group: str | None = None
-    """Members may use the control API, besides root."""
+    """Members may use the control API and the whole page, besides root."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The guard's own log, on standard error."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """`auto`: `console` on a terminal, else `json`."""
     metrics_address: str = DEFAULT_ADDRESS
     """``HOST:PORT`` on which HTTP serves ``/metrics`` (Prometheus), ``/livez`` and ``/readyz`` (docs/guides/probes.md),
-    to every process that can connect; ``off``: nothing is served. An address that is in use is tried again."""
+    and a page without what is private (docs/guides/page.md), to every process that can connect; ``off``: nothing is
+    served there. An address that is in use is tried again."""
 
 
 class VaultConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

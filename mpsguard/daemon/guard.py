@@ -23,7 +23,7 @@ from mpsguard.control_api.protocol import RequestError
 from mpsguard.control_api.server import Api
 from mpsguard.daemon import vault_service
 from mpsguard.daemon.domain import Domain
-from mpsguard.daemon.http_service import HttpService, Page
+from mpsguard.daemon.http_service import HttpService, Site
 from mpsguard.daemon.log_level import LogLevel
 from mpsguard.daemon.metrics_state import client_limits, gpu_uuids, state_of
 from mpsguard.daemon.vault_service import VaultService, VaultStartError
@@ -64,7 +64,7 @@ class Guard:
         launcher: Launcher,
         given: DroppedPrivileges | None,
         *,
-        pages: Mapping[str, Callable[["Guard"], Page]],
+        site: Callable[["Guard"], Site],
         load: Callable[[], Config],
         log_level: LogLevel,
     ) -> None:
@@ -75,7 +75,7 @@ class Guard:
             handlers: What the control API answers.
             launcher: Starts the lanes' control daemons; it belongs to the caller.
             given: The privileges that were given up; None if they were kept, for want of a driver.
-            pages: Makes the pages of the HTTP address, by path.
+            site: Makes what the HTTP service answers with.
             load: Reads the configuration again and checks it, for a reload; ConfigError. Called on a thread.
             log_level: The level of the log.
         """
@@ -121,11 +121,7 @@ class Guard:
         self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
         self.http = HttpService(
-            settings.guard.metrics_address,
-            self.metrics.registry,
-            {path: partial(make, self) for path, make in pages.items()},
-            self.refresh_metrics,
-            events=self.events,
+            settings.guard, self.metrics.registry, site(self), self.refresh_metrics, events=self.events
         )
         self.pipeline: IncidentPipeline | None = None
         """There once the public directories are ours: no two guards write one journal."""
@@ -242,6 +238,7 @@ class Guard:
             service_manager.notify("STOPPING=1")
             await end_tasks((*tasks, *self._reloads))
             await api.close()
+            self.http.close()
             if self._executor is not None:
                 await self._executor.close()
             await self.resizing.close()
@@ -267,6 +264,7 @@ class Guard:
                 _store(domain)
             self.pipeline = self._make_pipeline()
             api.open(self.config.guard.group)
+            self.http.open()
         except (PublicDirectoryError, JournalError) as error:
             raise GuardStartError(str(error)) from None
         except LookupError:

@@ -81,16 +81,41 @@ class _ServerV6(_Server):
     address_family = socket.AF_INET6
 
 
-def serve_http(host: str, port: int, app: WSGIApplication) -> int:
-    """Serve ``app`` on its own thread for as long as the process lives; return the port.
+class _LocalServer(_Server):
+    """Serves on a unix socket, which it is given: its name and mode are its owner's."""
+
+    address_family = socket.AF_UNIX
+
+    def __init__(self, listener: socket.socket, handler: type[_Handler]) -> None:
+        super().__init__(("localhost", 0), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_name, self.server_port = "localhost", 0
+        self.setup_environ()
+        self.server_activate()
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        """Return the next connection, with a name for its peer: the handler expects one."""
+        return super().get_request()[0], ("local", 0)
+
+
+def serve_http(host: str, port: int, app: WSGIApplication) -> None:
+    """Serve ``app`` on its own thread for as long as the process lives.
 
     Raises:
         OSError: the address is in use or cannot be bound.
     """
-    server = (_ServerV6 if ":" in host else _Server)((host, port), _Handler)
+    _begin((_ServerV6 if ":" in host else _Server)((host, port), _Handler), app, "http")
+
+
+def serve_local_http(listener: socket.socket, app: WSGIApplication) -> None:
+    """Serve ``app`` in the same way on a unix socket that is bound; the server listens on it and owns it."""
+    _begin(_LocalServer(listener, _Handler), app, "http-local")
+
+
+def _begin(server: _Server, app: WSGIApplication, name: str) -> None:
     server.set_app(app)
-    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
-    return server.server_port
+    threading.Thread(target=server.serve_forever, name=name, daemon=True).start()
 
 
 def _end(request: socket.socket) -> None:

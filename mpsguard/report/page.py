@@ -48,10 +48,22 @@ def _variables(palette: dict[str, str]) -> str:
     return ";".join(f"--{name}:{colour}" for name, colour in palette.items())
 
 
-STYLE: Final = (
+COLOURS: Final = (
     f":root{{color-scheme:light dark;{_variables(LIGHT)}}}\n"
     f"@media (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}\n"
-    """
+)
+"""Style sheet with the palettes as variables, for the reader's preference."""
+
+
+def security_policy(style: str) -> str:
+    """Return a Content-Security-Policy that allows a page this style sheet, and nothing else."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+STYLE: Final = (
+    COLOURS
+    + """
 body{margin:0 auto;max-width:64rem;padding:1.5rem 1.25rem 3rem;background:var(--paper);color:var(--ink);
  font:16px/1.5 system-ui,"DejaVu Sans",sans-serif}
 h1{font-size:1rem;font-weight:600;color:var(--quiet);margin:0 0 .5rem}
@@ -88,8 +100,7 @@ footer{margin-top:2.5rem;color:var(--quiet);font-size:.8rem}
 """
 )
 
-_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-_POLICY: Final = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
+POLICY: Final = security_policy(STYLE)
 
 _FOOTER: Final = (
     "Written by mpsguard. Times are milliseconds after the incident began; command lines and log lines are shown as "
@@ -105,7 +116,7 @@ def render(report: ReportModel) -> str:
             '<html lang="en">',
             "<head>",
             '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
             f"<title>Incident {escape(report.id)}</title>",

@@ -1,6 +1,5 @@
 """Report model: an incident in chronological order, from which every format of the report is rendered."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -15,6 +14,7 @@ from mpsguard.linux.processes.procfs import printable
 from mpsguard.model import ProcessKey
 from mpsguard.report import messages
 from mpsguard.report.messages import Advice
+from mpsguard.times import clock
 
 _GUARD: Final = "mpsguard"
 """The track of the guard's own decisions and actions."""
@@ -64,12 +64,6 @@ class ReportModel(msgspec.Struct, frozen=True):
     left_out: int
     commands: tuple[str, ...] = ()
     """Command lines that may occur in the other texts, verbatim."""
-
-
-def clock(unix: float) -> str:
-    """Return a time (UNIX seconds) as text, in UTC like the ids."""
-    milliseconds = round(unix * 1000)
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(milliseconds // 1000))}.{milliseconds % 1000:03d} UTC"
 
 
 def build_report(record: RecordedIncident, advice: Advice | None = None) -> ReportModel:

@@ -58,7 +58,7 @@ def test_stalled_connections_are_bounded_and_others_are_served(guarded: Guarded,
     before = threads(pid)
     held = [_stalled(port, SAYS[what]) for _ in range(IDLE)]
     assert threads(pid) <= before + MOST_AT_ONCE + OF_ASYNCIO
-    for path in ("/livez", "/readyz", "/metrics"):
+    for path in ("/livez", "/readyz", "/metrics", "/"):
         # More than are served at once: each of them ends one that stalls.
         for _ in range(3):
             wait_for(path, lambda path=path: _answers(port, path))  # type: ignore[misc]

@@ -58,7 +58,7 @@ class Dashboard(App[None]):
     TITLE = "mpsguard-ctl top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #head { height: 1; }
+    #head { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #lanes { height: auto; max-height: 30%; }
     #clients { height: 1fr; min-height: 5; }
     #incidents { height: auto; max-height: 35%; }
@@ -160,7 +160,7 @@ class Dashboard(App[None]):
 
     def _show(self) -> None:
         head = rows.heading(self._snapshot) + (" (paused)" if self._paused else "")
-        self.query_one("#head", Static).update(Text(head, no_wrap=True, overflow="ellipsis"))
+        self.query_one("#head", Static).update(Text(head))
         for name, (columns, of) in _TABLES.items():
             _fill(self.query_one(f"#{name}", DataTable), columns, of(self._snapshot), self.size.width)
 

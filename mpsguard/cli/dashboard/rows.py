@@ -7,12 +7,12 @@ import msgspec
 
 from mpsguard.cli.client_cells import class_cells, container, pod_cell
 from mpsguard.cli.dashboard.snapshot import Snapshot
-from mpsguard.cli.tables import age
 from mpsguard.control_api.messages.clients import Watch
 from mpsguard.incident import Suspect
 from mpsguard.journal.records import IncidentSummary
 from mpsguard.model import Client, LaneReport
 from mpsguard.pods import ClientPod
+from mpsguard.times import age
 
 
 class Column(msgspec.Struct, frozen=True):

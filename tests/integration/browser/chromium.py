@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +27,13 @@ def _run(page: Path, *arguments: str) -> bytes:
     assert CHROMIUM is not None
     with tempfile.TemporaryDirectory(prefix="chromium-") as profile:
         done = subprocess.run(
-            [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", *arguments, page.as_uri()],
+            [
+                CHROMIUM,
+                *_FLAGS,
+                f"--user-data-dir={profile}",
+                *arguments,
+                page.as_uri(),
+            ],
             capture_output=True,
             timeout=120,
             check=False,
@@ -35,6 +45,23 @@ def _run(page: Path, *arguments: str) -> bytes:
 def dom(page: Path) -> str:
     """The document after it was loaded and its scripts, if they may, have run."""
     return _run(page, "--dump-dom").decode()
+
+
+@contextlib.contextmanager
+def browsing(address: str) -> Iterator[None]:
+    """Stay on a page as a reader does."""
+    assert CHROMIUM is not None
+    with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
+        command = [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", address]
+        # A session of its own: its children go with it.
+        running = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            yield
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
 
 
 class Picture(NamedTuple):
@@ -49,8 +76,8 @@ class Picture(NamedTuple):
         return sum(row[at : at + 3] == wanted for row in self.rows if wanted in row for at in range(0, len(row), 3))
 
 
-def screenshot(page: Path, scheme: int, size: tuple[int, int] = (1100, 1300)) -> Picture:
-    """Return the page as it looks to a reader that prefers ``scheme``."""
+def png(page: Path, scheme: int, size: tuple[int, int]) -> bytes:
+    """Return the page as it looks to a reader that prefers ``scheme``, as a file's content."""
     with tempfile.TemporaryDirectory(prefix="picture-") as directory:
         file = Path(directory) / "page.png"
         _run(
@@ -59,7 +86,12 @@ def screenshot(page: Path, scheme: int, size: tuple[int, int] = (1100, 1300)) ->
             f"--window-size={size[0]},{size[1]}",
             f"--blink-settings=preferredColorScheme={scheme}",
         )
-        return _decode(file.read_bytes())
+        return file.read_bytes()
+
+
+def screenshot(page: Path, scheme: int, size: tuple[int, int] = (1100, 1300)) -> Picture:
+    """Return the pixels of the page as it looks to a reader that prefers ``scheme``."""
+    return _decode(png(page, scheme, size))
 
 
 def _decode(png: bytes) -> Picture:

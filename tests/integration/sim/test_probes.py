@@ -62,7 +62,7 @@ def test_a_guard_that_serves_is_a_yes_to_all(guarded: Guarded, port: int) -> Non
 
 
 def test_other_paths_and_methods_are_refused(guarded: Guarded, port: int) -> None:
-    assert get(port, "/")[0] == 404
+    assert get(port, "/favicon.ico")[0] == 404
     assert get(port, "/livez/x")[0] == 404
     assert get(port, "/metrics", "POST")[0] == 405
     assert get(port, "/readyz", "HEAD") == (200, "")

@@ -7,7 +7,8 @@ from mpsguard.evidence import Lost, Source
 from mpsguard.incident import Confidence, FaultClass, Suspect
 from mpsguard.model import ProcessKey
 from mpsguard.report import page, text
-from mpsguard.report.report_model import TrackRole, build_report, clock
+from mpsguard.report.report_model import TrackRole, build_report
+from mpsguard.times import clock
 from tests.unit.report.examples import CASE, CULPRIT, EVIDENCE, HOSTILE, OTHER, VICTIM, case, seen, suspect
 
 
