@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mpsguard.broker.classification import pods_in
+from mpsguard.cgroup_origin import origin
 from mpsguard.control_api.health import HealthReport
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.guard import Guard
 from mpsguard.daemon.standing import health
 from mpsguard.lanes.lane import Lane
 from mpsguard.model import Client, ProcessKey
+from mpsguard.pods import PodTable
 from mpsguard.report.overview import OverviewClient, OverviewLane, OverviewSensor, shown_clients
 from mpsguard.sensors.uvm_client import Attachment
 
@@ -25,6 +26,8 @@ class GuardView(msgspec.Struct, frozen=True):
     attachments: Mapping[ProcessKey, Attachment]
     memory: Mapping[tuple[int, str], int]
     """Bytes by pid and GPU."""
+    pods: PodTable
+    """As they were told at the time; replaced as a whole."""
     sensors: tuple[OverviewSensor, ...]
 
 
@@ -41,6 +44,7 @@ def take(guard: Guard) -> GuardView:
         clients=tuple(client for domain in domains for client in domain.clients.all()),
         attachments=sensors.attachments() if sensors else {},
         memory=sensors.client_memory() if sensors else {},
+        pods=guard.pods,
         sensors=tuple(OverviewSensor(name, state.present, state.detail) for name, state in states),
     )
 
@@ -51,7 +55,7 @@ def clients(view: GuardView) -> tuple[tuple[OverviewClient, ...], int]:
     memory: dict[int, int] = {}
     for (pid, _), size in view.memory.items():
         memory[pid] = memory.get(pid, 0) + size
-    made = tuple(_client(each, view.attachments.get(each.process), memory) for each in shown)
+    made = tuple(_client(each, view.pods, view.attachments.get(each.process), memory) for each in shown)
     return made, len(view.clients) - len(made)
 
 
@@ -65,12 +69,12 @@ def _lane(domain: Domain, lane: Lane) -> OverviewLane:
     )
 
 
-def _client(client: Client, attachment: Attachment | None, memory: Mapping[int, int]) -> OverviewClient:
-    pods = pods_in(client.cgroup)
+def _client(client: Client, pods: PodTable, attachment: Attachment | None, memory: Mapping[int, int]) -> OverviewClient:
+    pod = pods.of(client)
     return OverviewClient(
         client,
         memory.get(client.process.pid),
-        pods[-1] if pods else "",
+        str(pod) if pod else origin(client.cgroup).pod or "",
         attachment is not None and attachment.attached,
         "unknown to the uvm sensor" if attachment is None else attachment.reason,
     )

@@ -99,13 +99,15 @@ class _LocalServer(_Server):
         return super().get_request()[0], ("local", 0)
 
 
-def serve_http(host: str, port: int, app: WSGIApplication) -> None:
-    """Serve ``app`` on its own thread for as long as the process lives.
+def serve_http(host: str, port: int, app: WSGIApplication) -> int:
+    """Serve ``app`` on its own thread for as long as the process lives; return the port.
 
     Raises:
         OSError: the address is in use or cannot be bound.
     """
-    _begin((_ServerV6 if ":" in host else _Server)((host, port), _Handler), app, "http")
+    server = (_ServerV6 if ":" in host else _Server)((host, port), _Handler)
+    _begin(server, app, "http")
+    return server.server_port
 
 
 def serve_local_http(listener: socket.socket, app: WSGIApplication) -> None:

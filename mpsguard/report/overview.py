@@ -33,7 +33,7 @@ class OverviewClient(msgspec.Struct, frozen=True):
     memory: int | None
     """Bytes of GPU memory, of all GPUs together; None while that is not known."""
     pod: str
-    """UID of its pod; "" without one."""
+    """Namespace and name of its pod, or its UID if these are not known; "" without one."""
     watched: bool
     watch_reason: str
     """Why it is not watched; "" if it is."""
