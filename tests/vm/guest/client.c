@@ -204,7 +204,12 @@ TRY_ON_GPU(try_parallelism_region, UVM_MAP_DYNAMIC_PARALLELISM_REGION, UVM_MAP_D
 
 unsigned int try_free(const struct client *client, uint64_t base, uint64_t length)
 {
-	UVM_FREE_PARAMS parameters = { .base = base, .length = length };
+	UVM_FREE_PARAMS parameters = { .base = base };
+	const size_t behind_base = sizeof(parameters.base);
+
+	/* From branch 590 on a range is freed by its base alone, and nothing but the status is behind that. */
+	if (offsetof(UVM_FREE_PARAMS, rmStatus) > behind_base)
+		memcpy((char *)&parameters + behind_base, &length, sizeof(length));
 
 	ASK(client, UVM_FREE, &parameters);
 	return parameters.rmStatus;
