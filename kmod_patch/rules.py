@@ -72,7 +72,7 @@ RULES: Final = (
         "sm-fault-is-fatal",
         "uvm_gpu_replayable_faults.c",
         "uvm_fault_isolation_contain(",
-        (Place(("service_fault_batch_for_cancel",), 2),),
+        (Place(("service_fault_batch_for_cancel",)),),
     ),
     Rule(
         "copy-engine-fault-is-fatal",
@@ -112,5 +112,11 @@ RULES: Final = (
         "uvm_user_channel.c",
         "uvm_fault_isolation_admit(",
         (Place(("uvm_register_channel_under_write",)),),
+    ),
+    Rule(
+        "test-is-offered",
+        "uvm_test.c",
+        "UVM_ROUTE_CMD_STACK_INIT_CHECK(UVM_TEST_FAULT_ISOLATION, uvm_fault_isolation_test)",
+        (Place(("uvm_test_ioctl",)),),
     ),
 )

@@ -50,7 +50,7 @@ static NV_STATUS service_fault_batch_for_cancel(gpu_t *gpu, batch_t *batch)
     if (early(fault))
         status = cancel_fault_precise_va(fault, ALL);
     else
-        status = cancel_fault_precise_va(fault, fault->mode);
+        status = cancel_fault_precise_va(fault, fault->replayable.cancel_va_mode);
     return status;
 }
 
@@ -152,6 +152,20 @@ static NV_STATUS uvm_register_channel_under_write(uvm_va_space_t *space, uvm_gpu
 }
 """
 
+TEST_C = """\
+#include "uvm_test_ioctl.h"
+
+long uvm_test_ioctl(file_t *file, int command)
+{
+    switch (command)
+    {
+        UVM_ROUTE_CMD_STACK_INIT_CHECK(UVM_TEST_OTHER, other);
+        UVM_ROUTE_CMD_STACK_INIT_CHECK(UVM_TEST_RNG_SANITY, uvm_test_rng_sanity);
+    }
+    return NV_OK;
+}
+"""
+
 FILES = {
     "Kbuild": 'ccflags-y += -DNV_VERSION_STRING=\\"580.1.2\\"\n',
     "nvidia-uvm/nvidia-uvm-sources.Kbuild": "NVIDIA_UVM_SOURCES ?=\nNVIDIA_UVM_SOURCES += nvidia-uvm/uvm.c\n",
@@ -166,6 +180,11 @@ FILES = {
     ),
     "nvidia-uvm/uvm_hmm.c": HMM_C,
     "nvidia-uvm/uvm_user_channel.c": CHANNEL_C,
+    "nvidia-uvm/uvm_test.c": TEST_C,
+    "nvidia-uvm/uvm_gpu_isr.h": (
+        "void uvm_parent_gpu_replayable_faults_isr_lock(gpu_t *gpu);\n"
+        "void uvm_parent_gpu_replayable_faults_isr_unlock(gpu_t *gpu);\n"
+    ),
     "nvidia-uvm/uvm_va_range.h": "range_t *uvm_va_range_to_external(range_t *range);\n",
     "nvidia-uvm/uvm_gpu.h": "struct uvm_parent_gpu_struct { int number; };\n",
     "nvidia-uvm/uvm_user_channel.h": "struct { struct { uvm_gpu_va_space_t *gpu_va_space; int count; } *subctxs; };\n",
