@@ -22,6 +22,8 @@ typedef struct
 } UVM_TEST_FAULT_ISOLATION_PARAMS;
 
 #if defined(__KERNEL__)
+struct file;
+
 NV_STATUS uvm_fault_isolation_test(UVM_TEST_FAULT_ISOLATION_PARAMS *params, struct file *filp);
 #endif
 

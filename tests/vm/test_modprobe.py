@@ -17,7 +17,7 @@ from tests.vm.sources import Kernel, driver_tree
 pytestmark = [pytest.mark.slow(seconds=30, reason="boots a virtual machine without KVM"), pytest.mark.timeout(2400)]
 
 DEADLINE_S = 600.0
-KMOD = Path("/bin/kmod")
+KMOD, DASH = Path("/bin/kmod"), Path("/bin/dash")
 OURS = "/sys/module/nvidia_uvm/parameters/uvm_fault_isolation"
 POLICY = 2
 
@@ -26,10 +26,10 @@ def attempt(name: str) -> list[str]:
     """Shell lines: load, say what is loaded, unload."""
     told = {"case": name, "status": "$S", "loaded": "$L", "policy": "$P"}
     return [
-        "modprobe nvidia-uvm 2>/dev/console; S=$?",
+        "/sbin/modprobe nvidia-uvm 2>/dev/console; S=$?",
         f"busybox test -d /sys/module/nvidia_uvm && L=stock || L=none; P=$(busybox cat {OURS} 2>/dev/null) && L=ours",
         f"busybox cat >/dev/ttyS1 <<END\n{json.dumps(told)}\nEND",
-        "modprobe -r mpsguard-nvidia-uvm; modprobe -r nvidia-uvm; modprobe -r nvidia",
+        "busybox rmmod nvidia_uvm; busybox rmmod nvidia",
     ]
 
 
@@ -69,7 +69,10 @@ def test_the_stock_module_is_loaded_where_ours_does_not_fit(kernel: Kernel, bran
     archive.file("bin/kmod", KMOD)
     for name in ("modprobe", "modinfo"):
         archive.link(f"sbin/{name}", "../bin/kmod")
-    add_shared_libraries(archive, KMOD)
+    # A shell that takes programs of these names for its own would not do.
+    archive.file("bin/dash", DASH)
+    archive.link("bin/sh", "dash")
+    add_shared_libraries(archive, KMOD, DASH)
     archive.text(
         "etc/modprobe.d/mpsguard-kmod.conf", modprobe.line(dkms.NAME, modprobe.stock_command(dkms.NAME, tmp_path))
     )
