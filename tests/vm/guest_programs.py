@@ -12,13 +12,14 @@ from tests.vm.workshop import MOCK, PATCH, digest
 SOURCES = Path(__file__).resolve().parent / "guest"
 CASES = (
     *("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases"),
-    *("race_cases", "hmm_cases", "client"),
+    *("report_cases", "race_cases", "hmm_cases", "client", "reports", "recycled"),
 )
 PROGRAMS = {
     "scenario": CASES,
-    "stress": ("stress", "client"),
+    "stress": ("stress", "client", "reports"),
     "builtin": ("builtin", "client"),
-    "agent": ("agent", "client"),
+    "agent": ("agent", "client", "reports"),
+    "recycler": ("recycler", "recycled", "client", "reports"),
     "service": ("service", "client"),
 }
 OURS = PATCH / "source"

@@ -131,12 +131,15 @@ def module(root: Path, version: str = "580.1.2", **parameters: str) -> Path:
 
 
 def test_status_of_what_is_loaded(tmp_path: Path) -> None:
-    ours = loaded.read(
-        module(tmp_path / "a", uvm_fault_isolation="1", uvm_fault_isolation_version="1.0", uvm_other="3")
-    )
+    parameters = {"uvm_fault_isolation": "1", "uvm_fault_isolation_version": "1.0", "uvm_other": "3"}
+    ours = loaded.read(module(tmp_path / "a", **parameters, uvm_fault_isolation_agents="1"))
     assert (ours.state, ours.driver, ours.version) == ("ours", "580.1.2", "1.0")
-    assert ours.parameters == {"uvm_fault_isolation": "1"}
-    assert "on where a TSG is shared" in ours.summary
+    assert ours.parameters == {"uvm_fault_isolation": "1", "uvm_fault_isolation_agents": "1"}
+    assert ours.summary.endswith("on where a TSG is shared")
+    unheard = loaded.read(module(tmp_path / "c", **parameters, uvm_fault_isolation_agents="0"))
+    assert "but not now" in unheard.summary
+    alone = module(tmp_path / "d", **parameters, uvm_fault_isolation_without_agent="1")
+    assert "but not now" not in loaded.read(alone).summary
     stock = loaded.read(module(tmp_path / "b", uvm_other="3"))
     assert stock.state == "stock"
     assert "ends its whole group" in stock.summary
