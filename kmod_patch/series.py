@@ -66,6 +66,8 @@ PARTS: Final = (CONTAINMENT, TEST, REPORT)
 
 _ON: Final = "static uint uvm_fault_isolation = POLICY_SHARED_TSG;"
 _OFF: Final = "static uint uvm_fault_isolation = POLICY_NEVER;"
+MACROS: Final = "UVM_ISOLATION_"
+"""Names of those that stand for a difference between branches begin so."""
 _COMMENT: Final = r"(?:^[ \t]*/\*(?:[^*]|\*(?!/))*\*/\n)?"
 """One that ends in the line before."""
 
@@ -147,6 +149,8 @@ def _own(tree: Tree, source: Path, chosen: Sequence[Part]) -> str:
         if part.prefix in text:
             line = next(line.strip() for line in text.splitlines() if part.prefix in line)
             raise RuleError(f"{source}: {line}: cannot be left out of a patch without {part.name}")
+    if (macro := re.search(rf"\b{MACROS}\w+", text)) is not None:
+        raise RuleError(f"{source}: {macro[0]}: is not used in a way that its form could take its place")
     return text
 
 

@@ -56,7 +56,7 @@ def test_the_stock_module_is_loaded_where_ours_does_not_fit(kernel: Kernel, bran
         updates: ours,
         "kept/ours": ours,
         "kept/other-driver": damaged(ours, b"version=" + version, b"version=9" + version[1:], tmp_path / "driver"),
-        "kept/other-kernel": damaged(ours, b"vermagic=6", b"vermagic=5", tmp_path / "kernel"),
+        "kept/other-kernel": damaged(ours, b" mod_unload ", b" no_unload_ ", tmp_path / "kernel"),
     }
     archive = base_archive()
     for name, source in files.items():

@@ -123,6 +123,13 @@ def test_what_cannot_be_left_out_is_named(tree: Path, source: Path) -> None:
         series(open_tree(tree), source)
 
 
+def test_a_macro_that_is_left_is_named(tree: Path, source: Path) -> None:
+    path = source / "uvm_fault_isolation.c"
+    path.write_text(path.read_text().replace("bool fine = true;", "bool fine = UVM_ISOLATION_OTHER(gpu);"))
+    with pytest.raises(RuleError, match="UVM_ISOLATION_OTHER: is not used in a way"):
+        series(open_tree(tree), source)
+
+
 def test_a_clone_has_its_own_paths(tmp_path: Path) -> None:
     trees.make(tmp_path / "clone" / "kernel-open")
     assert main(["series", str(tmp_path / "clone"), "--output", str(tmp_path)]) == 0
