@@ -10,9 +10,10 @@ import msgspec
 
 from kmod_patch import VERSION, dkms, loaded, state
 from kmod_patch.build import build
-from kmod_patch.errors import KernelError, KmodError, ToolError
+from kmod_patch.errors import KernelError, KmodError, ToolError, TreeError
 from kmod_patch.kernel import Headers, Key, find_headers, require_loadable, running_release, why_only_signed
 from kmod_patch.patch import make_plan
+from kmod_patch.series import series
 from kmod_patch.tree import open_tree
 
 STATUS_OF: Final = {"ours": 0, "stock": 10, "not loaded": 11}
@@ -43,6 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("tree", type=Path, metavar="TREE")
     check.add_argument("--diff", action="store_true", help="print what would change")
     check.set_defaults(run=_check)
+
+    patches = commands.add_parser("series", help="write the change as patches for a driver's source tree that is stock")
+    patches.add_argument("tree", type=Path, metavar="TREE")
+    patches.add_argument("--output", type=Path, default=Path(), help="directory for the patches (default: here)")
+    patches.set_defaults(run=_series)
 
     apply = commands.add_parser("apply", help="change a driver's source tree")
     apply.add_argument("tree", type=Path, metavar="TREE")
@@ -96,6 +102,22 @@ def _check(arguments: argparse.Namespace) -> int:
     _say(f"{tree.root}: driver {tree.version}, stock; every rule fits")
     for match in plan.matches:
         _say(f"  {match.rule}: {match.file}: {match.function or 'head'}")
+    return 0
+
+
+def _series(arguments: argparse.Namespace) -> int:
+    tree = open_tree(arguments.tree)
+    if state.condition(tree)[0] != "stock":
+        raise TreeError(f"{tree.root}: is patched; `mpsguard-kmod apply --revert {tree.root}` goes back to stock")
+    if not arguments.output.is_dir():
+        raise TreeError(f"{arguments.output}: is not a directory to write patches to")
+    for patch in series(tree):
+        path = arguments.output / patch.name
+        try:
+            path.write_text(patch.text, encoding="utf-8")
+        except OSError as error:
+            raise TreeError(f"{path}: {error.strerror}") from None
+        _say(str(path))
     return 0
 
 

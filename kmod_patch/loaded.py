@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-MODULE: Final = Path("/sys/module/nvidia_uvm")
+MODULES: Final = Path("/sys/module")
 PREFIX: Final = "uvm_fault_isolation"
 _POLICIES: Final = {"0": "off", "1": "on where a TSG is shared", "2": "on always"}
 
@@ -15,6 +15,9 @@ class Loaded(msgspec.Struct, frozen=True):
 
     state: Literal["ours", "stock", "not loaded"]
     driver: str | None = None
+    """The version of the driver that the module is of."""
+    nvidia: str | None = None
+    """That of the nvidia module, which must be the same."""
     version: str | None = None
     """Of the change."""
     parameters: dict[str, str] = {}
@@ -25,14 +28,20 @@ class Loaded(msgspec.Struct, frozen=True):
         if self.state == "not loaded":
             return "nvidia-uvm is not loaded"
         driver = f" of driver {self.driver}" if self.driver else ""
+        if self.driver and self.nvidia and self.driver != self.nvidia:
+            driver += f", which does not fit the nvidia module of driver {self.nvidia},"
         if self.state == "stock":
             return f"the stock nvidia-uvm{driver} is loaded: a client's memory fault ends its whole group"
         policy = _POLICIES.get(self.parameters.get(PREFIX, ""), "in a mode unknown to this tool")
+        heard = self.parameters.get(f"{PREFIX}_agents", "0") != "0"
+        if not heard and self.parameters.get(f"{PREFIX}_without_agent") != "1":
+            policy += ", but not now: no agent (mpsguard) has the list of contained faults open"
         return f"nvidia-uvm{driver} with fault isolation {self.version} is loaded: containment is {policy}"
 
 
-def read(module: Path = MODULE, driver: Path = Path("/sys/module/nvidia/version")) -> Loaded:
+def read(modules: Path = MODULES) -> Loaded:
     """Ask sysfs; a module that can be seen in part is told as far as it can be."""
+    module = modules / "nvidia_uvm"
     if not module.is_dir():
         return Loaded("not loaded")
     parameters = {
@@ -40,7 +49,8 @@ def read(module: Path = MODULE, driver: Path = Path("/sys/module/nvidia/version"
     }
     version = parameters.pop(f"{PREFIX}_version", None)
     state: Literal["ours", "stock"] = "stock" if version is None else "ours"
-    return Loaded(state, _text(driver) or None, version, parameters)
+    driver, nvidia = (_text(each / "version") or None for each in (module, modules / "nvidia"))
+    return Loaded(state, driver, nvidia, version, parameters)
 
 
 def _text(path: Path) -> str:

@@ -1,11 +1,13 @@
 """What the rules make of a tree, worked out on copies: nothing is written until every rule has matched as it must."""
 
 import difflib
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +19,19 @@ from kmod_patch.rules import RULES, Rule
 from kmod_patch.tree import Tree, branch_header
 
 SOURCE: Final = Path(__file__).resolve().parent / "source"
-OWN_FILES: Final = ("uvm_fault_isolation.c", "uvm_fault_isolation.h")
+
+
+def own_files(source: Path) -> tuple[str, ...]:
+    """Return the names of the C files and headers in a directory."""
+    return tuple(sorted(path.name for path in source.iterdir() if path.suffix in {".c", ".h"}))
+
+
+OWN_FILES: Final = own_files(SOURCE)
 BRANCH_HEADER: Final = "uvm_fault_isolation_branch.h"
 KBUILD: Final = "nvidia-uvm-sources.Kbuild"
-KBUILD_LINE: Final = "NVIDIA_UVM_SOURCES += nvidia-uvm/uvm_fault_isolation.c\n"
 SPATCH_DEADLINE_S: Final = 120.0
+WIDTH: Final = 120
+"""Columns of nvidia-uvm."""
 
 _TOP_LEVEL: Final = re.compile(r"^(?:struct (?P<struct>\w+)|[A-Za-z_][\w \t*]*?\b(?P<function>\w+)\()")
 """The head of a function or a structure: the vendor's code, like the kernel's, begins it in the first column."""
@@ -57,25 +67,40 @@ class Plan(msgspec.Struct, frozen=True):
         return "".join(parts)
 
 
-def make_plan(tree: Tree) -> Plan:
-    """What is to change in a stock tree; raises RuleError, TreeError or ToolError."""
+def make_plan(tree: Tree, own: Mapping[str, str] | None = None, rules: Sequence[Rule] = RULES) -> Plan:
+    """Return what is to change in a stock tree.
+
+    Args:
+        tree: The tree; it is not written to.
+        own: Our files, by name. All of them, with the header of the branch, if they are not given.
+        rules: For the vendor's files.
+
+    Raises:
+        KmodError: A rule does not match as often as it must, the tree lacks a file, or Coccinelle is missing or fails.
+    """
     if shutil.which("spatch") is None:
         raise ToolError("spatch is not installed; it comes with Coccinelle (Debian: coccinelle)")
-    before = {name: _read(tree.uvm / name) for name in [*dict.fromkeys(rule.file for rule in RULES), KBUILD]}
+    before = {name: _read(tree.uvm / name) for name in [*dict.fromkeys(rule.file for rule in rules), KBUILD]}
     after = dict(before)
     matches: list[Match] = []
     with tempfile.TemporaryDirectory(prefix="mpsguard-kmod-") as scratch:
-        for rule in RULES:
-            changed = _run(rule, after[rule.file], Path(scratch))
+        for rule in rules:
+            changed = transform(rule.path, rule.file, after[rule.file], Path(scratch))
             found = _matches(rule, after[rule.file], changed)
             _check(rule, tree, found)
             matches += found
             after[rule.file] = changed
-    after[KBUILD] = before[KBUILD].rstrip("\n") + "\n" + KBUILD_LINE
-    for name in OWN_FILES:
-        before[name], after[name] = "", (SOURCE / name).read_text(encoding="utf-8")
-    before[BRANCH_HEADER], after[BRANCH_HEADER] = "", branch_header(tree, VERSION)
+    if own is None:
+        own = {name: (SOURCE / name).read_text(encoding="utf-8") for name in OWN_FILES}
+        own[BRANCH_HEADER] = branch_header(tree, VERSION)
+    after[KBUILD] = before[KBUILD].rstrip("\n") + "\n" + _kbuild_lines(own)
+    before |= dict.fromkeys(own, "")
+    after |= own
     return Plan(tree, before, after, tuple(matches))
+
+
+def _kbuild_lines(names: Iterable[str]) -> str:
+    return "".join(f"NVIDIA_UVM_SOURCES += nvidia-uvm/{name}\n" for name in sorted(names) if name.endswith(".c"))
 
 
 def _read(path: Path) -> str:
@@ -87,19 +112,34 @@ def _read(path: Path) -> str:
         raise TreeError(f"{path}: is not a text in UTF-8") from None
 
 
-def _run(rule: Rule, text: str, scratch: Path) -> str:
-    source = scratch / rule.file
+def transform(semantic: Path, name: str, text: str, scratch: Path, *, literal: bool = False) -> str:
+    """Return what a semantic patch makes of a file's text.
+
+    Args:
+        semantic: The file for Coccinelle.
+        name: Of the file that has the text.
+        text: That text.
+        scratch: A directory to work in.
+        literal: What is written otherwise and means the same does not match.
+
+    Raises:
+        ToolError: Coccinelle fails, or does not end.
+    """
+    source = scratch / name
     source.write_text(text, encoding="utf-8")
-    command = ["spatch", "--no-includes", "--very-quiet", "--in-place", "--sp-file", str(rule.path), str(source)]
+    command = ["spatch", "--no-includes", "--very-quiet", "--in-place", "--max-width", str(WIDTH)]
+    command += ["--sp-file", str(semantic), str(source)]
+    if literal:
+        command += ["--iso-file", os.devnull]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=SPATCH_DEADLINE_S
         )
     except subprocess.TimeoutExpired:
-        raise ToolError(f"rule {rule.name}: spatch did not end within {SPATCH_DEADLINE_S:.0f} s") from None
+        raise ToolError(f"rule {semantic.stem}: spatch did not end within {SPATCH_DEADLINE_S:.0f} s") from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise ToolError(f"rule {rule.name}: spatch failed on {rule.file}: {last}")
+        raise ToolError(f"rule {semantic.stem}: spatch failed on {name}: {last}")
     return source.read_text(encoding="utf-8")
 
 

@@ -53,13 +53,13 @@ RULES: Final = (
     Rule(
         "va-space-is-handed-out",
         "uvm_va_space.c",
-        "uvm_fault_isolation_va_space_init(",
+        "uvm_fault_report_va_space_init(",
         (Place(("uvm_va_space_create",)),),
     ),
     Rule(
         "va-space-is-freed",
         "uvm_va_space.c",
-        "uvm_fault_isolation_va_space_deinit(",
+        "uvm_fault_report_va_space_deinit(",
         (Place(("uvm_va_space_destroy",)),),
     ),
     Rule(
@@ -72,19 +72,13 @@ RULES: Final = (
         "sm-fault-is-fatal",
         "uvm_gpu_replayable_faults.c",
         "uvm_fault_isolation_contain(",
-        (Place(("service_fault_batch_for_cancel",), 2),),
+        (Place(("service_fault_batch_for_cancel",)),),
     ),
     Rule(
         "copy-engine-fault-is-fatal",
         "uvm_gpu_non_replayable_faults.c",
         "uvm_fault_isolation_contain(",
         (Place(("service_fault", "service_fault_once")),),
-    ),
-    Rule(
-        "subcontext-without-va-space",
-        "uvm_gpu.c",
-        "uvm_fault_isolation_orphan_status(",
-        (Place(("uvm_gpu_fault_entry_to_va_space", "uvm_parent_gpu_fault_entry_to_va_space")),),
     ),
     Rule(
         "new-range",
@@ -112,5 +106,23 @@ RULES: Final = (
         "uvm_user_channel.c",
         "uvm_fault_isolation_admit(",
         (Place(("uvm_register_channel_under_write",)),),
+    ),
+    Rule(
+        "test-is-offered",
+        "uvm_test.c",
+        "UVM_ROUTE_CMD_STACK_INIT_CHECK(UVM_TEST_FAULT_ISOLATION, uvm_fault_isolation_test)",
+        (Place(("uvm_test_ioctl",)),),
+    ),
+    Rule(
+        "list-is-made",
+        "uvm_procfs.c",
+        "uvm_fault_report_init(",
+        (Place(("uvm_procfs_init",)),),
+    ),
+    Rule(
+        "list-is-removed",
+        "uvm_procfs.c",
+        "uvm_fault_report_exit(",
+        (Place(("uvm_procfs_exit",)),),
     ),
 )

@@ -67,6 +67,20 @@ FEATURES: Final = (
             (r"uvm_va_space_t \*va_space;[^}]*\} \*subctxs;", "((subctx)->va_space == (owner)->va_space)"),
         ),
     ),
+    *(
+        Feature(
+            f"UVM_ISOLATION_ISR_{action.upper()}(parent_gpu)",
+            "uvm_gpu_isr.h",
+            tuple(
+                (
+                    rf"\b{prefix}_replayable_faults_isr_{action}\(",
+                    f"{prefix}_replayable_faults_isr_{action}(parent_gpu)",
+                )
+                for prefix in ("uvm_parent_gpu", "uvm_gpu")
+            ),
+        )
+        for action in ("lock", "unlock")
+    ),
 )
 
 
@@ -91,6 +105,7 @@ def open_tree(path: Path) -> Tree:
 
 def branch_header(tree: Tree, version: str) -> str:
     """uvm_fault_isolation_branch.h for this tree; raises TreeError if it is like none of the branches known."""
+    forms = [f"#define {macro} {form}" for macro, form in branch_forms(tree)]
     lines = [
         "/* SPDX-License-Identifier: MIT OR GPL-2.0 */",
         f"/* Written by mpsguard-kmod for driver {tree.version}. */",
@@ -98,6 +113,12 @@ def branch_header(tree: Tree, version: str) -> str:
         "#define __UVM_FAULT_ISOLATION_BRANCH_H__",
         f'#define UVM_ISOLATION_VERSION "{version}"',
     ]
+    return "\n".join([*lines, *forms, "#endif", ""])
+
+
+def branch_forms(tree: Tree) -> list[tuple[str, str]]:
+    """Each macro, and its form for this tree; raises TreeError if the tree is like none of the branches known."""
+    forms = []
     for feature in FEATURES:
         path = tree.uvm / feature.file
         try:
@@ -107,5 +128,5 @@ def branch_header(tree: Tree, version: str) -> str:
         form = next((form for pattern, form in feature.forms if re.search(pattern, text, re.DOTALL)), None)
         if form is None:
             raise TreeError(f"{path}: {feature.macro.split('(')[0]} has none of the forms known")
-        lines.append(f"#define {feature.macro} {form}")
-    return "\n".join([*lines, "#endif", ""])
+        forms.append((feature.macro, form))
+    return forms

@@ -152,3 +152,4 @@ module_init(mock_gpu_init);
 module_exit(mock_gpu_exit);
 MODULE_DESCRIPTION("A simulated GPU behind nvidia.ko's interface to nvidia-uvm, for tests");
 MODULE_LICENSE("Dual MIT/GPL");
+MODULE_VERSION(NV_VERSION_STRING);

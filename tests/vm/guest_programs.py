@@ -7,26 +7,29 @@ import subprocess
 from pathlib import Path
 
 from tests.vm.sources import KEPT
-from tests.vm.workshop import MOCK, digest
+from tests.vm.workshop import MOCK, PATCH, digest
 
 SOURCES = Path(__file__).resolve().parent / "guest"
 CASES = (
     *("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases"),
-    *("race_cases", "hmm_cases", "client"),
+    *("report_cases", "race_cases", "hmm_cases", "client", "reports", "recycled"),
 )
 PROGRAMS = {
     "scenario": CASES,
-    "stress": ("stress", "client"),
+    "stress": ("stress", "client", "reports"),
     "builtin": ("builtin", "client"),
-    "agent": ("agent", "client"),
+    "agent": ("agent", "client", "reports"),
+    "recycler": ("recycler", "recycled", "client", "reports"),
     "service": ("service", "client"),
 }
+OURS = PATCH / "source"
+"""Where the ioctl of our own test is declared."""
 COMPILE_DEADLINE_S = 120.0
 
 
 def program(name: str, tree: Path) -> Path:
     """The program, built if it is not there yet."""
-    key = digest(SOURCES, MOCK, tree / "nvidia-uvm", tree / "common" / "inc")
+    key = digest(SOURCES, MOCK, OURS, tree / "nvidia-uvm", tree / "common" / "inc")
     built = KEPT / "guest" / key / name
     if not built.exists():
         built.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +38,7 @@ def program(name: str, tree: Path) -> Path:
             [
                 *("gcc", "-O1", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
                 "-Wno-format-truncation",
-                *("-Werror", f"-I{tree / 'nvidia-uvm'}", f"-I{tree / 'common' / 'inc'}", f"-I{MOCK}"),
+                *("-Werror", f"-I{tree / 'nvidia-uvm'}", f"-I{tree / 'common' / 'inc'}", f"-I{MOCK}", f"-I{OURS}"),
                 *("-o", str(fresh), *(str(SOURCES / f"{part}.c") for part in PROGRAMS[name])),
             ],
             check=True,

@@ -26,13 +26,18 @@ def add_python(archive: Archive) -> None:
     packages = f"{HOME}/lib/{library.name}/site-packages"
     extensions += _add_tree(archive, Path(msgspec.__file__).parent, f"{packages}/msgspec")
     _add_tree(archive, ROOT / "mpsguard", f"{packages}/mpsguard")
-    for shared in sorted(_shared_libraries([interpreter, *extensions])):
-        archive.file(str(shared).lstrip("/"), shared)
+    add_shared_libraries(archive, interpreter, *extensions)
 
 
 def run(program: str) -> str:
     """The shell line that runs a program of the archive with it."""
     return f"PYTHONHOME=/{HOME} PYTHONDONTWRITEBYTECODE=1 /{HOME}/bin/python3 {program}"
+
+
+def add_shared_libraries(archive: Archive, *binaries: Path) -> None:
+    """What these programs and extension modules are linked to."""
+    for shared in sorted(_shared_libraries(list(binaries))):
+        archive.file(str(shared).lstrip("/"), shared)
 
 
 def _add_tree(archive: Archive, root: Path, target: str) -> list[Path]:

@@ -52,6 +52,8 @@ def test_only_what_is_matched_is_hooked(tree: Path) -> None:
     plan = make_plan(open_tree(tree))
     whole = plan.after["uvm_gpu_replayable_faults.c"]
     assert "uvm_fault_isolation" not in whole[whole.index("cancel_everything") :]
+    # Of the two in the function that is hooked, not the one for what no entry in a page table cures.
+    assert whole[: whole.index("cancel_fault_precise_va(fault, ALL)")].count("uvm_fault_isolation_contain(") == 0
 
 
 def test_apply_and_revert(tree: Path) -> None:
@@ -83,13 +85,15 @@ def test_a_rule_that_matches_nothing_is_named(tree: Path, rule: object, capsys: 
         "va-space-is-handed-out": ("*out = space", "give(out, space)"),
         "va-space-is-freed": ("uvm_kvfree(space->mapping)", "kfree(space->mapping)"),
         "page-tree-is-freed": ("uvm_page_tree_deinit(&", "other_deinit(&"),
-        "sm-fault-is-fatal": ("cancel_fault_precise_va(fault, fault->mode)", "other(fault)"),
+        "sm-fault-is-fatal": ("fault->replayable.cancel_va_mode", "fault->mode"),
         "copy-engine-fault-is-fatal": ("service_non_managed_fault", "other"),
-        "subcontext-without-va-space": ("NV_ERR_PAGE_TABLE_NOT_AVAIL", "NV_ERR_OTHER"),
         "new-range": ("NV_STATUS uvm_va_range_create_mmap", "NV_STATUS other_name"),
         "new-mapping": ("uvm_map_external_sparse_on_gpu", "other_name"),
         "new-hmm-block": ("uvm_va_block_create(space, block)", "other(space, block)"),
+        "test-is-offered": ("UVM_TEST_RNG_SANITY", "UVM_TEST_ELSE"),
         "new-channel": ("disallow_new_channels", "other_name"),
+        "list-is-made": ("UVM_PROC_DIR_NAME", "OTHER_NAME"),
+        "list-is-removed": ("proc_remove(directory)", "other(directory)"),
     }
     assert {each.name for each in RULES} == set(broken)
     (chosen,) = (each for each in RULES if each is rule)
@@ -125,6 +129,7 @@ def test_a_rule_that_matches_once_too_often_is_named(tree: Path, capsys: pytest.
         ("nvidia-uvm/nvidia-uvm-sources.Kbuild", None, (3, "no driver source tree")),
         ("nvidia-uvm/uvm_fault_isolation.c", "ours\n", (5, "unpack the driver's sources again")),
         ("nvidia-uvm/uvm_hmm.c", "/* uvm_fault_isolation */\n", (5, "is changed already")),
+        ("nvidia-uvm/uvm_procfs.c", "/* uvm_fault_report */\n", (5, "is changed already")),
         (".mpsguard-kmod/record.json", "{", (5, "unpack the driver's sources again")),
     ],
 )

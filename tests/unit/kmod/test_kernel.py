@@ -121,26 +121,36 @@ def test_programs_have_a_deadline_and_last_words() -> None:
     assert told("a\nb\n") == "b"
 
 
-def module(root: Path, **parameters: str) -> Path:
-    (root / "parameters").mkdir(parents=True)
+def module(root: Path, version: str = "580.1.2", **parameters: str) -> Path:
+    for name, of_driver in (("nvidia", "580.1.2"), ("nvidia_uvm", version)):
+        (root / name / "parameters").mkdir(parents=True)
+        (root / name / "version").write_text(f"{of_driver}\n")
     for name, value in parameters.items():
-        (root / "parameters" / name).write_text(f"{value}\n")
+        (root / "nvidia_uvm" / "parameters" / name).write_text(f"{value}\n")
     return root
 
 
 def test_status_of_what_is_loaded(tmp_path: Path) -> None:
-    version = tmp_path / "version"
-    version.write_text("580.1.2\n")
-    ours = loaded.read(
-        module(tmp_path / "a", uvm_fault_isolation="1", uvm_fault_isolation_version="1.0", uvm_other="3"), version
-    )
+    parameters = {"uvm_fault_isolation": "1", "uvm_fault_isolation_version": "1.0", "uvm_other": "3"}
+    ours = loaded.read(module(tmp_path / "a", **parameters, uvm_fault_isolation_agents="1"))
     assert (ours.state, ours.driver, ours.version) == ("ours", "580.1.2", "1.0")
-    assert ours.parameters == {"uvm_fault_isolation": "1"}
-    assert "on where a TSG is shared" in ours.summary
-    stock = loaded.read(module(tmp_path / "b", uvm_other="3"), version)
+    assert ours.parameters == {"uvm_fault_isolation": "1", "uvm_fault_isolation_agents": "1"}
+    assert ours.summary.endswith("on where a TSG is shared")
+    unheard = loaded.read(module(tmp_path / "c", **parameters, uvm_fault_isolation_agents="0"))
+    assert "but not now" in unheard.summary
+    alone = module(tmp_path / "d", **parameters, uvm_fault_isolation_without_agent="1")
+    assert "but not now" not in loaded.read(alone).summary
+    stock = loaded.read(module(tmp_path / "b", uvm_other="3"))
     assert stock.state == "stock"
     assert "ends its whole group" in stock.summary
-    assert loaded.read(tmp_path / "none", version).state == "not loaded"
+    assert loaded.read(tmp_path / "none").state == "not loaded"
+
+
+def test_the_version_told_is_nvidia_uvm_s_own(tmp_path: Path) -> None:
+    other = loaded.read(module(tmp_path, "580.1.1", uvm_fault_isolation_version="1.0"))
+    assert (other.driver, other.nvidia) == ("580.1.1", "580.1.2")
+    assert "of driver 580.1.1, which does not fit the nvidia module of driver 580.1.2," in other.summary
+    assert "does not fit" not in loaded.read(module(tmp_path / "same")).summary
 
 
 def test_dkms_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

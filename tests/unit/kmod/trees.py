@@ -50,7 +50,7 @@ static NV_STATUS service_fault_batch_for_cancel(gpu_t *gpu, batch_t *batch)
     if (early(fault))
         status = cancel_fault_precise_va(fault, ALL);
     else
-        status = cancel_fault_precise_va(fault, fault->mode);
+        status = cancel_fault_precise_va(fault, fault->replayable.cancel_va_mode);
     return status;
 }
 
@@ -72,21 +72,6 @@ static NV_STATUS service_fault(gpu_t *gpu, fault_t *fault)
         status = service(fault);
     else
         status = service_non_managed_fault(space, gpu->mm, fault, status);
-    return status;
-}
-"""
-
-GPU_C = """\
-NV_STATUS uvm_gpu_fault_entry_to_va_space(gpu_t *gpu, fault_t *fault, uvm_va_space_t **out)
-{
-    NV_STATUS status = NV_OK;
-    channel_t *channel = find(gpu, fault);
-    NvU32 number = fault->number;
-
-    number -= channel->smc_engine_ve_id_offset;
-    *out = look_up(channel, number);
-    if (!*out)
-        status = NV_ERR_PAGE_TABLE_NOT_AVAIL;
     return status;
 }
 """
@@ -152,6 +137,37 @@ static NV_STATUS uvm_register_channel_under_write(uvm_va_space_t *space, uvm_gpu
 }
 """
 
+TEST_C = """\
+#include "uvm_test_ioctl.h"
+
+long uvm_test_ioctl(file_t *file, int command)
+{
+    switch (command)
+    {
+        UVM_ROUTE_CMD_STACK_INIT_CHECK(UVM_TEST_OTHER, other);
+        UVM_ROUTE_CMD_STACK_INIT_CHECK(UVM_TEST_RNG_SANITY, uvm_test_rng_sanity);
+    }
+    return NV_OK;
+}
+"""
+
+PROCFS_C = """\
+#include "uvm_procfs.h"
+
+NV_STATUS uvm_procfs_init(void)
+{
+    directory = NV_CREATE_PROC_DIR(UVM_PROC_DIR_NAME, NULL);
+    if (directory == NULL)
+        return NV_ERR_OPERATING_SYSTEM;
+    return NV_OK;
+}
+
+void uvm_procfs_exit(void)
+{
+    proc_remove(directory);
+}
+"""
+
 FILES = {
     "Kbuild": 'ccflags-y += -DNV_VERSION_STRING=\\"580.1.2\\"\n',
     "nvidia-uvm/nvidia-uvm-sources.Kbuild": "NVIDIA_UVM_SOURCES ?=\nNVIDIA_UVM_SOURCES += nvidia-uvm/uvm.c\n",
@@ -159,13 +175,18 @@ FILES = {
     "nvidia-uvm/uvm_va_space.c": SPACE_C,
     "nvidia-uvm/uvm_gpu_replayable_faults.c": REPLAYABLE_C,
     "nvidia-uvm/uvm_gpu_non_replayable_faults.c": NON_REPLAYABLE_C,
-    "nvidia-uvm/uvm_gpu.c": GPU_C,
     "nvidia-uvm/uvm_va_range.c": RANGE_C,
     "nvidia-uvm/uvm_map_external.c": "\n".join(
         _mapping(name) for name in ("uvm_map_external_allocation_on_gpu", "uvm_map_external_sparse_on_gpu")
     ),
     "nvidia-uvm/uvm_hmm.c": HMM_C,
     "nvidia-uvm/uvm_user_channel.c": CHANNEL_C,
+    "nvidia-uvm/uvm_test.c": TEST_C,
+    "nvidia-uvm/uvm_gpu_isr.h": (
+        "void uvm_parent_gpu_replayable_faults_isr_lock(gpu_t *gpu);\n"
+        "void uvm_parent_gpu_replayable_faults_isr_unlock(gpu_t *gpu);\n"
+    ),
+    "nvidia-uvm/uvm_procfs.c": PROCFS_C,
     "nvidia-uvm/uvm_va_range.h": "range_t *uvm_va_range_to_external(range_t *range);\n",
     "nvidia-uvm/uvm_gpu.h": "struct uvm_parent_gpu_struct { int number; };\n",
     "nvidia-uvm/uvm_user_channel.h": "struct { struct { uvm_gpu_va_space_t *gpu_va_space; int count; } *subctxs; };\n",

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-/* NVIDIA's own tests of nvidia-uvm (uvm_enable_builtin_tests=1); one JSON line for each, 0 is success. */
+/*
+ * NVIDIA's own tests of nvidia-uvm (uvm_enable_builtin_tests=1), and ours of the patched module among them; one JSON line
+ * for each, 0 is success.
+ */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <time.h>
 
 #include "uvm_test_ioctl.h"
+#include "uvm_fault_isolation_test.h"
 #include "client.h"
 
 #define RUN(name, ...)										\
@@ -18,6 +23,29 @@
 		       #name, result, (unsigned int)parameters.rmStatus, (long)(time(NULL) - start));	\
 		fflush(stdout);									\
 	} while (0)
+
+#define WILD_VA 0x7a0000000000ULL
+#define LATER_VA 0x7b0000000000ULL
+
+static void put_line(const char *name, bool fine)
+{
+	printf("{\"builtin\": \"%s\", \"result\": %d, \"status\": 0, \"s\": 0}\n", name, !fine);
+	fflush(stdout);
+}
+
+/* Where our test has put its sinks, accesses end without a fault; and its client gets nothing new. */
+static void run_ours(struct client client)
+{
+	struct mock_access wrote, beside;
+
+	RUN(FAULT_ISOLATION, .gpu_uuid = { .uuid = MOCK_GPU_UUID }, .address = WILD_VA);
+	wrote = access_as(&client, MOCK_WRITE, WILD_VA, 1);
+	beside = access_as(&client, MOCK_READ, WILD_VA + 64 * KIB, 0);
+	put_line("FAULT_ISOLATION, its sink absorbs", wrote.ending == MOCK_DONE_SPARSE && !wrote.faults);
+	put_line("FAULT_ISOLATION, beside it", beside.ending == MOCK_DONE_SPARSE && !beside.value);
+	put_line("FAULT_ISOLATION, no new range", try_range(&client, LATER_VA, 2 * MIB) == NV_ERR_INVALID_STATE);
+	put_line("FAULT_ISOLATION, the group lives", !statistics(client.tsg).tsg_dead);
+}
 
 int main(void)
 {
@@ -45,6 +73,9 @@ int main(void)
 	RUN(FAULT_BUFFER_FLUSH, .iterations = 100);
 	RUN(PMM_SANITY, .mode = UvmTestPmmSanityModeBasic);
 	RUN(VA_BLOCK, .rmStatus = 0);
+	set_parameter("uvm_fault_isolation_without_agent", 1);
+	if (set_parameter("uvm_fault_isolation", 2))
+		run_ours(client);
 	close_client(&client);
 	return 0;
 }

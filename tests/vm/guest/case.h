@@ -30,6 +30,7 @@ struct test_case {
 	bool ends_tsg;		/* the TSG is to die: what cannot or must not be contained */
 	bool last_user;		/* no other process holds the GPU: it is taken apart when the suspect lets go of it */
 	bool needs_hmm;		/* left out where the kernel has none */
+	bool unheard;		/* no agent has the list of contained faults open */
 };
 
 /* Note the first failure, and leave the case. */
@@ -50,10 +51,6 @@ struct test_case {
 	} while (0)
 
 extern const struct test_case memory_cases[], hole_cases[], refusal_cases[], policy_cases[], ending_cases[], race_cases[],
-	hmm_cases[];
-
-/* Uevents: a socket that hears them, and the next one of a contained fault, its NULs made blanks; empty if none comes. */
-int listen_to_uevents(void);
-void next_report(int fd, char *text, size_t size);
+	hmm_cases[], report_cases[];
 
 #endif

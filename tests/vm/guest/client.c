@@ -204,7 +204,12 @@ TRY_ON_GPU(try_parallelism_region, UVM_MAP_DYNAMIC_PARALLELISM_REGION, UVM_MAP_D
 
 unsigned int try_free(const struct client *client, uint64_t base, uint64_t length)
 {
-	UVM_FREE_PARAMS parameters = { .base = base, .length = length };
+	UVM_FREE_PARAMS parameters = { .base = base };
+	const size_t behind_base = sizeof(parameters.base);
+
+	/* From branch 590 on a range is freed by its base alone, and nothing but the status is behind that. */
+	if (offsetof(UVM_FREE_PARAMS, rmStatus) > behind_base)
+		memcpy((char *)&parameters + behind_base, &length, sizeof(length));
 
 	ASK(client, UVM_FREE, &parameters);
 	return parameters.rmStatus;
@@ -305,18 +310,35 @@ void map_new(const struct client *client, uint64_t base, uint64_t range, uint64_
 	check("map memory", 0, try_map(client, base, mapped, new_memory(client, mapped, page_size, false), type));
 }
 
-bool set_parameter(const char *name, unsigned int value)
+static int open_parameter(const char *name, int mode)
 {
-	char path[160], text[16];
-	int fd, length;
-	bool written;
+	char path[160];
 
 	snprintf(path, sizeof(path), "/sys/module/nvidia_uvm/parameters/%s", name);
-	fd = open(path, O_WRONLY);
+	return open(path, mode | O_CLOEXEC);
+}
+
+bool set_parameter(const char *name, unsigned int value)
+{
+	int fd = open_parameter(name, O_WRONLY), length;
+	char text[16];
+	bool written;
+
 	if (fd < 0)
 		return false;
 	length = snprintf(text, sizeof(text), "%u", value);
 	written = write(fd, text, (size_t)length) == length;
 	close(fd);
 	return written;
+}
+
+unsigned int get_parameter(const char *name)
+{
+	int fd = open_parameter(name, O_RDONLY);
+	char text[16] = "";
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		die("read a parameter");
+	close(fd);
+	return (unsigned int)strtoul(text, NULL, 10);
 }

@@ -60,6 +60,7 @@ void map_new(const struct client *client, uint64_t base, uint64_t range, uint64_
 
 /* A parameter of nvidia-uvm; false if the module has none of that name. */
 bool set_parameter(const char *name, unsigned int value);
+unsigned int get_parameter(const char *name);
 
 _Noreturn void die(const char *what);
 
