@@ -17,10 +17,15 @@ from kmod_patch.rules import RULES, Rule
 from kmod_patch.tree import Tree, branch_header
 
 SOURCE: Final = Path(__file__).resolve().parent / "source"
-OWN_FILES: Final = ("uvm_fault_isolation.c", "uvm_fault_isolation.h")
+OWN_FILES: Final = (
+    "uvm_fault_isolation.c",
+    "uvm_fault_isolation.h",
+    "uvm_fault_isolation_sink.c",
+    "uvm_fault_isolation_sink.h",
+)
 BRANCH_HEADER: Final = "uvm_fault_isolation_branch.h"
 KBUILD: Final = "nvidia-uvm-sources.Kbuild"
-KBUILD_LINE: Final = "NVIDIA_UVM_SOURCES += nvidia-uvm/uvm_fault_isolation.c\n"
+KBUILD_LINES: Final = "".join(f"NVIDIA_UVM_SOURCES += nvidia-uvm/{name}\n" for name in OWN_FILES if name.endswith(".c"))
 SPATCH_DEADLINE_S: Final = 120.0
 
 _TOP_LEVEL: Final = re.compile(r"^(?:struct (?P<struct>\w+)|[A-Za-z_][\w \t*]*?\b(?P<function>\w+)\()")
@@ -71,7 +76,7 @@ def make_plan(tree: Tree) -> Plan:
             _check(rule, tree, found)
             matches += found
             after[rule.file] = changed
-    after[KBUILD] = before[KBUILD].rstrip("\n") + "\n" + KBUILD_LINE
+    after[KBUILD] = before[KBUILD].rstrip("\n") + "\n" + KBUILD_LINES
     for name in OWN_FILES:
         before[name], after[name] = "", (SOURCE / name).read_text(encoding="utf-8")
     before[BRANCH_HEADER], after[BRANCH_HEADER] = "", branch_header(tree, VERSION)

@@ -75,6 +75,18 @@ RULES: Final = (
         (Place(("service_fault_batch_for_cancel",), 2),),
     ),
     Rule(
+        "fatal-va-space-is-chosen",
+        "uvm_gpu_replayable_faults.c",
+        "uvm_fault_isolation_goes_first(",
+        (Place(("mark_fault_fatal",)), Place(("service_fault_batch",))),
+    ),
+    Rule(
+        "sink-beyond-cpu",
+        "uvm_mmu.c",
+        "uvm_gpu_can_address(tree->gpu, start, size) || uvm_gpu_can_address_kernel(",
+        (Place(("try_get_ptes",)),),
+    ),
+    Rule(
         "copy-engine-fault-is-fatal",
         "uvm_gpu_non_replayable_faults.c",
         "uvm_fault_isolation_contain(",

@@ -19,9 +19,11 @@
 #include "nv-kthread-q.h"
 #include <linux/atomic.h>
 #include <linux/compiler.h>
-#include <linux/list.h>
+#include <linux/workqueue.h>
 
 struct pid;
+
+typedef struct uvm_fault_isolation_sinks_struct uvm_fault_isolation_sinks_t;
 
 /* In uvm_va_space_t. */
 typedef struct
@@ -34,6 +36,21 @@ typedef struct
      * VA space lock held for read, never cleared.
      */
     int poisoned;
+
+    /*
+     * When it was last served, in turns of all VA spaces; 0 before its first
+     * fault. Of those with fatal faults the one with the least is next.
+     */
+    NvU64 turn;
+
+    /*
+     * In jiffies: since when faults wait for a change of their range, and when
+     * the last of them did; when its channels were begun to be stopped. 0: never.
+     */
+    unsigned long waits_since;
+    unsigned long waited_last;
+    unsigned long stopped_since;
+    struct work_struct stop_work;
 
     /* 0 until somebody has taken it upon him to report the first fault. */
     atomic_t reported;
@@ -52,18 +69,14 @@ typedef struct
 } uvm_va_space_isolation_t;
 
 /*
- * In uvm_gpu_va_space_t. Written by the bottom half of its GPU, which is one
- * thread, with the VA space lock held for read; taken apart after the GPU VA
- * space has left its VA space, which takes that lock for write. The list is
- * empty as long as it has no head: most GPU VA spaces never get a sink.
+ * In uvm_gpu_va_space_t. NULL as long as there is no sink, which is so for most
+ * GPU VA spaces. Written by the bottom half of its GPU, which is one thread,
+ * with the VA space lock held for read; taken apart after the GPU VA space has
+ * left its VA space, which takes that lock for write.
  */
 typedef struct
 {
-    struct hlist_head sinks;
-    NvU64 sink_count;
-
-    /* Only with uvm_fault_isolation_real_sink. */
-    uvm_mem_t *page;
+    uvm_fault_isolation_sinks_t *sinks;
 } uvm_gpu_va_space_isolation_t;
 
 void uvm_fault_isolation_va_space_init(uvm_va_space_t *va_space);
@@ -81,10 +94,10 @@ void uvm_fault_isolation_gpu_va_space_deinit(uvm_gpu_va_space_t *gpu_va_space);
 
 /*
  * NV_OK: the access can be replayed. The faulting address resolves then, or
- * faults once more, if the client was just changing its external range; the
- * bottom half must not wait for that, for it can take a lock of RM's. Anything
- * else: nothing that the caller would have to undo, the fault is to be
- * cancelled as ever.
+ * faults once more: if the client was just changing its external range, for
+ * the bottom half must not wait for that, as it can take a lock of RM's; if it
+ * is the turn of others; if the client is being stopped. Anything else: nothing
+ * that the caller would have to undo, the fault is to be cancelled as ever.
  *
  * Cold, as is the next: or the compiler keeps registers for these calls on the
  * path of faults that need neither.
@@ -102,5 +115,12 @@ __cold NV_STATUS uvm_fault_isolation_contain(uvm_gpu_va_space_t *gpu_va_space, u
  * LOCKING: instance_ptr_table_lock must be held.
  */
 __cold NV_STATUS uvm_fault_isolation_orphan_status(const uvm_user_channel_t *user_channel, NvU32 veid);
+
+/*
+ * Faults of several VA spaces are fatal, one of them is served first: is it this
+ * one rather than the other? Each in turn, so that none waits for one that
+ * faults again and again.
+ */
+__cold bool uvm_fault_isolation_goes_first(const uvm_va_space_t *va_space, const uvm_va_space_t *other);
 
 #endif

@@ -40,6 +40,20 @@ static void destroy_gpu_va_space(uvm_gpu_va_space_t *gpu_space)
 """
 
 REPLAYABLE_C = """\
+static void mark_fault_fatal(batch_t *batch, fault_t *fault)
+{
+    if (!batch->fatal_va_space) {
+        note(fault);
+        batch->fatal_va_space = fault->space;
+    }
+}
+
+static void service_fault_batch(batch_t *batch, uvm_va_space_t *space)
+{
+    if (!batch->fatal_va_space)
+        batch->fatal_va_space = space;
+}
+
 static NV_STATUS service_fault_batch_for_cancel(gpu_t *gpu, batch_t *batch)
 {
     NV_STATUS status;
@@ -73,6 +87,14 @@ static NV_STATUS service_fault(gpu_t *gpu, fault_t *fault)
     else
         status = service_non_managed_fault(space, gpu->mm, fault, status);
     return status;
+}
+"""
+
+MMU_C = """\
+static NV_STATUS try_get_ptes(tree_t *tree, NvU64 start, NvU64 size)
+{
+    UVM_ASSERT(uvm_gpu_can_address(tree->gpu, start, size));
+    return look_up(tree, start, size);
 }
 """
 
@@ -160,6 +182,7 @@ FILES = {
     "nvidia-uvm/uvm_gpu_replayable_faults.c": REPLAYABLE_C,
     "nvidia-uvm/uvm_gpu_non_replayable_faults.c": NON_REPLAYABLE_C,
     "nvidia-uvm/uvm_gpu.c": GPU_C,
+    "nvidia-uvm/uvm_mmu.c": MMU_C,
     "nvidia-uvm/uvm_va_range.c": RANGE_C,
     "nvidia-uvm/uvm_map_external.c": "\n".join(
         _mapping(name) for name in ("uvm_map_external_allocation_on_gpu", "uvm_map_external_sparse_on_gpu")
@@ -167,7 +190,7 @@ FILES = {
     "nvidia-uvm/uvm_hmm.c": HMM_C,
     "nvidia-uvm/uvm_user_channel.c": CHANNEL_C,
     "nvidia-uvm/uvm_va_range.h": "range_t *uvm_va_range_to_external(range_t *range);\n",
-    "nvidia-uvm/uvm_gpu.h": "struct uvm_parent_gpu_struct { int number; };\n",
+    "nvidia-uvm/uvm_gpu.h": "struct uvm_parent_gpu_struct { uvm_fault_buffer_t fault_buffer; };\n",
     "nvidia-uvm/uvm_user_channel.h": "struct { struct { uvm_gpu_va_space_t *gpu_va_space; int count; } *subctxs; };\n",
 }
 
