@@ -20,6 +20,8 @@ SOURCE: Final = Path(__file__).resolve().parent / "source"
 OWN_FILES: Final = (
     "uvm_fault_isolation.c",
     "uvm_fault_isolation.h",
+    "uvm_fault_isolation_block.c",
+    "uvm_fault_isolation_block.h",
     "uvm_fault_isolation_sink.c",
     "uvm_fault_isolation_sink.h",
 )

@@ -116,7 +116,7 @@ RULES: Final = (
     Rule(
         "new-hmm-block",
         "uvm_hmm.c",
-        "uvm_fault_isolation_admit(",
+        "uvm_fault_isolation_clip_block(",
         (Place(("hmm_va_block_find_create",)),),
     ),
     Rule(

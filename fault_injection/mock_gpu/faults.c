@@ -24,6 +24,7 @@ enum { GET, PUT, INTERRUPT, ENABLE_SET, ENABLE_CLEAR, PREFETCH_CONTROL, INFO, FA
 #define PACKET_REPLAYABLE_ENABLED BIT(30)
 #define PACKET_VALID BIT(31)
 #define PACKET_CLIENT_CE0 (1U << 8)
+#define PACKET_CLIENT_HOST (6U << 8)
 #define FAULT_TYPE_PTE 2
 #define FAULT_TYPE_READ_ONLY 6
 
@@ -79,8 +80,9 @@ static void report_fault(struct mock_stalled_access *access, u32 type)
 	if (access->is.copy_engine) {
 		reported = shadow_put - shadow_get < SHADOW_ENTRIES;
 		if (reported)
-			fill_packet(shadow[shadow_put++ % SHADOW_ENTRIES], access, MOCK_CE0_ENGINE,
-				    word | PACKET_CLIENT_CE0 | PACKET_HUB);
+			fill_packet(shadow[shadow_put++ % SHADOW_ENTRIES], access,
+				    access->is.host ? MOCK_HOST0_ENGINE : MOCK_CE0_ENGINE,
+				    word | (access->is.host ? PACKET_CLIENT_HOST : PACKET_CLIENT_CE0) | PACKET_HUB);
 	} else {
 		u32 put = fault_registers[PUT] & POINTER_MASK, next = (put + 1) % MOCK_FAULT_ENTRIES;
 

@@ -24,6 +24,7 @@
 /* MMU engine id of the graphics engine's VEID 0 (dev_fault.h of Turing). */
 #define MOCK_GRAPHICS_ENGINE 64
 #define MOCK_CE0_ENGINE 15
+#define MOCK_HOST0_ENGINE 32
 
 #define MOCK_EXPORT(name) EXPORT_SYMBOL(name)
 

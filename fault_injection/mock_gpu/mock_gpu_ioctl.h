@@ -55,6 +55,7 @@ struct mock_access {
 	__u64 value;		/* in for writes and atomics (added), out for reads */
 	__u32 deadline_ms;
 	__u32 fault_type;	/* what a fault is reported as if it is not 0: see MOCK_FAULT_* */
+	__u32 host;		/* with copy_engine: by the PBDMA of its channel, as it reads a pushbuffer or a semaphore */
 	__u32 orphan;		/* the subcontext's VA space is gone: reported through another channel of the TSG */
 	__u32 ending;		/* out */
 	__u32 faults;		/* out: fault packets it made */

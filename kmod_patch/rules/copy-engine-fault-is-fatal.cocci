@@ -1,11 +1,51 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-// A copy engine's fault outside of managed memory: if it is fatal and can be contained, the channel goes on as after any
-// serviced fault, in what follows; else it is told to tools, and later reported to RM.
+// A copy engine's or PBDMA's fault that is fatal. If it can be contained, its channel goes on as after any serviced fault;
+// else the fault is told to tools, and later reported to RM. Nothing is added where it was serviced.
+
+@found@
+identifier F, GVS;
+expression S, TRACKER;
+expression list CLEAR, LOOKUP;
+@@
+F(...)
+{
+  <+...
+  uvm_gpu_va_space_get_user_channel(GVS, LOOKUP)
+  ...+>
+}
+
+@cleared@
+identifier found.F;
+expression S, TRACKER;
+expression list CLEAR;
+@@
+F(...)
+{
+  <+...
+  S = clear_faulted_on_gpu(CLEAR);
+  uvm_tracker_clear(TRACKER);
+  ...+>
+}
 
 @@
-identifier GVS;
-expression E, MM, S, LOOKUP;
+identifier found.F, found.GVS;
+expression E, cleared.S, cleared.TRACKER;
+expression list cleared.CLEAR, TOLD;
 @@
-  S = service_non_managed_fault(GVS, MM, E, LOOKUP);
-+ if (E->is_fatal && uvm_fault_isolation_contain(GVS, E) == NV_OK)
-+     E->is_fatal = false;
+F(...)
+{
+  <...
+  if (E->is_fatal)
+-     uvm_tools_record_gpu_fatal_fault(TOLD);
++ {
++     if (uvm_fault_isolation_contain(GVS, E) == NV_OK) {
++         E->is_fatal = false;
++         S = clear_faulted_on_gpu(CLEAR);
++         uvm_tracker_clear(TRACKER);
++     }
++     else {
++         uvm_tools_record_gpu_fatal_fault(TOLD);
++     }
++ }
+  ...>
+}

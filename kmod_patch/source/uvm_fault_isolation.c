@@ -393,9 +393,9 @@ NV_STATUS uvm_fault_isolation_contain(uvm_gpu_va_space_t *gpu_va_space, uvm_faul
     if (!policy_allows(gpu_va_space) || !is_curable(gpu_va_space, fault))
         return NV_ERR_NOT_SUPPORTED;
 
-    /* Managed memory has page tables with a life of their own; so have channels' and semaphores' ranges. */
+    /* Channels' and semaphores' ranges have page tables with a life of their own. */
     va_range = uvm_va_range_find(va_space, fault->fault_address);
-    if (va_range && va_range->type != UVM_VA_RANGE_TYPE_EXTERNAL)
+    if (va_range && va_range->type != UVM_VA_RANGE_TYPE_EXTERNAL && va_range->type != UVM_VA_RANGE_TYPE_MANAGED)
         return NV_ERR_NOT_SUPPORTED;
 
     poison(gpu_va_space);

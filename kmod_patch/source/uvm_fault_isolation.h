@@ -85,12 +85,21 @@ void uvm_fault_isolation_gpu_va_space_deinit(uvm_gpu_va_space_t *gpu_va_space);
 
 /*
  * To be asked with the lock held under which the thing would be added: the VA
- * space lock for write, an external range tree's lock, or HMM's blocks_lock.
- * All but the first exclude a sink being placed at the same time; the first
- * excludes containment as a whole.
+ * space lock for write, which excludes containment, or an external range
+ * tree's lock, which excludes a sink being placed in that range.
  */
 #define uvm_fault_isolation_admit(va_space) \
     (unlikely(READ_ONCE((va_space)->isolation.poisoned)) ? NV_ERR_INVALID_STATE : NV_OK)
+
+/*
+ * A block of HMM is about to be made around an address of a poisoned VA space:
+ * as much of it as sinks leave. NV_ERR_INVALID_ADDRESS if there is one at the
+ * address: any other status would be taken for an error of UVM's own, and end a
+ * copy engine's channel.
+ *
+ * LOCKING: the VA space lock must be held, for read at least, and blocks_lock.
+ */
+__cold NV_STATUS uvm_fault_isolation_clip_block(uvm_va_space_t *va_space, NvU64 address, NvU64 *start, NvU64 *end);
 
 /*
  * NV_OK: the access can be replayed. The faulting address resolves then, or

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 #include "uvm_fault_isolation.h"
+#include "uvm_fault_isolation_block.h"
 #include "uvm_fault_isolation_branch.h"
 #include "uvm_fault_isolation_sink.h"
 #include "uvm_common.h"
@@ -13,6 +14,7 @@
 #include "uvm_push.h"
 #include "uvm_range_tree.h"
 #include "uvm_user_channel.h"
+#include "uvm_va_block.h"
 #include "uvm_va_range.h"
 #include "uvm_va_space.h"
 #include <linux/atomic.h>
@@ -68,9 +70,14 @@ MODULE_PARM_DESC(uvm_fault_isolation_sinks_kib, "Memory for their page tables, i
 /* So many new ones in a pass over the fault buffer, or others would wait for a client with many. */
 #define SINKS_A_PASS 64
 
+/* So often blocks can have undone a client's sinks; then the client is stopped. */
+#define MOST_RENEWALS 4096
+
 /*
  * A sink holds references to the page tables it is in. One over a mapping
- * shares them with the mapping, whose end clears the entries.
+ * shares them with the mapping, whose end clears the entries. One in a block can
+ * be in the block's own tables, and has none then; the block can undo it at any
+ * time.
  */
 typedef struct
 {
@@ -86,7 +93,12 @@ typedef struct
 
     /* Non-replayable faults that were reported before it was placed, and met it. */
     NvU32 late;
-    bool over_mapping;
+    enum
+    {
+        IN_HOLE,
+        OVER_MAPPING,
+        IN_BLOCK,
+    } kind;
 } sink_t;
 
 /*
@@ -101,12 +113,13 @@ struct uvm_fault_isolation_sinks_struct
     NvU64 bytes;
     NvU32 pass;
     NvU32 placed_in_pass;
+    NvU32 renewals;
 
     /* Only with uvm_fault_isolation_real_sink. */
     uvm_mem_t *page;
 };
 
-/* What a hole is between: ranges, and blocks of HMM or NULL; and its outermost limits. */
+/* What a hole is between: ranges and blocks of HMM, either of them or NULL; and its outermost limits. */
 typedef struct
 {
     uvm_range_tree_t *ranges;
@@ -245,14 +258,6 @@ static void free_sink(uvm_fault_isolation_sinks_t *sinks, sink_t *sink)
     uvm_kvfree(sink);
 }
 
-static void take_away(uvm_va_space_t *va_space, uvm_fault_isolation_sinks_t *sinks, sink_t *sink)
-{
-    lock_tree(va_space);
-    uvm_range_tree_remove(&sinks->tree, &sink->node);
-    unlock_tree(va_space);
-    free_sink(sinks, sink);
-}
-
 void uvm_fault_isolation_sinks_free(uvm_gpu_va_space_t *gpu_va_space)
 {
     uvm_fault_isolation_sinks_t *sinks = gpu_va_space->isolation.sinks;
@@ -285,6 +290,20 @@ static NvU64 absorb(uvm_fault_isolation_sinks_t *sinks, NvU64 start, NvU64 end, 
     return weight;
 }
 
+/* What others undid, and another is to take the place of. */
+static void take_away(uvm_va_space_t *va_space, uvm_fault_isolation_sinks_t *sinks, NvU64 start, NvU64 end)
+{
+    uvm_range_tree_node_t *node, *next;
+    LIST_HEAD(absorbed);
+
+    lock_tree(va_space);
+    (void)absorb(sinks, start, end, &absorbed);
+    unlock_tree(va_space);
+
+    list_for_each_entry_safe(node, next, &absorbed, list)
+        free_sink(sinks, sink_of(node));
+}
+
 static NV_STATUS write_sink(uvm_gpu_va_space_t *gpu_va_space, sink_t *sink, NvU64 page_size)
 {
     uvm_mem_t *page = page_size <= UVM_PAGE_SIZE_64K ? gpu_va_space->isolation.sinks->page : NULL;
@@ -308,12 +327,15 @@ static NV_STATUS write_sink(uvm_gpu_va_space_t *gpu_va_space, sink_t *sink, NvU6
     return status;
 }
 
-/* The address is in the tree before the entries are written: no block of HMM comes between. */
+/*
+ * The address is in the tree before the entries are written: no block of HMM comes
+ * between. A page size of 0: they are written already, by a block.
+ */
 static NV_STATUS place_sink(uvm_gpu_va_space_t *gpu_va_space,
                             NvU64 start,
                             NvU64 end,
                             NvU64 page_size,
-                            bool over_mapping)
+                            int kind)
 {
     uvm_fault_isolation_sinks_t *sinks = gpu_va_space->isolation.sinks;
     uvm_va_space_t *va_space = gpu_va_space->va_space;
@@ -328,7 +350,7 @@ static NV_STATUS place_sink(uvm_gpu_va_space_t *gpu_va_space,
     sink->node.start = start;
     sink->node.end = end;
     sink->pass = UVM_ISOLATION_PASS(gpu_va_space->gpu->parent);
-    sink->over_mapping = over_mapping;
+    sink->kind = kind;
 
     lock_tree(va_space);
     sink->weight = 1 + absorb(sinks, start, end, &absorbed);
@@ -344,7 +366,7 @@ static NV_STATUS place_sink(uvm_gpu_va_space_t *gpu_va_space,
         return status;
     }
 
-    status = write_sink(gpu_va_space, sink, page_size);
+    status = page_size == 0 ? NV_OK : write_sink(gpu_va_space, sink, page_size);
     if (status != NV_OK) {
         lock_tree(va_space);
         uvm_range_tree_remove(&sinks->tree, &sink->node);
@@ -371,7 +393,7 @@ static NV_STATUS find_hole(uvm_va_space_t *va_space,
     *end = min(*start + size - 1, around->last);
     *start = max(*start, around->first);
 
-    status = uvm_range_tree_find_hole_in(around->ranges, address, start, end);
+    status = around->ranges ? uvm_range_tree_find_hole_in(around->ranges, address, start, end) : NV_OK;
     if (status == NV_OK && around->blocks) {
         lock_tree(va_space);
         status = uvm_range_tree_find_hole_in(around->blocks, address, start, end);
@@ -423,14 +445,14 @@ static NV_STATUS place_large(uvm_gpu_va_space_t *gpu_va_space, const surrounding
         if (first > end || address < first || address - first >= size)
             continue;
 
-        return place_sink(gpu_va_space, first, first + size - 1, UVM_PAGE_SIZE_2M, false);
+        return place_sink(gpu_va_space, first, first + size - 1, UVM_PAGE_SIZE_2M, IN_HOLE);
     }
 
     return NV_WARN_NOTHING_TO_DO;
 }
 
 /* In a hole of one 2 MiB block: all of it that 64 KiB pages cover, or the small pages in the 64 KiB of the address. */
-static NV_STATUS place_small(uvm_gpu_va_space_t *gpu_va_space, const surroundings_t *around, NvU64 address)
+static NV_STATUS place_small(uvm_gpu_va_space_t *gpu_va_space, const surroundings_t *around, NvU64 address, int kind)
 {
     uvm_va_space_t *va_space = gpu_va_space->va_space;
     NvU64 page_size = UVM_PAGE_SIZE_64K;
@@ -451,14 +473,14 @@ static NV_STATUS place_small(uvm_gpu_va_space_t *gpu_va_space, const surrounding
         size = min(end, UVM_ALIGN_DOWN(address, UVM_PAGE_SIZE_64K) + UVM_PAGE_SIZE_64K - 1) - first + 1;
     }
 
-    return place_sink(gpu_va_space, first, first + size - 1, page_size, false);
+    return place_sink(gpu_va_space, first, first + size - 1, page_size, kind);
 }
 
 static NV_STATUS place_in_hole(uvm_gpu_va_space_t *gpu_va_space, const surroundings_t *around, NvU64 address)
 {
     NV_STATUS status = place_large(gpu_va_space, around, address);
 
-    return status == NV_WARN_NOTHING_TO_DO ? place_small(gpu_va_space, around, address) : status;
+    return status == NV_WARN_NOTHING_TO_DO ? place_small(gpu_va_space, around, address, IN_HOLE) : status;
 }
 
 /*
@@ -496,12 +518,35 @@ static NV_STATUS sink_in_no_range(uvm_gpu_va_space_t *gpu_va_space, NvU64 addres
         .last = ~0ULL,
     };
 
-    if (met && !met->over_mapping)
+    if (met && met->kind == IN_HOLE)
         return NV_ERR_INVALID_STATE;
     if (met)
-        take_away(va_space, gpu_va_space->isolation.sinks, met);
+        take_away(va_space, gpu_va_space->isolation.sinks, met->node.start, met->node.end);
 
     return place_in_hole(gpu_va_space, &around, address);
+}
+
+/*
+ * In a block, which can have undone the sink that is met. If it has no page
+ * tables the sink has its own, until the block gets some.
+ */
+static NV_STATUS sink_in_block(uvm_gpu_va_space_t *gpu_va_space, uvm_va_block_t *va_block, NvU64 address, sink_t *met)
+{
+    uvm_fault_isolation_sinks_t *sinks = gpu_va_space->isolation.sinks;
+    surroundings_t around = { .first = va_block->start, .last = va_block->end };
+    NV_STATUS status;
+
+    if (met && sinks->renewals++ >= MOST_RENEWALS)
+        return NV_ERR_INSUFFICIENT_RESOURCES;
+
+    /* Of all of it, and before: to free their tables can clear entries above them, which the block has, too. */
+    take_away(gpu_va_space->va_space, sinks, va_block->start, va_block->end);
+
+    status = uvm_fault_isolation_block_sink(gpu_va_space, va_block);
+    if (status == NV_OK)
+        return place_sink(gpu_va_space, va_block->start, va_block->end, 0, IN_BLOCK);
+
+    return status == NV_WARN_NOTHING_TO_DO ? place_small(gpu_va_space, &around, address, IN_BLOCK) : status;
 }
 
 /*
@@ -529,13 +574,13 @@ static NV_STATUS sink_in_external(uvm_gpu_va_space_t *gpu_va_space,
         return NV_ERR_BUSY_RETRY;
 
     node = uvm_range_tree_find(&tree->tree, address);
-    if (met && (node || !met->over_mapping)) {
+    if (met && (node || met->kind == IN_HOLE)) {
         status = NV_ERR_INVALID_STATE;
         goto out;
     }
 
     if (met)
-        take_away(gpu_va_space->va_space, gpu_va_space->isolation.sinks, met);
+        take_away(gpu_va_space->va_space, gpu_va_space->isolation.sinks, met->node.start, met->node.end);
 
     if (!node) {
         status = place_in_hole(gpu_va_space, &around, address);
@@ -555,7 +600,7 @@ static NV_STATUS sink_in_external(uvm_gpu_va_space_t *gpu_va_space,
          */
         status = uvm_tracker_wait(&map->tracker);
         if (status == NV_OK)
-            status = place_sink(gpu_va_space, start, start + page_size - 1, page_size, true);
+            status = place_sink(gpu_va_space, start, start + page_size - 1, page_size, OVER_MAPPING);
     }
 
 out:
@@ -588,6 +633,7 @@ static NV_STATUS sink_small_page(uvm_gpu_va_space_t *gpu_va_space,
                                  NvU64 address)
 {
     sink_t *met = sink_of(uvm_range_tree_find(&gpu_va_space->isolation.sinks->tree, address));
+    uvm_va_block_t *va_block;
     NV_STATUS status;
 
     if (met && is_late(gpu_va_space, met, fault))
@@ -596,6 +642,12 @@ static NV_STATUS sink_small_page(uvm_gpu_va_space_t *gpu_va_space,
     status = check_bounds(gpu_va_space, fault);
     if (status != NV_OK)
         return status;
+
+    if (uvm_va_block_find(gpu_va_space->va_space, address, &va_block) == NV_OK)
+        return sink_in_block(gpu_va_space, va_block, address, met);
+
+    if (va_range && va_range->type == UVM_VA_RANGE_TYPE_MANAGED)
+        return NV_ERR_NOT_SUPPORTED;
 
     if (va_range)
         return sink_in_external(gpu_va_space, va_range, fault, address, met);
@@ -627,4 +679,21 @@ NV_STATUS uvm_fault_isolation_sink_place(uvm_gpu_va_space_t *gpu_va_space,
     }
 
     return result;
+}
+
+NV_STATUS uvm_fault_isolation_clip_block(uvm_va_space_t *va_space, NvU64 address, NvU64 *start, NvU64 *end)
+{
+    uvm_gpu_va_space_t *gpu_va_space;
+    NV_STATUS status = NV_OK;
+
+    uvm_assert_rwsem_locked(&va_space->lock);
+
+    for_each_gpu_va_space(gpu_va_space, va_space) {
+        uvm_fault_isolation_sinks_t *sinks = smp_load_acquire(&gpu_va_space->isolation.sinks);
+
+        if (sinks && status == NV_OK)
+            status = uvm_range_tree_find_hole_in(&sinks->tree, address, start, end);
+    }
+
+    return status == NV_OK ? NV_OK : NV_ERR_INVALID_ADDRESS;
 }

@@ -12,7 +12,7 @@
 
 /*
  * Make a fault's address resolve. va_range is where it lies: an external range,
- * or NULL.
+ * a managed one, or NULL.
  *
  * NV_OK: a sink was placed. NV_WARN_NOTHING_TO_DO: there is one that the access
  * has not seen yet. NV_WARN_MORE_PROCESSING_REQUIRED: it is the turn of others,

@@ -12,7 +12,8 @@ from tests.vm.workshop import MOCK, digest
 SOURCES = Path(__file__).resolve().parent / "guest"
 CASES = (
     *("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases"),
-    *("race_cases", "hmm_cases", "overrun_cases", "address_cases", "storm_cases", "client"),
+    *("race_cases", "hmm_cases", "overrun_cases", "address_cases", "storm_cases"),
+    *("block_cases", "client"),
 )
 PROGRAMS = {
     "scenario": CASES,

@@ -71,7 +71,7 @@ def record_cases(
         say(f"{label}: cases, {'patched' if patched else 'stock'}")
         modules = workshop.build(tree, kernel, patched=patched, debug=debug)
         run = run_program(
-            kernel, modules, "scenario", parameters=parameters, boot_with=boot_with, deadline_s=DEADLINE_S
+            kernel, modules, "scenario", parameters=f"{TESTS} {parameters}", boot_with=boot_with, deadline_s=DEADLINE_S
         )
         counts[patched] = passed(run)
     (ours, total), (stock, _) = counts[True], counts[False]

@@ -81,11 +81,15 @@ static NV_STATUS service_fault(gpu_t *gpu, fault_t *fault)
 {
     NV_STATUS status = NV_OK;
     uvm_gpu_va_space_t *space = find(gpu);
+    channel_t *channel = uvm_gpu_va_space_get_user_channel(space, fault->instance);
 
-    if (managed(fault))
-        status = service(fault);
-    else
-        status = service_non_managed_fault(space, gpu->mm, fault, status);
+    status = service(fault);
+    if (status == NV_OK && !fault->is_fatal) {
+        status = clear_faulted_on_gpu(channel, fault);
+        uvm_tracker_clear(&gpu->tracker);
+    }
+    if (fault->is_fatal)
+        uvm_tools_record_gpu_fatal_fault(gpu->id, fault);
     return status;
 }
 """
@@ -153,8 +157,10 @@ HMM_C = """\
 static NV_STATUS hmm_va_block_find_create(uvm_va_space_t *space, block_t **block)
 {
     NV_STATUS status;
+    NvU64 start = 0, end = 1;
 
     uvm_mutex_lock(&space->hmm.blocks_lock);
+    status = uvm_range_tree_find_hole_in(&space->hmm.blocks, address, &start, &end);
     status = uvm_va_block_create(space, block);
     if (status != NV_OK)
         goto out;

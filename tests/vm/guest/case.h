@@ -50,7 +50,7 @@ struct test_case {
 	} while (0)
 
 extern const struct test_case memory_cases[], hole_cases[], refusal_cases[], policy_cases[], ending_cases[], race_cases[],
-	hmm_cases[], overrun_cases[], address_cases[], storm_cases[];
+	hmm_cases[], overrun_cases[], address_cases[], storm_cases[], block_cases[];
 
 /* All of a kernel's accesses end in a sink. */
 #define EXPECT_BURST(scene, burst)									\

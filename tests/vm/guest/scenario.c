@@ -187,7 +187,7 @@ static bool is_chosen(const struct test_case *test, int argc, char **argv)
 int main(int argc, char **argv)
 {
 	static const struct test_case *const groups[] = {
-		memory_cases, hole_cases, address_cases, overrun_cases, refusal_cases, policy_cases, ending_cases,
+		memory_cases, hole_cases, address_cases, overrun_cases, block_cases, refusal_cases, policy_cases, ending_cases,
 		hmm_cases, storm_cases, race_cases
 	};
 	unsigned int group, i, tsg = FIRST_TSG;
