@@ -28,6 +28,9 @@ class Loaded(msgspec.Struct, frozen=True):
         if self.state == "stock":
             return f"the stock nvidia-uvm{driver} is loaded: a client's memory fault ends its whole group"
         policy = _POLICIES.get(self.parameters.get(PREFIX, ""), "in a mode unknown to this tool")
+        heard = self.parameters.get(f"{PREFIX}_agents", "0") != "0"
+        if not heard and self.parameters.get(f"{PREFIX}_without_agent") != "1":
+            policy += ", but not now: no agent (mpsguard) has the list of contained faults open"
         return f"nvidia-uvm{driver} with fault isolation {self.version} is loaded: containment is {policy}"
 
 

@@ -17,17 +17,16 @@ from kmod_patch.rules import RULES, Rule
 from kmod_patch.tree import Tree, branch_header
 
 SOURCE: Final = Path(__file__).resolve().parent / "source"
-OWN_FILES: Final = (
+OWN_SOURCES: Final = (
     "uvm_fault_isolation.c",
-    "uvm_fault_isolation.h",
     "uvm_fault_isolation_block.c",
-    "uvm_fault_isolation_block.h",
     "uvm_fault_isolation_sink.c",
-    "uvm_fault_isolation_sink.h",
+    "uvm_fault_report.c",
 )
+OWN_FILES: Final = (*OWN_SOURCES, *(name.replace(".c", ".h") for name in OWN_SOURCES))
 BRANCH_HEADER: Final = "uvm_fault_isolation_branch.h"
 KBUILD: Final = "nvidia-uvm-sources.Kbuild"
-KBUILD_LINES: Final = "".join(f"NVIDIA_UVM_SOURCES += nvidia-uvm/{name}\n" for name in OWN_FILES if name.endswith(".c"))
+KBUILD_LINES: Final = "".join(f"NVIDIA_UVM_SOURCES += nvidia-uvm/{name}\n" for name in OWN_SOURCES)
 SPATCH_DEADLINE_S: Final = 120.0
 
 _TOP_LEVEL: Final = re.compile(r"^(?:struct (?P<struct>\w+)|[A-Za-z_][\w \t*]*?\b(?P<function>\w+)\()")

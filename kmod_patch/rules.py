@@ -93,12 +93,6 @@ RULES: Final = (
         (Place(("service_fault", "service_fault_once")),),
     ),
     Rule(
-        "subcontext-without-va-space",
-        "uvm_gpu.c",
-        "uvm_fault_isolation_orphan_status(",
-        (Place(("uvm_gpu_fault_entry_to_va_space", "uvm_parent_gpu_fault_entry_to_va_space")),),
-    ),
-    Rule(
         "new-range",
         "uvm_va_range.c",
         "uvm_fault_isolation_admit(",
@@ -124,5 +118,17 @@ RULES: Final = (
         "uvm_user_channel.c",
         "uvm_fault_isolation_admit(",
         (Place(("uvm_register_channel_under_write",)),),
+    ),
+    Rule(
+        "list-is-made",
+        "uvm_procfs.c",
+        "uvm_fault_report_init(",
+        (Place(("uvm_procfs_init",)),),
+    ),
+    Rule(
+        "list-is-removed",
+        "uvm_procfs.c",
+        "uvm_fault_report_exit(",
+        (Place(("uvm_procfs_exit",)),),
     ),
 )

@@ -20,8 +20,8 @@ from kmod_patch.rules import RULES
 from kmod_patch.tree import Tree
 
 RECORD: Final = ".mpsguard-kmod"
-TRACE: Final = "uvm_fault_isolation"
-"""In every line that this change adds."""
+TRACES: Final = ("uvm_fault_isolation", "uvm_fault_report")
+"""One of them is in every line that this change adds."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,7 +117,10 @@ def _require_no_trace(tree: Tree) -> None:
     """Without a record nothing of ours may be there: what it was before is not known."""
     for name in dict.fromkeys([*(rule.file for rule in RULES), *OWN_FILES, BRANCH_HEADER]):
         path = tree.uvm / name
-        if path.exists() and (name in {*OWN_FILES, BRANCH_HEADER} or TRACE in path.read_text(errors="replace")):
+        if not path.exists():
+            continue
+        text = path.read_text(errors="replace")
+        if name in {*OWN_FILES, BRANCH_HEADER} or any(trace in text for trace in TRACES):
             raise HalfPatchedError(
                 f"{path}: is changed already, and {tree.root / RECORD} does not say from what; "
                 "unpack the driver's sources again"

@@ -7,6 +7,7 @@ from fault_injection.fuzzing import (
     control_api,
     core_dump,
     daemon_logs,
+    fault_list,
     handshake,
     kernel_log,
     proc_files,
@@ -32,6 +33,7 @@ IN_PROCESS: Final[Mapping[str, type[Surface[Any]]]] = {
         daemon_logs.DaemonLogs,
         kernel_log.KernelLog,
         uevents.KernelEvents,
+        fault_list.FaultLists,
         proc_files.ProcFiles,
     )
 }

@@ -1,6 +1,8 @@
 """Uevents, those of the patched nvidia-uvm module among them."""
 
 import os
+import tempfile
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -10,22 +12,27 @@ from fault_injection.fuzzing import stored
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.evidence import Evidence, Trust
+from mpsguard.evidence import Evidence, FaultContained
 from mpsguard.linux.nvidia.uevents import Uevent, Uevents, parse
-from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors.kmod import KmodSensor
 
-_ALIVE: Final = procfs.process_key(1)
-"""A process that lives, and is the same in each run of the campaign."""
+_CULPRIT: Final = ProcessKey(4242, 777)
+"""The process in the module's list; uevents, of which there may be any, say no more than that it may have changed."""
+_LIST: Final = (
+    "1 time=5000000000 pid=4242 start=777 alive=1 gone=0 address=0x7f48a37a3000 access=WRITE type=INVALID_PDE "
+    "engine=SM gpu=GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11 veid=3\n"
+)
 _FAULT: Final = (
     b"change@/module/nvidia_uvm\0ACTION=change\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0"
-    b"NVIDIA_UVM_EVENT=fault_contained\0PID=%d\0VA=0x7f48a37a3000\0ACCESS=WRITE\0TYPE=INVALID_PDE\0ENGINE=GRAPHICS\0"
-    b"GPU=GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11\0START=%d\0ALIVE=1\0SEQNUM=4711\0"
-) % (_ALIVE.pid, _ALIVE.start_ticks)
+    b"NVIDIA_UVM_EVENT=fault_contained\0PID=1\0START=2\0ALIVE=1\0ACCESS=WRITE\0TYPE=INVALID_PDE\0ENGINE=SM\0"
+    b"GPU=GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11\0VEID=3\0SEQNUM=4711\0"
+)
 _MESSAGES: Final = (
     _FAULT,
     _FAULT,
-    _FAULT.replace(b"START=", b"NO="),
+    b"remove@/module/nvidia_uvm\0ACTION=remove\0DEVPATH=/module/nvidia_uvm\0SUBSYSTEM=module\0SEQNUM=4710\0",
     b"add@/devices/pci0000:00/0000:00:01.0/net/eth0\0ACTION=add\0SUBSYSTEM=net\0INTERFACE=eth0\0SEQNUM=4712\0",
     b"libudev\0\xfe\xed\xca\xfe\x28\0\0\0",
 )
@@ -72,6 +79,10 @@ class KernelEvents(Surface[Heard]):
         self._readable, self._write = os.pipe()
         # There is always something to be read.
         os.write(self._write, b"!")
+        self._directory = tempfile.TemporaryDirectory(prefix="mpsguard-fuzz-")
+        self._path = Path(self._directory.name) / "list"
+        self._path.write_text(_LIST, encoding="ascii")
+        self._handle = ProcessHandle.open(os.getpid())
 
     def make(self, chance: Random) -> Heard:
         """One to three messages, most of them changed."""
@@ -88,18 +99,26 @@ class KernelEvents(Surface[Heard]):
         told: list[Evidence] = []
         sensors: list[KmodSensor] = []
         events = _Told(self._readable, case.messages)
+        client = Client(_CULPRIT, 1000, 1000, "train", "/", None, None, "default", "default-0", 0.0)
+
+        def open_sensor() -> None:
+            sensors.append(KmodSensor(told.append, path=self._path, listen=lambda: events))
+            sensors[0].client_came(client, self._handle)
+
         try:
-            self._loop.turn(lambda: sensors.append(KmodSensor(told.append, listen=lambda: events)))
+            self._loop.turn(open_sensor)
         finally:
             for sensor in sensors:
                 self._loop.turn(sensor.close)
         stored.check(told, judge=False)
-        for each in told:
-            if each.trust is Trust.PROOF and each.process != _ALIVE:
-                raise BrokenPromiseError(f"proof against a process that was not named with its start: {each}")
+        named = [each.process for each in told if isinstance(each.what, FaultContained)]
+        if named not in ([], [_CULPRIT]):
+            raise BrokenPromiseError(f"something else than the list says: {told}")
 
     def close(self) -> None:
-        """Close loop and pipe."""
+        """Give everything back."""
         self._loop.close()
+        self._handle.close()
+        self._directory.cleanup()
         os.close(self._readable)
         os.close(self._write)

@@ -197,24 +197,23 @@ class World:
         self._server_falls(at, lane, page)
 
     def contained(self, at: float, lane: Lane, process: ProcessKey) -> None:
-        """A fault that the patched module keeps with its client; the report has a bare pid."""
+        """A fault that the patched module keeps with its client; its list names that process, whatever became of it."""
         if process not in lane.clients or process in lane.torn_down:
             return
         self.did(process, at, "contained fault")
         fault = FaultContained(PAGES[0], "write", "invalid pte", "sm")
-        if self.chance.random() < 0.3:
-            # It ends before the report is read, and its pid is given away.
-            self.ends(at, lane, process, code=None, signal=9)
-            self.then(at + 0.002, lambda then: self._recycled(then, lane, process, fault))
-            return
-        self._queue(at, process, PAGES[0], lane)
         trust = self.chance.choice((Trust.HINT, Trust.PROOF))
-        self.say(at, Source.KMOD, fault, process, trust=trust)
+        if self.chance.random() < 0.3:
+            # The module's signal ends it before the list is read, and its pid is given away.
+            self.ends(at, lane, process, code=None, signal=7)
+            self.then(at + 0.002, lambda then: self._recycled(then, lane, process))
+        else:
+            self._queue(at, process, PAGES[0], lane)
+        self.say(at, Source.KMOD, fault, process, trust=trust, late=0.003)
 
-    def _recycled(self, at: float, lane: Lane, process: ProcessKey, fault: FaultContained) -> None:
+    def _recycled(self, at: float, lane: Lane, process: ProcessKey) -> None:
         if process.pid in self._free:
-            heir = self.comes(at, lane, 1000, pid=process.pid)
-            self.say(at, Source.KMOD, fault, heir, trust=Trust.HINT, late=0.003)
+            self.comes(at, lane, 1000, pid=process.pid)
 
     def zone(self, at: float, lane: Lane, process: ProcessKey) -> None:
         """An access that a zone absorbed."""

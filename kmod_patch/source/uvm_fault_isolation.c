@@ -2,9 +2,9 @@
 #include "uvm_fault_isolation.h"
 #include "uvm_fault_isolation_branch.h"
 #include "uvm_fault_isolation_sink.h"
+#include "uvm_fault_report.h"
 #include "uvm_api.h"
 #include "uvm_common.h"
-#include "uvm_global.h"
 #include "uvm_gpu.h"
 #include "uvm_hal.h"
 #include "uvm_tools.h"
@@ -12,10 +12,8 @@
 #include "uvm_va_range.h"
 #include "uvm_va_space.h"
 #include <linux/jiffies.h>
-#include <linux/kobject.h>
 #include <linux/module.h>
 #include <linux/pid.h>
-#include <linux/spinlock.h>
 
 enum
 {
@@ -34,34 +32,10 @@ module_param(uvm_fault_isolation_wait_ms, uint, S_IRUGO | S_IWUSR);
 MODULE_PARM_DESC(uvm_fault_isolation_wait_ms,
                  "For so long a fault waits for a change of the range it is in; then its client's channels are stopped.");
 
-static uint uvm_fault_isolation_linger_ms;
-module_param(uvm_fault_isolation_linger_ms, uint, S_IRUGO | S_IWUSR);
-MODULE_PARM_DESC(uvm_fault_isolation_linger_ms,
-                 "For so long after a poisoned client is gone, faults in its subcontext are dropped, not cancelled.");
-
 /* For mpsguard-kmod status: this module is ours. */
 static char *uvm_fault_isolation_version = UVM_ISOLATION_VERSION;
 module_param(uvm_fault_isolation_version, charp, S_IRUGO);
 MODULE_PARM_DESC(uvm_fault_isolation_version, "Version of the fault isolation.");
-
-/* A subcontext in which a poisoned client is, or was until `expires`. */
-typedef struct
-{
-    const uvm_gpu_va_space_t *gpu_va_space;
-    const uvm_parent_gpu_t *parent_gpu;
-    unsigned long expires;
-    NvU32 runlist;
-    NvU32 tsg;
-    NvU32 veid;
-    bool used;
-} grace_t;
-
-/*
- * Few are in use at once. If all are, the next client gets no grace. The lock
- * nests in instance_ptr_table_lock and is a leaf.
- */
-static DEFINE_SPINLOCK(graces_lock);
-static grace_t graces[64];
 
 /*
  * A client that cannot be contained is stopped. RM waits for a channel to become idle before it preempts it; what still
@@ -75,182 +49,29 @@ static grace_t graces[64];
 /* Faults of VA spaces are served in turn. */
 static atomic64_t turns = ATOMIC64_INIT(0);
 
-static void report_entry(void *args);
 static void stop_entry(struct work_struct *work);
 
 void uvm_fault_isolation_va_space_init(uvm_va_space_t *va_space)
 {
-    va_space->isolation.owner = get_task_pid(current, PIDTYPE_TGID);
-    nv_kthread_q_item_init(&va_space->isolation.report_item, report_entry, va_space);
     INIT_WORK(&va_space->isolation.stop_work, stop_entry);
+    uvm_fault_report_va_space_init(va_space);
 }
 
-/*
- * No report runs any more: containment ended when the VA space lost its GPUs,
- * and the global queue was flushed after that (uvm_va_space_destroy).
- */
 void uvm_fault_isolation_va_space_deinit(uvm_va_space_t *va_space)
 {
     flush_work(&va_space->isolation.stop_work);
-    put_pid(va_space->isolation.owner);
-}
-
-static bool grace_is_over(const grace_t *grace)
-{
-    return !grace->gpu_va_space && time_after_eq(jiffies, grace->expires);
-}
-
-static void start_grace(const uvm_gpu_va_space_t *gpu_va_space, const uvm_user_channel_t *channel)
-{
-    grace_t *vacant = NULL;
-    size_t i;
-
-    spin_lock(&graces_lock);
-    for (i = 0; i < ARRAY_SIZE(graces); i++) {
-        grace_t *grace = &graces[i];
-
-        if (!grace->used || grace_is_over(grace))
-            vacant = grace;
-        else if (grace->gpu_va_space == gpu_va_space && grace->runlist == channel->hw_runlist_id &&
-                 grace->tsg == channel->tsg.id && grace->veid == channel->subctx_id)
-            goto out;
-    }
-    if (vacant) {
-        *vacant = (grace_t) {
-            .gpu_va_space = gpu_va_space,
-            .parent_gpu = gpu_va_space->gpu->parent,
-            .runlist = channel->hw_runlist_id,
-            .tsg = channel->tsg.id,
-            .veid = channel->subctx_id,
-            .used = true,
-        };
-    }
-out:
-    spin_unlock(&graces_lock);
-}
-
-/* The client's channels are gone; from here its time runs out. */
-static void end_grace(const uvm_gpu_va_space_t *gpu_va_space)
-{
-    unsigned long expires = jiffies + msecs_to_jiffies(READ_ONCE(uvm_fault_isolation_linger_ms));
-    size_t i;
-
-    spin_lock(&graces_lock);
-    for (i = 0; i < ARRAY_SIZE(graces); i++) {
-        if (graces[i].gpu_va_space == gpu_va_space) {
-            graces[i].gpu_va_space = NULL;
-            graces[i].expires = expires;
-        }
-    }
-    spin_unlock(&graces_lock);
-}
-
-NV_STATUS uvm_fault_isolation_orphan_status(const uvm_user_channel_t *user_channel, NvU32 veid)
-{
-    NV_STATUS status = NV_ERR_PAGE_TABLE_NOT_AVAIL;
-    size_t i;
-
-    if (!READ_ONCE(uvm_fault_isolation_linger_ms))
-        return status;
-
-    spin_lock(&graces_lock);
-    for (i = 0; i < ARRAY_SIZE(graces); i++) {
-        const grace_t *grace = &graces[i];
-
-        if (grace->used && grace->parent_gpu == user_channel->gpu->parent &&
-            grace->runlist == user_channel->hw_runlist_id && grace->tsg == user_channel->tsg.id &&
-            grace->veid == veid && !grace_is_over(grace)) {
-            status = NV_ERR_INVALID_CHANNEL;
-            break;
-        }
-    }
-    spin_unlock(&graces_lock);
-
-    return status;
+    uvm_fault_report_va_space_deinit(va_space);
 }
 
 void uvm_fault_isolation_gpu_va_space_deinit(uvm_gpu_va_space_t *gpu_va_space)
 {
-    if (!gpu_va_space->isolation.sinks && !gpu_va_space->va_space->isolation.poisoned)
-        return;
-
     uvm_fault_isolation_sinks_free(gpu_va_space);
-    end_grace(gpu_va_space);
-}
-
-/* The driver's names begin with that of their enumeration. */
-static const char *without(const char *prefix, const char *name)
-{
-    size_t length = strlen(prefix);
-
-    return strncmp(name, prefix, length) == 0 ? name + length : name;
-}
-
-static const char *access_name(uvm_fault_access_type_t access)
-{
-    return without("UVM_FAULT_ACCESS_TYPE_", uvm_fault_access_type_string(access));
-}
-
-static const char *type_name(uvm_fault_type_t type)
-{
-    return without("UVM_FAULT_TYPE_", uvm_fault_type_string(type));
-}
-
-static void report(uvm_va_space_t *va_space)
-{
-    uvm_va_space_isolation_t *isolation = &va_space->isolation;
-    char pid[24], va[32], veid[24], access[40], type[48], gpu[56];
-    char *environment[] = {
-        "NVIDIA_UVM_EVENT=fault_contained",
-        pid,
-        va,
-        access,
-        type,
-        gpu,
-        veid,
-        isolation->report_from_copy_engine ? "ENGINE=COPY" : "ENGINE=SM",
-        NULL,
-    };
-
-    /* The pid as the first pid namespace has it. */
-    snprintf(pid, sizeof(pid), "PID=%d", pid_nr(isolation->owner));
-    snprintf(va, sizeof(va), "VA=0x%llx", isolation->report_address);
-    snprintf(veid, sizeof(veid), "VEID=%u", isolation->report_veid);
-    snprintf(access, sizeof(access), "ACCESS=%s", access_name(isolation->report_access));
-    snprintf(type, sizeof(type), "TYPE=%s", type_name(isolation->report_type));
-    snprintf(gpu, sizeof(gpu), "GPU=GPU-%pUb", isolation->report_gpu.uuid);
-    kobject_uevent_env(&THIS_MODULE->mkobj.kobj, KOBJ_CHANGE, environment);
-}
-
-static void report_entry(void *args)
-{
-    UVM_ENTRY_VOID(report(args));
 }
 
 static void note_contained(uvm_gpu_va_space_t *gpu_va_space, const uvm_fault_buffer_entry_t *fault)
 {
-    uvm_va_space_t *va_space = gpu_va_space->va_space;
-    uvm_va_space_isolation_t *isolation = &va_space->isolation;
-
-    uvm_tools_record_gpu_fatal_fault(gpu_va_space->gpu->id, va_space, fault, fault->fatal_reason);
-
-    pr_warn_ratelimited("contained a fatal fault of pid %d: VA 0x%llx, %s, %s, VEID %u\n",
-                        pid_nr(isolation->owner),
-                        fault->fault_address,
-                        access_name(fault->fault_access_type),
-                        type_name(fault->fault_type),
-                        fault->fault_source.ve_id);
-
-    if (atomic_xchg(&isolation->reported, 1))
-        return;
-
-    isolation->report_address = fault->fault_address;
-    isolation->report_veid = fault->fault_source.ve_id;
-    isolation->report_gpu = gpu_va_space->gpu->parent->uuid;
-    isolation->report_access = fault->fault_access_type;
-    isolation->report_type = fault->fault_type;
-    isolation->report_from_copy_engine = fault->fault_source.client_type == UVM_FAULT_CLIENT_TYPE_HUB;
-    nv_kthread_q_schedule_q_item(&g_uvm_global.global_q, &isolation->report_item);
+    uvm_tools_record_gpu_fatal_fault(gpu_va_space->gpu->id, gpu_va_space->va_space, fault, fault->fatal_reason);
+    uvm_fault_report_contained(gpu_va_space, fault);
 }
 
 static bool channel_shares_tsg(const uvm_gpu_va_space_t *gpu_va_space, const uvm_user_channel_t *channel)
@@ -290,18 +111,7 @@ static bool shares_tsg(uvm_gpu_va_space_t *gpu_va_space)
 
 static void poison(uvm_gpu_va_space_t *gpu_va_space)
 {
-    uvm_va_space_t *va_space = gpu_va_space->va_space;
-    uvm_user_channel_t *channel;
-
-    WRITE_ONCE(va_space->isolation.poisoned, 1);
-
-    if (!READ_ONCE(uvm_fault_isolation_linger_ms))
-        return;
-
-    list_for_each_entry(channel, &gpu_va_space->registered_channels, list_node) {
-        if (channel->in_subctx)
-            start_grace(gpu_va_space, channel);
-    }
+    WRITE_ONCE(gpu_va_space->va_space->isolation.poisoned, 1);
 }
 
 static void stop_channels(uvm_va_space_t *va_space)
@@ -330,7 +140,7 @@ static NV_STATUS stop_client(uvm_va_space_t *va_space, NV_STATUS reason)
     if (!isolation->stopped_since) {
         isolation->stopped_since = jiffies | 1;
         pr_warn("a client cannot be contained any further, and is stopped: pid %d, status 0x%x\n",
-                pid_nr(isolation->owner),
+                pid_nr(isolation->report.record.owner),
                 reason);
         queue_work(system_long_wq, &isolation->stop_work);
     }
@@ -376,6 +186,10 @@ static bool is_curable(const uvm_gpu_va_space_t *gpu_va_space, const uvm_fault_b
 static bool policy_allows(uvm_gpu_va_space_t *gpu_va_space)
 {
     uint policy = READ_ONCE(uvm_fault_isolation);
+
+    /* The agent may be gone once it has a poisoned client to end: it is in the list when the agent comes back. */
+    if (!READ_ONCE(gpu_va_space->va_space->isolation.poisoned) && !uvm_fault_report_is_heard())
+        return false;
 
     return policy == POLICY_ALWAYS || (policy == POLICY_SHARED_TSG && shares_tsg(gpu_va_space));
 }

@@ -14,23 +14,16 @@
 
 #include "uvm_forward_decl.h"
 #include "uvm_hal_types.h"
-#include "nvCpuUuid.h"
+#include "uvm_fault_report.h"
 #include "nvstatus.h"
-#include "nv-kthread-q.h"
-#include <linux/atomic.h>
 #include <linux/compiler.h>
 #include <linux/workqueue.h>
-
-struct pid;
 
 typedef struct uvm_fault_isolation_sinks_struct uvm_fault_isolation_sinks_t;
 
 /* In uvm_va_space_t. */
 typedef struct
 {
-    /* Thread group that made the VA space. */
-    struct pid *owner;
-
     /*
      * Not 0 from before the first sink is written until the end. Set with the
      * VA space lock held for read, never cleared.
@@ -52,20 +45,7 @@ typedef struct
     unsigned long stopped_since;
     struct work_struct stop_work;
 
-    /* 0 until somebody has taken it upon him to report the first fault. */
-    atomic_t reported;
-
-    /*
-     * That fault; written once, before the item is scheduled. The GPU by its
-     * UUID: the client can unregister it before the report runs.
-     */
-    nv_kthread_q_item_t report_item;
-    NvU64 report_address;
-    NvU32 report_veid;
-    NvProcessorUuid report_gpu;
-    uvm_fault_access_type_t report_access;
-    uvm_fault_type_t report_type;
-    bool report_from_copy_engine;
+    uvm_fault_report_t report;
 } uvm_va_space_isolation_t;
 
 /*
@@ -115,15 +95,6 @@ __cold NV_STATUS uvm_fault_isolation_clip_block(uvm_va_space_t *va_space, NvU64 
  *          the GPU only.
  */
 __cold NV_STATUS uvm_fault_isolation_contain(uvm_gpu_va_space_t *gpu_va_space, uvm_fault_buffer_entry_t *fault);
-
-/*
- * What to make of a fault in a subcontext without VA space: NV_ERR_INVALID_-
- * CHANNEL, stale, if a poisoned client was there a moment ago, and else
- * NV_ERR_PAGE_TABLE_NOT_AVAIL, which is cancelled.
- *
- * LOCKING: instance_ptr_table_lock must be held.
- */
-__cold NV_STATUS uvm_fault_isolation_orphan_status(const uvm_user_channel_t *user_channel, NvU32 veid);
 
 /*
  * Faults of several VA spaces are fatal, one of them is served first: is it this

@@ -23,13 +23,15 @@ from mpsguard.incidents.remedy_resolver import domain_of
 from mpsguard.incidents.sensor_hub import SensorHub
 from mpsguard.incidents.tracker import IncidentTracker, TrackedIncident
 from mpsguard.journal.journal import Journal
+from mpsguard.linux import boot
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client, ProcessKey
-from mpsguard.sensors import kernel_log
 from mpsguard.sensors.uvm_client import Attachment
 from mpsguard.triage.evidence_group import BEFORE
 
-_POSITION: Final = "kernel_log_position"
+_POSITIONS: Final = {Source.KERNEL_LOG: "kernel_log_position", Source.KMOD: "contained_position"}
+"""Sources that keep what they said, by the name under which it is noted how much of it was taken."""
+
 _CLOSE_WITHIN: Final = 5.0
 """Seconds that the journal has to write what waits."""
 
@@ -65,7 +67,8 @@ class IncidentPipeline:
         self._judging_again: asyncio.TimerHandle | None = None
         self.sensors = SensorHub(
             self.observe,
-            kernel_log_after=self._kernel_log_after(),
+            kernel_log_after=self._after(Source.KERNEL_LOG),
+            contained_after=self._after(Source.KMOD),
             core_directory=core_directory,
             on_lifeline=self._publish_lifeline,
             on_attachment=self._publish_attachment,
@@ -73,7 +76,8 @@ class IncidentPipeline:
 
     async def close(self) -> None:
         """Give everything back; what was seen is on disk then, unless the disk hangs."""
-        self._remember_position()
+        for source in _POSITIONS:
+            self._remember_position(source)
         if self._judging is not None:
             self._judging.cancel()
             self._judge()
@@ -112,8 +116,8 @@ class IncidentPipeline:
 
     def _record(self, evidence: Evidence) -> None:
         to_judge = self._tracker.add(evidence)
-        if evidence.source is Source.KERNEL_LOG:
-            self._remember_position()
+        if evidence.source in _POSITIONS:
+            self._remember_position(evidence.source)
         if to_judge and self._judging is None:
             # Everything that is already here is judged at once: a burst of lines costs one look.
             self._judging = asyncio.get_running_loop().call_soon(self._judge)
@@ -186,16 +190,16 @@ class IncidentPipeline:
     def _clients(self) -> list[Client]:
         return [client for domain in self._domains.values() for client in domain.clients.all()]
 
-    def _kernel_log_after(self) -> int | None:
-        saved = self.journal.recall(_POSITION)
+    def _after(self, source: Source) -> int | None:
+        saved = self.journal.recall(_POSITIONS[source])
         if saved is None:
             return None
         try:
-            return kernel_log.resume_after(msgspec.json.decode(saved, type=tuple[str, int]))
+            return boot.resume_after(msgspec.json.decode(saved, type=tuple[str, int]))
         except msgspec.DecodeError:
             return None
 
-    def _remember_position(self) -> None:
-        position = self.sensors.kernel_log_position()
+    def _remember_position(self, source: Source) -> None:
+        position = self.sensors.position(source)
         if position is not None:
-            self.journal.remember(_POSITION, msgspec.json.encode(position).decode())
+            self.journal.remember(_POSITIONS[source], msgspec.json.encode(position).decode())

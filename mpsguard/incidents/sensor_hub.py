@@ -16,6 +16,7 @@ from mpsguard.remedies.lifeline import Hold
 from mpsguard.sensors.daemon_logs import DaemonLogSensor
 from mpsguard.sensors.gpu_core import GpuCore
 from mpsguard.sensors.kernel_log import KernelLogSensor
+from mpsguard.sensors.kmod import KmodSensor
 from mpsguard.sensors.nvml import NvmlSensor
 from mpsguard.sensors.process_ends import ProcessEndsSensor
 from mpsguard.sensors.sensor import Sensor, SensorSetup, registered
@@ -40,6 +41,7 @@ class SensorHub:
         on_evidence: Callable[[Evidence], None],
         *,
         kernel_log_after: int | None,
+        contained_after: int | None,
         core_directory: Path | None,
         on_lifeline: Callable[[str, Mapping[str, Any]], None],
         on_attachment: Callable[[Attachment], None],
@@ -49,6 +51,7 @@ class SensorHub:
         Args:
             on_evidence: Takes each piece of evidence, in the event loop.
             kernel_log_after: See `KernelLogSensor`.
+            contained_after: See `KmodSensor`.
             core_directory: See `CoreDirectory`.
             on_lifeline: See `Lifelines`.
             on_attachment: See `SensorSetup`.
@@ -58,7 +61,9 @@ class SensorHub:
         self._recent: tuple[tuple[str, SensorState], ...] = ()
         self._asked_at = float("-inf")
         self._sensors: dict[type[Sensor], Sensor] = {}
-        setup = SensorSetup(on_evidence, kernel_log_after, core_directory, self._on_dump, on_attachment)
+        setup = SensorSetup(
+            on_evidence, kernel_log_after, contained_after, core_directory, self._on_dump, on_attachment
+        )
         for kind in registered():
             self._open(kind, setup)
         self.lifelines = Lifelines(self._sensor(UvmSensor), self._sensor(NvmlSensor), on_lifeline)
@@ -152,8 +157,10 @@ class SensorHub:
             )
         )
 
-    def kernel_log_position(self) -> tuple[str, int] | None:
-        """Return boot id and sequence number up to which the kernel log has been read."""
+    def position(self, source: Source) -> tuple[str, int] | None:
+        """Return boot id and place up to which a source was read that keeps what it said; None if it is not read."""
+        if source is Source.KMOD:
+            return self._sensor(KmodSensor).position()
         return self._sensor(KernelLogSensor).position()
 
     def attachments(self) -> dict[ProcessKey, Attachment]:

@@ -18,13 +18,13 @@ from typing import ClassVar, Final, Self
 import msgspec
 
 from mpsguard.evidence import Evidence, Lost, Observation, Source, Trust
+from mpsguard.linux.boot import boot_id
 from mpsguard.linux.processes.procfs import printable
 from mpsguard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.sensors.state import SensorState
 from mpsguard.sensors.xid_line import parse_xid_line
 
 KERNEL_FACILITY: Final = 0
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RECORD_LIMIT: Final = 16 * 1024
 """Bytes; the kernel writes at most 8 KiB for one record, and refuses a buffer that is too small for it."""
 _BATCH: Final = 256
@@ -68,14 +68,6 @@ def parse_record(record: bytes) -> KernelLine | None:
         fragment=fields[3] in (b"c", b"+"),
         text=printable(plain.decode(errors="replace")),
     )
-
-
-def resume_after(saved: tuple[str, int] | None) -> int | None:
-    """``after`` for `KernelLogSensor` from a saved `position`: all of this boot if it was saved in another one."""
-    if saved is None:
-        return None
-    boot, sequence = saved
-    return sequence if boot == _boot_id() else -1
 
 
 @register
@@ -133,7 +125,7 @@ class KernelLogSensor(Sensor):
         """Boot id and sequence number of the last record that was taken; None if the log is not being read."""
         if self._fd < 0:
             return None
-        return _boot_id(), -1 if self._position is None else self._position
+        return boot_id(), -1 if self._position is None else self._position
 
     def close(self) -> None:
         """Stop reading; safe to call twice."""
@@ -265,7 +257,3 @@ class _LogClock:
             # Read from the ring, and none was seen coming yet: all that is known is how fast the clocks can part.
             return min(stamp, observed), _PROMPTNESS + _DRIFT * stamp
         return min(stamp + self._lead, observed), _PROMPTNESS + _DRIFT * age
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip()

@@ -36,6 +36,8 @@ class SensorSetup:
     """Takes every piece of evidence, in the event loop."""
     kernel_log_after: int | None
     """See `KernelLogSensor`."""
+    contained_after: int | None
+    """See `KmodSensor`."""
     core_directory: Path | None
     """The directory for GPU core dumps of clients, if there is one."""
     on_dump: OnDump

@@ -145,7 +145,7 @@ def _contained_memory_fault(case: FaultCase) -> list[Incident]:
     incidents = [
         case.named(
             FaultClass.MMU,
-            # A bare pid may have been reused; a fault in the queue of the same process proves that it was not.
+            # A process that was not known as a client is proven to be one by a fault in its own queue.
             Ground.CONTAINED if evidence.trust is Trust.PROOF or process in fatal else Ground.CONTAINED_PID,
             "The kernel module contained the fault and named the process; nobody else was hurt.",
             case.history.suspect(process),

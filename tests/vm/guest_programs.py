@@ -12,14 +12,16 @@ from tests.vm.workshop import MOCK, digest
 SOURCES = Path(__file__).resolve().parent / "guest"
 CASES = (
     *("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases"),
-    *("race_cases", "hmm_cases", "overrun_cases", "address_cases", "storm_cases"),
-    *("block_cases", "client"),
+    *("race_cases", "hmm_cases", "overrun_cases", "address_cases", "storm_cases", "block_cases"),
+    *("report_cases", "client", "reports", "recycled"),
 )
 PROGRAMS = {
     "scenario": CASES,
-    "stress": ("stress", "client"),
+    "campaign": ("campaign", "client", "reports"),
+    "stress": ("stress", "client", "reports"),
     "builtin": ("builtin", "client"),
-    "agent": ("agent", "client"),
+    "agent": ("agent", "client", "reports"),
+    "recycler": ("recycler", "recycled", "client", "reports"),
     "service": ("service", "client"),
 }
 COMPILE_DEADLINE_S = 120.0

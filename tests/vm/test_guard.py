@@ -17,6 +17,9 @@ pytestmark = [pytest.mark.slow(seconds=200, reason="boots virtual machines witho
 
 ADDRESS = 0x7FFF12345000
 DEADLINE_S = 900.0
+DEADLINE_A_ROUND_S = 1.5
+RECYCLED = (30, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(18_000)]))
+"""Pids; `tests/unit/sensors/test_kmod.py` has 10,000 of them without a kernel."""
 
 
 def test_contained_named_ended_and_the_others_run_on(kernel: Kernel, branch: str) -> None:
@@ -49,3 +52,31 @@ def test_contained_named_ended_and_the_others_run_on(kernel: Kernel, branch: str
     assert facts["well while held"] == ["own 1"] * 2
     assert facts["well after"] == ["own 1"] * 2
     assert facts["dead"] == "dead 0"
+    again = facts["restarted"]
+    assert (again["access"], again["signals"]) == ("wild 1", "signals 1")
+    assert (again["first"], again["second"], again["read"]) == (0, True, True)
+    assert [found[:4] for found in again["incidents"]] == [["mmu", "proven", again["culprit"], 0]]
+    assert again["well"] == "own 1"
+
+
+@pytest.mark.parametrize("rounds", RECYCLED)
+@pytest.mark.parametrize("branch", ["550"], indirect=True)
+def test_no_wrong_name_when_pids_are_given_away(kernel: Kernel, branch: str, rounds: int) -> None:
+    modules = workshop.build(driver_tree(branch), kernel, patched=True)
+    archive = with_modules(modules)
+    archive.file("recycler", program("recycler", modules.tree))
+    archive.file("recycled.py", SOURCES / "recycled.py")
+    add_python(archive)
+    steps = [
+        *LOAD,
+        f"{run('/recycled.py')} {rounds} >/dev/ttyS1 2>/dev/console; S=$?",
+        *UNLOAD,
+        "(exit $S)",
+    ]
+    result = boot(kernel, archive, steps, deadline_s=DEADLINE_S + rounds * DEADLINE_A_ROUND_S)
+    assert result.status == 0, result.console[-4000:]
+    assert result.trouble == []
+    (facts,) = result.lines
+    assert facts["wrong"] == []
+    assert (facts["given away"], facts["contained"]) == (rounds, rounds)
+    assert facts["proven"] == (rounds + 1) // 3

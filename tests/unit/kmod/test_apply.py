@@ -87,11 +87,12 @@ def test_a_rule_that_matches_nothing_is_named(tree: Path, rule: object, capsys: 
         "fatal-va-space-is-chosen": ("static void mark_fault_fatal", "static void other_name"),
         "sink-beyond-cpu": ("uvm_gpu_can_address(tree", "other(tree"),
         "copy-engine-fault-is-fatal": ("uvm_tools_record_gpu_fatal_fault", "other"),
-        "subcontext-without-va-space": ("NV_ERR_PAGE_TABLE_NOT_AVAIL", "NV_ERR_OTHER"),
         "new-range": ("NV_STATUS uvm_va_range_create_mmap", "NV_STATUS other_name"),
         "new-mapping": ("uvm_map_external_sparse_on_gpu", "other_name"),
         "new-hmm-block": ("uvm_va_block_create(space, block)", "other(space, block)"),
         "new-channel": ("disallow_new_channels", "other_name"),
+        "list-is-made": ("UVM_PROC_DIR_NAME", "OTHER_NAME"),
+        "list-is-removed": ("proc_remove(directory)", "other(directory)"),
     }
     assert {each.name for each in RULES} == set(broken)
     (chosen,) = (each for each in RULES if each is rule)
@@ -127,6 +128,7 @@ def test_a_rule_that_matches_once_too_often_is_named(tree: Path, capsys: pytest.
         ("nvidia-uvm/nvidia-uvm-sources.Kbuild", None, (3, "no driver source tree")),
         ("nvidia-uvm/uvm_fault_isolation.c", "ours\n", (5, "unpack the driver's sources again")),
         ("nvidia-uvm/uvm_hmm.c", "/* uvm_fault_isolation */\n", (5, "is changed already")),
+        ("nvidia-uvm/uvm_procfs.c", "/* uvm_fault_report */\n", (5, "is changed already")),
         (".mpsguard-kmod/record.json", "{", (5, "unpack the driver's sources again")),
     ],
 )

@@ -131,12 +131,15 @@ def module(root: Path, **parameters: str) -> Path:
 def test_status_of_what_is_loaded(tmp_path: Path) -> None:
     version = tmp_path / "version"
     version.write_text("580.1.2\n")
-    ours = loaded.read(
-        module(tmp_path / "a", uvm_fault_isolation="1", uvm_fault_isolation_version="1.0", uvm_other="3"), version
-    )
+    parameters = {"uvm_fault_isolation": "1", "uvm_fault_isolation_version": "1.0", "uvm_other": "3"}
+    ours = loaded.read(module(tmp_path / "a", **parameters, uvm_fault_isolation_agents="1"), version)
     assert (ours.state, ours.driver, ours.version) == ("ours", "580.1.2", "1.0")
-    assert ours.parameters == {"uvm_fault_isolation": "1"}
-    assert "on where a TSG is shared" in ours.summary
+    assert ours.parameters == {"uvm_fault_isolation": "1", "uvm_fault_isolation_agents": "1"}
+    assert ours.summary.endswith("on where a TSG is shared")
+    unheard = loaded.read(module(tmp_path / "c", **parameters, uvm_fault_isolation_agents="0"), version)
+    assert "but not now" in unheard.summary
+    alone = module(tmp_path / "d", **parameters, uvm_fault_isolation_without_agent="1")
+    assert "but not now" not in loaded.read(alone, version).summary
     stock = loaded.read(module(tmp_path / "b", uvm_other="3"), version)
     assert stock.state == "stock"
     assert "ends its whole group" in stock.summary

@@ -102,21 +102,6 @@ static NV_STATUS try_get_ptes(tree_t *tree, NvU64 start, NvU64 size)
 }
 """
 
-GPU_C = """\
-NV_STATUS uvm_gpu_fault_entry_to_va_space(gpu_t *gpu, fault_t *fault, uvm_va_space_t **out)
-{
-    NV_STATUS status = NV_OK;
-    channel_t *channel = find(gpu, fault);
-    NvU32 number = fault->number;
-
-    number -= channel->smc_engine_ve_id_offset;
-    *out = look_up(channel, number);
-    if (!*out)
-        status = NV_ERR_PAGE_TABLE_NOT_AVAIL;
-    return status;
-}
-"""
-
 RANGE_C = """\
 static NV_STATUS uvm_va_range_alloc_reclaim(uvm_va_space_t *space, int start, int end)
 {
@@ -180,6 +165,23 @@ static NV_STATUS uvm_register_channel_under_write(uvm_va_space_t *space, uvm_gpu
 }
 """
 
+PROCFS_C = """\
+#include "uvm_procfs.h"
+
+NV_STATUS uvm_procfs_init(void)
+{
+    directory = NV_CREATE_PROC_DIR(UVM_PROC_DIR_NAME, NULL);
+    if (directory == NULL)
+        return NV_ERR_OPERATING_SYSTEM;
+    return NV_OK;
+}
+
+void uvm_procfs_exit(void)
+{
+    proc_remove(directory);
+}
+"""
+
 FILES = {
     "Kbuild": 'ccflags-y += -DNV_VERSION_STRING=\\"580.1.2\\"\n',
     "nvidia-uvm/nvidia-uvm-sources.Kbuild": "NVIDIA_UVM_SOURCES ?=\nNVIDIA_UVM_SOURCES += nvidia-uvm/uvm.c\n",
@@ -187,7 +189,6 @@ FILES = {
     "nvidia-uvm/uvm_va_space.c": SPACE_C,
     "nvidia-uvm/uvm_gpu_replayable_faults.c": REPLAYABLE_C,
     "nvidia-uvm/uvm_gpu_non_replayable_faults.c": NON_REPLAYABLE_C,
-    "nvidia-uvm/uvm_gpu.c": GPU_C,
     "nvidia-uvm/uvm_mmu.c": MMU_C,
     "nvidia-uvm/uvm_va_range.c": RANGE_C,
     "nvidia-uvm/uvm_map_external.c": "\n".join(
@@ -195,6 +196,7 @@ FILES = {
     ),
     "nvidia-uvm/uvm_hmm.c": HMM_C,
     "nvidia-uvm/uvm_user_channel.c": CHANNEL_C,
+    "nvidia-uvm/uvm_procfs.c": PROCFS_C,
     "nvidia-uvm/uvm_va_range.h": "range_t *uvm_va_range_to_external(range_t *range);\n",
     "nvidia-uvm/uvm_gpu.h": "struct uvm_parent_gpu_struct { uvm_fault_buffer_t fault_buffer; };\n",
     "nvidia-uvm/uvm_user_channel.h": "struct { struct { uvm_gpu_va_space_t *gpu_va_space; int count; } *subctxs; };\n",

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.evidence import Evidence, Lost, Trust, Xid
-from mpsguard.sensors.kernel_log import KernelLine, KernelLogSensor, parse_record, resume_after
+from mpsguard.linux.boot import resume_after
+from mpsguard.sensors.kernel_log import KernelLine, KernelLogSensor, parse_record
 
 KMSG = Path("/dev/kmsg")
 USER_FACILITY = 10

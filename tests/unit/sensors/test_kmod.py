@@ -1,16 +1,24 @@
-"""The kmod sensor: what it makes of the module's uevents and of anything else; real netlink where there is some."""
+"""The kmod sensor: what it makes of the module's list and uevents; real netlink where there is some."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from mpsguard.evidence import Evidence, FaultContained, Lost, Source, Trust
+from mpsguard.evidence import ClientCame, Evidence, FaultContained, Lost, Source, Trust
+from mpsguard.incident import Confidence, Ground
+from mpsguard.linux.boot import boot_id
 from mpsguard.linux.nvidia.uevents import Uevent, Uevents, parse
-from mpsguard.linux.processes.procfs import process_key
-from mpsguard.sensors.kmod import KmodSensor, contained_fault, mode
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.model import Client, ProcessKey
+from mpsguard.sensors import kmod
+from mpsguard.sensors.kmod import KmodSensor
+from mpsguard.triage.verdict import triage
 
 EVENT: Uevent = {
     "ACTION": "change",
@@ -18,14 +26,27 @@ EVENT: Uevent = {
     "SUBSYSTEM": "module",
     "NVIDIA_UVM_EVENT": "fault_contained",
     "PID": "4242",
-    "VA": "0x7fff12345000",
-    "ACCESS": "ATOMIC_STRONG",
+    "START": "777",
+    "ALIVE": "1",
+    "ACCESS": "WRITE",
     "TYPE": "INVALID_PTE",
     "ENGINE": "SM",
     "GPU": "GPU-6d6f636b-2d67-7075-0001-020304050607",
     "VEID": "3",
     "SEQNUM": "1200",
 }
+A, B = ProcessKey(4242, 777), ProcessKey(4343, 888)
+RECYCLED = 10_000
+
+
+def line(process: ProcessKey = A, *, number: int = 1, at: float = 5.0, alive: bool = True, gone: bool = False) -> str:
+    """A line as the module writes it; the owner that had ended has no number in it."""
+    named = process if alive else ProcessKey(0, 0)
+    return (
+        f"{number} time={round(at * 1e9)} pid={named.pid} start={named.start_ticks} alive={alive:d} gone={gone:d} "
+        "address=0x7fff12345000 access=WRITE type=INVALID_PTE engine=SM "
+        "gpu=GPU-6d6f636b-2d67-7075-0001-020304050607 veid=3\n"
+    )
 
 
 def as_bytes(event: Uevent) -> bytes:
@@ -37,15 +58,23 @@ class Script(Uevents):
     """Uevents out of a list, told through a pipe so that the loop wakes up; the kernel cannot be made to send ours."""
 
     def __init__(self, *events: Uevent | Exception) -> None:
-        self._events = list(events)
+        self._events: list[Uevent | Exception] = []
         self._ends = os.pipe()
-        os.write(self._ends[1], b"x")
+        self.tell(*events)
+
+    def tell(self, *events: Uevent | Exception) -> None:
+        self._events += events
+        if events:
+            os.write(self._ends[1], b"x")
 
     def fileno(self) -> int:
         return self._ends[0]
 
     def read(self) -> Uevent | None:
         if not self._events:
+            os.set_blocking(self._ends[0], False)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._ends[0], 4096)
             return None
         event = self._events.pop(0)
         if isinstance(event, Exception):
@@ -57,6 +86,38 @@ class Script(Uevents):
             os.close(fd)
 
 
+class Guard:
+    """A sensor with its list, its uevents and what it said."""
+
+    def __init__(self, path: Path, after: int | None = None) -> None:
+        self.path, self.events, self.evidence = path, Script(), list[Evidence]()
+        self.sensor = KmodSensor(self.evidence.append, after=after, path=path, listen=lambda: self.events)
+
+    def came(self, process: ProcessKey) -> None:
+        handle = ProcessHandle.open(os.getpid())
+        self.sensor.client_came(client(process), handle)
+        handle.close()
+
+    async def told(self, *lines: str, event: Uevent | Exception = EVENT) -> None:
+        """The module adds these lines, and tells."""
+        old = self.path.read_text() if self.path.exists() else ""
+        self.path.write_text("".join(reversed(lines)) + old)
+        self.events.tell(event)
+        await turns()
+
+    def named(self) -> list[tuple[ProcessKey | None, Trust]]:
+        return [(each.process, each.trust) for each in self.evidence]
+
+
+async def turns() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def client(process: ProcessKey) -> Client:
+    return Client(process, 1000, 1000, "train", "/", None, None, "default", "default-0", 0.0)
+
+
 @pytest.fixture(autouse=True)
 def no_descriptor_is_left() -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))
@@ -64,19 +125,10 @@ def no_descriptor_is_left() -> Iterator[None]:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def heard(*events: Uevent | Exception) -> tuple[list[Evidence], KmodSensor]:
-    evidence: list[Evidence] = []
-
-    async def listen() -> KmodSensor:
-        sensor = KmodSensor(evidence.append, listen=lambda: Script(*events), key_of=process_key)
-        # One turn is enough: the script is readable from the start.
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        sensor.close()
-        sensor.close()
-        return sensor
-
-    return evidence, asyncio.run(listen())
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "list").write_text("")
+    return tmp_path / "list"
 
 
 def test_a_report_of_the_kernel_is_read() -> None:
@@ -88,108 +140,247 @@ def test_what_is_no_uevent_is_none(message: bytes) -> None:
     assert parse(message) is None
 
 
-def test_a_contained_fault() -> None:
-    assert contained_fault(EVENT) == (4242, FaultContained(0x7FFF12345000, "atomic strong", "invalid pte", "sm"))
+def test_a_client_of_this_guard_is_named_on_proof(path: Path) -> None:
+    async def run() -> None:
+        guard = Guard(path)
+        guard.came(B)
+        guard.came(A)
+        await guard.told(line())
+        (one,) = guard.evidence
+        guard.sensor.close()
+        guard.sensor.close()
+        assert one.source is Source.KMOD
+        assert (one.process, one.trust, one.observed_at) == (A, Trust.PROOF, 5.0)
+        assert one.what == FaultContained(0x7FFF12345000, "write", "invalid pte", "sm")
+
+    asyncio.run(run())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"DEVPATH": "/module/other"},
-        {"NVIDIA_UVM_EVENT": "other"},
-        {"PID": "0"},
-        {"PID": "-1"},
-        {"PID": "x"},
-        {"VA": "0x10000000000000000"},
-        {"VA": "-1"},
-        {"VA": ""},
-        {"ACCESS": "wr\x1bite"},
-        {"TYPE": ""},
-        {"ENGINE": "A" * 41},
-    ],
-)
-def test_a_report_that_is_not_as_it_should_be_is_none(change: Uevent) -> None:
-    assert contained_fault({**EVENT, **change}) is None
+def test_a_line_is_told_once(path: Path) -> None:
+    async def run() -> None:
+        guard = Guard(path)
+        guard.came(A)
+        await guard.told(line())
+        await guard.told()
+        await guard.told(line(number=2, at=6.0))
+        guard.sensor.close()
+        assert [each.observed_at for each in guard.evidence] == [5.0, 6.0]
+        assert len({each.serial for each in guard.evidence}) == 2
+
+    asyncio.run(run())
 
 
-@pytest.mark.parametrize("missing", ["PID", "VA", "ACCESS", "TYPE", "ENGINE", "DEVPATH", "NVIDIA_UVM_EVENT"])
-def test_every_part_is_needed(missing: str) -> None:
-    assert contained_fault({name: value for name, value in EVENT.items() if name != missing}) is None
+def test_a_client_that_has_ended_since_is_named_on_proof(path: Path) -> None:
+    async def run() -> None:
+        guard = Guard(path)
+        guard.came(A)
+        guard.sensor.client_ended(client(A))
+        await guard.told(line(gone=True))
+        guard.sensor.close()
+        assert guard.named() == [(A, Trust.PROOF)]
+
+    asyncio.run(run())
 
 
-def test_a_bare_pid_is_a_hint() -> None:
-    evidence, sensor = heard({"ACTION": "add", "DEVPATH": "/devices/x"}, {**EVENT, "PID": str(os.getpid())})
-    (one,) = evidence
-    assert one.source is Source.KMOD
-    assert one.process == process_key(os.getpid())
-    assert one.trust is Trust.HINT
-    assert sensor.unreadable == 0
-
-
-@pytest.mark.parametrize(
-    ("start", "alive", "trust"),
-    [
-        (0, "1", Trust.PROOF),
-        (0, "0", Trust.HINT),
-        (1, "1", Trust.NONE),
-        (-1, "0", Trust.NONE),
-        (0, "yes", Trust.HINT),
-        (None, "1", Trust.HINT),
-    ],
-)
-def test_the_start_time_of_a_process_that_lives_is_proof_and_another_one_is_another_process(
-    start: int | None, alive: str, trust: Trust
+def test_a_process_that_is_no_client_is_a_hint_and_an_owner_that_had_ended_is_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = process_key(os.getpid())
-    ticks = "?" if start is None else str(key.start_ticks + start)
-    (one,), _ = heard({**EVENT, "PID": str(key.pid), "START": ticks, "ALIVE": alive})
-    assert (one.trust, one.process) == (trust, None if trust is Trust.NONE else key)
+    monkeypatch.setattr(kmod, "_CLAIM_WITHIN", 0.001)
+
+    async def run() -> None:
+        guard = Guard(path)
+        guard.came(A)
+        await guard.told(line(B), line(A, number=2, at=6.0, alive=False))
+        await until(lambda: len(guard.evidence) == 2)
+        guard.sensor.close()
+        assert sorted(guard.named(), key=str) == sorted([(B, Trust.HINT), (None, Trust.NONE)], key=str)
+
+    asyncio.run(run())
 
 
-def test_a_process_that_is_gone_is_not_named() -> None:
-    ended = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitpid(ended, 0)
-    (one,), _ = heard({**EVENT, "PID": str(ended)})
-    assert isinstance(one.what, FaultContained)
-    assert (one.process, one.trust) == (None, Trust.NONE)
+def test_another_process_with_the_pid_is_not_accused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pid has been given to another client by the time its line is read; some owners were clients, too."""
+    monkeypatch.setattr(kmod, "_CLAIM_WITHIN", 0.001)
+    chance = Random(18)
+
+    async def run() -> None:
+        guard = Guard(path)
+        right: dict[float, set[tuple[ProcessKey | None, Trust]]] = {}
+        lines: list[str] = []
+        for number in range(RECYCLED):
+            owner = ProcessKey(1000 + number % 3000, 10 * number)
+            heir = ProcessKey(owner.pid, owner.start_ticks + 1 + int(chance.random() * 5))
+            at, known, alive = 1.0 + number, chance.random() < 0.5, chance.random() < 0.7
+            if known:
+                guard.came(owner)
+                guard.sensor.client_ended(client(owner))
+            guard.came(heir)
+            right[at] = {(owner, Trust.PROOF if known else Trust.HINT) if alive else (None, Trust.NONE)}
+            lines.append(line(owner, number=number + 1, at=at, alive=alive))
+            if len(lines) == 100:
+                path.write_text("".join(lines))
+                lines.clear()
+                guard.events.tell(EVENT)
+                await turns()
+        await until(lambda: len(guard.evidence) == RECYCLED)
+        guard.sensor.close()
+        wrong = [each for each in guard.evidence if (each.process, each.trust) not in right[each.observed_at]]
+        assert wrong == []
+        assert sum(each.trust is Trust.PROOF for each in guard.evidence) > RECYCLED // 5
+
+    asyncio.run(run())
 
 
-def test_an_unreadable_report_is_counted_and_the_next_is_taken() -> None:
-    evidence, sensor = heard({**EVENT, "VA": "?"}, {**EVENT, "PID": str(os.getpid())})
-    assert sensor.unreadable == 1
-    assert len(evidence) == 1
+def test_the_program_that_a_process_executed_since_is_not_accused(path: Path) -> None:
+    """Its pid and start time are the same; it was no client yet when the fault was."""
+    later = ProcessKey(A.pid, A.start_ticks, execs=1)
+
+    async def run() -> None:
+        guard = Guard(path)
+        guard.came(A)
+        guard.came(later)
+        await guard.told(line(at=time.monotonic() - 1.0), line(number=2, at=time.monotonic() + 1.0))
+        guard.sensor.close()
+        assert guard.named() == [(A, Trust.HINT), (later, Trust.PROOF)]
+
+    asyncio.run(run())
 
 
-def test_dropped_uevents_are_reported() -> None:
-    evidence, _ = heard(OverflowError(), {**EVENT, "PID": str(os.getpid())})
-    assert [type(each.what) for each in evidence] == [Lost, FaultContained]
-    assert evidence[0].what == Lost(-1)
+def test_a_guard_that_was_restarted_names_the_culprit_from_the_list(path: Path) -> None:
+    """The first one ends before it reads the line; the second one hears of no uevent, and finds its clients later."""
+
+    async def run() -> None:
+        first = Guard(path)
+        first.came(A)
+        path.write_text(line())
+        position = first.sensor.position()
+        first.sensor.close()
+        assert first.evidence == []
+        second = Guard(path, after=position[1])
+        await turns()
+        assert second.evidence == []
+        assert second.sensor.position() < (boot_id(), 5_000_000_000)
+        second.came(B)
+        second.came(A)
+        assert second.named() == [(A, Trust.PROOF)]
+        assert second.sensor.position() == (boot_id(), 5_000_000_000)
+        second.sensor.close()
+        came = [
+            Evidence(Source.PROCESSES, 20.0, ClientCame("default", "default-0"), process=each, trust=Trust.PROOF)
+            for each in (A, B)
+        ]
+        (incident,) = triage([*came, *second.evidence])
+        assert incident.culprit is not None
+        assert incident.culprit.process == A
+        assert (incident.confidence, incident.ground) == (Confidence.PROVEN, Ground.CONTAINED)
+        third = Guard(path, after=second.sensor.position()[1])
+        third.came(A)
+        await turns()
+        third.sensor.close()
+        assert third.evidence == []
+
+    asyncio.run(run())
 
 
-def test_an_error_ends_it_with_its_reason() -> None:
-    states = []
+def test_dropped_uevents_lose_nothing(path: Path) -> None:
+    async def run() -> None:
+        guard = Guard(path)
+        guard.came(A)
+        await guard.told(line(), event=OverflowError())
+        guard.sensor.close()
+        assert guard.named() == [(A, Trust.PROOF)]
 
-    async def listen() -> None:
-        sensor = KmodSensor(lambda _: None, listen=lambda: Script(OSError(5, "Input/output error")))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        states.append(sensor.state())
-
-    asyncio.run(listen())
-    assert not states[0].present
-    assert "Input/output error" in states[0].detail
+    asyncio.run(run())
 
 
-def test_a_kernel_without_uevents_is_no_sensor() -> None:
+def test_unreadable_lines_are_reported_once_and_the_next_is_taken(path: Path) -> None:
+    async def run() -> None:
+        guard = Guard(path)
+        guard.came(A)
+        await guard.told("rubbish\n", line())
+        await guard.told()
+        guard.sensor.close()
+        assert [type(each.what) for each in guard.evidence] == [Lost, FaultContained]
+        assert guard.evidence[0].what == Lost(1)
+        assert guard.sensor.unreadable == 1
+
+    asyncio.run(run())
+
+
+def test_a_report_without_a_list_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    async def run() -> None:
+        guard = Guard(tmp_path / "none")
+        guard.events.tell(EVENT)
+        await turns()
+        guard.sensor.close()
+        assert [each.what for each in guard.evidence] == [Lost(-1)]
+
+    asyncio.run(run())
+
+
+def test_the_list_comes_and_goes_with_the_module(path: Path) -> None:
+    module = {"DEVPATH": "/module/nvidia_uvm", "SUBSYSTEM": "module"}
+
+    async def run() -> None:
+        path.unlink()
+        guard = Guard(path)
+        guard.came(A)
+        await guard.told(line(), event={**module, "ACTION": "add"})
+        assert guard.named() == [(A, Trust.PROOF)]
+        held = len(os.listdir("/proc/self/fd"))
+        guard.events.tell({**module, "ACTION": "remove"})
+        await turns()
+        assert len(os.listdir("/proc/self/fd")) == held - 1
+        await guard.told(line(number=1, at=9.0), event={**module, "ACTION": "add"})
+        guard.sensor.close()
+        assert guard.named() == [(A, Trust.PROOF)] * 2
+
+    asyncio.run(run())
+
+
+def test_a_client_that_comes_is_reason_to_look_for_the_list_again(path: Path) -> None:
+    async def run() -> None:
+        path.unlink()
+        guard = Guard(path)
+        await turns()
+        path.write_text(line())
+        guard.came(A)
+        guard.sensor.close()
+        assert guard.named() == [(A, Trust.PROOF)]
+
+    asyncio.run(run())
+
+
+def test_an_error_ends_it_with_its_reason(path: Path) -> None:
+    async def run() -> None:
+        guard = Guard(path)
+        guard.events.tell(OSError(5, "Input/output error"))
+        await turns()
+        state = guard.sensor.state()
+        guard.sensor.close()
+        assert not state.present
+        assert "Input/output error" in state.detail
+
+    asyncio.run(run())
+
+
+def test_a_kernel_without_uevents_is_no_sensor(path: Path) -> None:
     def refuse() -> Uevents:
         raise OSError(93, "Protocol not supported")
 
     async def listen() -> str:
-        sensor = KmodSensor(lambda _: None, listen=refuse)
+        sensor = KmodSensor(lambda _: None, path=path, listen=refuse)
+        detail = sensor.state().detail
         sensor.close()
-        return sensor.state().detail
+        return detail
 
     assert "Protocol not supported" in asyncio.run(listen())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30.0):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def test_the_kernel_s_own_uevents_are_heard() -> None:
@@ -206,32 +397,3 @@ def test_the_kernel_s_own_uevents_are_heard() -> None:
         events.close()
     assert found is not None
     assert {"ACTION", "DEVPATH", "SUBSYSTEM", "SEQNUM"} <= found.keys()
-
-
-def with_parameters(module: Path, **parameters: str) -> Path:
-    (module / "parameters").mkdir(parents=True)
-    for name, value in parameters.items():
-        (module / "parameters" / name).write_text(f"{value}\n")
-    return module
-
-
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [("0", "off"), ("1", "on where a TSG is shared"), ("2", "on always"), ("9", "'9', which is unknown")],
-)
-def test_the_mode_is_reported(tmp_path: Path, policy: str, said: str) -> None:
-    module = with_parameters(tmp_path / "m", uvm_fault_isolation=policy, uvm_fault_isolation_version="1.0")
-    state = mode(module)
-    assert state.present
-    assert "1.0" in state.detail
-    assert said in state.detail
-
-
-def test_the_stock_module_contains_nothing(tmp_path: Path) -> None:
-    state = mode(with_parameters(tmp_path / "m", uvm_ats_mode="1"))
-    assert not state.present
-    assert "stock" in state.detail
-
-
-def test_no_module(tmp_path: Path) -> None:
-    assert mode(tmp_path / "none").detail == "nvidia-uvm is not loaded"

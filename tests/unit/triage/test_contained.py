@@ -1,5 +1,6 @@
 """Verdicts on faults that the kernel module contained, alone and beside others."""
 
+import signal
 from itertools import permutations
 
 import msgspec
@@ -42,7 +43,7 @@ def test_only_the_culprit_is_in_it() -> None:
         assert "contained" in incident.reason
 
 
-def test_a_bare_pid_is_likely_until_the_queue_of_that_process_tells_of_it_too() -> None:
+def test_one_not_known_as_a_client_is_likely_until_its_own_queue_tells_of_it_too() -> None:
     report = msgspec.structs.replace(contained(A, 10.002), trust=Trust.HINT)
     (alone,) = triage([*CLIENTS, report])
     assert (alone.confidence, alone.ground) == (Confidence.LIKELY, Ground.CONTAINED_PID)
@@ -55,11 +56,12 @@ def test_two_culprits_are_two_incidents() -> None:
     assert [incident.culprit.process for incident in found if incident.culprit] == [A, B]
 
 
-def test_the_culprit_s_end_by_the_guard_is_no_second_incident() -> None:
+@pytest.mark.parametrize(("at", "number"), [(10.5, signal.SIGKILL), (10.001, signal.SIGBUS), (9.999, signal.SIGBUS)])
+def test_the_culprit_s_end_by_guard_or_module_is_no_second_incident(at: float, number: int) -> None:
     killed = Evidence(
         Source.PROCESSES,
-        10.5,
-        ProcessEnded(None, 9, oom_killed=False, work_in_flight=None),
+        at,
+        ProcessEnded(None, number, oom_killed=False, work_in_flight=None),
         process=A,
         trust=Trust.PROOF,
     )

@@ -30,6 +30,7 @@ struct test_case {
 	bool ends_tsg;		/* the TSG is to die: what cannot or must not be contained */
 	bool last_user;		/* no other process holds the GPU: it is taken apart when the suspect lets go of it */
 	bool needs_hmm;		/* left out where the kernel has none */
+	bool unheard;		/* no agent has the list of contained faults open */
 };
 
 /* Note the first failure, and leave the case. */
@@ -50,7 +51,7 @@ struct test_case {
 	} while (0)
 
 extern const struct test_case memory_cases[], hole_cases[], refusal_cases[], policy_cases[], ending_cases[], race_cases[],
-	hmm_cases[], overrun_cases[], address_cases[], storm_cases[], block_cases[];
+	hmm_cases[], overrun_cases[], address_cases[], storm_cases[], block_cases[], report_cases[];
 
 /* All of a kernel's accesses end in a sink. */
 #define EXPECT_BURST(scene, burst)									\
@@ -61,9 +62,5 @@ extern const struct test_case memory_cases[], hole_cases[], refusal_cases[], pol
 		       got_.endings[MOCK_DONE_SPARSE], got_.count, got_.endings[MOCK_DONE],		\
 		       got_.endings[MOCK_TSG_DEAD], got_.endings[MOCK_TIMEOUT], got_.endings[MOCK_PREEMPTED]); \
 	} while (0)
-
-/* Uevents: a socket that hears them, and the next one of a contained fault, its NULs made blanks; empty if none comes. */
-int listen_to_uevents(void);
-void next_report(int fd, char *text, size_t size);
 
 #endif

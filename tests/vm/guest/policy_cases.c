@@ -8,7 +8,6 @@
 #define RANGE_VA 0x400000000ULL
 #define POLICY_OFF 0
 #define POLICY_ALWAYS 2
-#define GRACE_MS 20000
 
 static void unshared_group(struct scene *scene)
 {
@@ -105,22 +104,9 @@ static struct mock_access leave_poisoned(struct scene *scene)
 	return wild.ending == MOCK_DONE_SPARSE ? orphan_access(&scene->suspect, 5) : wild;
 }
 
-static void orphan_in_grace(struct scene *scene)
-{
-	EXPECT(scene, set_parameter("uvm_fault_isolation_linger_ms", GRACE_MS), "no such parameter");
-	EXPECT_ACCESS(scene, leave_poisoned(scene), MOCK_TIMEOUT);
-}
-
-static void orphan_without_grace(struct scene *scene)
+static void orphan_of_one_that_is_gone(struct scene *scene)
 {
 	EXPECT_ACCESS(scene, leave_poisoned(scene), MOCK_TSG_DEAD);
-}
-
-static void orphan_grace_is_for_its_own_veid(struct scene *scene)
-{
-	EXPECT(scene, set_parameter("uvm_fault_isolation_linger_ms", GRACE_MS), "no such parameter");
-	EXPECT_ACCESS(scene, leave_poisoned(scene), MOCK_TIMEOUT);
-	EXPECT_ACCESS(scene, orphan_access(&scene->suspect, 6), MOCK_TSG_DEAD);
 }
 
 const struct test_case policy_cases[] = {
@@ -133,9 +119,6 @@ const struct test_case policy_cases[] = {
 	{ "real sink: keeps what is written, for atomics", CONTAINED, real_sink },
 	{ "real sink over read-only memory", CONTAINED, real_sink_over_read_only },
 	{ "fault of a VEID that never was is cancelled", ALWAYS, orphan_of_nobody, .ends_tsg = true },
-	{ "fault of a poisoned client that is gone, in its grace", CONTAINED, orphan_in_grace },
-	{ "fault of a poisoned client that is gone, no grace", ALWAYS, orphan_without_grace, .ends_tsg = true },
-	{ "grace is for the VEID that is gone, for no other", CONTAINED, orphan_grace_is_for_its_own_veid,
-	  .ends_tsg = true },
+	{ "fault of a poisoned client that is gone is cancelled", ALWAYS, orphan_of_one_that_is_gone, .ends_tsg = true },
 	{ 0 },
 };

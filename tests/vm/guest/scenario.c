@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "case.h"
+#include "reports.h"
 
 #define CASE_SECONDS 240
 #define NEIGHBOUR_VA 0x500000000ULL
@@ -132,7 +133,8 @@ static void restore_parameters(void)
 	set_parameter("uvm_fault_isolation_max_kib", 65536);
 	set_parameter("uvm_fault_isolation_wait_ms", 2000);
 	set_parameter("uvm_fault_isolation_real_sink", 0);
-	set_parameter("uvm_fault_isolation_linger_ms", 0);
+	set_parameter("uvm_fault_isolation_signal", SIGBUS);
+	set_parameter("uvm_fault_isolation_without_agent", 0);
 }
 
 static long now_ms(void)
@@ -184,17 +186,31 @@ static bool is_chosen(const struct test_case *test, int argc, char **argv)
 	return argc < 2;
 }
 
+/* Processes of the case before, which have the list open too, can still be on their way out. */
+static void leave(int agent)
+{
+	unsigned int turn;
+
+	close(agent);
+	for (turn = 0; turn < CASE_SECONDS * 100 && get_parameter("uvm_fault_isolation_agents") > 0; turn++)
+		usleep(10000);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case *const groups[] = {
-		memory_cases, hole_cases, address_cases, overrun_cases, block_cases, refusal_cases, policy_cases, ending_cases,
-		hmm_cases, storm_cases, race_cases
+		memory_cases, hole_cases, address_cases, overrun_cases, block_cases, refusal_cases, policy_cases, report_cases,
+		ending_cases, hmm_cases, storm_cases, race_cases
 	};
 	unsigned int group, i, tsg = FIRST_TSG;
 	struct client keeper;
+	int agent;
 	bool hmm;
 
 	make_device_nodes();
+	agent = become_agent();
+	/* A case is not over when its client is told; those that look for the signal handle it. */
+	signal(SIGBUS, SIG_IGN);
 	/* Holds the GPU, or it would be set up anew for each case. */
 	keeper = open_client(0, 0);
 	hmm = has_hmm(&keeper);
@@ -206,7 +222,11 @@ int main(int argc, char **argv)
 				continue;
 			if (test->last_user)
 				close_client(&keeper);
+			if (test->unheard && agent >= 0)
+				leave(agent);
 			start_case(test, tsg++);
+			if (test->unheard && agent >= 0)
+				agent = become_agent();
 			if (test->last_user)
 				keeper = open_client(0, 0);
 		}

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "case.h"
+#include "reports.h"
 
 #define TIB (1024ULL * GIB)
 #define OFFENDERS 3

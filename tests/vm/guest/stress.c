@@ -18,6 +18,7 @@
 
 #include "uvm_test_ioctl.h"
 #include "client.h"
+#include "reports.h"
 
 #define GROUPS 2
 #define OFFENDERS 8
@@ -270,6 +271,9 @@ int main(int argc, char **argv)
 	if (shared == MAP_FAILED)
 		die("share memory");
 	make_device_nodes();
+	(void)become_agent();
+	/* An offender goes on: it is to fault more than once. */
+	signal(SIGBUS, SIG_IGN);
 	keeper = open_client(0, 0);
 	give_cache_back(&keeper);
 	before = statistics(FIRST_TSG);

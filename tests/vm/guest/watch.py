@@ -1,7 +1,10 @@
 """Runs inside the virtual machine: the guard's own sensors and triage on the real nvidia-uvm and its tools device.
 
 Three clients share a TSG. One stores to nowhere. The sensors tell; triage says what it was; the culprit is ended by
-SIGKILL while the UVM sensor's tracker holds its address space, which is let go of afterwards. Prints one JSON object.
+SIGKILL while the UVM sensor's tracker holds its address space, which is let go of afterwards.
+
+Then two more share another TSG, and the guard's sensor ends between the fault of one and the reading of the list: the
+sensor of the next guard, which hears of no uevent, names the culprit. Prints one JSON object.
 
 There is no MPS daemon here: `terminate_client`, which comes before the signal on a real machine, has no part in this.
 """
@@ -14,12 +17,14 @@ import sys
 import time
 
 from mpsguard.evidence import ClientCame, Evidence, FaultContained, Source, Trust, UvmFault
+from mpsguard.incident import Incident
 from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.model import Client
 from mpsguard.sensors.kmod import KmodSensor
 from mpsguard.sensors.uvm import UvmSensor
 from mpsguard.triage.verdict import triage
 
-TSG = "77"
+TSG, ANOTHER_TSG = "77", "78"
 ADDRESS = 0x7FFF12345000
 DONE_SPARSE = "wild 1"
 DEADLINE_S = 120.0
@@ -28,9 +33,9 @@ DEADLINE_S = 120.0
 class Agent:
     """One client process."""
 
-    def __init__(self, veid: int) -> None:
+    def __init__(self, veid: int, tsg: str = TSG) -> None:
         self.process = subprocess.Popen(
-            ["/agent", TSG, str(veid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ["/agent", tsg, str(veid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         if self.answer() != "ready":
             raise RuntimeError("an agent did not come up")
@@ -78,6 +83,56 @@ def came(agent: Agent) -> Evidence:
     return Evidence(Source.PROCESSES, time.monotonic(), what, process=agent.handle.key, trust=Trust.PROOF)
 
 
+def introduce(agent: Agent, sensor: KmodSensor) -> None:
+    """Tell the sensor of a client, as the guard does."""
+    client = Client(agent.handle.key, 0, 0, "agent", "/", None, None, "default", "default-0", 0.0)
+    sensor.client_came(client, agent.handle)
+
+
+def verdict(incident: Incident) -> list[object]:
+    """What the test outside judges of an incident."""
+    culprit = incident.culprit.pid if incident.culprit else 0
+    return [incident.fault_class, incident.confidence, culprit, len(incident.victims), incident.reason]
+
+
+async def restarted(known: int) -> dict[str, object]:
+    """Return what the second guard makes of a fault that the first one, which began at ``known``, did not read."""
+    evidence: list[Evidence] = []
+    agents = [Agent(veid, ANOTHER_TSG) for veid in range(2)]
+    culprit, other = agents
+    first = KmodSensor(evidence.append, after=known)
+    await asyncio.sleep(0)  # the list is read at the start
+    for agent in agents:
+        introduce(agent, first)
+    facts: dict[str, object] = {"access": culprit.ask(f"wild {ADDRESS:#x}"), "signals": culprit.ask("signals")}
+    while facts["signals"] == "signals 0":  # the client is told last
+        facts["signals"] = culprit.ask("signals")
+    boot, after = first.position()
+    first.close()
+    facts["first"] = len(evidence)
+    second = KmodSensor(evidence.append, after=after)
+    await asyncio.sleep(0)
+    for agent in agents:
+        evidence.append(came(agent))
+        introduce(agent, second)
+    facts["second"] = await until(lambda: any(isinstance(each.what, FaultContained) for each in evidence))
+    facts["incidents"] = [verdict(incident) for incident in triage(evidence)]
+    facts["culprit"] = culprit.process.pid
+    facts["well"] = other.ask("own")
+    facts["read"] = second.position() > (boot, after)
+    second.close()
+    end(agents)
+    return facts
+
+
+def end(agents: list[Agent]) -> None:
+    """End them."""
+    for agent in agents:
+        agent.handle.close()
+        agent.process.kill()
+        agent.process.communicate()
+
+
 async def watch() -> dict[str, object]:
     """Return the whole scenario as facts for the test outside to judge."""
     evidence: list[Evidence] = []
@@ -88,6 +143,7 @@ async def watch() -> dict[str, object]:
     culprit, *others = agents
     for agent in agents:
         evidence.append(came(agent))
+        introduce(agent, kmod)
         uvm.watch(agent.handle)
     facts["attached"] = await until(lambda: all(each.attached for each in uvm.attachments()))
     facts["well before"] = [agent.ask("own") for agent in agents]
@@ -99,16 +155,7 @@ async def watch() -> dict[str, object]:
         for each in evidence
         if tells_of_the_fault(each)
     )
-    facts["incidents"] = [
-        [
-            incident.fault_class.value,
-            incident.confidence.value,
-            incident.culprit.pid if incident.culprit else 0,
-            len(incident.victims),
-            incident.reason,
-        ]
-        for incident in triage(evidence)
-    ]
+    facts["incidents"] = [verdict(incident) for incident in triage(evidence)]
     facts["culprit"] = culprit.process.pid
 
     # Contained and drained: the one access has ended. The tracker is the lifeline while the process goes.
@@ -120,10 +167,8 @@ async def watch() -> dict[str, object]:
     facts["well after"] = [agent.ask("own") for agent in others]
     facts["dead"] = others[0].ask("dead")
     kmod.close()
-    for agent in agents:
-        agent.handle.close()
-        agent.process.kill()
-        agent.process.communicate()
+    end(agents)
+    facts["restarted"] = await restarted(kmod.position()[1])
     return facts
 
 
