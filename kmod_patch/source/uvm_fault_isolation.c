@@ -32,16 +32,16 @@ module_param(uvm_fault_isolation_wait_ms, uint, S_IRUGO | S_IWUSR);
 MODULE_PARM_DESC(uvm_fault_isolation_wait_ms,
                  "For so long a fault waits for a change of the range it is in; then its client's channels are stopped.");
 
+/* RM waits for a channel to become idle before it preempts it. */
+static uint uvm_fault_isolation_stop_ms = 10000;
+module_param(uvm_fault_isolation_stop_ms, uint, S_IRUGO | S_IWUSR);
+MODULE_PARM_DESC(uvm_fault_isolation_stop_ms,
+                 "For so long faults of a client that is being stopped are replayed; then they are cancelled.");
+
 /* For mpsguard-kmod status: this module is ours. */
 static char *uvm_fault_isolation_version = UVM_ISOLATION_VERSION;
 module_param(uvm_fault_isolation_version, charp, S_IRUGO);
 MODULE_PARM_DESC(uvm_fault_isolation_version, "Version of the fault isolation.");
-
-/*
- * A client that cannot be contained is stopped. RM waits for a channel to become idle before it preempts it; what still
- * faults after so long is cancelled.
- */
-#define STOP_MS 10000
 
 /* A wait that was not heard of for so long is over. */
 #define WAIT_IS_OVER_MS 1000
@@ -145,7 +145,7 @@ static NV_STATUS stop_client(uvm_va_space_t *va_space, NV_STATUS reason)
         queue_work(system_long_wq, &isolation->stop_work);
     }
 
-    return is_past(isolation->stopped_since, STOP_MS) ? reason : NV_OK;
+    return is_past(isolation->stopped_since, READ_ONCE(uvm_fault_isolation_stop_ms)) ? reason : NV_OK;
 }
 
 /* The range of the fault is being changed. It is replayed, for a while. */

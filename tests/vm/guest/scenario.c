@@ -132,6 +132,7 @@ static void restore_parameters(void)
 	set_parameter("uvm_fault_isolation_max_sinks", 4096);
 	set_parameter("uvm_fault_isolation_max_kib", 65536);
 	set_parameter("uvm_fault_isolation_wait_ms", 2000);
+	set_parameter("uvm_fault_isolation_stop_ms", 10000);
 	set_parameter("uvm_fault_isolation_real_sink", 0);
 	set_parameter("uvm_fault_isolation_signal", SIGBUS);
 	set_parameter("uvm_fault_isolation_without_agent", 0);
