@@ -96,8 +96,8 @@ class Service:
 def compared(ours: Service, stock: Service) -> tuple[int, int, dict[str, tuple[int, int]]]:
     """Instructions of both in the functions that have a usual cost, and where these differ.
 
-    A function that one of the two never runs costs nothing there: the compiler may have put it into another. One that has
-    no usual cost in one of the two is left out of both.
+    A function that one of the two never runs costs nothing there: the compiler may have put it into another. One that
+    has no usual cost in one of the two is left out of both.
     """
     mine, theirs = ours.usual(), stock.usual()
     waiting = (ours.functions() - mine.keys()) | (stock.functions() - theirs.keys())
