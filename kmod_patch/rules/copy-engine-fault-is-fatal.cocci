@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
-// A copy engine's or PBDMA's fault that is fatal. If it can be contained, its channel goes on as after any serviced fault;
-// else the fault is told to tools, and later reported to RM. Nothing is added where it was serviced.
+// A copy engine's or PBDMA's fault, after it was looked at: if it is fatal and can be contained, its channel goes on as after
+// any serviced fault, in what follows; else it is told to tools, and later reported to RM.
 
 @found@
 identifier F, GVS;
-expression S, TRACKER;
-expression list CLEAR, LOOKUP;
+expression list LOOKUP;
 @@
 F(...)
 {
@@ -14,38 +13,20 @@ F(...)
   ...+>
 }
 
-@cleared@
-identifier found.F;
-expression S, TRACKER;
-expression list CLEAR;
-@@
-F(...)
-{
-  <+...
-  S = clear_faulted_on_gpu(CLEAR);
-  uvm_tracker_clear(TRACKER);
-  ...+>
-}
-
 @@
 identifier found.F, found.GVS;
-expression E, cleared.S, cleared.TRACKER;
-expression list cleared.CLEAR, TOLD;
+expression E, S;
+expression list CLEAR;
+statement LAST;
 @@
 F(...)
 {
   <...
-  if (E->is_fatal)
--     uvm_tools_record_gpu_fatal_fault(TOLD);
-+ {
-+     if (uvm_fault_isolation_contain(GVS, E) == NV_OK) {
-+         E->is_fatal = false;
-+         S = clear_faulted_on_gpu(CLEAR);
-+         uvm_tracker_clear(TRACKER);
-+     }
-+     else {
-+         uvm_tools_record_gpu_fatal_fault(TOLD);
-+     }
-+ }
++ if (E->is_fatal && uvm_fault_isolation_contain(GVS, E) == NV_OK)
++     E->is_fatal = false;
+  if (S == NV_OK && !E->is_fatal) {
+      S = clear_faulted_on_gpu(CLEAR);
+      LAST
+  }
   ...>
 }

@@ -180,8 +180,8 @@ def record_cost(recorder: Recorder, kernel: Kernel, tree: Path, label: str) -> N
             f"{label}: instructions of nvidia-uvm to service a fault of {kind} on managed memory, waiting left out",
             mine,
             unit="instructions",
-            bar=f"within {MOST_COST:.2%} of stock",
-            holds=theirs > 0 and abs(mine - theirs) <= MOST_COST * theirs,
+            bar=f"at most {MOST_COST:.2%} more than stock",
+            holds=theirs > 0 and mine - theirs <= MOST_COST * theirs,
             runs=len(ours[kind].calls),
             peer=Peer(name="stock module", value=theirs),
         )

@@ -86,7 +86,7 @@ def test_a_rule_that_matches_nothing_is_named(tree: Path, rule: object, capsys: 
         "sm-fault-is-fatal": ("cancel_fault_precise_va(fault, fault->mode)", "other(fault)"),
         "fatal-va-space-is-chosen": ("static void mark_fault_fatal", "static void other_name"),
         "sink-beyond-cpu": ("uvm_gpu_can_address(tree", "other(tree"),
-        "copy-engine-fault-is-fatal": ("uvm_tools_record_gpu_fatal_fault", "other"),
+        "copy-engine-fault-is-fatal": ("clear_faulted_on_gpu", "other"),
         "new-range": ("NV_STATUS uvm_va_range_create_mmap", "NV_STATUS other_name"),
         "new-mapping": ("uvm_map_external_sparse_on_gpu", "other_name"),
         "new-hmm-block": ("uvm_va_block_create(space, block)", "other(space, block)"),
