@@ -53,13 +53,13 @@ RULES: Final = (
     Rule(
         "va-space-is-handed-out",
         "uvm_va_space.c",
-        "uvm_fault_report_va_space_init(",
+        "uvm_fault_isolation_va_space_init(",
         (Place(("uvm_va_space_create",)),),
     ),
     Rule(
         "va-space-is-freed",
         "uvm_va_space.c",
-        "uvm_fault_report_va_space_deinit(",
+        "uvm_fault_isolation_va_space_deinit(",
         (Place(("uvm_va_space_destroy",)),),
     ),
     Rule(
@@ -73,6 +73,18 @@ RULES: Final = (
         "uvm_gpu_replayable_faults.c",
         "uvm_fault_isolation_contain(",
         (Place(("service_fault_batch_for_cancel",)),),
+    ),
+    Rule(
+        "fatal-va-space-is-chosen",
+        "uvm_gpu_replayable_faults.c",
+        "uvm_fault_isolation_goes_first(",
+        (Place(("mark_fault_fatal",)), Place(("service_fault_batch",))),
+    ),
+    Rule(
+        "sink-beyond-cpu",
+        "uvm_mmu.c",
+        "uvm_gpu_can_address(tree->gpu, start, size) || uvm_gpu_can_address_kernel(",
+        (Place(("try_get_ptes",)),),
     ),
     Rule(
         "copy-engine-fault-is-fatal",
@@ -98,7 +110,7 @@ RULES: Final = (
     Rule(
         "new-hmm-block",
         "uvm_hmm.c",
-        "uvm_fault_isolation_admit(",
+        "uvm_fault_isolation_clip_block(",
         (Place(("hmm_va_block_find_create",)),),
     ),
     Rule(

@@ -57,6 +57,20 @@ FEATURES: Final = (
         ),
     ),
     Feature(
+        "UVM_ISOLATION_PASS(parent_gpu)",
+        "uvm_gpu.h",
+        (
+            (
+                r"\buvm_fault_buffer_info_t fault_buffer_info;",
+                "((parent_gpu)->fault_buffer_info.replayable.batch_service_context.batch_id)",
+            ),
+            (
+                r"\buvm_fault_buffer_t fault_buffer;",
+                "((parent_gpu)->fault_buffer.replayable.batch_service_context.batch_id)",
+            ),
+        ),
+    ),
+    Feature(
         "UVM_ISOLATION_IS_SUBCTX_OF(subctx, owner)",
         "uvm_user_channel.h",
         (

@@ -32,6 +32,16 @@ static long access(struct mock_access *wanted)
 	return mock_access_wait(wanted);
 }
 
+static long burst(struct mock_burst *wanted)
+{
+	if (wanted->tsg >= MOCK_GPU_TSGS || wanted->kind > MOCK_ATOMIC || wanted->va & 7 || !wanted->deadline_ms ||
+	    !wanted->in_flight || wanted->in_flight > MOCK_FAULT_ENTRIES / 2 || (wanted->seed && !wanted->span))
+		return -EINVAL;
+	wanted->done = wanted->faults = wanted->slowest_ms = 0;
+	memset(wanted->endings, 0, sizeof(wanted->endings));
+	return mock_run_burst(wanted);
+}
+
 static long statistics(struct mock_statistics *answer)
 {
 	u32 tsg = answer->tsg;
@@ -55,6 +65,7 @@ static long control(struct file *file, unsigned int command, unsigned long argum
 		struct mock_translation translation;
 		struct mock_statistics statistics;
 		struct mock_stall stall;
+		struct mock_burst burst;
 	} u;
 	void __user *user = (void __user *)argument;
 	long result;
@@ -81,6 +92,9 @@ static long control(struct file *file, unsigned int command, unsigned long argum
 	case MOCK_GPU_STALL:
 		mock_stall(file, &u.stall);
 		result = 0;
+		break;
+	case MOCK_GPU_BURST:
+		result = burst(&u.burst);
 		break;
 	default:
 		return -ENOTTY;

@@ -24,11 +24,12 @@ enum { GET, PUT, INTERRUPT, ENABLE_SET, ENABLE_CLEAR, PREFETCH_CONTROL, INFO, FA
 #define PACKET_REPLAYABLE_ENABLED BIT(30)
 #define PACKET_VALID BIT(31)
 #define PACKET_CLIENT_CE0 (1U << 8)
+#define PACKET_CLIENT_HOST (6U << 8)
 #define FAULT_TYPE_PTE 2
 #define FAULT_TYPE_READ_ONLY 6
 
 LIST_HEAD(mock_accesses);
-static DECLARE_WAIT_QUEUE_HEAD(finished_queue);
+DECLARE_WAIT_QUEUE_HEAD(mock_finished_queue);
 static DECLARE_BITMAP(dead_tsgs, MOCK_GPU_TSGS);
 
 /* The buffers are written under mock_lock and read by nvidia-uvm, some of it with interrupts off. */
@@ -79,8 +80,9 @@ static void report_fault(struct mock_stalled_access *access, u32 type)
 	if (access->is.copy_engine) {
 		reported = shadow_put - shadow_get < SHADOW_ENTRIES;
 		if (reported)
-			fill_packet(shadow[shadow_put++ % SHADOW_ENTRIES], access, MOCK_CE0_ENGINE,
-				    word | PACKET_CLIENT_CE0 | PACKET_HUB);
+			fill_packet(shadow[shadow_put++ % SHADOW_ENTRIES], access,
+				    access->is.host ? MOCK_HOST0_ENGINE : MOCK_CE0_ENGINE,
+				    word | (access->is.host ? PACKET_CLIENT_HOST : PACKET_CLIENT_CE0) | PACKET_HUB);
 	} else {
 		u32 put = fault_registers[PUT] & POINTER_MASK, next = (put + 1) % MOCK_FAULT_ENTRIES;
 
@@ -92,7 +94,8 @@ static void report_fault(struct mock_stalled_access *access, u32 type)
 		}
 	}
 	spin_unlock_irqrestore(&buffer_lock, flags);
-	WARN_ONCE(!reported, "mock GPU: a fault buffer is full, an access is lost\n");
+	/* If the buffer is full the access stays where it is, and faults again at the next replay. */
+	WARN_ONCE(!reported && access->is.copy_engine, "mock GPU: a shadow buffer is full, an access is lost\n");
 	access->faulted = true;
 	access->is.faults += reported;
 	mock_counts.faults += reported;
@@ -102,7 +105,7 @@ static void finish(struct mock_stalled_access *access, enum mock_ending ending)
 {
 	access->is.ending = ending;
 	access->finished = true;
-	wake_up_all(&finished_queue);
+	wake_up_all(&mock_finished_queue);
 }
 
 /* Free the finished accesses that are abandoned. */
@@ -136,6 +139,10 @@ static void attempt(struct mock_stalled_access *access)
 
 	if (mock_tsg_is_dead(access->is.tsg)) {
 		finish(access, MOCK_TSG_DEAD);
+		return;
+	}
+	if (access->channel->stopped && !access->is.orphan) {
+		finish(access, MOCK_PREEMPTED);
 		return;
 	}
 	page_size = 0;
@@ -234,6 +241,22 @@ void mock_drop_accesses(struct mock_user_channel *channel)
 	reap();
 }
 
+void mock_start_access(struct mock_stalled_access *access)
+{
+	lockdep_assert_held(&mock_lock);
+	list_add_tail(&access->node, &mock_accesses);
+	mock_counts.accesses++;
+	attempt(access);
+}
+
+void mock_end_access(struct mock_stalled_access *access)
+{
+	lockdep_assert_held(&mock_lock);
+	list_del(&access->node);
+	mock_counts.accesses--;
+	kfree(access);
+}
+
 long mock_access_wait(struct mock_access *request)
 {
 	struct mock_stalled_access *access = kzalloc(sizeof(*access), GFP_KERNEL);
@@ -250,13 +273,10 @@ long mock_access_wait(struct mock_access *request)
 		kfree(access);
 		return -ENODEV;
 	}
-	list_add_tail(&access->node, &mock_accesses);
-	mock_counts.accesses++;
-	attempt(access);
+	mock_start_access(access);
 	mutex_unlock(&mock_lock);
 
-	left = wait_event_killable_timeout(finished_queue, READ_ONCE(access->finished),
-					   msecs_to_jiffies(request->deadline_ms));
+	left = mock_wait_killable(READ_ONCE(access->finished), jiffies + msecs_to_jiffies(request->deadline_ms));
 	mutex_lock(&mock_lock);
 	if (left < 0 && !access->finished) {
 		/* The process is being killed; what it started on the GPU goes on. */
@@ -266,11 +286,9 @@ long mock_access_wait(struct mock_access *request)
 	}
 	if (!access->finished)
 		access->is.ending = MOCK_TIMEOUT;
-	list_del(&access->node);
-	mock_counts.accesses--;
 	*request = access->is;
+	mock_end_access(access);
 	mutex_unlock(&mock_lock);
-	kfree(access);
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/types.h>
+#include <linux/wait.h>
 
 #include "nv_uvm_types.h"
 #include "mock_gpu_ioctl.h"
@@ -23,6 +24,7 @@
 /* MMU engine id of the graphics engine's VEID 0 (dev_fault.h of Turing). */
 #define MOCK_GRAPHICS_ENGINE 64
 #define MOCK_CE0_ENGINE 15
+#define MOCK_HOST0_ENGINE 32
 
 #define MOCK_EXPORT(name) EXPORT_SYMBOL(name)
 
@@ -50,6 +52,7 @@ struct mock_user_channel {
 	struct mock_vas *vas;	/* while UVM holds it */
 	u64 instance;
 	u32 id;
+	bool stopped;		/* off the runlist: its work is preempted, new work as well */
 };
 
 struct mock_allocation {
@@ -107,6 +110,12 @@ int mock_faults_init(void);
 void mock_faults_exit(void);
 bool mock_tsg_is_dead(u32 tsg);
 long mock_access_wait(struct mock_access *access);
+void mock_start_access(struct mock_stalled_access *access);
+void mock_end_access(struct mock_stalled_access *access);
+extern wait_queue_head_t mock_finished_queue;
+/* < 0: the process is being killed. Until the condition holds, or to a time in jiffies. */
+#define mock_wait_killable(condition, end)                                                                        \
+	wait_event_killable_timeout(mock_finished_queue, condition, max_t(long, 1, (long)((end) - jiffies)))
 void mock_replay(void);
 void mock_cancel_va(u64 directory, u64 va, u32 engine);
 void mock_cancel_instance(u64 instance);
@@ -114,6 +123,9 @@ void mock_clear_faulted(u32 channel_id);
 void mock_drop_accesses(struct mock_user_channel *channel);
 bool mock_faults_pending(void);
 void mock_reset_replayable(void);
+
+/* burst.c */
+long mock_run_burst(struct mock_burst *burst);
 
 /* engine.c */
 int mock_engine_start(void);

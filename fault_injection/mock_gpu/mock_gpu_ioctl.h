@@ -55,9 +55,32 @@ struct mock_access {
 	__u64 value;		/* in for writes and atomics (added), out for reads */
 	__u32 deadline_ms;
 	__u32 fault_type;	/* what a fault is reported as if it is not 0: see MOCK_FAULT_* */
+	__u32 host;		/* with copy_engine: by the PBDMA of its channel, as it reads a pushbuffer or a semaphore */
 	__u32 orphan;		/* the subcontext's VA space is gone: reported through another channel of the TSG */
 	__u32 ending;		/* out */
 	__u32 faults;		/* out: fault packets it made */
+};
+
+/*
+ * Accesses of 8 bytes, `in_flight` of them at a time: from `va` on with a stride, or, with a seed, at random in
+ * [va, va + span). Returns when all have ended.
+ */
+struct mock_burst {
+	__u32 tsg;
+	__u32 veid;
+	__u32 kind;
+	__u32 in_flight;
+	__u64 va;
+	__u64 stride;
+	__u64 span;
+	__u64 seed;
+	__u64 count;
+	__u32 deadline_ms;
+	__u32 padding;
+	__u64 done;		/* out, as all that follows */
+	__u64 faults;
+	__u64 endings[5];	/* how many ended in which way */
+	__u64 slowest_ms;	/* from its start to its end */
 };
 
 /* Fault types of the packet that no page table entry can cure. */
@@ -100,5 +123,6 @@ struct mock_statistics {
 #define MOCK_GPU_TRANSLATE _IOWR('g', 4, struct mock_translation)
 #define MOCK_GPU_STATISTICS _IOWR('g', 5, struct mock_statistics)
 #define MOCK_GPU_STALL _IOWR('g', 6, struct mock_stall)
+#define MOCK_GPU_BURST _IOWR('g', 7, struct mock_burst)
 
 #endif

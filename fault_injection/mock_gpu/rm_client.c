@@ -161,8 +161,11 @@ MOCK_EXPORT(nvUvmInterfaceBindChannelResources);
 /* What is in flight is preempted: the harmless one of the two ways in which RM can stop a channel. */
 void nvUvmInterfaceStopChannel(void *retained, NvBool immediate)
 {
+	struct mock_user_channel *channel = retained;
+
 	mutex_lock(&mock_lock);
-	mock_drop_accesses(retained);
+	channel->stopped = true;
+	mock_drop_accesses(channel);
 	mutex_unlock(&mock_lock);
 }
 MOCK_EXPORT(nvUvmInterfaceStopChannel);

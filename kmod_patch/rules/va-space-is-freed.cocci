@@ -4,5 +4,5 @@
 @@
 expression VS;
 @@
-+ uvm_fault_report_va_space_deinit(VS);
++ uvm_fault_isolation_va_space_deinit(VS);
   uvm_kvfree(VS->mapping);

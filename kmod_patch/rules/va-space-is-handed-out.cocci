@@ -5,5 +5,5 @@
 uvm_va_space_t *VS;
 uvm_va_space_t **OUT;
 @@
-+ uvm_fault_report_va_space_init(VS);
++ uvm_fault_isolation_va_space_init(VS);
   *OUT = VS;

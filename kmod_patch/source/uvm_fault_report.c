@@ -74,7 +74,14 @@ static const char *type_name(uvm_fault_type_t type)
 
 static const char *engine_name(const uvm_fault_record_t *record)
 {
-    return record->from_copy_engine ? "COPY" : "SM";
+    switch (record->engine) {
+        case UVM_MMU_ENGINE_TYPE_CE:
+            return "COPY";
+        case UVM_MMU_ENGINE_TYPE_HOST:
+            return "PBDMA";
+        default:
+            return "SM";
+    }
 }
 
 /* Not a zombie, either: that one holds its pid, but has let go of its descriptors. */
@@ -276,6 +283,6 @@ void uvm_fault_report_contained(uvm_gpu_va_space_t *gpu_va_space, const uvm_faul
     record->gpu = gpu_va_space->gpu->parent->uuid;
     record->access = fault->fault_access_type;
     record->type = fault->fault_type;
-    record->from_copy_engine = fault->fault_source.client_type == UVM_FAULT_CLIENT_TYPE_HUB;
+    record->engine = fault->fault_source.mmu_engine_type;
     nv_kthread_q_schedule_q_item(&g_uvm_global.global_q, &report->item);
 }

@@ -41,7 +41,7 @@ typedef struct
     NvProcessorUuid gpu;
     uvm_fault_access_type_t access;
     uvm_fault_type_t type;
-    bool from_copy_engine;
+    uvm_mmu_engine_type_t engine;
 
     /* The owner had not ended when the fault was reported: until then, its pid was no other process's. */
     bool owner_lived;

@@ -12,10 +12,12 @@ from tests.vm.workshop import MOCK, PATCH, digest
 SOURCES = Path(__file__).resolve().parent / "guest"
 CASES = (
     *("scenario", "memory_cases", "hole_cases", "refusal_cases", "policy_cases", "ending_cases"),
-    *("report_cases", "race_cases", "hmm_cases", "client", "reports", "recycled"),
+    *("race_cases", "hmm_cases", "overrun_cases", "address_cases", "storm_cases", "block_cases"),
+    *("report_cases", "client", "reports", "recycled"),
 )
 PROGRAMS = {
     "scenario": CASES,
+    "campaign": ("campaign", "client", "reports"),
     "stress": ("stress", "client", "reports"),
     "builtin": ("builtin", "client"),
     "agent": ("agent", "client", "reports"),

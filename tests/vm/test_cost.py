@@ -16,13 +16,16 @@ SERVICE = {"uvm_gpu_service_replayable_faults", "uvm_parent_gpu_service_replayab
 HOOKED = SERVICE | {
     "destroy_gpu_va_space",
     "hmm_va_block_find_create",
+    "mark_fault_fatal",
+    "service_fault_batch",
+    "service_fault_batch_block_locked",
     "service_fault_batch_for_cancel",
     "uvm_api_map_external_sparse",
     "uvm_api_register_channel",
-    "uvm_gpu_fault_entry_to_va_space",
     "uvm_gpu_service_non_replayable_fault_buffer",
     "uvm_map_external_allocation_on_gpu",
-    "uvm_parent_gpu_fault_entry_to_va_space",
+    "uvm_procfs_exit",
+    "uvm_procfs_init",
     "uvm_va_range_alloc_reclaim",
     "uvm_va_range_create_channel",
     "uvm_va_range_create_external",
@@ -34,7 +37,7 @@ HOOKED = SERVICE | {
 }
 """Where a rule applies, or into what the compiler puts such a function."""
 
-SPECIALISED = ("uvm_mem_alloc_vidmem.",)
+SPECIALISED = ("service_fault_batch_fatal.", "uvm_mem_alloc_vidmem.", "uvm_tlb_batch_single_invalidate.")
 """An inline function of a header, of which there is a copy for each set of constants it is called with."""
 
 

@@ -40,6 +40,20 @@ static void destroy_gpu_va_space(uvm_gpu_va_space_t *gpu_space)
 """
 
 REPLAYABLE_C = """\
+static void mark_fault_fatal(batch_t *batch, fault_t *fault)
+{
+    if (!batch->fatal_va_space) {
+        note(fault);
+        batch->fatal_va_space = fault->space;
+    }
+}
+
+static void service_fault_batch(batch_t *batch, uvm_va_space_t *space)
+{
+    if (!batch->fatal_va_space)
+        batch->fatal_va_space = space;
+}
+
 static NV_STATUS service_fault_batch_for_cancel(gpu_t *gpu, batch_t *batch)
 {
     NV_STATUS status;
@@ -67,12 +81,24 @@ static NV_STATUS service_fault(gpu_t *gpu, fault_t *fault)
 {
     NV_STATUS status = NV_OK;
     uvm_gpu_va_space_t *space = find(gpu);
+    channel_t *channel = uvm_gpu_va_space_get_user_channel(space, fault->instance);
 
-    if (managed(fault))
-        status = service(fault);
-    else
-        status = service_non_managed_fault(space, gpu->mm, fault, status);
+    status = service(fault);
+    if (status == NV_OK && !fault->is_fatal) {
+        status = clear_faulted_on_gpu(channel, fault);
+        uvm_tracker_clear(&gpu->tracker);
+    }
+    if (fault->is_fatal)
+        uvm_tools_record_gpu_fatal_fault(gpu->id, fault);
     return status;
+}
+"""
+
+MMU_C = """\
+static NV_STATUS try_get_ptes(tree_t *tree, NvU64 start, NvU64 size)
+{
+    UVM_ASSERT(uvm_gpu_can_address(tree->gpu, start, size));
+    return look_up(tree, start, size);
 }
 """
 
@@ -116,8 +142,10 @@ HMM_C = """\
 static NV_STATUS hmm_va_block_find_create(uvm_va_space_t *space, block_t **block)
 {
     NV_STATUS status;
+    NvU64 start = 0, end = 1;
 
     uvm_mutex_lock(&space->hmm.blocks_lock);
+    status = uvm_range_tree_find_hole_in(&space->hmm.blocks, address, &start, &end);
     status = uvm_va_block_create(space, block);
     if (status != NV_OK)
         goto out;
@@ -175,6 +203,7 @@ FILES = {
     "nvidia-uvm/uvm_va_space.c": SPACE_C,
     "nvidia-uvm/uvm_gpu_replayable_faults.c": REPLAYABLE_C,
     "nvidia-uvm/uvm_gpu_non_replayable_faults.c": NON_REPLAYABLE_C,
+    "nvidia-uvm/uvm_mmu.c": MMU_C,
     "nvidia-uvm/uvm_va_range.c": RANGE_C,
     "nvidia-uvm/uvm_map_external.c": "\n".join(
         _mapping(name) for name in ("uvm_map_external_allocation_on_gpu", "uvm_map_external_sparse_on_gpu")
@@ -188,7 +217,7 @@ FILES = {
     ),
     "nvidia-uvm/uvm_procfs.c": PROCFS_C,
     "nvidia-uvm/uvm_va_range.h": "range_t *uvm_va_range_to_external(range_t *range);\n",
-    "nvidia-uvm/uvm_gpu.h": "struct uvm_parent_gpu_struct { int number; };\n",
+    "nvidia-uvm/uvm_gpu.h": "struct uvm_parent_gpu_struct { uvm_fault_buffer_t fault_buffer; };\n",
     "nvidia-uvm/uvm_user_channel.h": "struct { struct { uvm_gpu_va_space_t *gpu_va_space; int count; } *subctxs; };\n",
 }
 

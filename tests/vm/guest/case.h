@@ -51,6 +51,16 @@ struct test_case {
 	} while (0)
 
 extern const struct test_case memory_cases[], hole_cases[], refusal_cases[], policy_cases[], ending_cases[], race_cases[],
-	hmm_cases[], report_cases[];
+	hmm_cases[], overrun_cases[], address_cases[], storm_cases[], block_cases[], report_cases[];
+
+/* All of a kernel's accesses end in a sink. */
+#define EXPECT_BURST(scene, burst)									\
+	do {												\
+		struct mock_burst got_ = (burst);							\
+		EXPECT(scene, got_.endings[MOCK_DONE_SPARSE] == got_.count,				\
+		       "%s: %llu of %llu in a sink, %llu on memory, %llu dead, %llu late, %llu preempted", #burst, \
+		       got_.endings[MOCK_DONE_SPARSE], got_.count, got_.endings[MOCK_DONE],		\
+		       got_.endings[MOCK_TSG_DEAD], got_.endings[MOCK_TIMEOUT], got_.endings[MOCK_PREEMPTED]); \
+	} while (0)
 
 #endif

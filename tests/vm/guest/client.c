@@ -136,6 +136,17 @@ struct mock_access access_as(const struct client *client, enum mock_access_kind 
 	return access_full(client, (struct mock_access){ .kind = kind, .va = va, .value = value });
 }
 
+struct mock_burst access_many(const struct client *client, struct mock_burst wanted)
+{
+	wanted.tsg = client->tsg;
+	wanted.veid = client->veid;
+	if (!wanted.deadline_ms)
+		wanted.deadline_ms = 2 * DEADLINE_MS;
+	if (ioctl(client->gpu, MOCK_GPU_BURST, &wanted))
+		die("run a kernel on the mock GPU");
+	return wanted;
+}
+
 struct mock_translation translate(const struct client *client, uint64_t va)
 {
 	struct mock_translation question = { .tsg = client->tsg, .veid = client->veid, .va = va };
@@ -310,12 +321,23 @@ void map_new(const struct client *client, uint64_t base, uint64_t range, uint64_
 	check("map memory", 0, try_map(client, base, mapped, new_memory(client, mapped, page_size, false), type));
 }
 
-static int open_parameter(const char *name, int mode)
+static int open_parameter(const char *name, int flags)
 {
 	char path[160];
 
 	snprintf(path, sizeof(path), "/sys/module/nvidia_uvm/parameters/%s", name);
-	return open(path, mode | O_CLOEXEC);
+	return open(path, flags | O_CLOEXEC);
+}
+
+long get_parameter(const char *name)
+{
+	char text[24] = "";
+	int fd = open_parameter(name, O_RDONLY);
+	ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	return length > 0 ? strtol(text, NULL, 10) : -1;
 }
 
 bool set_parameter(const char *name, unsigned int value)
@@ -330,15 +352,4 @@ bool set_parameter(const char *name, unsigned int value)
 	written = write(fd, text, (size_t)length) == length;
 	close(fd);
 	return written;
-}
-
-unsigned int get_parameter(const char *name)
-{
-	int fd = open_parameter(name, O_RDONLY);
-	char text[16] = "";
-
-	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
-		die("read a parameter");
-	close(fd);
-	return (unsigned int)strtoul(text, NULL, 10);
 }

@@ -30,6 +30,8 @@ void close_client(struct client *client);
 
 struct mock_access access_full(const struct client *client, struct mock_access wanted);
 struct mock_access access_as(const struct client *client, enum mock_access_kind kind, uint64_t va, uint64_t value);
+/* Many accesses; the place of the client's channel is filled in, and a deadline if there is none. */
+struct mock_burst access_many(const struct client *client, struct mock_burst wanted);
 struct mock_translation translate(const struct client *client, uint64_t va);
 struct mock_statistics statistics(unsigned int tsg);
 
@@ -60,7 +62,8 @@ void map_new(const struct client *client, uint64_t base, uint64_t range, uint64_
 
 /* A parameter of nvidia-uvm; false if the module has none of that name. */
 bool set_parameter(const char *name, unsigned int value);
-unsigned int get_parameter(const char *name);
+/* Its value; -1 if there is none. */
+long get_parameter(const char *name);
 
 _Noreturn void die(const char *what);
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /* Accesses of every kind to addresses where nothing is, and what must stay as it was. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "case.h"
+#include "reports.h"
 
 #define WILD_VA 0x7fff12340000ULL
 #define OWN_VA 0x400000000ULL
@@ -104,6 +106,22 @@ static void copy_engine_store_to_read_only(struct scene *scene)
 	EXPECT_ACCESS(scene, by_copy_engine(&scene->suspect, MOCK_WRITE, OWN_VA), MOCK_DONE_SPARSE);
 }
 
+/* A PBDMA reads a semaphore that it waits for: 0, from the sink; it would wait on for any other value. */
+static void semaphore_acquire(struct scene *scene)
+{
+	int events = listen_to_uevents();
+	struct mock_access done;
+	char text[2048];
+
+	done = access_full(&scene->suspect, (struct mock_access){ .kind = MOCK_READ, .va = WILD_VA, .value = 7,
+								  .copy_engine = 1, .host = 1 });
+	EXPECT_ACCESS(scene, done, MOCK_DONE_SPARSE);
+	EXPECT(scene, done.value == 0, "it reads %llu", done.value);
+	next_report(events, text, sizeof(text));
+	close(events);
+	EXPECT(scene, strstr(text, " ENGINE=PBDMA "), "the uevent does not name the engine: %s", text);
+}
+
 static void store_to_read_only(struct scene *scene)
 {
 	map_new(&scene->suspect, OWN_VA, 2 * MIB, 128 * KIB, 64 * KIB, UvmGpuMappingTypeReadOnly);
@@ -186,6 +204,7 @@ const struct test_case memory_cases[] = {
 	{ "copy engine stores to nowhere", CONTAINED, copy_engine_store },
 	{ "copy engine loads from nowhere", CONTAINED, copy_engine_load },
 	{ "copy engine stores to read-only memory", CONTAINED, copy_engine_store_to_read_only },
+	{ "a PBDMA acquires a semaphore that is nowhere", CONTAINED, semaphore_acquire },
 	{ "store to read-only memory", CONTAINED, store_to_read_only },
 	{ "atomic on read-only memory", CONTAINED, atomic_to_read_only },
 	{ "atomic where only reads and writes are allowed", CONTAINED, atomic_where_only_writes_are_allowed },

@@ -37,7 +37,20 @@ static void bounded(struct scene *scene)
 	EXPECT(scene, set_parameter("uvm_fault_isolation_max_sinks", 2), "no such parameter");
 	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, WILD_VA, 1), MOCK_DONE_SPARSE);
 	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, WILD_VA + 2 * MIB, 1), MOCK_DONE_SPARSE);
-	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, WILD_VA + 4 * MIB, 1), MOCK_TSG_DEAD);
+	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, WILD_VA + 4 * MIB, 1), MOCK_PREEMPTED);
+	EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, WILD_VA, 1), MOCK_PREEMPTED);
+}
+
+static void bounded_in_memory(struct scene *scene)
+{
+	struct mock_burst done;
+
+	EXPECT(scene, set_parameter("uvm_fault_isolation_max_kib", 1024), "no such parameter");
+	done = access_many(&scene->suspect, (struct mock_burst){ .kind = MOCK_WRITE, .va = 1ULL << 40, .seed = 5,
+								 .span = 1ULL << 46, .count = 200, .in_flight = 8 });
+	EXPECT(scene, done.endings[MOCK_DONE_SPARSE] > 8 && done.endings[MOCK_PREEMPTED] > 8 && !done.endings[MOCK_TSG_DEAD],
+	       "%llu in a sink, %llu preempted, %llu dead", done.endings[MOCK_DONE_SPARSE],
+	       done.endings[MOCK_PREEMPTED], done.endings[MOCK_TSG_DEAD]);
 }
 
 static void real_sink(struct scene *scene)
@@ -101,7 +114,8 @@ const struct test_case policy_cases[] = {
 	{ "policy 0: cancelled as with the stock module", ALWAYS, switched_off, .ends_tsg = true },
 	{ "policy 2: contained in a group that nobody shares", CONTAINED, always, .alone = true },
 	{ "a fault that no page table entry cures is cancelled", ALWAYS, incurable_types, .ends_tsg = true },
-	{ "beyond the greatest number of sinks is cancelled", CONTAINED, bounded, .ends_tsg = true },
+	{ "beyond the greatest number of sinks that client ends, no other", CONTAINED, bounded },
+	{ "beyond the memory for sinks that client ends, no other", CONTAINED, bounded_in_memory },
 	{ "real sink: keeps what is written, for atomics", CONTAINED, real_sink },
 	{ "real sink over read-only memory", CONTAINED, real_sink_over_read_only },
 	{ "fault of a VEID that never was is cancelled", ALWAYS, orphan_of_nobody, .ends_tsg = true },

@@ -86,6 +86,29 @@ static void mapping_waits_for_rm(struct scene *scene)
 	close_client(&other);
 }
 
+/* RM never comes back: the fault waits for so long, its client is stopped if it can be, and at last it is cancelled. */
+static void mapping_waits_for_ever(struct scene *scene)
+{
+	struct mapper mapper = { .client = &scene->suspect, .memory = new_memory(&scene->suspect, 64 * KIB, 64 * KIB, false) };
+	struct mock_access ended;
+	pthread_t mapping;
+	unsigned int turn;
+
+	/* The stock module has neither, and waits for nothing. */
+	set_parameter("uvm_fault_isolation_wait_ms", 200);
+	set_parameter("uvm_fault_isolation_stop_ms", 500);
+	EXPECT(scene, try_range(&scene->suspect, RANGE_VA, 8 * MIB) == NV_OK, "no range");
+	stall_rm(&scene->suspect, true);
+	if (pthread_create(&mapping, NULL, map_slowly, &mapper))
+		die("start a thread");
+	for (turn = 0; turn < PATIENCE && !stall_rm(&scene->suspect, true); turn++)
+		pause_1ms();
+	ended = access_as(&scene->suspect, MOCK_WRITE, RANGE_VA + 6 * MIB, 1);
+	stall_rm(&scene->suspect, false);
+	pthread_join(mapping, NULL);
+	EXPECT_ACCESS(scene, ended, MOCK_TSG_DEAD);
+}
+
 /* Each listener to uevents costs the sender: with so many of them a report takes its time. */
 static void listen_with_many(void)
 {
@@ -127,6 +150,7 @@ static void gpu_is_given_up_before_the_report(struct scene *scene)
 
 const struct test_case race_cases[] = {
 	{ "fault in a range that is being mapped, RM takes its time", CONTAINED, mapping_waits_for_rm },
+	{ "fault in a range that is being mapped, RM never comes back", ALWAYS, mapping_waits_for_ever, .ends_tsg = true },
 	{ "the GPU is given up before its fault is reported", CONTAINED, gpu_is_given_up_before_the_report, .alone = true,
 	  .last_user = true },
 	{ 0 },

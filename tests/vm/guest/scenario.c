@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0
 /*
  * Runs every case, one after the other; one JSON line for each:
- *   {"case": NAME, "contained": BOOL, "ok": BOOL, "why": TEXT}
- * `contained` says that the stock module must fail it. Exit status 0 if all ran, whatever they gave.
+ *   {"case": NAME, "contained": BOOL, "ok": BOOL, "why": TEXT, "ms": NUMBER}
+ * `contained` says that the stock module must fail it, `ms` how long it took. Exit status 0 if all ran, whatever they gave.
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "case.h"
@@ -113,14 +114,14 @@ static void put_text(const char *text)
 			putchar(*text);
 }
 
-static void report(const struct test_case *test, const struct scene *scene)
+static void report(const struct test_case *test, const struct scene *scene, long ms)
 {
 	printf("{\"case\": \"");
 	put_text(test->name);
 	printf("\", \"contained\": %s, \"ok\": %s, \"why\": \"", test->expected == CONTAINED ? "true" : "false",
 	       scene->failed ? "false" : "true");
 	put_text(scene->why);
-	printf("\"}\n");
+	printf("\", \"ms\": %ld}\n", ms);
 	fflush(stdout);
 }
 
@@ -128,15 +129,27 @@ static void report(const struct test_case *test, const struct scene *scene)
 static void restore_parameters(void)
 {
 	set_parameter("uvm_fault_isolation", 1);
-	set_parameter("uvm_fault_isolation_max_sinks", 65536);
+	set_parameter("uvm_fault_isolation_max_sinks", 4096);
+	set_parameter("uvm_fault_isolation_max_kib", 65536);
+	set_parameter("uvm_fault_isolation_wait_ms", 2000);
+	set_parameter("uvm_fault_isolation_stop_ms", 10000);
 	set_parameter("uvm_fault_isolation_real_sink", 0);
 	set_parameter("uvm_fault_isolation_signal", SIGBUS);
 	set_parameter("uvm_fault_isolation_without_agent", 0);
 }
 
+static long now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 static void start_case(const struct test_case *test, unsigned int tsg)
 {
 	struct scene scene = { .failed = true };
+	long began = now_ms();
 	int result[2], status = 0;
 	ssize_t got;
 	pid_t pid;
@@ -160,7 +173,18 @@ static void start_case(const struct test_case *test, unsigned int tsg)
 	}
 	close(result[0]);
 	restore_parameters();
-	report(test, &scene);
+	report(test, &scene, now_ms() - began);
+}
+
+/* Without arguments all cases; else those with one of the arguments in their name. */
+static bool is_chosen(const struct test_case *test, int argc, char **argv)
+{
+	int i;
+
+	for (i = 1; i < argc; i++)
+		if (strstr(test->name, argv[i]))
+			return true;
+	return argc < 2;
 }
 
 /* Processes of the case before, which have the list open too, can still be on their way out. */
@@ -169,14 +193,15 @@ static void leave(int agent)
 	unsigned int turn;
 
 	close(agent);
-	for (turn = 0; turn < CASE_SECONDS * 100 && get_parameter("uvm_fault_isolation_agents"); turn++)
+	for (turn = 0; turn < CASE_SECONDS * 100 && get_parameter("uvm_fault_isolation_agents") > 0; turn++)
 		usleep(10000);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	static const struct test_case *const groups[] = {
-		memory_cases, hole_cases, refusal_cases, policy_cases, report_cases, ending_cases, hmm_cases, race_cases
+		memory_cases, hole_cases, address_cases, overrun_cases, block_cases, refusal_cases, policy_cases, report_cases,
+		ending_cases, hmm_cases, storm_cases, race_cases
 	};
 	unsigned int group, i, tsg = FIRST_TSG;
 	struct client keeper;
@@ -194,7 +219,7 @@ int main(void)
 		for (i = 0; groups[group][i].name; i++) {
 			const struct test_case *test = &groups[group][i];
 
-			if (test->needs_hmm && !hmm)
+			if ((test->needs_hmm && !hmm) || !is_chosen(test, argc, argv))
 				continue;
 			if (test->last_user)
 				close_client(&keeper);
