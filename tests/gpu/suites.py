@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.gpu import broker, classes, failover, hostile, isolation, sensors, sm, triage
+from tests.gpu import broker, classes, failover, hostile, isolation, ops, sensors, sm, triage
 from tests.gpu.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
@@ -14,4 +14,5 @@ SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "failover": failover.MEASUREMENTS,
     "hostile": hostile.MEASUREMENTS,
     "classes": classes.MEASUREMENTS,
+    "ops": ops.MEASUREMENTS,
 }

@@ -46,6 +46,8 @@ class Options:
     """Whether regions of the vault may lie in the host's memory."""
     gpus: tuple[str, ...] = ()
     """UUIDs, or none: all."""
+    address: str = "off"
+    """Of HTTP."""
     classes: Mapping[str, str] = field(default_factory=dict)
     """Service classes: by name, what each gives, as in an inline table of TOML; any program may choose them."""
 
@@ -71,6 +73,7 @@ class Options:
             Path(control),
             simulated=Path(control).resolve().is_relative_to(REPOSITORY / "fault_injection"),
             name="suite",
+            address=self.address,
             guard=f'core_directory = "{self.core_directory}"' if self.core_directory else "",
             domain="\n".join(domain),
             tables=tables,
@@ -102,6 +105,11 @@ class Guard:
     def vault(self) -> Path:
         """The vault's socket."""
         return socket_path(self._root / "run")
+
+    @property
+    def state_directory(self) -> Path:
+        """Where the guard keeps its journal."""
+        return self._root / "state"
 
     @property
     def pid(self) -> int:
@@ -167,6 +175,12 @@ class Guard:
             return msgspec.json.decode(done.stdout, type=Terminated)
         except msgspec.MsgspecError:
             raise SuiteError(f"mpsguard-ctl terminate: status {done.returncode}; {done.stderr[-300:]}") from None
+
+    def reload(self) -> None:
+        """`mpsguard-ctl reload`; SuiteError if it failed."""
+        done = self._control_command("reload")
+        if done.returncode != 0:
+            raise SuiteError(f"mpsguard-ctl reload: status {done.returncode}; {done.stderr[-300:]}")
 
     def resize(self, session: str, share: float) -> Resized:
         """`mpsguard-ctl --json resize`: what it answered; SuiteError if it did not."""
