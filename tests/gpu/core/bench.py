@@ -1,6 +1,7 @@
 """What a measurement is given: daemons and clients on demand, all under one private directory."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class Bench:
     programs: Programs
     quick: bool
     say: Callable[[str], None]
+    ends_at: float = math.inf
+    """When the run is broken off, in seconds of CLOCK_MONOTONIC."""
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def runs(self, full: int, quick: int) -> int:

@@ -33,10 +33,11 @@ def run(
     """
     findings: list[Finding] = []
     root = Path(tempfile.mkdtemp(prefix="gpu-suite-"))
+    ends_at = time.monotonic() + deadline
     try:
         with suppress(StopRunError), stoppable(deadline):
             programs = build(root)
-            bench = Bench(root, programs, quick, say)
+            bench = Bench(root, programs, quick, say, ends_at)
             for measurement in measurements:
                 begin, before = time.monotonic(), len(findings)
                 say(f"{measurement.name}: {measurement.what}")

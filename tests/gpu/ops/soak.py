@@ -29,7 +29,10 @@ from tests.gpu.results.schema import Row
 
 INNOCENTS, QUICK_INNOCENTS = 44, 3
 """With those that misbehave 48, which any server takes; a dead one with work in flight keeps its place for a while."""
-SECONDS, QUICK_SECONDS = 240, 8
+SECONDS, QUICK_SECONDS = 480, 8
+"""At most: it ends in time for the run's deadline."""
+_LEAVES: Final = 45.0
+"""Seconds before that deadline, for what is to be looked at afterwards."""
 EVERY: Final = 5.0
 """Seconds from one incident to the next, on average."""
 SEED: Final = 20261124
@@ -38,8 +41,10 @@ STARTED_AT_ONCE: Final = 8
 RSS_BAR_MIB: Final = 5.0
 JOURNAL_BAR_MIB: Final = 128.0
 """Above what the guard's journal may take by its default configuration."""
-_AFTER: Final = 0.5
-"""Seconds after an incident in which the other clients die of it if they do; 0.15 were seen."""
+ROUND_S: Final = 1.5
+"""Seconds of work of each innocent around an incident. They rest in between: a client that starts beside 44 that keep
+the GPU full takes seconds for it."""
+_ROUND_WITHIN: Final = 15.0
 _SETTLED: Final = 30.0
 """Seconds within which the last lifelines are let go."""
 _NAMED: Final = 5.0
@@ -81,6 +86,8 @@ class _Soak:
     """Whether the guard is the process that it was."""
     seconds: float = 0.0
     crew: list[Client] = field(default_factory=list)
+    _began: float = 0.0
+    """When the innocents were told to work."""
 
     def make(self) -> None:
         port = free_port()
@@ -90,7 +97,7 @@ class _Soak:
             pid = guard.pid
             self._fill(guard, clients)
             began = time.monotonic()
-            end = began + self.bench.runs(SECONDS, QUICK_SECONDS)
+            end = min(began + self.bench.runs(SECONDS, QUICK_SECONDS), self.bench.ends_at - _LEAVES)
             actions = self._actions()
             while time.monotonic() < end:
                 due = time.monotonic() + self.dice.uniform(0.4, 1.6) * EVERY
@@ -116,7 +123,9 @@ class _Soak:
         count = self.bench.runs(INNOCENTS, QUICK_INNOCENTS)
         self.crew = [client for client in self.crew if _lives(client)]
         limit = time.monotonic() + _RECOVERED
-        work = self.bench.programs.worker(Work(seconds=3600, work=KERNEL_STEPS, controlled=True, blocking=True))
+        work = self.bench.programs.worker(
+            Work(seconds=ROUND_S, work=KERNEL_STEPS, controlled=True, rounds=100_000, blocking=True)
+        )
         while len(self.crew) < count:
             some = range(len(self.crew), min(count, len(self.crew) + STARTED_AT_ONCE))
             started = [clients.start(work, guard.pipe_directory, f"innocent-{number}") for number in some]
@@ -128,11 +137,11 @@ class _Soak:
                     if time.monotonic() > limit:
                         raise
                     continue
-                client.go()
                 self.crew.append(client)
 
     def _one(self, guard: Guard, clients: Clients, action: str) -> None:
         before = len(self.crew)
+        self._began = time.monotonic()
         try:
             if action == "crash":
                 self._crash(guard, clients, self.dice.choice(CRASHES))
@@ -141,13 +150,13 @@ class _Soak:
             elif action == "end":
                 self._crash(guard, clients, CLEAN)
             elif action == "reload":
+                self._work()
                 guard.reload()
             else:
                 self._fault(guard, clients, self.dice.choice(FAULTS))
         except (SuiteError, TimeoutError) as error:
             self.errors.append(f"{action}: {error}")
-        time.sleep(_AFTER)
-        lost = before - sum(map(_lives, self.crew))
+        lost = before - sum(_worked(client, self._began) for client in self.crew)
         self.made[action] += 1
         if action == "fault":
             self.unavoidable += lost
@@ -159,6 +168,7 @@ class _Soak:
         length = self.dice.choice((0.05, 0.5, 1.0)) if kind.busy else None
         client = culprit.start(self.bench, guard, clients, kind, in_flight=length)
         client.wait_for("first_kernel", culprit.START)
+        self._work()
         culprit.crash(client, kind)
 
     def _terminate(self, guard: Guard, clients: Clients) -> None:
@@ -166,6 +176,7 @@ class _Soak:
         client = clients.start(work, guard.pipe_directory, "to-be-terminated")
         client.wait_for("first_kernel", culprit.START)
         client.go()
+        self._work()
         guard.terminate(client.pid)
         client.end()
 
@@ -173,6 +184,7 @@ class _Soak:
         work = self.bench.programs.worker(Work(seconds=60, controlled=True, fault=name))
         client = clients.start(work, guard.pipe_directory, f"fault-{name}")
         client.wait_for("first_kernel", culprit.START)
+        self._work()
         began = time.monotonic()
         client.go()
         client.wait_for("injected", culprit.START)
@@ -180,6 +192,12 @@ class _Soak:
         self.named += verdict == (client.pid, "proven")
         self.misnamed += verdict is not None and verdict[0] not in {None, client.pid}
         client.end()
+
+    def _work(self) -> None:
+        """Have all innocents work for a round, which lasts until after what happens next."""
+        self._began = time.monotonic()
+        for client in self.crew:
+            client.go()
 
     def _settle(self, guard: Guard) -> None:
         limit = time.monotonic() + _SETTLED
@@ -254,6 +272,15 @@ class _Soak:
 
 def _lives(client: Client) -> bool:
     return not client.seen(DIED) and client.ended_with() is None
+
+
+def _worked(client: Client, since: float) -> bool:
+    """Whether a client has done the round that it was told to begin then."""
+    try:
+        client.wait_for("round", _ROUND_WITHIN, after=since)
+    except (SuiteError, TimeoutError):
+        return False
+    return _lives(client)
 
 
 def _verdict(guard: Guard, after: float) -> tuple[int | None, str] | None:
