@@ -37,6 +37,9 @@ EVERY: Final = 5.0
 """Seconds from one incident to the next, on average."""
 SEED: Final = 20261124
 KERNEL_STEPS: Final = 400
+HOLD: Final = 10.0
+"""Seconds that lifelines are kept, as in the suite `isolation`. By default a client that exits with status 0 has none,
+and what it leaves on the GPU ends the others (docs/concepts/lifelines.md)."""
 STARTED_AT_ONCE: Final = 8
 RSS_BAR_MIB: Final = 5.0
 JOURNAL_BAR_MIB: Final = 128.0
@@ -91,7 +94,7 @@ class _Soak:
 
     def make(self) -> None:
         port = free_port()
-        options = Options(address=f"127.0.0.1:{port}")
+        options = Options(address=f"127.0.0.1:{port}", crash_hold=HOLD, exit_hold=HOLD)
         with self.bench.guard(options=options) as guard, Clients() as clients, Scraper(port) as scraper:
             self.scraper = scraper
             pid = guard.pid
