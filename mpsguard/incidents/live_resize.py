@@ -29,6 +29,10 @@ from mpsguard.vault.vault import Vault
 _MOST_REPLACED: Final = 3
 """Standbys of a session that are replaced at most because a resize failed: each costs a start of the program."""
 
+_MOST_WITHOUT: Final = 1
+"""Standbys that may come without the share: one that was on its way when the share changed, or of which the guard could
+not read in time which program it belongs to. A second one means that another would fare no better."""
+
 
 class ResizeError(Exception):
     """A session cannot be resized; one line says why."""
@@ -131,6 +135,7 @@ class LiveResize:
         Returns the writer if nothing is left to be done.
         """
         since = time.time()
+        without: set[ProcessKey] = set()
         while True:
             standbys = _standbys(domain, record)
             if _has(domain, writer, share) and all(each.client.sm_share == share for each in standbys):
@@ -142,7 +147,8 @@ class LiveResize:
                 if _has(domain, each.client, share):
                     continue
                 if each.client.connected_at > since and each.client.sm_share != share:
-                    # Another one would fare no better.
+                    without.add(each.client.process)
+                if len(without) > _MOST_WITHOUT:
                     raise ResizeError(
                         f"process {each.client.process.pid} came without the share; see event class_not_applied"
                     )

@@ -176,6 +176,17 @@ def test_a_resize_that_is_given_up_leaves_nothing_behind(guarded: Resizable) -> 
     assert not guarded.events("takeover")
 
 
+def test_a_resize_fails_where_the_share_cannot_be_given(guarded: Resizable) -> None:
+    guarded.run("--class", "batch")
+    writer, standby = guarded.lease("writer"), guarded.standby()
+    Script(guarded.pipe).lack("get_active_thread_percentage")
+    assert guarded.ctl("resize", "work", "--share", "30").returncode == 1
+    # One may have been on its way when the share changed; a second one says that none would fare better.
+    assert len(guarded.events("class_not_applied")) == 2
+    following = guarded.guarded_again(standby)
+    assert (guarded.lease("writer"), guarded.levers(following)) == (writer, "share=80 priority=1")
+
+
 def test_a_guard_that_is_killed_in_a_resize_leaves_no_share_and_no_standby_behind(guarded: Resizable) -> None:
     guarded.run("--class", "batch")
     writer, standby = guarded.lease("writer"), guarded.standby()
