@@ -36,6 +36,7 @@ READERS = "a program of the reader's"
 NOT_RUN = {
     "./program": READERS,
     "./your-cuda-program": READERS,
+    "buildah": "not on every machine; run by tests/integration/systemd/test_bare_debian.py",
     "dmesg": "reads this machine's kernel log",
     "echo": "ends the MPS of this machine",
     "helm": "needs a cluster",
@@ -55,9 +56,11 @@ NOT_RUN = {
     "ssh": "needs another machine",
     "sudo apt": "changes this machine",
     "sudo dnf": "changes this machine",
+    "sudo ./mpsguard-*-linux-amd64/scripts/install": "run in a bare machine by tests/integration/systemd",
     "sudo ln": "changes this machine",
     "sudo scripts/install": "changes this machine; run in a booted one by tests/integration/systemd",
     "systemctl": HOST,
+    "tar": "needs a bundle; run in a bare machine by tests/integration/systemd",
     "sudo systemctl": HOST,
 }
 """Beginnings of commands that are not run here, and why."""

@@ -26,6 +26,7 @@ HOOKED = SERVICE | {
     "uvm_map_external_allocation_on_gpu",
     "uvm_procfs_exit",
     "uvm_procfs_init",
+    "uvm_test_ioctl",
     "uvm_va_range_alloc_reclaim",
     "uvm_va_range_create_channel",
     "uvm_va_range_create_external",
