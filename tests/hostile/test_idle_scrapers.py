@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.metrics.server import MOST_AT_ONCE
+from tests.harness.free_port import free_port
 from tests.integration.guarded import Guarded, wait_for
 
 pytestmark = pytest.mark.slow(seconds=20, reason="attacks a real guard")
@@ -24,12 +25,6 @@ SAYS = {
     "half a request": b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Half: ",
     "requests, and reads no answer": b"GET /metrics HTTP/1.1\r\n\r\n",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def threads(pid: int) -> int:

@@ -1,6 +1,5 @@
 """What Prometheus does meanwhile: asks for the metrics once a second."""
 
-import socket
 import threading
 import urllib.error
 import urllib.request
@@ -10,13 +9,6 @@ from typing import Final, Self
 _EVERY: Final = 1.0
 _WITHIN: Final = 5.0
 """Seconds for an answer."""
-
-
-def free_port() -> int:
-    """Return a port of the loopback address that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Scraper:

@@ -24,8 +24,9 @@ from tests.gpu.core.programs import Work
 from tests.gpu.isolation import culprit
 from tests.gpu.isolation.culprit import CLEAN, EXIT, KILL, SEGV, Kind
 from tests.gpu.isolation.partial import kept
-from tests.gpu.ops.scraper import Scraper, free_port
+from tests.gpu.ops.scraper import Scraper
 from tests.gpu.results.schema import Row
+from tests.harness.free_port import free_port
 
 INNOCENTS, QUICK_INNOCENTS = 44, 3
 """With those that misbehave 48, which any server takes; a dead one with work in flight keeps its place for a while."""

@@ -3,7 +3,6 @@
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 from http import HTTPStatus
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.pods import Pod, PodContainer
+from tests.harness.free_port import free_port
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import Guarded, wait_for
 from tests.integration.kubernetes.api_server import api_server
@@ -19,12 +19,6 @@ from tests.integration.kubernetes.pod_cgroup import client_in, pod_cgroup
 
 POD = Pod("2f5a1c4e-1111-4222-8333-444455556666", "team-a", "train-0", (PodContainer("c" * 64, "worker"),))
 COMMAND = [sys.executable, "-m", "mpsguard.cli.guard", "kubernetes-reporter"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def scraped(port: int) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.daemon.http_service import socket_path
-from tests.hostile.test_idle_scrapers import free_port
+from tests.harness.free_port import free_port
 from tests.integration.guarded import Guarded, wait_for
 
 pytestmark = pytest.mark.slow(seconds=10, reason="starts a guard and clients")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.free_port import free_port
 from tests.harness.guard_process import REPOSITORY
-from tests.hostile.test_idle_scrapers import free_port
 from tests.integration.guarded import Guarded, wait_for
 
 CTL = (sys.executable, "-m", "mpsguard.cli.ctl")
