@@ -129,6 +129,11 @@ class Session(RegionRequests):
         return self._forward_state().generation
 
     @property
+    def capacity(self) -> int:
+        """Maximum size of the forward state in bytes."""
+        return self._capacity
+
+    @property
     def owner(self) -> int:
         """Uid of the session's owner."""
         return os.getuid() if self._owner is None else self._owner

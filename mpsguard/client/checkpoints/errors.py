@@ -11,6 +11,10 @@ class CheckpointBusyError(CheckpointError):
     """Another checkpoint of this session is under way."""
 
 
+class RestoreError(Exception):
+    """A session cannot be filled from an image; nothing of the image is in it."""
+
+
 class CheckpointRefusedError(Exception):
     """A checkpoint was begun and not committed; the image that had its name before is untouched."""
 
