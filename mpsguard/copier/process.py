@@ -80,9 +80,9 @@ class CopierMain:
     """One copier, from its setup to its end."""
 
     def __init__(
-        self, writer: _Writer, setup: Setup, session: Session, memory: SessionMemory, store: ImageStore
+        self, writer: _Writer, setup: Setup, session: Session, memory: SessionMemory, store: ImageStore | ImageError
     ) -> None:
-        """Use what the caller owns."""
+        """Use what the caller owns; with an error as ``store``, every checkpoint is refused for that reason."""
         self._writer = writer
         self._setup = setup
         self._session = session
@@ -116,6 +116,9 @@ class CopierMain:
         def refused(refusal: CheckpointRefusal, message: str) -> Ended:
             return Ended(plan.serial, refusal, message, plan.pieces, unannounced=unannounced)
 
+        store = self._store
+        if isinstance(store, ImageError):
+            return refused(CheckpointRefusal.STORE, str(store))
         try:
             memory = self._memory.open(plan.regions)
         except (VaultError, RegionChangedError) as error:
@@ -124,7 +127,7 @@ class CopierMain:
             # CudaError cannot be named without cuda-bindings.
             return refused(CheckpointRefusal.MEMORY, f"{type(error).__name__}: {error}")
         try:
-            with self._store.begin(plan.image) as writer:
+            with store.begin(plan.image) as writer:
                 run = CheckpointRun(plan, table, memory, writer, self._writer.on_copied)
                 self._watched(run)
                 schedule = run.schedule
@@ -228,15 +231,24 @@ def main(socket_fd: int, event: int) -> int:
         os.environ["CUDA_MPS_PIPE_DIRECTORY"] = nowhere
         session = Session(setup.session, role=LeaseRole.READER, socket=setup.socket, owner=setup.owner)
         memory = SessionMemory(session, setup, fds[0] if fds else None)
-        with ImageStore(Path(setup.store), quota=setup.quota) as store:
-            try:
-                memory.prepare(setup.gpus)
-                CopierMain(writer, setup, session, memory, store).serve()
-            finally:
-                # A driver call that hangs must not keep the session's lease: the process ends in any case.
-                timer = threading.Timer(_LEAVING, os._exit, (1,))
-                timer.daemon = True
-                timer.start()
-                session.close()
-                memory.close()
+        store = _opened(setup)
+        try:
+            memory.prepare(setup.gpus)
+            CopierMain(writer, setup, session, memory, store).serve()
+        finally:
+            # A driver call that hangs must not keep the session's lease: the process ends in any case.
+            timer = threading.Timer(_LEAVING, os._exit, (1,))
+            timer.daemon = True
+            timer.start()
+            session.close()
+            memory.close()
+            if isinstance(store, ImageStore):
+                store.close()
     return 0
+
+
+def _opened(setup: Setup) -> ImageStore | ImageError:
+    try:
+        return ImageStore(Path(setup.store), quota=setup.quota)
+    except ImageError as error:
+        return error

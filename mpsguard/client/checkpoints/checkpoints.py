@@ -371,7 +371,10 @@ class Checkpoints:
         return self._copier
 
     def start(self) -> None:
-        """Start the copier ahead of the first checkpoint; a failure shows there."""
+        """Start the copier, and allocate the spare memory, ahead of the first checkpoint; a failure shows there.
+
+        To be called when the regions are made.
+        """
         with self._lock, suppress(CopierGoneError, OSError, VaultError):
             self._copier_now()
 

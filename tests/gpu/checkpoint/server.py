@@ -110,6 +110,8 @@ def main() -> None:
     with client.join("server", keep=60) as session:
         decoder = Decoder(session, SHAPES[options.shape], options.device)
         checkpoints = session.checkpoints(store=options.store, buffers=1 << 30, spare=64 << 20)
+        # As a server does that must not stall: the copier is there before the first checkpoint.
+        checkpoints.start()
         gaps(decoder, 50)
         # The first checkpoint copies the weights; no other one does.
         for number in range(options.rounds + 1):

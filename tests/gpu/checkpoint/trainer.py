@@ -154,6 +154,7 @@ def main() -> None:
             patience=options.patience,
             deadline=WITHIN,
         )
+        session.checkpoints().start()
         session.publish(b"0")
         for _ in range(3):
             training.step()
