@@ -13,9 +13,10 @@ import struct
 import sys
 import zlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from mpsguard.decoding import decoded
 from mpsguard.vault.errors import LayoutMismatchError
@@ -37,15 +38,15 @@ _MASK: Final = 0xFFFF_FFFF
 
 
 class CheckpointOutcome(msgspec.Struct, frozen=True):
-    """What came of a checkpoint, in the writer's words."""
+    """What came of a checkpoint, in the words of the writer, which may say anything within these limits."""
 
-    image: str
-    state: str
+    image: Annotated[str, Meta(max_length=128)]
+    state: Annotated[str, Meta(max_length=64)]
     """``under way``, ``committed``, or why it was refused."""
-    at: float
+    at: Annotated[float, Meta(ge=0, le=4e9)]
     """UNIX time in seconds."""
-    copied_bytes: int = 0
-    took: float = 0.0
+    copied_bytes: Annotated[int, Meta(ge=0, lt=1 << 57)] = 0
+    took: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     """Seconds from the cut to the commit."""
 
 

@@ -75,7 +75,7 @@ class RequestPage:
         if ended is not None and ended.refusal is not None:
             state = f"{state} ({ended.refusal.value})"
         outcome = CheckpointOutcome(
-            checkpoint.image,
+            checkpoint.image[:128],
             state,
             time.time(),
             0 if ended is None else ended.copied * PIECE,
