@@ -17,6 +17,7 @@ from mpsguard.client.checkpoints.pieces import PIECE, span_of, spans
 from mpsguard.client.session import Session
 from mpsguard.copier.run import CheckpointRun, RunMemory, RunStoppedError
 from mpsguard.copier.session_memory import RegionChangedError, SessionMemory
+from mpsguard.copier.tensors import tensor_images
 from mpsguard.images.errors import ImageError
 from mpsguard.images.manifest import Manifest, RegionImage
 from mpsguard.images.store import ImageStore
@@ -135,7 +136,7 @@ class CopierMain:
                     return refused(CheckpointRefusal.TORN, _torn(memory, schedule.torn))
                 if self._is_stale(plan):
                     return refused(CheckpointRefusal.STALE, "the writer was fenced off meanwhile")
-                writer.commit(self._manifest(plan, run))
+                writer.commit(self._manifest(plan, run, memory))
                 now = time.monotonic()
                 return Ended(
                     plan.serial,
@@ -188,7 +189,7 @@ class CopierMain:
         self._before = now
         return found
 
-    def _manifest(self, plan: CutPlan, run: CheckpointRun) -> Manifest:
+    def _manifest(self, plan: CutPlan, run: CheckpointRun, memory: RunMemory) -> Manifest:
         numbered = spans((record.name, record.layout.size) for record in plan.regions)
         return Manifest.made_now(
             self._setup.session,
@@ -204,6 +205,7 @@ class CopierMain:
                 )
                 for record, span in zip(plan.regions, numbered, strict=True)
             ),
+            tensors=tensor_images(run, memory),
             generation=plan.generation,
             sequence=plan.sequence,
             forward_state=plan.forward_state,

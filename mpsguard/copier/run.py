@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from mpsguard.client.checkpoints.messages import CutPlan
 from mpsguard.client.checkpoints.piece_table import PieceTable
-from mpsguard.client.checkpoints.pieces import PIECE, Span, span_of
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, span_of
 from mpsguard.copier.schedule import Claim, Schedule
 from mpsguard.copier.sources import CopySource
 from mpsguard.images.writer import ImageWriter
@@ -49,7 +49,7 @@ class _HeldBuffer:
 class RunMemory:
     """What a run reads from, and where to."""
 
-    regions: Sequence[tuple[Span, CopySource]]
+    regions: Sequence[tuple[RegionSpan, CopySource]]
     spare: CopySource | None
     spare_slots: int
     buffers: Sequence[memoryview]

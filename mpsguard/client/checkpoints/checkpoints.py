@@ -14,7 +14,7 @@ from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointEr
 from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, Ended, Setup, plan_fd
 from mpsguard.client.checkpoints.options import CheckpointOptions
 from mpsguard.client.checkpoints.piece_table import PieceTable, PieceTableError
-from mpsguard.client.checkpoints.pieces import PIECE, Span, spans, touched
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans, touched
 from mpsguard.client.checkpoints.request_page import RequestPage
 from mpsguard.client.checkpoints.session_regions import SessionRegions
 from mpsguard.client.checkpoints.sources import MOST_ASIDE
@@ -220,15 +220,10 @@ class Checkpoints:
             if not self._regions.digest_some_sealed(self._spans()):
                 return
             self._cut(checkpoint)
-        except (CheckpointError, CheckpointRefusedError, CopierGoneError, VaultError, OSError, ValueError) as error:
-            self._refuse(
-                checkpoint,
-                CheckpointRefusal.COPIER if isinstance(error, CopierGoneError) else CheckpointRefusal.MEMORY,
-                error,
-            )
         except Exception as error:
-            # The driver's errors have no common type that could be named here without cuda-bindings.
-            self._refuse(checkpoint, CheckpointRefusal.MEMORY, error)
+            # Of any kind, the driver's included: the program that publishes has no part in it, and goes on.
+            gone = isinstance(error, CopierGoneError)
+            self._refuse(checkpoint, CheckpointRefusal.COPIER if gone else CheckpointRefusal.MEMORY, error)
 
     def _refuse(self, checkpoint: Checkpoint, refusal: CheckpointRefusal, error: Exception) -> None:
         self._armed = None
@@ -236,7 +231,7 @@ class Checkpoints:
         checkpoint.state = CheckpointState.REFUSED
         self._page.tell(checkpoint)
 
-    def _spans(self) -> tuple[Span, ...]:
+    def _spans(self) -> tuple[RegionSpan, ...]:
         return spans((record.name, record.layout.size) for record in self._regions.records())
 
     def _cut(self, checkpoint: Checkpoint) -> None:
