@@ -5,13 +5,14 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from mpsguard.broker.acknowledger import Acknowledger
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.class_admission import ClassAdmission
 from mpsguard.broker.handshake import Introduction
 from mpsguard.broker.lane_router import LaneRouter
 from mpsguard.broker.lane_turns import LaneTurns
 from mpsguard.broker.parking import Parking
-from mpsguard.broker.relay import LaneGoneError, Relay
+from mpsguard.broker.relay import LaneGoneError, OtherGreetingError, Relay
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes import mps_protocol
@@ -68,8 +69,13 @@ class LaneHandover:
         self._metrics = metrics
         self._events = events
         self._servers = ServerStart()
+        self._acknowledger = Acknowledger()
         self._turns: dict[str, LaneTurns] = {}
         """By lane."""
+
+    def close(self) -> None:
+        """End what has been started; no client is being handed over any more."""
+        self._acknowledger.close()
 
     def configure(self, policy: Policy) -> None:
         """Use another policy, for clients that come from now on."""
@@ -127,7 +133,11 @@ class LaneHandover:
 
             async def relay(captured: Callable[[], None], lane: Lane = lane) -> None:
                 with await lane.connect(privileged) as back:
-                    handshake = Relay(front, back, introduction, impersonate=self._impersonate)
+                    # Known since the lane's start, without which there is no lane to choose.
+                    expected = lane.greeting or introduction.greeting
+                    handshake = Relay(
+                        front, back, introduction, expected, self._acknowledger, impersonate=self._impersonate
+                    )
                     await handshake.run(greeted, captured, handed_over)
 
             turns = self._turns.setdefault(lane.spec.name, LaneTurns())
@@ -140,6 +150,9 @@ class LaneHandover:
                     else:
                         await relay(answered)
                 return
+            except OtherGreetingError:
+                # The lane's greeting is known now.
+                continue
             except (LaneGoneError, OSError) as error:
                 # A refusal by the lane itself (it could not start a server, say) is final for the client. If the
                 # control daemon has died, the client gets another attempt.
