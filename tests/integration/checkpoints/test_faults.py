@@ -30,7 +30,7 @@ STEPS = {
     "regions": "mpsguard.copier.session_memory:SessionMemory.open|after|1",
     "claim": "mpsguard.copier.schedule:Schedule.claim|after|1",
     "copy": "mpsguard.copier.sources:HostCopySource.read|after|1",
-    "held": "mpsguard.copier.schedule:Schedule.held|after|2",
+    "held": "mpsguard.copier.schedule:Schedule.held|after|1",
     "told": "mpsguard.client.checkpoints.piece_table:PieceTable.set_copied|after|3",
     "put": "mpsguard.images.writer:ImageWriter.put|before|5",
     "stored": "mpsguard.copier.schedule:Schedule.stored|after|7",
@@ -38,7 +38,9 @@ STEPS = {
     "commit": "mpsguard.images.writer:ImageWriter.commit|before|1",
     "committed": "mpsguard.images.writer:ImageWriter.commit|after|1",
 }
-TRIED_AGAIN = ("cut", "told", "committed")
+ALWAYS = ("setup", "cut", "held", "stored", "commit", "committed")
+"""Steps of every run; between them lie those of the campaign."""
+TRIED_AGAIN = ("cut", "committed")
 """Steps after which another checkpoint shows that the session is as before; the others differ in nothing then."""
 
 
@@ -77,8 +79,10 @@ def attempt(session: Session, a: Memory, image: str) -> tuple[bytes, float, str]
     return before, longest, "committed"
 
 
-@pytest.mark.slow(seconds=10, reason="a copier process and a second one for each step")
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.slow(seconds=8, reason="a copier process for each step, and a second one for some")
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step in ALWAYS else pytest.mark.soak) for step in STEPS]
+)
 def test_a_copier_that_is_killed_holds_nothing_up(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     with world.session() as session, region(session, "a", os.urandom(PIECES * PIECE)) as a:
         session.publish(b"1")
@@ -97,7 +101,7 @@ def test_a_copier_that_is_killed_holds_nothing_up(world: World, monkeypatch: pyt
 
 
 @pytest.mark.slow(seconds=6, reason="each waits for its patience to end")
-@pytest.mark.parametrize("step", ["claim", "held", "put"])
+@pytest.mark.parametrize("step", ["held", pytest.param("claim", marks=pytest.mark.soak), "put"])
 def test_a_copier_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     with (
         world.session(patience=0.3, deadline=2.0) as session,
@@ -173,7 +177,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.05])
+@pytest.mark.parametrize("delay", [0.0, pytest.param(0.05, marks=pytest.mark.soak)])
 def test_a_writer_that_is_killed_takes_its_copier_with_it(world: World, delay: float) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", WRITER, world.vault.socket, str(world.store)],

@@ -1,5 +1,6 @@
 """A training loop of PyTorch on the CPU, with its state in a region: two lines make checkpoints of it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +21,15 @@ from mpsguard.client.torch_regions import (  # noqa: E402 - imports PyTorch
 )
 
 WIDTH = 256
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums must be the same in both runs, and threads that spin cost other tests their time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def specs() -> dict[str, Any]:
