@@ -48,8 +48,13 @@ def test_the_end_of_process_or_machine_at_any_call(kind: str, operation: str) ->
     assert rest == "calls, 0 bad\n"
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreFailedError), (errno.ENOSPC, StoreFullError)])
+@pytest.mark.parametrize(
+    ("operation", "number", "kind"),
+    [
+        *((operation, errno.EIO, StoreFailedError) for operation in OPERATIONS),
+        *((operation, errno.ENOSPC, StoreFullError) for operation in ("make", "commit")),
+    ],
+)
 def test_an_error_of_any_call(prepared: Path, operation: str, number: int, kind: type[ImageError]) -> None:
     raised = 0
     for at, name in enumerate(calls(prepared, operation)):
