@@ -13,8 +13,9 @@ import msgspec
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed, index, number
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
+from mpsguard.broker.acknowledger import Acknowledger
 from mpsguard.broker.handshake import Introduction, RefusedError, introduce
-from mpsguard.broker.relay import LaneGoneError, Relay
+from mpsguard.broker.relay import LaneGoneError, OtherGreetingError, Relay
 from mpsguard.lanes import mps_protocol, settings
 from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
@@ -167,12 +168,16 @@ class Conversation(Surface[Exchange]):
 
     async def _relay(self, sock: socket.socket, back: socket.socket, kind: PeerKind) -> None:
         front, closed = self._stranger(sock)
-        opening = Introduction(Credentials(os.getpid(), os.geteuid(), os.getegid()), kind)
+        opening = Introduction(Credentials(os.getpid(), os.geteuid(), os.getegid()), kind, GREETING)
         try:
             with PacketStream(back) as stream:
-                relay = Relay(front, stream, opening, impersonate=False)
-                await relay.run(_greeted, lambda: None, lambda: None)
-        except (RefusedError, LaneGoneError, ProtocolError):
+                acknowledger = Acknowledger()
+                try:
+                    relay = Relay(front, stream, opening, GREETING, acknowledger, impersonate=False)
+                    await relay.run(_greeted, lambda: None, lambda: None)
+                finally:
+                    acknowledger.close()
+        except (RefusedError, LaneGoneError, OtherGreetingError, ProtocolError):
             return
         finally:
             front.close()

@@ -162,6 +162,7 @@ class Broker:
             self._turns.cancel()
         self._drop(self._arrivals.clear())
         await self._connections.close(_DRAIN)
+        self._handover.close()
 
     def _accept(self, listener: socket.socket, privileged: bool) -> None:
         loop = asyncio.get_running_loop()

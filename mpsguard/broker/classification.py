@@ -13,6 +13,8 @@ PRIORITY_VARIABLE: Final = "CUDA_MPS_CLIENT_PRIORITY"
 CLASS_VARIABLE: Final = "MPSGUARD_CLASS"
 """Environment variable by which a standby chooses its class: its directory is that of all standbys."""
 _LEVEL: Final = {"normal": 0, "below_normal": 1}
+_MOST_DIGITS: Final = 9
+"""Of a client's priority: what an int of the driver holds. Longer ones are no level."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ def needs_entries(classes: Sequence[ServiceClass]) -> bool:
 
 
 def _lifts_itself(service_class: ServiceClass, client: Identity) -> bool:
-    asked = client.priority
-    if service_class.priority is None or asked is None or not asked.strip().isdecimal():
+    asked = (client.priority or "").strip()
+    # str.strip takes off more than int() does ("\x1f"), and isdecimal has other digits than the driver.
+    if service_class.priority is None or not (asked.isascii() and asked.isdecimal() and len(asked) <= _MOST_DIGITS):
         return False
     return int(asked) < _LEVEL[service_class.priority]

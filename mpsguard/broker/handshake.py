@@ -27,6 +27,8 @@ class Introduction(msgspec.Struct, frozen=True):
 
     sender: Credentials
     kind: PeerKind
+    greeting: bytes
+    """The word with which the peer was greeted."""
 
 
 async def introduce(front: PacketStream, greeting: bytes, deadline: float) -> Introduction | None:
@@ -75,7 +77,7 @@ async def _open(front: PacketStream, greeting: bytes) -> Introduction | None:
         raise RefusedError("kind", str(error)) from None
     if kind not in _ADMITTED:
         raise RefusedError("kind", f"connection type {kind} has no business in a public directory")
-    return Introduction(sender, kind)
+    return Introduction(sender, kind, greeting)
 
 
 def checked(packet: Packet, expected: Credentials) -> Credentials:

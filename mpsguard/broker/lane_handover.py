@@ -5,12 +5,14 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from mpsguard.broker.acknowledger import Acknowledger
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.class_admission import ClassAdmission
 from mpsguard.broker.handshake import Introduction
 from mpsguard.broker.lane_router import LaneRouter
+from mpsguard.broker.lane_turns import LaneTurns
 from mpsguard.broker.parking import Parking
-from mpsguard.broker.relay import LaneGoneError, Relay
+from mpsguard.broker.relay import LaneGoneError, OtherGreetingError, Relay
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.lanes import mps_protocol
@@ -67,6 +69,13 @@ class LaneHandover:
         self._metrics = metrics
         self._events = events
         self._servers = ServerStart()
+        self._acknowledger = Acknowledger()
+        self._turns: dict[str, LaneTurns] = {}
+        """By lane."""
+
+    def close(self) -> None:
+        """End what has been started; no client is being handed over any more."""
+        self._acknowledger.close()
 
     def configure(self, policy: Policy) -> None:
         """Use another policy, for clients that come from now on."""
@@ -124,15 +133,26 @@ class LaneHandover:
 
             async def relay(captured: Callable[[], None], lane: Lane = lane) -> None:
                 with await lane.connect(privileged) as back:
-                    handshake = Relay(front, back, introduction, impersonate=self._impersonate)
+                    # Known since the lane's start, without which there is no lane to choose.
+                    expected = lane.greeting or introduction.greeting
+                    handshake = Relay(
+                        front, back, introduction, expected, self._acknowledger, impersonate=self._impersonate
+                    )
                     await handshake.run(greeted, captured, handed_over)
 
+            turns = self._turns.setdefault(lane.spec.name, LaneTurns())
             try:
-                if admission.levers:
-                    await self._relay_with(admission, lane, relay)
-                else:
-                    await relay(lambda: None)
+                async with turns.turn(introduction.sender.uid) as answered:
+                    if choose() is not lane:
+                        continue
+                    if admission.levers:
+                        await self._relay_with(admission, lane, relay, answered)
+                    else:
+                        await relay(answered)
                 return
+            except OtherGreetingError:
+                # The lane's greeting is known now.
+                continue
             except (LaneGoneError, OSError) as error:
                 # A refusal by the lane itself (it could not start a server, say) is final for the client. If the
                 # control daemon has died, the client gets another attempt.
@@ -145,30 +165,35 @@ class LaneHandover:
                     )
                     return
 
-    async def _relay_with(self, admission: Admission, lane: Lane, relay: _Relay) -> None:
+    async def _relay_with(self, admission: Admission, lane: Lane, relay: _Relay, answered: Callable[[], None]) -> None:
         """Relay with levers set until the lane has answered; without them if they cannot be set."""
         sender = admission.sender
         try:
             server = await self._servers.server(lane, self._policy.start_deadline)
             async with lane.levers.moved(server, admission.levers, sender.uid):
-                running = await self._until_captured(relay)
+                running = await self._until_captured(relay, answered)
         except (LeverError, CommandFailedError) as error:
             self._metrics.class_failures.labels(self._name).inc()
             self._events.publish(
                 "class_not_applied", self._name, lane=lane.spec.name, pid=sender.pid, detail=str(error)
             )
             admission.levers = NONE
-            await relay(lambda: None)
+            await relay(answered)
             return
         try:
             await running
         finally:
             await end_tasks((running,))
 
-    async def _until_captured(self, relay: _Relay) -> asyncio.Task[None]:
+    async def _until_captured(self, relay: _Relay, answered: Callable[[], None]) -> asyncio.Task[None]:
         """Start relaying, and return the task once the lane has answered, or the task has failed."""
         captured = asyncio.Event()
-        running = asyncio.create_task(relay(captured.set))
+
+        def on_captured() -> None:
+            answered()
+            captured.set()
+
+        running = asyncio.create_task(relay(on_captured))
         waiting = asyncio.create_task(captured.wait())
         deadline = self._policy.start_deadline
         try:

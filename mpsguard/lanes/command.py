@@ -54,16 +54,34 @@ class _DroppedError(Exception):
     """The daemon closed the connection before it answered anything."""
 
 
-async def ask(pipe_directory: Path, command: Command, deadline: float | None) -> CommandReply:
+class _OtherGreetingError(Exception):
+    """The daemon greeted with another word than was expected."""
+
+
+async def ask(
+    pipe_directory: Path, command: Command, deadline: float | None, greeting: bytes | None = None
+) -> CommandReply:
     """Send one command as the vendor's own front end does, and collect the reply.
 
-    Raises CommandTimeoutError after ``deadline`` seconds, CommandFailedError if there is no daemon to ask.
+    Args:
+        pipe_directory: the control daemon's.
+        command: what is sent.
+        deadline: seconds; None: no limit.
+        greeting: the daemon's, if it is known: then all that the daemon reads is sent before it greets. It serves no
+            other peer meanwhile (driver 580.159.04), so nothing of that shall wait for the guard's event loop.
+
+    Raises:
+        CommandTimeoutError: after ``deadline`` seconds.
+        CommandFailedError: there is no daemon to ask.
     """
     try:
         async with asyncio.timeout(deadline):
             while True:
                 try:
-                    return await _exchange(pipe_directory, command)
+                    return await _exchange(pipe_directory, command, greeting)
+                except _OtherGreetingError:
+                    # Nothing was done: it does not know the sender.
+                    greeting = None
                 except _DroppedError:
                     await asyncio.sleep(_DROPPED_RETRY)
     except TimeoutError:
@@ -84,19 +102,16 @@ async def greeting(pipe_directory: Path, deadline: float) -> bytes:
         raise CommandFailedError(f"greeting: {error}") from None
 
 
-async def _exchange(pipe_directory: Path, command: Command) -> CommandReply:
+async def _exchange(pipe_directory: Path, command: Command, greeting: bytes | None) -> CommandReply:
     name = "control_privileged" if command.privileged else "control"
     with await PacketStream.connect(str(pipe_directory / name)) as stream:
+        if greeting is not None:
+            await _say(stream, command, greeting)
         word = mps_protocol.check_greeting((await _receive(stream)).data)
-        with suppress(BrokenPipeError, ConnectionResetError):
-            # Closed at once: what it has to say about that, if anything, is still to be read.
-            for message in (
-                mps_protocol.credentials_word(word),
-                mps_protocol.encode_kind(PeerKind.UI),
-                *mps_protocol.encode_command(command.line),
-                mps_protocol.END_OF_COMMANDS,
-            ):
-                await stream.send(message, sender=command.sender)
+        if greeting is None:
+            await _say(stream, command, word)
+        elif word != greeting:
+            raise _OtherGreetingError
         lines: list[str] = []
         while len(lines) < _MAX_LINES:
             packet = await stream.receive(mps_protocol.PACKET_LIMIT)
@@ -112,6 +127,18 @@ async def _exchange(pipe_directory: Path, command: Command) -> CommandReply:
         raise ProtocolError(f"more than {_MAX_LINES} lines of reply")
 
 
+async def _say(stream: PacketStream, command: Command, greeting: bytes) -> None:
+    # If it has closed at once, what it has to say about that, if anything, is still to be read.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        for message in (
+            mps_protocol.credentials_word(greeting),
+            mps_protocol.encode_kind(PeerKind.UI),
+            *mps_protocol.encode_command(command.line),
+            mps_protocol.END_OF_COMMANDS,
+        ):
+            await stream.send(message, sender=command.sender)
+
+
 async def _receive(stream: PacketStream) -> Packet:
     packet = await stream.receive(mps_protocol.PACKET_LIMIT)
     close_all(packet.fds)
@@ -123,9 +150,18 @@ async def _receive(stream: PacketStream) -> Packet:
 class CommandWorker:
     """Runs the commands to one lane in order. Owns one task; a hang costs only the asker its deadline."""
 
-    def __init__(self, pipe_directory: Path, timed_out: Callable[[str], None]) -> None:
-        """``timed_out`` is told of every command that got no answer in time."""
+    def __init__(
+        self, pipe_directory: Path, timed_out: Callable[[str], None], greeting: Callable[[], bytes | None]
+    ) -> None:
+        """Create it, and start its task.
+
+        Args:
+            pipe_directory: the control daemon's.
+            timed_out: is told of every command that got no answer in time.
+            greeting: returns the control daemon's; None as long as it is not known.
+        """
         self._pipe_directory = pipe_directory
+        self._greeting = greeting
         self._timed_out = timed_out
         self._queue: CommandQueue[tuple[Command, float | None, asyncio.Future[CommandReply]]] = CommandQueue()
         self._closed = False
@@ -176,7 +212,7 @@ class CommandWorker:
     async def _ask(self, command: Command, due: float | None) -> CommandReply:
         left = None if due is None else max(due - asyncio.get_running_loop().time(), 0.0)
         try:
-            return await ask(self._pipe_directory, command, left)
+            return await ask(self._pipe_directory, command, left, self._greeting())
         except CommandTimeoutError as error:
             self._timed_out(str(error))
             raise

@@ -104,7 +104,9 @@ class Lane:
         self._store = store
         self._notice = notice
         self._changed = asyncio.Event()
-        self._worker = CommandWorker(spec.pipe_directory, lambda text: notice("command_timeout", {"detail": text}))
+        self._worker = CommandWorker(
+            spec.pipe_directory, lambda text: notice("command_timeout", {"detail": text}), lambda: self.greeting
+        )
         self._prompted = asyncio.Event()
         self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set)
         self.levers = ServerLevers(self.ask, levers)

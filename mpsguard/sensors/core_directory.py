@@ -48,6 +48,8 @@ _NEW: Final = 2.0
 """Seconds since its making for which a file that is opened is new: nothing of it has been missed."""
 _WRITTEN_WITHIN: Final = 60.0
 """Seconds for which a file is looked for as being written; a full dump takes 0.25 s."""
+_FORGET_EVERY: Final = 1.0
+"""Seconds after which those are forgotten again that are not: a user may make thousands of files a second."""
 _TELL_WITHIN: Final = 2.0
 """Seconds after which a file that was read is refused if there is no end of what happens in the directory."""
 _GONE_FOR: Final = 10.0
@@ -114,6 +116,9 @@ class CoreDirectory(Sensor):
         self._clients: dict[ProcessKey, Client] = {}
         self._refused = 0
         self._files: dict[tuple[int, int], _File] = {}
+        self._files_of: Counter[int] = Counter()
+        """How many of them each user has."""
+        self._forget_at = 0.0
         self._written_files: dict[tuple[int, int], _Written] = {}
         self._budget = _Budget()
         self._closed = False
@@ -219,6 +224,7 @@ class CoreDirectory(Sensor):
                 self._refused += 1
                 return
             self._files[key] = file
+            self._files_of[file.owner] += 1
         if event.process is None:
             file.doubtful = True
         else:
@@ -229,10 +235,9 @@ class CoreDirectory(Sensor):
 
     def _new_file(self, events: DirectoryEvents, event: FileEvent, about: os.stat_result) -> _File | None:
         now = time.monotonic()
-        for key in [key for key, each in self._files.items() if now > each.until and key not in self._written_files]:
-            del self._files[key]
-        theirs = sum(each.owner == about.st_uid for each in self._files.values())
-        if len(self._files) >= _MOST or theirs >= _SHARE:
+        if now >= self._forget_at:
+            self._forget(now)
+        if len(self._files) >= _MOST or self._files_of[about.st_uid] >= _SHARE:
             return None
         # One that was made before may be open for writing elsewhere, and what became of an older entry is forgotten.
         born = fanotify.born(event.fd)
@@ -244,6 +249,11 @@ class CoreDirectory(Sensor):
             doubtful = True
         name = Path(f"/proc/self/fd/{event.fd}").readlink().name
         return _File(name, about.st_uid, now, doubtful=doubtful)
+
+    def _forget(self, now: float) -> None:
+        self._forget_at = now + _FORGET_EVERY
+        kept = {key: each for key, each in self._files.items() if now <= each.until or key in self._written_files}
+        self._files, self._files_of = kept, Counter(each.owner for each in kept.values())
 
     def _tell(self, events: DirectoryEvents, key: tuple[int, int], *, doubtful: bool) -> None:
         written, file = self._written_files.pop(key), self._files[key]

@@ -10,10 +10,10 @@ import msgspec
 from mpsguard.sizing.model import TimeModel, least_share, r_squared, through, with_floor
 
 MOST_TRIES: Final = 4
-"""Shares that are measured at most to confirm one: each costs twice the repeats, and four steps are 15 percent."""
+"""Shares that are measured at most to confirm one: each costs twice the repeats."""
 
 STEP: Final = 5.0
-"""Percent to the next larger share: several SMs on every GPU, more than one step of the driver."""
+"""Percent to the next larger share at least: several SMs on every GPU, more than one step of the driver."""
 
 LEAST_R_SQUARED: Final = 0.9
 """Below it the times follow another law, and a prediction is of no use."""
@@ -123,7 +123,7 @@ def size(measure: Measure, plan: SizingPlan) -> Sizing:
         share, model = _confirmed(measure, plan, model, points)
         if share is None:
             tried = ", ".join(f"{each.share:g} %" for each in points.values() if each.purpose is Purpose.TRIED)
-            problem = f"the predicted share and the next larger ones ({tried}) cost more than the slip"
+            problem = f"the predicted share and the larger ones that were tried ({tried}) cost more than the slip"
     known = tuple(sorted(points.values(), key=lambda point: point.share))
     fit = None if _is_flat(plan, points) else r_squared(model, [(point.share, point.seconds) for point in known])
     return Sizing(plan, model, fit, known, share, problem)
@@ -178,12 +178,16 @@ def _confirmed(
     A share that keeps to it with much to spare is a point of the floor, and says more of where that ends than the model
     knew: the model is laid through it, and what it predicts then is tried, too. A share below the smallest measured one
     is never chosen: nothing is known of it.
+
+    A share that does not keep to it says how steep the time is near the end, where the model was wrong: the next one is
+    where the line through that point and the largest share keeps to the slip.
     """
+    found = model
     share = max(least_share(model, plan.slip, of=plan.reference), plan.shares[0])
     kept: float | None = None
     for _ in range(MOST_TRIES):
         if share >= plan.reference:
-            return plan.reference, model
+            return plan.reference, found
         if share not in points:
             times = _measured(measure, (share, plan.reference), plan.repeats)
             points[share] = _point(model, share, Purpose.CHOSEN, times[share], times[plan.reference])
@@ -191,21 +195,23 @@ def _confirmed(
             points[share] = _for(points[share], Purpose.TRIED)
             if kept is not None:
                 break
-            share = min(share + STEP, plan.reference)
+            failed = points[share]
+            model = through((share, failed.seconds), (plan.reference, failed.seconds / (1 + failed.slip)))
+            share = max(share + STEP, least_share(model, plan.slip, of=plan.reference))
             continue
         if kept is not None:
             points[kept] = _for(points[kept], Purpose.KEPT)
         elif any(point.purpose is Purpose.TRIED for point in points.values()):
-            return share, model
+            return share, found
         kept = share
         refitted = _through(plan, {each: point.seconds for each, point in points.items()}, share)
         if refitted.floor is None:
             break
-        model = refitted
+        model = found = refitted
         share = max(least_share(model, plan.slip, of=plan.reference), plan.shares[0])
         if share > kept - STEP:
             break
-    return kept, model
+    return kept, found
 
 
 def _for(point: Point, purpose: Purpose) -> Point:

@@ -150,6 +150,20 @@ def execute():
 while True:
     in_a_child(execute)
 """,
+    "debuggees that never acknowledge": """
+while True:
+    try:
+        sock = connect()
+        introduce(sock, 3)
+        files = socket.recv_fds(sock, 64, 4)[1]
+    except OSError:
+        time.sleep(0.1)
+        continue
+    time.sleep(0.05)
+    for fd in files:
+        os.close(fd)
+    sock.close()
+""",
     "command lines that flood": _CROWD
     + """
 def ask(sock):

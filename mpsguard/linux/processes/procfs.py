@@ -27,7 +27,7 @@ _MAX_ENVIRON: Final = 1 << 20
 def process_key(pid: int) -> ProcessKey:
     """The identity of the process that holds ``pid`` now; ProcessLookupError if there is none."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"no process {pid}") from None
     # The command may hold spaces and parentheses: count from the last one.

@@ -53,6 +53,10 @@ class PacketStream:
         """Give the socket back; safe to call twice."""
         self._socket.close()
 
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for readiness; -1 once it is closed."""
+        return self._socket.fileno()
+
     def peer(self) -> Credentials:
         """Return the process that made the connection, or listens at the other end."""
         return seqpacket.peer(self._socket)
@@ -83,19 +87,27 @@ class PacketStream:
         """The next packet; see `seqpacket.receive`."""
         while True:
             try:
-                return seqpacket.receive(self._socket, limit, max_fds=max_fds)
+                return self.receive_now(limit, max_fds=max_fds)
             except BlockingIOError:
                 await self.readable()
+
+    def receive_now(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
+        """As `receive`; BlockingIOError if no packet is there. On any thread."""
+        return seqpacket.receive(self._socket, limit, max_fds=max_fds)
 
     async def send(self, data: bytes, *, sender: Credentials | None = None, fds: tuple[int, ...] = ()) -> None:
         """Send one packet, waiting while the peer's buffer is full."""
         while True:
             try:
-                seqpacket.send(self._socket, data, sender=sender, fds=fds)
+                self.send_now(data, sender=sender, fds=fds)
             except BlockingIOError:
                 await self.writable()
             else:
                 return
+
+    def send_now(self, data: bytes, *, sender: Credentials | None = None, fds: tuple[int, ...] = ()) -> None:
+        """As `send`; BlockingIOError if the peer's buffer is full. On any thread."""
+        seqpacket.send(self._socket, data, sender=sender, fds=fds)
 
     async def _ready(self, add: Callable[[int, Callable[[], None]], object], remove: Callable[[int], object]) -> None:
         fd = self._socket.fileno()

@@ -32,7 +32,7 @@ INNOCENTS, QUICK_INNOCENTS = 44, 3
 """With those that misbehave 48, which any server takes; a dead one with work in flight keeps its place for a while."""
 SECONDS, QUICK_SECONDS = 480, 8
 """At most: it ends in time for the run's deadline."""
-_LEAVES: Final = 45.0
+_LEAVES: Final = 75.0
 """Seconds before that deadline, for what is to be looked at afterwards."""
 EVERY: Final = 5.0
 """Seconds from one incident to the next, on average."""

@@ -13,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.mps_protocol import PeerKind
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.model import Credentials
+from tests.integration.guarded import wait_for
 from tests.vendor import VendorMps
 
 pytestmark = pytest.mark.vendor
@@ -114,3 +119,35 @@ def test_quit_ends_the_daemon_and_leaves_its_sockets(daemon: Daemon) -> None:
     # What stays behind: a client that connects now is refused, and runs without MPS.
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as late, pytest.raises(ConnectionRefusedError):
         late.connect(str(daemon.pipes / "control"))
+
+
+def _connected(daemon: Daemon) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.settimeout(10)
+    peer.connect(str(daemon.pipes / "control"))
+    return peer
+
+
+def _introduced(daemon: Daemon, kind: PeerKind) -> socket.socket:
+    """Connect, say all that is to be said before anything is heard, and hear the greeting; return the connection."""
+    with _connected(daemon) as before:
+        greeting = before.recv(64)
+    peer = _connected(daemon)
+    credentials = Credentials(os.getpid(), os.geteuid(), os.getegid())
+    seqpacket.send(peer, mps_protocol.credentials_word(greeting), sender=credentials)
+    seqpacket.send(peer, mps_protocol.encode_kind(kind), sender=credentials)
+    assert peer.recv(64) == greeting
+    return peer
+
+
+def test_an_introduction_may_come_before_the_greeting(daemon: Daemon) -> None:
+    log = daemon.logs / "control.log"
+    with _introduced(daemon, PeerKind.CLIENT):
+        wait_for("it is a client", lambda: f"NEW CLIENT {os.getpid()} " in log.read_text())
+
+
+def test_a_debuggee_is_sent_away_while_there_is_no_server(daemon: Daemon) -> None:
+    log = daemon.logs / "control.log"
+    with _introduced(daemon, PeerKind.DEBUGGEE) as peer:
+        assert peer.recv(64) == b""
+        assert f"NEW DEBUGGEE {os.getpid()} " in log.read_text()

@@ -1,7 +1,7 @@
 """Which class takes a client, and what a client can reach by its own words."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpsguard.broker.classification import Identity, assign, may_choose, needs_entries, takes
@@ -81,6 +81,9 @@ def test_entries_are_read_only_where_a_class_asks_for_them() -> None:
     assert needs_entries((BATCH,))
 
 
+@example(1, "", "0\x1f", "batch")
+@example(1, "", "9" * 5000, "batch")
+@example(1, "", "\u0660", "batch")
 @given(
     st.integers(1, 10),
     st.text(max_size=60),

@@ -13,7 +13,7 @@ def test_each_caller_is_answered_in_whatever_turn_of_the_loop_the_worker_is_clos
     """No daemon listens there, so that the whole exchange takes fewer turns than are tried here."""
 
     async def scenario() -> None:
-        worker = CommandWorker(tmp_path, lambda _: None)
+        worker = CommandWorker(tmp_path, lambda _: None, lambda: None)
         asked = [asyncio.create_task(worker.ask(Command("quit"), None)) for _ in range(2)]
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -1,0 +1,142 @@
+"""Acknowledges clients' sockets to a lane's control daemon the moment they come.
+
+The daemon has sent a client's socket and waits for the acknowledgement; until then it serves no other client (driver
+580.159.04). On the event loop that would wait for what is to be done for other peers, in this pass and the next.
+"""
+
+import asyncio
+import os
+import select
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from mpsguard.lanes import mps_protocol
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.linux.sockets.seqpacket import Packet
+from mpsguard.model import Credentials
+
+_CLOSE_WITHIN: Final = 5.0
+
+
+class Heard:
+    """What a control daemon says on one connection, up to the client's socket."""
+
+    def __init__(self, stream: PacketStream, sender: Credentials | None) -> None:
+        self._stream = stream
+        self._sender = sender
+        self._loop = asyncio.get_running_loop()
+        self._packets: asyncio.Queue[Packet | OSError] = asyncio.Queue()
+        self._over = False
+
+    async def next(self) -> Packet:
+        """Return the next packet; if descriptors are in it, they have been acknowledged, and it is the last one."""
+        found = await self._packets.get()
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def read(self) -> bool:
+        """Take a packet that is there, on the thread; return whether more is to be heard."""
+        try:
+            packet = self._stream.receive_now(mps_protocol.PACKET_LIMIT)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            self._tell(error)
+            return False
+        if packet.fds:
+            self._acknowledge()
+        self._tell(packet)
+        return not packet.fds and not packet.end
+
+    def close(self) -> None:
+        """Close what was not taken."""
+        self._over = True
+        while not self._packets.empty():
+            _drop(self._packets.get_nowait())
+
+    def _acknowledge(self) -> None:
+        try:
+            self._stream.send_now(mps_protocol.ACKNOWLEDGEMENT, sender=self._sender)
+        except OSError:
+            # No process can speak for a client that has ended: the daemon must not wait for it.
+            self._stream.end_sending()
+
+    def _tell(self, found: Packet | OSError) -> None:
+        try:
+            self._loop.call_soon_threadsafe(partial(self._deliver, found))
+        except RuntimeError:
+            # The loop has ended.
+            _drop(found)
+
+    def _deliver(self, found: Packet | OSError) -> None:
+        if self._over:
+            _drop(found)
+        else:
+            self._packets.put_nowait(found)
+
+
+class Acknowledger:
+    """Owns a thread that waits for control daemons alone."""
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self._lock = threading.Lock()
+        """Held while a connection is read, so that it is not closed meanwhile."""
+        self._heard: dict[int, Heard] = {}
+        self._epoll = select.epoll()
+        self._end = os.eventfd(0, os.EFD_CLOEXEC)
+        self._epoll.register(self._end, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="acknowledger", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def hear(self, stream: PacketStream, sender: Credentials | None) -> Iterator[Heard]:
+        """Hear a control daemon, and acknowledge the client's socket.
+
+        Args:
+            stream: the connection; no task receives from it meanwhile, until descriptors have come.
+            sender: the client; None: the guard sends as itself.
+        """
+        fd = stream.fileno()
+        heard = Heard(stream, sender)
+        with self._lock:
+            self._heard[fd] = heard
+            self._epoll.register(fd, select.EPOLLIN)
+        try:
+            yield heard
+        finally:
+            with self._lock:
+                self._forget(fd)
+            heard.close()
+
+    def close(self) -> None:
+        """End the thread; nothing is being heard any more."""
+        os.eventfd_write(self._end, 1)
+        self._thread.join(_CLOSE_WITHIN)
+        self._epoll.close()
+        os.close(self._end)
+
+    def _forget(self, fd: int) -> None:
+        if self._heard.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def _run(self) -> None:
+        while True:
+            ready = [fd for fd, _ in self._epoll.poll()]
+            if self._end in ready:
+                return
+            for fd in ready:
+                with self._lock:
+                    heard = self._heard.get(fd)
+                    if heard is not None and not heard.read():
+                        self._forget(fd)
+
+
+def _drop(found: Packet | OSError) -> None:
+    if isinstance(found, Packet):
+        close_all(found.fds)

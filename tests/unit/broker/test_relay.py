@@ -1,0 +1,211 @@
+"""Relay and acknowledger: the daemon waits neither for the guard's event loop nor for the peer.
+
+The daemon here is a thread that makes the vendor's blocking calls on a socket pair: SIMULATED.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from mpsguard.broker.acknowledger import Acknowledger
+from mpsguard.broker.handshake import Introduction
+from mpsguard.broker.relay import LaneGoneError, OtherGreetingError, Relay
+from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.mps_protocol import PeerKind
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.model import Credentials
+
+GREETING = b"OUTHELL\0"
+OTHER_GREETING = b"OUTBHELL\0"
+HANDOVER = b"OUTCUFD\0"
+ME = Credentials(os.getpid(), os.geteuid(), os.getegid())
+_DEADLINE = 20.0
+
+
+class Daemon(threading.Thread):
+    """Serves one connection with blocking calls."""
+
+    def __init__(self, sock: socket.socket, serve: Callable[[socket.socket], object]) -> None:
+        super().__init__(daemon=True)
+        sock.settimeout(_DEADLINE)
+        self._sock = sock
+        self._serve = serve
+        self.failed: Exception | None = None
+        self.done = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Serve it."""
+        try:
+            self._serve(self._sock)
+        except Exception as error:
+            self.failed = error
+        self._sock.close()
+        self.done.set()
+
+    def served(self) -> None:
+        """Wait until it is done, which blocks the caller; raise what it raised."""
+        assert self.done.wait(_DEADLINE)
+        if self.failed is not None:
+            raise self.failed
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.setblocking(False)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    return one, other
+
+
+def _hand_over(sock: socket.socket) -> bytes:
+    """Read the introduction first, then greet and hand a socket over; return what comes after it."""
+    assert sock.recv(64) == mps_protocol.credentials_word(GREETING)
+    assert mps_protocol.peer_kind(sock.recv(64)) in (PeerKind.CLIENT, PeerKind.DEBUGGEE)
+    sock.send(GREETING)
+    with socket.socket() as given:
+        socket.send_fds(sock, [HANDOVER], [given.fileno()])
+    return sock.recv(64)
+
+
+@contextmanager
+def _relay(
+    serve: Callable[[socket.socket], object],
+    kind: PeerKind = PeerKind.CLIENT,
+    sender: Credentials = ME,
+    *,
+    impersonate: bool = False,
+) -> Iterator[tuple[Relay, Daemon, socket.socket]]:
+    front, peer = _pair()
+    back, lane = _pair()
+    acknowledger = Acknowledger()
+    daemon = Daemon(lane, serve)
+    try:
+        with PacketStream(front) as front_stream, PacketStream(back) as back_stream, peer:
+            opening = Introduction(sender, kind, GREETING)
+            yield (
+                Relay(
+                    front_stream,
+                    back_stream,
+                    opening,
+                    GREETING,
+                    acknowledger,
+                    impersonate=impersonate,
+                ),
+                daemon,
+                peer,
+            )
+    finally:
+        acknowledger.close()
+        daemon.join(_DEADLINE)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("kind", [PeerKind.CLIENT, PeerKind.DEBUGGEE])
+def test_no_pass_of_the_event_loop_is_waited_for(kind: PeerKind) -> None:
+    """From the introduction on, the loop stands still until the daemon has been served."""
+    said: list[bytes] = []
+    introduced = threading.Event()
+
+    def serve(sock: socket.socket) -> None:
+        introduced.wait(_DEADLINE)
+        said.append(_hand_over(sock))
+
+    async def run() -> None:
+        with _relay(serve, kind) as (relay, daemon, peer):
+            captured = asyncio.Event()
+            task = asyncio.create_task(relay.run(lambda _: None, captured.set, lambda: None))
+            # Its first step: it has spoken, and waits.
+            await asyncio.sleep(0)
+            introduced.set()
+            daemon.served()
+            async with asyncio.timeout(_DEADLINE):
+                await captured.wait()
+            assert said == [mps_protocol.ACKNOWLEDGEMENT]
+            word, files, _, _ = socket.recv_fds(peer, 64, 4)
+            os.close(files[0])
+            assert (word, len(files)) == (HANDOVER, 1)
+            await _end(task)
+
+    asyncio.run(run())
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="speaking as another process needs root")
+def test_the_daemon_does_not_wait_for_a_client_that_has_ended() -> None:
+    ended = subprocess.Popen(["/bin/sleep", "3600"])
+    sender = Credentials(ended.pid, ME.uid, ME.gid)
+    said: list[bytes] = []
+
+    def serve(sock: socket.socket) -> None:
+        assert sock.recv(64)
+        assert sock.recv(64)
+        ended.kill()
+        ended.wait()
+        sock.send(GREETING)
+        with socket.socket() as given:
+            socket.send_fds(sock, [HANDOVER], [given.fileno()])
+        said.append(sock.recv(64))
+
+    async def run() -> None:
+        with _relay(serve, sender=sender, impersonate=True) as (relay, daemon, _):
+            task = asyncio.create_task(relay.run(lambda _: None, lambda: None, lambda: None))
+            await asyncio.to_thread(daemon.served)
+            # The end of the stream, while the client's own end of its connection is still open.
+            assert said == [b""]
+            await _end(task)
+
+    asyncio.run(run())
+
+
+def test_another_greeting_is_told_before_the_relay_gives_up() -> None:
+    greeted: list[bytes] = []
+
+    def serve(sock: socket.socket) -> None:
+        assert sock.recv(64)
+        assert sock.recv(64)
+        sock.send(OTHER_GREETING)
+
+    async def run() -> None:
+        with _relay(serve) as (relay, _, _peer), pytest.raises(OtherGreetingError):
+            await relay.run(greeted.append, lambda: None, lambda: None)
+
+    asyncio.run(run())
+    assert greeted == [OTHER_GREETING]
+
+
+def test_a_daemon_that_closes_is_a_lane_that_is_gone() -> None:
+    async def run() -> None:
+        with _relay(lambda _: None) as (relay, _, _peer), pytest.raises(LaneGoneError):
+            await relay.run(lambda _: None, lambda: None, lambda: None)
+
+    asyncio.run(run())
+
+
+def test_nothing_stays_open_however_a_relay_is_broken_off() -> None:
+    def open_descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async def broken_off(passes: int) -> None:
+        with _relay(_hand_over) as (relay, _, _peer):
+            task = asyncio.create_task(relay.run(lambda _: None, lambda: None, lambda: None))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            await _end(task)
+
+    asyncio.run(broken_off(0))
+    before = open_descriptors()
+    for passes in range(12):
+        asyncio.run(broken_off(passes))
+    assert open_descriptors() == before
