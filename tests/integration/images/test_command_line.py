@@ -61,7 +61,10 @@ def other(tmp_path: Path) -> User:
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     path = tmp_path / "llm.v1.safetensors"
-    tensors: dict[str, Any] = {"w": numpy.arange(700_000, dtype="float32").reshape(700, 1000), "b": numpy.ones(3, dtype="int8")}
+    tensors: dict[str, Any] = {
+        "w": numpy.arange(700_000, dtype="float32").reshape(700, 1000),
+        "b": numpy.ones(3, dtype="int8"),
+    }
     safetensors_numpy.save_file(tensors, path, metadata={"format": "pt"})
     return path
 
