@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import safetensors.numpy as safetensors_numpy
 from click.testing import CliRunner, Result
 
 from mpsguard.cli import ctl
 from mpsguard.images.store import ImageStore
 from tests.harness.guard_process import REPOSITORY
 from tests.unit.images.samples import commit, some_bytes
-
-numpy = pytest.importorskip("numpy")
-safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 CTL = [sys.executable, "-m", "mpsguard.cli.ctl"]
 
@@ -62,7 +61,10 @@ def other(tmp_path: Path) -> User:
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     path = tmp_path / "llm.v1.safetensors"
-    tensors = {"w": numpy.arange(700_000, dtype="float32").reshape(700, 1000), "b": numpy.ones(3, dtype="int8")}
+    tensors: dict[str, Any] = {
+        "w": numpy.arange(700_000, dtype="float32").reshape(700, 1000),
+        "b": numpy.ones(3, dtype="int8"),
+    }
     safetensors_numpy.save_file(tensors, path, metadata={"format": "pt"})
     return path
 
