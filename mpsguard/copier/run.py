@@ -25,7 +25,7 @@ PIECES_AT_ONCE: Final = 16
 """Pieces in a buffer: 32 MiB take 0.6 ms on the bus."""
 _TICK: Final = 0.1
 """Seconds after which a thread that has nothing to do looks again, also for the end."""
-DRAINERS: Final = 2
+DRAINERS: Final = 3
 _MOST_STORERS: Final = 24
 
 

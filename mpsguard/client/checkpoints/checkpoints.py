@@ -345,6 +345,9 @@ class Checkpoints:
         if self._copier is None:
             options = self._options
             records = self._regions.records()
+            for record in records:
+                # Ahead of the first cut: on a GPU this loads the kernel.
+                self._regions.source(record)
             setup = Setup(
                 self._session.name,
                 self._session.owner,
@@ -370,7 +373,7 @@ class Checkpoints:
 
         To be called when the regions are made.
         """
-        with self._lock, suppress(CopierGoneError, OSError, VaultError):
+        with self._lock, suppress(CheckpointError, CopierGoneError, OSError, VaultError):
             self._copier_now()
 
     def _wait_for_copier(self) -> None:
