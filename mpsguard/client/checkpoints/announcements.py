@@ -77,8 +77,7 @@ def protect(
         given = slots.take(pending, table.is_copied)
         for pieces, places in copies(given, most):
             copy(pieces, places)
-            for number, slot in zip(pieces, places, strict=True):
-                table.set_aside(number, slot)
+            table.set_aside(pieces, places)
         pending = pending[len(given) :]
     if pending:
         table.want(pending)
