@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Meta
 
 from mpsguard.decoding import decoded
-from mpsguard.vault.errors import LayoutMismatchError
-from mpsguard.vault.region import RegionLayout, SessionRecord
+from mpsguard.vault.errors import BadRequestError, LayoutMismatchError
+from mpsguard.vault.region import RegionLayout, SessionRecord, check_name
 
 REGION: Final = "mpsguard.checkpoint"
 """Name of the region in its session."""
@@ -80,7 +80,7 @@ def ask(fd: int, image: str) -> int:
 
 
 def requested(content: bytes | memoryview) -> str | None:
-    """Return the name in the newest request of a page's content; None if it is not whole."""
+    """Return the name in the newest request of a page's content; None if it is not whole, or no image's name."""
     (word,) = struct.unpack_from("=Q", content, _REQUEST_AT)
     (length,) = struct.unpack_from("=I", content, _NAME_AT)
     if not 0 < length <= _MOST_NAME:
@@ -89,9 +89,11 @@ def requested(content: bytes | memoryview) -> str | None:
     if zlib.crc32(name) != word >> 32:
         return None
     try:
-        return name.decode()
-    except UnicodeDecodeError:
+        text = name.decode()
+        check_name("image", text)
+    except (UnicodeDecodeError, BadRequestError):
         return None
+    return text
 
 
 def tell(fd: int, outcome: CheckpointOutcome) -> None:
