@@ -38,7 +38,7 @@ def measure(bench: Bench) -> Iterator[Finding]:
             unit="",
             bar=f">= {SAVED:g}",
             holds=saved >= SAVED,
-            note=f"with the base model {event.number('stored') / 1e6:.0f} of {event.number('images') / 1e6:.0f} MB stored",
+            note=f"with the base {event.number('stored') / 1e6:.0f} of {event.number('images') / 1e6:.0f} MB stored",
         )
     told = program.all_seen("restored")
     if told:
