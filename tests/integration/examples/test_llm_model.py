@@ -132,7 +132,16 @@ def processes(tmp_path: Path, shape: Shape) -> Iterator[Processes]:
         running.close()
 
 
-@pytest.mark.parametrize("mode", ["vault", "reload"])
+@pytest.mark.parametrize(
+    ("shape", "mode"),
+    [
+        ("tiny-gpt2", "vault"),
+        ("tiny-llama", "vault"),
+        ("tiny-gpt2", "reload"),
+        pytest.param("tiny-llama", "reload", marks=pytest.mark.soak),
+    ],
+    indirect=["shape"],
+)
 def test_the_standby_goes_on_with_the_next_token(processes: Processes, mode: str) -> None:
     process, reference = processes.start("reference", "active", mode)
     assert process.wait(240) == 0
