@@ -53,15 +53,24 @@ def table(text: str) -> list[str]:
     return lines[begin:end]
 
 
-def test_everything_comes_as_expected(both: tuple[Run, Run]) -> None:
+def is_as_expected(run: Run) -> None:
+    assert run.status == 0, run.out + run.err
+    assert "UNEXPECTED" not in run.out
+    assert run.err == ""
+    assert run.remains == []
+
+
+def test_everything_comes_as_expected_and_nothing_remains(both: tuple[Run, Run]) -> None:
     for run in both:
-        assert run.status == 0, run.out + run.err
-        assert "UNEXPECTED" not in run.out
-        assert run.err == ""
+        is_as_expected(run)
 
 
-def test_nothing_remains(both: tuple[Run, Run]) -> None:
-    assert [run.remains for run in both] == [[], []]
+@pytest.mark.soak
+def test_two_whole_tours_do_not_meet() -> None:
+    with scratch.directory() as first, scratch.directory() as second:
+        started = [(place, scratch.start(place, "--fast", "--transcript")) for place in (first, second)]
+        for place, process in started:
+            is_as_expected(done(place, process))
 
 
 def test_it_says_at_both_ends_that_it_is_simulated(run: Run) -> None:

@@ -28,8 +28,8 @@ from tests.harness.leftovers import end_all
 
 pytestmark = pytest.mark.slow(seconds=60, reason="starts guards on the simulated stack")
 
-LONG = 20.0
-"""Seconds in which innocents that die have died even on a slow machine; no test waits for so long."""
+LONG = 10.0
+"""Seconds in which innocents that die have died even on a slow machine; those that live are watched for as long."""
 IN_FLIGHT = 5.0
 """Seconds of a kernel that is still in flight when its client crashes, even on a slow machine."""
 SHORT_HOLD = Options(crash_hold=2.0, exit_hold=2.0)
