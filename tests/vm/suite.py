@@ -46,16 +46,15 @@ def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
 
 
 def trees(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
-    """The same for trees given by path; a tree that cannot be built is told, and has no row."""
-    for path in parsed.trees:
-        try:
-            version = open_tree(path).version
-            record_cases(recorder, kernel, path, version)
-            record_builtin(recorder, kernel, path, version)
-        except (KmodError, workshop.BuildError) as error:
-            say(f"{path}: {error}")
-            continue
-        recorder.write()
+    """The same for trees given by path, the cases first; a tree that cannot be built is told, and has no row."""
+    for record in (record_cases, record_builtin):
+        for path in parsed.trees:
+            try:
+                record(recorder, kernel, path, open_tree(path).version)
+            except (KmodError, workshop.BuildError) as error:
+                say(f"{path}: {error}")
+                continue
+            recorder.write()
 
 
 def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
