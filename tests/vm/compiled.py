@@ -6,26 +6,22 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from kmod_patch.build import build, compile_module, copy_tree
+from kmod_patch.build import build
 from kmod_patch.errors import KmodError
 from kmod_patch.kernel import Headers
 from kmod_patch.series import series
 from kmod_patch.tree import Tree
+from tests.vm import workshop
 from tests.vm.sources import Kernel
 
 APPLY_DEADLINE_S = 60.0
-
-
-def headers_of(kernel: Kernel) -> Headers:
-    """What modules for the kernel are built against."""
-    return Headers(kernel.release, kernel.output, kernel.source)
 
 
 def compile_all(tree: Tree, kernel: Kernel) -> str | None:
     """Compile the whole change as `mpsguard-kmod build` does; return why it failed, None if it did not."""
     try:
         with tempfile.TemporaryDirectory(prefix="mpsguard-kmod-") as output:
-            build(tree, headers_of(kernel), Path(output), None)
+            build(tree, Headers(kernel.release, kernel.output, kernel.source), Path(output), None)
     except KmodError as error:
         return str(error)
     return None
@@ -39,12 +35,13 @@ def compile_each(tree: Tree, kernel: Kernel) -> tuple[int, int, str | None]:
     """
     patches = series(tree)
     with tempfile.TemporaryDirectory(prefix="mpsguard-kmod-") as scratch:
-        copy = copy_tree(tree, Path(scratch) / "tree")
+        work = Path(scratch) / "tree"
+        workshop.stock_copy(tree.root, kernel, work)
         for done, patch in enumerate(patches):
             try:
-                _apply(copy.root, patch.text)
-                compile_module(copy, headers_of(kernel))
-            except (KmodError, subprocess.CalledProcessError) as error:
+                _apply(work, patch.text)
+                workshop.compile_copy(work, kernel)
+            except (workshop.BuildError, subprocess.CalledProcessError) as error:
                 return done, len(patches), f"{patch.name}: {error}"
     return len(patches), len(patches), None
 

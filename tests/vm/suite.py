@@ -91,7 +91,7 @@ def branches(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> 
 
 def each_patch(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """The series, on every tree there is, of Debian and by path."""
-    for tree in [*map(sources.driver_tree, sources.BRANCHES), *parsed.trees]:
+    for tree in [*map(sources.driver_tree, parsed.branch or sources.BRANCHES), *parsed.trees]:
         record_series(recorder, kernel, tree)
         recorder.write()
 
@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--branch",
         action="append",
         choices=sources.BRANCHES,
-        help="cases, cost, campaign: this branch only; can be given again",
+        help="cases, cost, campaign, series: this branch only; can be given again",
     )
     parser.add_argument("--kernel", type=Path, help="sanitized: a built kernel tree with KASAN and PROVE_LOCKING")
     parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
