@@ -94,7 +94,7 @@ def build(tree: Path, kernel: Kernel, *, patched: bool, debug: bool = False) -> 
 
 
 def stock_copy(tree: Path, kernel: Kernel, work: Path) -> None:
-    """Copy a tree to `work`, which is not there yet, with the mock GPU in place of nvidia.ko; nvidia-uvm is as it came."""
+    """Copy a tree to `work`, a new path, with the mock GPU in place of nvidia.ko; nvidia-uvm is as it came."""
     _prepare(tree, work, KEPT / "conftest" / _conftest_key(tree, kernel))
 
 
