@@ -158,7 +158,7 @@ def _own(tree: Tree, source: Path, chosen: Sequence[Part]) -> str:
 
 
 def _members(directory: Path, parts: Sequence[Part]) -> set[str]:
-    """Return the names of members whose type belongs to one of the parts."""
+    """Return the names of members that have a type of one of the parts."""
     headers = [path.read_text(encoding="utf-8") for path in directory.glob("*.h")]
     return {
         name
