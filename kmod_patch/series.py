@@ -149,9 +149,23 @@ def _own(tree: Tree, source: Path, chosen: Sequence[Part]) -> str:
         if part.prefix in text:
             line = next(line.strip() for line in text.splitlines() if part.prefix in line)
             raise RuleError(f"{source}: {line}: cannot be left out of a patch without {part.name}")
+    for member in _members(source.parent, [part for part in PARTS if part not in chosen]):
+        if re.search(rf"(?:->|\.){member}\b", text) is not None:
+            raise RuleError(f"{source}: {member}: is a member that a patch without its part does not have")
     if (macro := re.search(rf"\b{MACROS}\w+", text)) is not None:
         raise RuleError(f"{source}: {macro[0]}: is not used in a way that its form could take its place")
     return text
+
+
+def _members(directory: Path, parts: Sequence[Part]) -> set[str]:
+    """Return the names of members that have a type of one of the parts."""
+    headers = [path.read_text(encoding="utf-8") for path in directory.glob("*.h")]
+    return {
+        name
+        for part in parts
+        for text in headers
+        for name in re.findall(rf"^[ \t]+{part.prefix}\w*_t (\w+);", text, re.MULTILINE)
+    }
 
 
 def _without(part: Part) -> str:

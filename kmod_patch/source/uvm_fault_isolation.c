@@ -13,7 +13,6 @@
 #include "uvm_va_space.h"
 #include <linux/jiffies.h>
 #include <linux/module.h>
-#include <linux/pid.h>
 
 enum
 {
@@ -139,9 +138,7 @@ static NV_STATUS stop_client(uvm_va_space_t *va_space, NV_STATUS reason)
 
     if (!isolation->stopped_since) {
         isolation->stopped_since = jiffies | 1;
-        pr_warn("a client cannot be contained any further, and is stopped: pid %d, status 0x%x\n",
-                pid_nr(isolation->report.record.owner),
-                reason);
+        uvm_fault_report_stopped(va_space, reason);
         queue_work(system_long_wq, &isolation->stop_work);
     }
 

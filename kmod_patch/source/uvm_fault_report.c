@@ -286,3 +286,10 @@ void uvm_fault_report_contained(uvm_gpu_va_space_t *gpu_va_space, const uvm_faul
     record->engine = fault->fault_source.mmu_engine_type;
     nv_kthread_q_schedule_q_item(&g_uvm_global.global_q, &report->item);
 }
+
+void uvm_fault_report_stopped(const uvm_va_space_t *va_space, NV_STATUS reason)
+{
+    pr_warn("a client cannot be contained any further, and is stopped: pid %d, status 0x%x\n",
+            pid_nr(va_space->isolation.report.record.owner),
+            reason);
+}

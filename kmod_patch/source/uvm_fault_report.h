@@ -87,4 +87,7 @@ bool uvm_fault_report_is_heard(void);
 /* A fault has been contained. Bottom half; waits for nothing. */
 void uvm_fault_report_contained(uvm_gpu_va_space_t *gpu_va_space, const uvm_fault_buffer_entry_t *fault);
 
+/* A client that cannot be contained any further is stopped. It is in the list already; the log says why it ends. */
+void uvm_fault_report_stopped(const uvm_va_space_t *va_space, NV_STATUS reason);
+
 #endif

@@ -93,6 +93,16 @@ def build(tree: Path, kernel: Kernel, *, patched: bool, debug: bool = False) -> 
     return modules
 
 
+def stock_copy(tree: Path, kernel: Kernel, work: Path) -> None:
+    """Copy a tree to `work`, a new path, with the mock GPU in place of nvidia.ko; nvidia-uvm is as it came."""
+    _prepare(tree, work, KEPT / "conftest" / _conftest_key(tree, kernel))
+
+
+def compile_copy(work: Path, kernel: Kernel) -> None:
+    """Compile what is new in such a copy; raises BuildError."""
+    _make(work, kernel, "release")
+
+
 @contextmanager
 def _locked(work: Path) -> Iterator[None]:
     work.parent.mkdir(parents=True, exist_ok=True)

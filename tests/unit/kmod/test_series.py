@@ -123,6 +123,13 @@ def test_what_cannot_be_left_out_is_named(tree: Path, source: Path) -> None:
         series(open_tree(tree), source)
 
 
+def test_a_member_that_is_left_is_named(tree: Path, source: Path) -> None:
+    path = source / "uvm_fault_isolation.c"
+    path.write_text(path.read_text().replace("bool fine = true;", "bool fine = gpu->isolation.report.number;"))
+    with pytest.raises(RuleError, match="report: is a member that a patch without its part does not have"):
+        series(open_tree(tree), source)
+
+
 def test_a_macro_that_is_left_is_named(tree: Path, source: Path) -> None:
     path = source / "uvm_fault_isolation.c"
     path.write_text(path.read_text().replace("bool fine = true;", "bool fine = UVM_ISOLATION_OTHER(gpu);"))

@@ -67,8 +67,8 @@ static void two_offenders(struct scene *scene)
 	unsigned int i;
 
 	for (i = 0; i < 8; i++) {
-		EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, i * 4 * MIB, 1), MOCK_DONE_SPARSE);
-		EXPECT_ACCESS(scene, access_as(&other, MOCK_READ, i * 4 * MIB, 1), MOCK_DONE_SPARSE);
+		EXPECT_ACCESS(scene, access_as(&scene->suspect, MOCK_WRITE, WILD_VA + i * 4 * MIB, 1), MOCK_DONE_SPARSE);
+		EXPECT_ACCESS(scene, access_as(&other, MOCK_READ, WILD_VA + i * 4 * MIB, 1), MOCK_DONE_SPARSE);
 	}
 	close_client(&other);
 }
