@@ -26,7 +26,7 @@ from mpsguard.linux.processes import process_tree
 from mpsguard.model import ProcessKey
 from mpsguard.supervisor.child_process import ChildProcess
 from mpsguard.supervisor.failover_pair import GRACE, SETTLE, FailoverPair, Plan
-from mpsguard.supervisor.role import ProcessRole
+from mpsguard.supervisor.role import IMAGE_VARIABLE, ProcessRole
 from mpsguard.supervisor.supervisor import Start, Supervisor
 from mpsguard.vault.address import SOCKET_VARIABLE, socket_path
 
@@ -109,6 +109,11 @@ class _Command(click.Command):
     show_default=True,
     help="With --standby: seconds after which a process that is ready, or promoted, ends such a row.",
 )
+@click.option(
+    "--image",
+    metavar="NAME",
+    help="Fill the program's sessions from this image (mpsguard-ctl image list), if they do not exist yet.",
+)
 @click.argument("arguments", metavar="-- CMD [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     *,
@@ -124,6 +129,7 @@ def run(
     addresses: tuple[Address, ...],
     give_up: int,
     settle: float,
+    image: str | None,
     arguments: tuple[str, ...],
 ) -> None:
     """Run CMD under the guard: on INT, TERM, HUP and QUIT its GPU work ends first, so that no other program's does."""
@@ -137,6 +143,9 @@ def run(
         _fail(OURS, f"--class: {public} has no class {service_class!r}")
     if addresses and not standby:
         raise _UsageError("--listen: only with --standby 1")
+
+    if image is not None:
+        os.environ[IMAGE_VARIABLE] = image
 
     def end_below(processes: Sequence[ProcessKey]) -> Awaitable[end_work.EndWorkResult]:
         return _end_work(asked_at, processes, deadline)

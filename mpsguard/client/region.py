@@ -2,6 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -31,6 +32,26 @@ class RegionRequests(ABC):
     def forget(self, name: str) -> None:
         """See `Region.close`."""
 
+    @abstractmethod
+    def announce(self, name: str, whole: int, offset: int, size: int) -> "Writing":
+        """See `Region.writing`; ``whole``: bytes of the region."""
+
+
+class Writing:
+    """A write that was announced. As a context manager it also keeps cuts away until the block is left."""
+
+    def __init__(self, begins: Callable[[], None] | None = None, ends: Callable[[], None] | None = None) -> None:
+        self._begins = begins
+        self._ends = ends
+
+    def __enter__(self) -> None:
+        if self._begins is not None:
+            self._begins()
+
+    def __exit__(self, *_: object) -> None:
+        if self._ends is not None:
+            self._ends()
+
 
 class Region:
     """A region of a session; an opened region owns its descriptors until `close`."""
@@ -45,6 +66,11 @@ class Region:
     def name(self) -> str:
         """Name in the session."""
         return self._description.name
+
+    @property
+    def id(self) -> int:
+        """Number of the region in its vault, never given to another one."""
+        return self._description.id
 
     @property
     def layout(self) -> RegionLayout:
@@ -94,6 +120,18 @@ class Region:
             TooLargeError: more than 16 KiB (or the vault's own limit).
         """
         self._description = self._session.set_metadata(self.name, metadata, expected_version)
+
+    def writing(self, offset: int = 0, size: int | None = None) -> Writing:
+        """Announce a write to ``size`` bytes (None: all that follow) from ``offset`` on, before it is made.
+
+        Returns at once unless a checkpoint is under way that has not copied these bytes yet; see `Session.checkpoint`.
+        The result may be used as a context manager around the write, in a program of several threads.
+
+        Raises:
+            ValueError: they do not lie in the region.
+        """
+        whole = self.layout.size
+        return self._session.announce(self.name, whole, offset, whole - offset if size is None else size)
 
     def close(self) -> None:
         """Tell the vault that this process no longer maps the region, and close the descriptors of an opened region.

@@ -1,6 +1,8 @@
 # long: one lease, one lock: the requests, the connection they come back over, and the forward state
 """A session with the vault."""
 
+from __future__ import annotations
+
 import os
 import secrets
 import threading
@@ -8,15 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from math import inf
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
 from mpsguard.client.forward_state import ForwardState, UnmappedError
 from mpsguard.client.kept_connections import tell_ready
 from mpsguard.client.latency import Latency, new_chunks
-from mpsguard.client.region import Chunk, Region, RegionRequests
+from mpsguard.client.region import Chunk, Region, RegionRequests, Writing
 from mpsguard.client.vault_connection import Answered, Connection, LostError, unexpected
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault import address, wire
@@ -34,6 +37,11 @@ from mpsguard.vault.latency_counts import REGION
 from mpsguard.vault.region import Grant, LeaseRole, RegionLayout, check_name
 from mpsguard.vault.region import RegionRecord as Description
 from mpsguard.vault.state_buffer import State
+
+if TYPE_CHECKING:
+    from mpsguard.client.checkpoints.checkpoint import Checkpoint
+    from mpsguard.client.checkpoints.checkpoints import Checkpoints
+    from mpsguard.client.checkpoints.writing_session import MappedMemory
 
 _CLOSING_DEADLINE: Final = 1.0
 """Seconds to wait for a restarting guard when only the lease is to be given back."""
@@ -91,6 +99,9 @@ class Session(RegionRequests):
         self._again = False
         self._forward: ForwardState | None = None
         self._latency: Latency | None = None
+        self._checkpoints: Checkpoints | None = None
+        self.mapped: dict[str, MappedMemory] = {}
+        """The regions that this process has mapped by `mpsguard.client.mapped` or `mpsguard.client.cuda`, by name."""
         self._connection: Connection | None = None
         self._hello = wire.Hello(
             0,
@@ -116,6 +127,21 @@ class Session(RegionRequests):
     def generation(self) -> int:
         """Generation of the state buffer that this process publishes in or reads."""
         return self._forward_state().generation
+
+    @property
+    def capacity(self) -> int:
+        """Maximum size of the forward state in bytes."""
+        return self._capacity
+
+    @property
+    def owner(self) -> int:
+        """Uid of the session's owner."""
+        return os.getuid() if self._owner is None else self._owner
+
+    @property
+    def socket(self) -> str:
+        """Path of the vault's socket."""
+        return self._path
 
     # --- regions
 
@@ -157,6 +183,7 @@ class Session(RegionRequests):
             # After a retry, the existing region may be the one that the first attempt created.
             if not error.retried or (description.layout, description.metadata) != (layout, metadata):
                 raise
+        self._regions_changed(name, new=True)
         return Region(self, description, fds, owned=False)
 
     def open(self, name: str, *, sizes: Sequence[int] = (), va: int | None = None, gpu: str | None = None) -> Region:
@@ -248,10 +275,12 @@ class Session(RegionRequests):
 
     def seal(self, name: str, chunks: tuple[int, ...] | None = None) -> Description:
         """See `Region.seal`."""
+        self._regions_changed()
         return self._described(wire.Seal(0, name, chunks))
 
     def set_metadata(self, name: str, metadata: bytes, expected_version: int | None = None) -> Description:
         """See `Region.set_metadata`."""
+        self._regions_changed()
         try:
             return self._described(wire.SetMetadata(0, name, metadata, expected_version))
         except StaleGenerationError as error:
@@ -269,6 +298,10 @@ class Session(RegionRequests):
             StaleGenerationError: this writer was fenced off.
             NotPermittedError: this process is not the writer.
         """
+        if self._checkpoints is not None:
+            # Its copier has what is to be released; the vault may see its end a moment later.
+            self._checkpoints.let_go()
+            self._checkpoints.regions_changed(name)
         try:
             self._request(wire.Release(0, name))
         except UnknownRegionError as error:
@@ -297,10 +330,13 @@ class Session(RegionRequests):
         if forward.publisher is None:
             raise NotPermittedError(f"a {self._role} cannot publish")
         try:
-            return forward.publisher.publish(state)
+            sequence = forward.publisher.publish(state)
         except ValueError:
             forward.check_mapped()
             raise
+        if self._checkpoints is not None:
+            self._checkpoints.at_publish()
+        return sequence
 
     def state(self) -> bytes | None:
         """Return the newest published state, of any process; None if there is none. See `latest`."""
@@ -357,6 +393,85 @@ class Session(RegionRequests):
             return not forward.is_over()
         except UnmappedError:
             return False
+
+    # --- checkpoints
+
+    def checkpoints(
+        self,
+        *,
+        store: str | os.PathLike[str] | None = None,
+        quota: int | None = None,
+        spare: int = 0,
+        buffers: int = 1 << 30,
+        patience: float = 1.0,
+        deadline: float = 600.0,
+        retries: int = 2,
+    ) -> Checkpoints:
+        """Return what takes this session's checkpoints; the arguments count at the first call.
+
+        Needs the extra ``images``. A writer that has called it can also be asked for checkpoints by
+        ``mpsguard-ctl vault checkpoint``, and takes them when it publishes.
+
+        Args:
+            store: directory of the image store; None: `mpsguard.images.location.default_directory`.
+            quota: bytes that the store may take up; None: `mpsguard.images.location.default_quota`.
+            spare: bytes of memory, of the kind that the regions are, to set pieces aside that are about to be written.
+            buffers: bytes of host memory in which pieces wait for the disk; pinned, if a region lies on a GPU.
+            patience: seconds that a checkpoint may hold the program in all; then it is given up.
+            deadline: seconds from the cut to the commit; then the checkpoint is given up.
+            retries: how often a checkpoint that an unannounced write tore is taken again.
+
+        Raises:
+            NotPermittedError: this process is a reader.
+        """
+        # They need blake3, which a program without checkpoints need not have.
+        from mpsguard.client.checkpoints.checkpoints import Checkpoints  # noqa: PLC0415
+        from mpsguard.client.checkpoints.options import CheckpointOptions  # noqa: PLC0415
+        from mpsguard.images.location import default_directory, default_quota  # noqa: PLC0415
+
+        with self._lock:
+            if self._role is LeaseRole.READER:
+                raise NotPermittedError("a reader takes no checkpoints")
+            if self._checkpoints is None:
+                directory = default_directory() if store is None else Path(store)
+                limit = default_quota() if quota is None else quota
+                options = CheckpointOptions(directory, limit, spare, buffers, patience, deadline, retries)
+                self._checkpoints = Checkpoints(self, options)
+            return self._checkpoints
+
+    def checkpoint(self, image: str) -> Checkpoint:
+        """Take a checkpoint of all regions and of the state that was published last; see `Checkpoints.take`.
+
+        Returns after the cut. The image is on disk when `Checkpoint.wait` returns; the program goes on meanwhile, and
+        announces its writes by `Region.writing`.
+        """
+        return self.checkpoints().take(image)
+
+    def checkpoint_every(self, seconds: float, image: str) -> None:
+        """Take a checkpoint with the first publication after each ``seconds``; 0 ends that."""
+        self.checkpoints().every(seconds, image)
+
+    def announce(self, name: str, whole: int, offset: int, size: int) -> Writing:
+        """See `Region.writing`."""
+        checkpoints = self._checkpoints
+        if checkpoints is None:
+            return Writing()
+        checkpoints.announce(name, whole, offset, size)
+        return Writing(checkpoints.write_begins, checkpoints.write_ends)
+
+    def note_mapped(self, name: str, memory: MappedMemory) -> None:
+        """Note that this process has mapped a region."""
+        self.mapped[name] = memory
+
+    def note_unmapped(self, name: str) -> None:
+        """Note that this process unmaps a region."""
+        self.mapped.pop(name, None)
+        if self._checkpoints is not None:
+            self._checkpoints.unmapped(name)
+
+    def _regions_changed(self, name: str | None = None, *, new: bool = False) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.regions_changed(name, new=new)
 
     # --- the writer's role
 
@@ -429,8 +544,11 @@ class Session(RegionRequests):
         """Give the lease back. What this process has mapped stays mapped until it unmaps it.
 
         If there is no guard at this moment, the lease remains until the process ends. With ``in_order`` False the
-        session is left as if the process had died: a ready standby is promoted.
+        session is left as if the process had died: a ready standby is promoted. A checkpoint that is under way is given
+        up: wait for it before.
         """
+        if self._checkpoints is not None and os.getpid() == self._pid:
+            self._checkpoints.close()
         with self._lock:
             if self._connection is not None:
                 self._deadline = min(self._deadline, _CLOSING_DEADLINE)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.gpu import broker, classes, failover, hostile, isolation, ops, sensors, sm, triage
+from tests.gpu import broker, checkpoint, classes, failover, hostile, isolation, ops, sensors, sm, triage
 from tests.gpu.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
@@ -15,4 +15,5 @@ SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "hostile": hostile.MEASUREMENTS,
     "classes": classes.MEASUREMENTS,
     "ops": ops.MEASUREMENTS,
+    "checkpoint": checkpoint.MEASUREMENTS,
 }

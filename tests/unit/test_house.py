@@ -134,7 +134,10 @@ def test_the_rule_on_words(text: str, bad: bool) -> None:
 
 SHARED_NAMES = {
     "Arguments": "each command of the control API has its own, named by its module",
+    "DamagedError": "the journal's and an image's, each with its own base",
     "Done": "a message of two protocols, the vault's and the supervisor channel's",
+    "Manifest": "the saved form of a session: the vault's in memory, an image's on disk",
+    "QuotaError": "the vault's and a store's, each with its own base",
     "Ready": "a message of two protocols, the vault's and the supervisor channel's",
     "_Message": "the base of each protocol's messages",
 }

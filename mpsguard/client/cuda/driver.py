@@ -22,6 +22,22 @@ class CudaError(Exception):
         """The CUresult, for instance 700 for a memory fault, after which every call in this process fails."""
 
 
+def device_of(gpu: str) -> int:
+    """Return CUDA's ordinal of the GPU with that UUID, without making a context; raise NoCudaError."""
+    try:
+        from cuda.bindings import driver  # noqa: PLC0415 - as in `CudaBackend`
+    except ImportError as error:
+        raise NoCudaError(f"cuda-bindings is not installed (pip install 'mpsguard[cuda]'): {error}") from None
+    result, count = driver.cuInit(0)[0], 0
+    if not int(result):
+        result, count = driver.cuDeviceGetCount()
+    for device in range(count):
+        result, found = driver.cuDeviceGetUuid(device)
+        if not int(result) and gpu == f"GPU-{uuid.UUID(bytes=bytes(found.bytes))}":
+            return device
+    raise NoCudaError(f"no GPU {gpu} among {count} (result {int(result)})")
+
+
 class CudaBackend:
     """GPU memory as a backend (`mpsguard.client.mapped.backend.Backend`).
 
@@ -150,6 +166,11 @@ class CudaBackend:
         with self.entered():
             self._call("cuMemcpyHtoD", va, data, len(data))
             self._call("cuCtxSynchronize")
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Make another call of the driver in the primary context; raise CudaError."""
+        with self.entered():
+            return self._call(name, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         result, *values = getattr(self._driver, name)(*arguments)

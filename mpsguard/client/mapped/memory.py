@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from mpsguard.client.mapped import layout
 from mpsguard.client.mapped.backend import AddressTakenError, Backend, Held
-from mpsguard.client.region import Chunk, Region
+from mpsguard.client.region import Chunk, Region, Writing
 from mpsguard.client.session import Session
 from mpsguard.vault.errors import LayoutMismatchError, SealedError, UnknownRegionError
 from mpsguard.vault.region import LeaseRole
@@ -84,7 +84,8 @@ class Memory:
         """Whether it was created here, rather than attached to."""
         self.va: int = region.layout.va
         self.size: int = region.layout.size
-        self._undo = undo
+        self.undo = undo
+        """Gives back all that was acquired for it."""
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
 
     @property
@@ -112,6 +113,10 @@ class Memory:
         self._views.add(view)
         return view
 
+    def writing(self, offset: int = 0, size: int | None = None) -> Writing:
+        """Announce a write: see `Region.writing`."""
+        return self.region.writing(offset, size)
+
     def close(self) -> None:
         """Unmap the region, and tell the vault so. Safe to call twice.
 
@@ -125,7 +130,7 @@ class Memory:
         if alive:
             raise BufferError(f"region {self.name!r}: {alive} views of it are alive, or arrays made from them")
         with self.backend.entered():
-            self._undo.close()
+            self.undo.close()
 
     def __enter__(self) -> Self:
         return self
@@ -182,7 +187,7 @@ def create(
             undo.callback(backend.unmap, start, length)
         backend.allow(va, sum(sizes), writable=True)
         region = session.create(name, chunks, va=va, gpu=backend.gpu, metadata=metadata)
-        return Memory(backend, region, undo.pop_all(), writable=True, made=True)
+        return _noted(session, Memory(backend, region, undo, writable=True, made=True))
 
 
 def attach(session: Session, backend: Backend, name: str, *, writable: bool = False) -> Memory:
@@ -210,7 +215,7 @@ def attach(session: Session, backend: Backend, name: str, *, writable: bool = Fa
         undo.callback(_give_back, backend, va, held)
         backend.map_all(va, zip(region.fds, sizes, strict=True), held)
         backend.allow(va, sum(sizes), writable=writable)
-        return Memory(backend, region, undo.pop_all(), writable=writable, made=False)
+        return _noted(session, Memory(backend, region, undo, writable=writable, made=False))
 
 
 def open_or_create(
@@ -254,6 +259,14 @@ def open_or_create(
         return found
     found.close()
     raise LayoutMismatchError(f"region {name!r} has {found.size} bytes, not {wanted}: release it, or ask for its size")
+
+
+def _noted(session: Session, memory: Memory) -> Memory:
+    """Let the session know of a mapped region, for its checkpoints, until it is unmapped."""
+    session.note_mapped(memory.name, memory)
+    memory.undo.callback(session.note_unmapped, memory.name)
+    memory.undo = memory.undo.pop_all()
+    return memory
 
 
 def _give_back(backend: Backend, va: int, held: Held) -> None:

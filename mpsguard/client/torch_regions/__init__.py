@@ -9,6 +9,7 @@ state = open_state_dict(session, "weights", "cuda:0")                # in the st
 model.load_state_dict(state.tensors, assign=True)
 """
 
+from mpsguard.client.torch_regions.announcing import AnnouncedWrites, announce_writes
 from mpsguard.client.torch_regions.manifest import Placed, Spec, TensorManifest, TensorManifestError
 from mpsguard.client.torch_regions.pool import RegionPool
 from mpsguard.client.torch_regions.state_dict import (
@@ -21,12 +22,14 @@ from mpsguard.client.torch_regions.state_dict import (
 )
 
 __all__ = [
+    "AnnouncedWrites",
     "Placed",
     "RegionPool",
     "Spec",
     "StateDict",
     "TensorManifest",
     "TensorManifestError",
+    "announce_writes",
     "backend_of",
     "create_state_dict",
     "open_state_dict",

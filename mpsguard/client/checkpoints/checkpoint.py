@@ -1,0 +1,68 @@
+"""One checkpoint, as the program sees it."""
+
+from enum import StrEnum
+from typing import Protocol
+
+from mpsguard.client.checkpoints.errors import CheckpointRefusedError
+from mpsguard.client.checkpoints.messages import CheckpointRefusal, Ended
+
+
+class CheckpointState(StrEnum):
+    """How far a checkpoint is."""
+
+    ARMED = "armed"
+    """Its cut comes with the next publication."""
+    UNDER_WAY = "under way"
+    COMMITTED = "committed"
+    REFUSED = "refused"
+
+
+class CheckpointPump(Protocol):
+    """What drives a checkpoint on: `mpsguard.client.checkpoints.checkpoints.Checkpoints`."""
+
+    def pump(self, checkpoint: "Checkpoint", timeout: float | None) -> None:
+        """Handle what the copier says until the checkpoint has ended, is armed again, or the time is over."""
+
+
+class Checkpoint:
+    """A checkpoint of a session, from its request to its end."""
+
+    def __init__(self, image: str, pump: CheckpointPump) -> None:
+        self.image = image
+        """Name of the image."""
+        self.state = CheckpointState.ARMED
+        self.ended: Ended | None = None
+        """What came of the last try."""
+        self.tries = 0
+        """Cuts that were taken for it."""
+        self._pump = pump
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its cut was taken, and the copier is at work on it."""
+        return self.state is CheckpointState.UNDER_WAY
+
+    def wait(self, timeout: float | None = None) -> Ended:
+        """Return when the image is on disk.
+
+        Args:
+            timeout: seconds; None: as long as the checkpoint may take (``deadline``).
+
+        Raises:
+            CheckpointRefusedError: it was not committed. The image that had its name before is untouched, unless the
+                copier died in the very moment of the commit: then the name has the old image or the new one, whole.
+                If the state is ARMED, it is taken again at the next publication.
+            TimeoutError: it has not ended.
+        """
+        self._pump.pump(self, timeout)
+        ended = self.ended
+        if self.is_under_way:
+            raise TimeoutError(f"checkpoint {self.image!r} has not ended within {timeout} s")
+        if self.state is CheckpointState.COMMITTED and ended is not None:
+            return ended
+        if ended is None:
+            raise CheckpointRefusedError(
+                CheckpointRefusal.CANCELLED, "its cut was not taken: nothing was published since"
+            )
+        again = "; taken again at the next publication" if self.state is CheckpointState.ARMED else ""
+        raise CheckpointRefusedError(ended.refusal or CheckpointRefusal.CANCELLED, ended.message + again)

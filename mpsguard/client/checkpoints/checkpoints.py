@@ -1,0 +1,401 @@
+"""Checkpoints of a session while its program runs: the writer's side."""
+
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from mpsguard.client.checkpoints.announcements import Announcements, UnderWay, protect
+from mpsguard.client.checkpoints.checkpoint import Checkpoint, CheckpointState
+from mpsguard.client.checkpoints.copier_process import CopierGoneError, CopierProcess
+from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError, CheckpointRefusedError
+from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, Ended, Setup, plan_fd
+from mpsguard.client.checkpoints.options import CheckpointOptions
+from mpsguard.client.checkpoints.piece_table import PieceTable, PieceTableError
+from mpsguard.client.checkpoints.pieces import PIECE, Span, spans, touched
+from mpsguard.client.checkpoints.request_page import RequestPage
+from mpsguard.client.checkpoints.session_regions import SessionRegions
+from mpsguard.client.checkpoints.sources import MOST_ASIDE
+from mpsguard.client.checkpoints.spare import SpareSpace
+from mpsguard.client.checkpoints.writing_session import WritingSession
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.vault.errors import VaultError
+
+_START: Final = 60.0
+"""Seconds for a copier to be ready: it makes a CUDA context and pins its memory."""
+_LEAVING: Final = 2.0
+"""Seconds for a copier to leave the session by itself."""
+
+
+@dataclass
+class _Running:
+    checkpoint: Checkpoint
+    serial: int
+    under_way: UnderWay
+    began: float
+    patience: float
+    """Seconds left."""
+
+
+class Checkpoints:
+    """Takes the checkpoints of one session. Safe for use by several threads; returned by `Session.checkpoints`."""
+
+    def __init__(self, session: WritingSession, options: CheckpointOptions) -> None:
+        """Start the copier; raise OSError if that is not possible."""
+        self._session = session
+        self._options = options
+        self._lock = threading.RLock()
+        self._page = RequestPage(session)
+        self._spare = SpareSpace(options.spare // PIECE)
+        self._regions = SessionRegions(session, self._spare.cuda_source)
+        self._announcements = Announcements()
+        self._copier: CopierProcess | None = None
+        self._leaving: list[CopierProcess] = []
+        self._running: _Running | None = None
+        self._armed: Checkpoint | None = None
+        self._interval: tuple[float, str] | None = None
+        self._due = 0.0
+        self._serial = 0
+        self._open_writes = 0
+        self.waited = 0.0
+        """Seconds that announcements have held the program so far."""
+        self.last_cut = 0.0
+        """Seconds that the last cut took."""
+
+    # --- what the program asks for
+
+    def take(self, image: str) -> Checkpoint:
+        """Take a checkpoint now, of the memory as it is and the state that was published last.
+
+        To be called between two steps: no write to a region may be under way, in no thread and by no other process.
+
+        Raises:
+            CheckpointBusyError: another one is under way, or a `writing` block is open.
+            CheckpointError: nothing was published yet, or a region cannot be read here.
+            CheckpointRefusedError: the copier cannot be started.
+            VaultError: the session cannot be asked for its regions.
+        """
+        with self._lock:
+            self._check_free()
+            self._page.open()
+            checkpoint = Checkpoint(image, self)
+            self._wait_for_copier()
+            self._cut(checkpoint)
+            return checkpoint
+
+    def arm(self, image: str) -> Checkpoint:
+        """Have a checkpoint taken with the next publication; raise CheckpointBusyError."""
+        with self._lock:
+            if self._running is not None or self._armed is not None:
+                raise CheckpointBusyError("another checkpoint of this session is under way")
+            self._armed = Checkpoint(image, self)
+            return self._armed
+
+    def every(self, seconds: float, image: str) -> None:
+        """Take a checkpoint with the first publication after each ``seconds``; 0 ends that.
+
+        One that is still under way when the next is due delays it.
+        """
+        with self._lock:
+            self._interval = (seconds, image) if seconds > 0 else None
+            self._due = time.monotonic() + seconds
+
+    def at_publish(self) -> None:
+        """Take the checkpoint that is due, if there is one: called by `Session.publish` after each publication.
+
+        Never raises: a checkpoint that cannot be taken is refused, and the program goes on.
+        """
+        if self._running is None and self._armed is None and self._interval is None and not self._page.is_new:
+            return
+        with self._lock:
+            self._absorb()
+            if self._running is not None or self._open_writes:
+                return
+            if self._armed is None:
+                self._armed = self._wanted_now()
+            if self._armed is not None:
+                self._try_armed(self._armed)
+
+    def announce(self, name: str, whole: int, offset: int, size: int) -> None:
+        """Return when these bytes of a region, which has ``whole`` bytes, may be written; see `Region.writing`.
+
+        Raises:
+            ValueError: they do not lie in the region.
+        """
+        numbers = touched(offset, size, whole)
+        with self._lock:
+            self._announcements.announce(name, numbers)
+            running = self._running
+            if running is None:
+                return
+            span = running.under_way.spans.get(name)
+            if span is not None and span.size == whole:
+                self._protect(running, range(span.first + numbers.start, span.first + numbers.stop), name)
+
+    def write_begins(self) -> None:
+        """Note that a `writing` block was entered: no cut is taken before it is left."""
+        with self._lock:
+            self._open_writes += 1
+
+    def write_ends(self) -> None:
+        """Note that a `writing` block was left."""
+        with self._lock:
+            self._open_writes -= 1
+
+    def pump(self, checkpoint: Checkpoint, timeout: float | None) -> None:
+        """See `Checkpoint.wait`."""
+        due = time.monotonic() + (self._options.deadline if timeout is None else timeout)
+        while checkpoint.is_under_way and (left := due - time.monotonic()) > 0:
+            with self._lock:
+                self._absorb()
+                running = self._running
+                copier = self._copier if running is not None and running.checkpoint is checkpoint else None
+            if copier is not None:
+                # Without the lock, so that other threads can announce and publish; in short, since one of them may
+                # hear the copier's answer.
+                copier.wait(min(left, 0.1))
+
+    # --- the session changes
+
+    def regions_changed(self, name: str | None = None, *, new: bool = False) -> None:
+        """Note that a region was made (``new``), sealed, changed or released."""
+        with self._lock:
+            self._regions.changed()
+            if name is not None and new:
+                self._announcements.forget(name)
+
+    def unmapped(self, name: str) -> None:
+        """Note that this process unmaps a region."""
+        with self._lock:
+            self._regions.unmapped(name)
+
+    def let_go(self) -> None:
+        """Have the copier leave the session, so that a region or the session can be released."""
+        with self._lock:
+            copier, self._copier = self._copier, None
+            if copier is not None:
+                copier.close()
+                copier.reap(_LEAVING)
+            if self._running is not None:
+                self._on_ended(Ended(self._running.serial, CheckpointRefusal.CANCELLED, "what it copies is released"))
+
+    def close(self) -> None:
+        """End the copier; a checkpoint that is under way is refused. Safe to call twice."""
+        with self._lock:
+            if self._copier is not None:
+                self._end_copier(CheckpointRefusal.CANCELLED, "the session is closed")
+            if self._armed is not None:
+                self._armed.state = CheckpointState.REFUSED
+                self._armed = None
+            for copier in self._leaving:
+                copier.reap(_LEAVING)
+            self._leaving = []
+            self._regions.close()
+            self._spare.close()
+            self._page.close()
+
+    # --- the cut
+
+    def _check_free(self) -> None:
+        self._absorb()
+        if self._running is not None or self._armed is not None:
+            raise CheckpointBusyError("another checkpoint of this session is under way")
+        if self._open_writes:
+            raise CheckpointBusyError(f"{self._open_writes} blocks of `writing` are open")
+
+    def _wanted_now(self) -> Checkpoint | None:
+        if (image := self._page.take()) is not None:
+            return Checkpoint(image, self)
+        if self._interval is not None and time.monotonic() >= self._due:
+            self._due = time.monotonic() + self._interval[0]
+            return Checkpoint(self._interval[1], self)
+        return None
+
+    def _try_armed(self, checkpoint: Checkpoint) -> None:
+        try:
+            if not self._copier_now().is_ready:
+                return
+            if not self._regions.digest_some_sealed(self._spans()):
+                return
+            self._cut(checkpoint)
+        except (CheckpointError, CheckpointRefusedError, CopierGoneError, VaultError, OSError, ValueError) as error:
+            self._refuse(
+                checkpoint,
+                CheckpointRefusal.COPIER if isinstance(error, CopierGoneError) else CheckpointRefusal.MEMORY,
+                error,
+            )
+        except Exception as error:
+            # The driver's errors have no common type that could be named here without cuda-bindings.
+            self._refuse(checkpoint, CheckpointRefusal.MEMORY, error)
+
+    def _refuse(self, checkpoint: Checkpoint, refusal: CheckpointRefusal, error: Exception) -> None:
+        self._armed = None
+        checkpoint.ended = Ended(self._serial, refusal, str(error))
+        checkpoint.state = CheckpointState.REFUSED
+        self._page.tell(checkpoint)
+
+    def _spans(self) -> tuple[Span, ...]:
+        return spans((record.name, record.layout.size) for record in self._regions.records())
+
+    def _cut(self, checkpoint: Checkpoint) -> None:
+        began = time.monotonic()
+        state = self._session.latest()
+        if state is None:
+            raise CheckpointError("nothing was published yet: an image is a session's memory with its forward state")
+        found = self._spans()
+        pieces = found[-1].end if found else 0
+        self._serial += 1
+        try:
+            table, table_fd = PieceTable.create(pieces, self._serial)
+        except PieceTableError as error:
+            raise CheckpointError(str(error)) from None
+        fds = [table_fd]
+        try:
+            self._regions.digest(found, table.digests)
+            plan = CutPlan(
+                self._serial,
+                checkpoint.image,
+                state.generation,
+                state.sequence,
+                state.state,
+                self._regions.records(),
+                pieces,
+                self._announcements.cut(found),
+            )
+            fds.insert(0, plan_fd(plan))
+            copier = self._copier_now()
+            copier.begin(self._serial, fds)
+        except BaseException:
+            table.close()
+            self._announcements.reset()
+            raise
+        finally:
+            close_all(fds)
+        self._armed = None
+        checkpoint.state = CheckpointState.UNDER_WAY
+        checkpoint.tries += 1
+        under_way = UnderWay(table, {span.name: span for span in found})
+        self._running = _Running(checkpoint, self._serial, under_way, began, self._options.patience)
+        self._page.tell(checkpoint)
+        self.last_cut = time.monotonic() - began
+
+    # --- while one is under way
+
+    def _protect(self, running: _Running, numbers: range, name: str) -> None:
+        began = time.monotonic()
+        source = self._regions.source_of(name)
+        copy = None if source is None else self._spare.copy_from(source, running.under_way.spans[name].first)
+
+        def wait(pending: list[int]) -> None:
+            table = running.under_way.table
+            due = began + running.patience
+            while self._running is running and not all(map(table.is_copied, pending)):
+                left = due - time.monotonic()
+                if left <= 0:
+                    why = f"it held the program for {self._options.patience:g} s"
+                    self._end_copier(CheckpointRefusal.CANCELLED, why)
+                    return
+                if self._copier is not None:
+                    self._copier.wait_for_pieces(left)
+                self._absorb()
+
+        protect(running.under_way, numbers, slots=self._spare.slots, copy=copy, most=MOST_ASIDE, wait=wait)
+        took = time.monotonic() - began
+        running.patience -= took
+        self.waited += took
+
+    def _absorb(self) -> None:
+        """Handle what the copier has said, without waiting."""
+        if self._copier is None:
+            return
+        try:
+            for ended in self._copier.messages():
+                self._on_ended(ended)
+        except CopierGoneError as error:
+            self._end_copier(CheckpointRefusal.COPIER, str(error))
+            return
+        running = self._running
+        if running is not None and time.monotonic() - running.began > self._options.deadline:
+            self._end_copier(CheckpointRefusal.CANCELLED, f"it took more than {self._options.deadline:g} s")
+
+    def _on_ended(self, ended: Ended) -> None:
+        running = self._running
+        if running is None or running.serial != ended.serial:
+            return
+        self._running = None
+        self._spare.slots.empty()
+        running.under_way.table.close()
+        checkpoint = running.checkpoint
+        checkpoint.ended = ended
+        if ended.refusal is None:
+            checkpoint.state = CheckpointState.COMMITTED
+        elif ended.refusal is CheckpointRefusal.TORN and checkpoint.tries <= self._options.retries:
+            checkpoint.state = CheckpointState.ARMED
+            self._armed = checkpoint
+        else:
+            checkpoint.state = CheckpointState.REFUSED
+        self._page.tell(checkpoint)
+
+    # --- the copier
+
+    def _copier_now(self) -> CopierProcess:
+        """Return the copier, which may not be ready yet; start it if there is none.
+
+        Raises:
+            CopierGoneError: it has ended before it was ready.
+            OSError: it cannot be started.
+        """
+        if self._copier is None:
+            options = self._options
+            records = self._regions.records()
+            setup = Setup(
+                self._session.name,
+                self._session.owner,
+                self._session.socket,
+                os.fspath(options.store),
+                options.quota,
+                options.buffers,
+                *self._spare.prepare(records, self._regions.source),
+                tuple(sorted({record.layout.gpu for record in records if record.layout.gpu is not None})),
+            )
+            self._leaving = [each for each in self._leaving if not each.has_ended]
+            self._copier = CopierProcess(setup, self._spare.fd)
+        try:
+            for ended in self._copier.messages():
+                self._on_ended(ended)
+        except CopierGoneError as error:
+            self._end_copier(CheckpointRefusal.COPIER, str(error))
+            raise
+        return self._copier
+
+    def start(self) -> None:
+        """Start the copier, and allocate the spare memory, ahead of the first checkpoint; a failure shows there.
+
+        To be called when the regions are made.
+        """
+        with self._lock, suppress(CopierGoneError, OSError, VaultError):
+            self._copier_now()
+
+    def _wait_for_copier(self) -> None:
+        due = time.monotonic() + _START
+        try:
+            while not (copier := self._copier_now()).is_ready:
+                left = due - time.monotonic()
+                if left <= 0:
+                    self._end_copier(CheckpointRefusal.COPIER, "not ready")
+                    why = f"the copier was not ready within {_START:g} s"
+                    raise CheckpointRefusedError(CheckpointRefusal.COPIER, why)
+                copier.wait(left)
+        except (CopierGoneError, OSError) as error:
+            raise CheckpointRefusedError(CheckpointRefusal.COPIER, str(error)) from None
+
+    def _end_copier(self, refusal: CheckpointRefusal, why: str) -> None:
+        """Kill the copier, and refuse what is under way. Nothing here waits for it."""
+        copier, self._copier = self._copier, None
+        if copier is not None:
+            copier.kill()
+            self._leaving.append(copier)
+        if self._running is not None:
+            self._on_ended(Ended(self._running.serial, refusal, why))

@@ -1,0 +1,157 @@
+"""The copier process, as the writer sees it: started by exec, told of cuts, and ended."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from mpsguard.client.checkpoints import messages
+from mpsguard.client.checkpoints.messages import Begin, CopierReady, Ended, Setup
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets import seqpacket
+
+MODULE: Final = "mpsguard.copier"
+_OWN_ONLY: Final = (
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "LD_PRELOAD",
+    "NOTIFY_SOCKET",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+)
+"""Variables of the writer that are not for the copier: it is no client of the lane, and no service of its own."""
+_OWN_PREFIX: Final = "MPSGUARD_"
+_DYING: Final = 1.0
+"""Seconds for the end after SIGKILL."""
+
+
+class CopierGoneError(Exception):
+    """The copier has ended, or does not follow the protocol."""
+
+
+class CopierProcess:
+    """Owns the process, the socket to it and the event by which it tells of copied pieces."""
+
+    def __init__(self, setup: Setup, spare_fd: int | None) -> None:
+        """Start it; raise OSError. ``spare_fd`` stays owned by the caller."""
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.is_ready = False
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", MODULE, str(theirs.fileno()), str(self._event)],
+                    env=_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), self._event),
+                    # Signals to the program's group, such as Ctrl-C, are not for it: the end of the socket ends it.
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._socket.close()
+            os.close(self._event)
+            raise
+        self._socket.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        with suppress(CopierGoneError):
+            self._send(setup, () if spare_fd is None else (spare_fd,))
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def begin(self, serial: int, fds: Sequence[int]) -> None:
+        """Tell it of a cut, with the descriptors of plan and table; raise CopierGoneError."""
+        self._send(Begin(serial), tuple(fds))
+
+    def messages(self) -> list[Ended]:
+        """Return what it has said since; raise CopierGoneError if that was its end."""
+        found: list[Ended] = []
+        while True:
+            try:
+                packet = seqpacket.receive(self._socket, messages.MAX_PACKET)
+            except BlockingIOError:
+                return found
+            except OSError as error:
+                raise CopierGoneError(f"the copier cannot be heard: {error.strerror}") from None
+            close_all(packet.fds)
+            if packet.end or not packet.data:
+                if found:
+                    return found
+                raise CopierGoneError(f"the copier has ended{self._status()}")
+            try:
+                message = messages.decode_for_writer(packet.data)
+            except msgspec.DecodeError as error:
+                raise CopierGoneError(f"not a message of a copier: {error}") from None
+            if isinstance(message, CopierReady):
+                self.is_ready = True
+            else:
+                found.append(message)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it says something, or has copied pieces, or has ended; at most ``seconds``."""
+        self._poll.poll(max(seconds, 0.0) * 1e3)
+
+    def wait_for_pieces(self, seconds: float) -> None:
+        """The same, also for pieces that it has copied since the last call."""
+        self._poll.register(self._event, select.POLLIN)
+        try:
+            self._poll.poll(max(seconds, 0.0) * 1e3)
+        finally:
+            self._poll.unregister(self._event)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+
+    def close(self) -> None:
+        """Let it leave the session and end, as it does when the socket ends. Then `reap`."""
+        self._socket.close()
+        os.close(self._event)
+
+    def kill(self) -> None:
+        """End it at once, without waiting for its end. Then `reap`."""
+        self._process.send_signal(signal.SIGKILL)
+        self.close()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended; does not wait."""
+        return self._process.poll() is not None
+
+    def reap(self, seconds: float) -> bool:
+        """Wait for its end, by SIGKILL after ``seconds``; return False if it is in the driver and does not end."""
+        for patience in (seconds, _DYING):
+            try:
+                self._process.wait(patience)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+            else:
+                return True
+        return False
+
+    def _status(self) -> str:
+        try:
+            return f" with status {self._process.wait(0.5)}"
+        except subprocess.TimeoutExpired:
+            return ""
+
+    def _send(self, message: Setup | Begin, fds: tuple[int, ...]) -> None:
+        try:
+            seqpacket.send(self._socket, messages.encode(message), fds=fds)
+        except OSError as error:
+            raise CopierGoneError(f"the copier cannot be told: {error.strerror}") from None
+
+
+def _environment() -> dict[str, str]:
+    return {
+        name: value for name, value in os.environ.items() if name not in _OWN_ONLY and not name.startswith(_OWN_PREFIX)
+    }

@@ -1,0 +1,121 @@
+"""Digests and copies of pieces by the GPU, in the writer's own context."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from mpsguard.client.checkpoints.piece_table import DIGEST
+from mpsguard.client.checkpoints.pieces import PIECE, Span
+from mpsguard.client.checkpoints.sources import RegionSource, Spare
+from mpsguard.client.cuda.driver import CudaBackend
+
+_THREADS: Final = 256
+_KERNEL: Final = b"mpsguard_piece_digests"
+
+
+class CudaPieces:
+    """The kernel and its memory on one GPU. Kept until the process ends, like the context that it belongs to."""
+
+    def __init__(self, backend: CudaBackend) -> None:
+        """Load the kernel; raise CudaError."""
+        self.backend = backend
+        code = Path(__file__).with_name("piece_digest.ptx").read_bytes() + b"\0"
+        module = backend.call("cuModuleLoadData", code)
+        self._kernel = backend.call("cuModuleGetFunction", module, _KERNEL)
+        self._stream = backend.call("cuStreamCreate", 1)
+        self._room = 0
+        self._numbers = self._digests = 0
+
+    def settle(self) -> None:
+        """Wait for all work of the context."""
+        self.backend.call("cuCtxSynchronize")
+
+    def digest(self, va: int, indices: Sequence[int], into: memoryview) -> None:
+        """Write the digests of the pieces with these indices, from ``va`` on, to ``into``, one after the other."""
+        count = len(indices)
+        self._make_room(count)
+        call = self.backend.call
+        words = (ctypes.c_uint32 * count)(*indices)
+        call("cuMemcpyHtoDAsync", self._numbers, ctypes.addressof(words), 4 * count, self._stream)
+        values = [ctypes.c_uint64(each) for each in (va, self._numbers, self._digests)]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
+        address = ctypes.addressof(pointers)
+        call("cuLaunchKernel", self._kernel, count, 1, 1, _THREADS, 1, 1, 0, self._stream, address, 0)
+        found = bytearray(count * DIGEST)
+        place = (ctypes.c_char * len(found)).from_buffer(found)
+        call("cuMemcpyDtoHAsync", ctypes.addressof(place), self._digests, len(found), self._stream)
+        call("cuStreamSynchronize", self._stream)
+        into[:] = found
+
+    def copy(self, to: int, va: int, size: int) -> None:
+        """Copy within the GPU; finished on return."""
+        self.backend.call("cuMemcpyDtoDAsync", to, va, size, self._stream)
+        self.backend.call("cuStreamSynchronize", self._stream)
+
+    def _make_room(self, count: int) -> None:
+        if count <= self._room:
+            return
+        call = self.backend.call
+        for old in (self._numbers, self._digests):
+            if old:
+                call("cuMemFree", old)
+        self._numbers = int(call("cuMemAlloc", 4 * count))
+        self._digests = int(call("cuMemAlloc", DIGEST * count))
+        self._room = count
+
+
+class CudaSource(RegionSource):
+    """A region of GPU memory that this process has mapped."""
+
+    def __init__(self, pieces: CudaPieces, va: int, size: int) -> None:
+        """Use a region; raise ValueError if it is not made of whole pieces."""
+        if size % PIECE:
+            raise ValueError(f"a region of {size} bytes on a GPU: not a multiple of {PIECE}")
+        self.gpu = pieces.backend.gpu
+        self._pieces = pieces
+        self._va = va
+
+    def settle(self) -> None:
+        """See `RegionSource.settle`."""
+        self._pieces.settle()
+
+    def digest(self, span: Span, numbers: Sequence[int], into: memoryview) -> None:
+        """See `RegionSource.digest`."""
+        indices = [number - span.first for number in numbers]
+        found = memoryview(bytearray(len(indices) * DIGEST))
+        self._pieces.digest(self._va, indices, found)
+        if indices and indices[-1] - indices[0] + 1 == len(indices):
+            into[indices[0] * DIGEST : (indices[-1] + 1) * DIGEST] = found
+            return
+        for at, index in enumerate(indices):
+            into[index * DIGEST : (index + 1) * DIGEST] = found[at * DIGEST : (at + 1) * DIGEST]
+
+    def close(self) -> None:
+        """Nothing: the mapping belongs to the program."""
+
+    def new_spare(self, slots: int) -> Spare:
+        """See `RegionSource.new_spare`."""
+        return CudaSpare(self._pieces.backend, slots)
+
+    def set_aside(self, index: int, slots: range, spare: Spare) -> None:
+        """See `RegionSource.set_aside`."""
+        assert isinstance(spare, CudaSpare)
+        self._pieces.copy(spare.va + slots.start * PIECE, self._va + index * PIECE, len(slots) * PIECE)
+
+
+class CudaSpare:
+    """Spare memory on a GPU."""
+
+    def __init__(self, backend: CudaBackend, slots: int) -> None:
+        """Allocate and map it; raise CudaError."""
+        size = slots * PIECE
+        self.gpu = backend.gpu
+        handle = backend.make(size)
+        try:
+            self.fd = backend.export(handle)
+            self.va = backend.reserve(0, size)
+            backend.map(self.va, size, handle)
+            backend.allow(self.va, size, writable=True)
+        finally:
+            backend.drop(handle)

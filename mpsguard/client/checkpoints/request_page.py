@@ -1,0 +1,107 @@
+"""The writer's side of the page by which others ask for checkpoints (`mpsguard.vault.checkpoint_requests`)."""
+
+import mmap
+import os
+import time
+from contextlib import suppress
+from typing import Final
+
+from mpsguard.client.checkpoints.checkpoint import Checkpoint
+from mpsguard.client.checkpoints.pieces import PIECE
+from mpsguard.client.checkpoints.writing_session import WritingSession
+from mpsguard.client.region import Chunk
+from mpsguard.linux.descriptors import memfd
+from mpsguard.vault import checkpoint_requests
+from mpsguard.vault.checkpoint_requests import HEADER, REGION, REQUEST_WORD, SIZE, CheckpointOutcome
+from mpsguard.vault.errors import VaultError
+
+_UNKNOWN: Final = -1
+
+
+class RequestPage:
+    """Owns the mapping of the page. Not for use by several threads at once, besides `is_new`."""
+
+    def __init__(self, session: WritingSession) -> None:
+        self._session = session
+        self._memory: mmap.mmap | None = None
+        self._words: memoryview | None = None
+        self._seen = _UNKNOWN
+        self._refused = False
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there may be a request that `take` has not returned yet; costs next to nothing."""
+        words = self._words
+        return not self._refused if words is None else words[REQUEST_WORD] != self._seen
+
+    def open(self) -> None:
+        """Make or find the page, unless that was refused before: a program without one goes on."""
+        if self._words is not None or self._refused:
+            return
+        # Until the page is there: what refuses it once, such as a quota, would do so at each publication.
+        self._refused = True
+        with suppress(VaultError, OSError):
+            region = self._session.open_or_create(REGION, new_page)
+            checkpoint_requests.check_layout(region.layout)
+            self._memory = mmap.mmap(region.fds[0], SIZE, mmap.MAP_SHARED)
+            self._words = memoryview(self._memory).cast("Q")
+            # What was asked of a writer before this one was not asked of this one.
+            self._seen = self._words[REQUEST_WORD]
+            self._fd = os.dup(region.fds[0])
+            region.close()
+            self._refused = False
+
+    def take(self) -> str | None:
+        """Return the image that is asked for, once; None if there is no new request."""
+        self.open()
+        words, memory = self._words, self._memory
+        if words is None or memory is None or words[REQUEST_WORD] == self._seen:
+            return None
+        word = words[REQUEST_WORD]
+        found = checkpoint_requests.requested(memory[:])
+        if found is None and words[REQUEST_WORD] == word:
+            # Not whole, and not being written either.
+            self._seen = word
+        elif found is not None:
+            self._seen = word
+        return found
+
+    def tell(self, checkpoint: Checkpoint) -> None:
+        """Write down how far a checkpoint is, for `mpsguard-ctl vault show`."""
+        if self._words is None:
+            return
+        ended = checkpoint.ended
+        state = checkpoint.state.value
+        if ended is not None and ended.refusal is not None:
+            state = f"{state} ({ended.refusal.value})"
+        outcome = CheckpointOutcome(
+            checkpoint.image,
+            state,
+            time.time(),
+            0 if ended is None else ended.copied * PIECE,
+            0.0 if ended is None else ended.took,
+        )
+        with suppress(OSError):
+            checkpoint_requests.tell(self._fd, outcome)
+
+    def close(self) -> None:
+        """Unmap the page; safe to call twice."""
+        words, self._words = self._words, None
+        if words is None or self._memory is None:
+            return
+        words.release()
+        self._memory.close()
+        os.close(self._fd)
+        self._memory = None
+        self._refused = True
+
+
+def new_page() -> tuple[Chunk, ...]:
+    """Return new memory for the page; the caller owns its descriptor."""
+    fd = memfd.create("mpsguard-checkpoint", SIZE, fixed=True)
+    try:
+        os.pwrite(fd, HEADER, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return (Chunk(fd, SIZE),)

@@ -1,0 +1,122 @@
+"""Fills a new session from an image: all of it, or nothing.
+
+Every region is allocated and filled before the first one is given to the vault, and the forward state is published
+last. So a program that finds a published state finds all regions whole, and one that finds none starts afresh, whatever
+moment this process died at.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from mpsguard.client.checkpoints.errors import RestoreError
+from mpsguard.client.checkpoints.session_regions import OWN_PREFIX
+from mpsguard.client.checkpoints.targets import HostTarget, Target
+from mpsguard.client.region import Chunk
+from mpsguard.client.session import Session
+from mpsguard.images.image import Image
+from mpsguard.images.manifest import RegionImage
+from mpsguard.images.pieces import piece_size
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.vault.errors import VaultError
+from mpsguard.vault.region import LeaseRole
+
+_READERS: Final = min(32, 2 * (os.cpu_count() or 1))
+"""Each reads, compares the digest and copies; while it waits for the disk, others work."""
+
+
+def restore(session: Session, image: Image, *, device: int = 0) -> None:
+    """Make the regions of an image in a session, at the same addresses, and publish its forward state.
+
+    Regions of these names that the session has already are released first: they are what a restoration left that was
+    interrupted.
+
+    Args:
+        session: its writer's, in which nothing was published yet.
+        image: stays owned by the caller.
+        device: CUDA's ordinal of the GPU for the regions that lay on one.
+
+    Raises:
+        RestoreError: something was published already, or the forward state does not fit into the session.
+        DamagedError: the image is damaged.
+        VaultError: a region cannot be made; LeaseHeldError: another process maps a left one.
+        Exception: the backend's errors. Nothing of the image is left in the session after an exception.
+    """
+    manifest = image.manifest
+    if session.role is not LeaseRole.WRITER or session.state() is not None:
+        raise RestoreError(f"session {session.name!r} has a state already, or this process does not write it")
+    if len(manifest.forward_state) > session.capacity:
+        size = len(manifest.forward_state)
+        raise RestoreError(f"image {image.name}: {size} bytes of state; join with capacity={size} or more")
+    for name in set(session.names()) & {region.name for region in manifest.regions}:
+        session.release(name)
+    with ExitStack() as undo:
+        filled = [(region, undo.enter_context(_target(region, device))) for region in manifest.regions]
+        _fill(image, filled)
+        made: list[str] = []
+        try:
+            for region, target in filled:
+                _give(session, region, target)
+                made.append(region.name)
+            session.publish(manifest.forward_state)
+        except BaseException:
+            for name in made:
+                with suppress(VaultError):
+                    session.release(name)
+            raise
+
+
+def _give(session: Session, region: RegionImage, target: Target) -> None:
+    fds = target.export()
+    try:
+        chunks = [Chunk(fd, size) for fd, size in zip(fds, region.sizes, strict=True)]
+        made = session.create(region.name, chunks, va=region.va, gpu=target.gpu, metadata=region.metadata)
+    finally:
+        close_all(fds)
+    if region.sealed:
+        made.seal(region.sealed)
+
+
+def _fill(image: Image, filled: Sequence[tuple[RegionImage, Target]]) -> None:
+    """Read all pieces by several threads; the first error ends that, and is raised."""
+    pieces = [(target, index, digest) for region, target in filled for index, digest in enumerate(region.pieces)]
+    sizes = {id(target): region.size for region, target in filled}
+
+    def read(part: Sequence[tuple[Target, int, str | None]]) -> None:
+        for target, index, digest in part:
+            size = piece_size(sizes[id(target)], index)
+            if digest is None:
+                target.clear(index, size)
+                continue
+            with target.room(size) as buffer:
+                image.read_into(digest, buffer)
+                target.write(index, buffer)
+
+    step = max(1, min(16, len(pieces) // _READERS))
+    with ThreadPoolExecutor(_READERS) as pool:
+        running = [pool.submit(read, pieces[at : at + step]) for at in range(0, len(pieces), step)]
+        try:
+            for each in running:
+                each.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _target(region: RegionImage, device: int) -> Iterator[Target]:
+    if region.name.startswith(OWN_PREFIX):
+        raise RestoreError(f"region {region.name!r}: a name of mpsguard's own")
+    target: Target
+    if region.gpu is None:
+        target = HostTarget(region.sizes)
+    else:
+        from mpsguard.client.checkpoints.cuda_target import CudaTarget  # noqa: PLC0415 - needs cuda-bindings
+
+        target = CudaTarget(region.sizes, device)
+    try:
+        yield target
+    finally:
+        target.close()

@@ -1,0 +1,123 @@
+"""The regions of a session that a checkpoint is made of, with the memory behind them as the writer sees it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from mpsguard.client.checkpoints.errors import CheckpointError
+from mpsguard.client.checkpoints.piece_table import DIGEST
+from mpsguard.client.checkpoints.pieces import Span
+from mpsguard.client.checkpoints.sources import HostSource, RegionSource
+from mpsguard.client.checkpoints.writing_session import MappedMemory, WritingSession
+from mpsguard.vault.region import RegionRecord
+
+OWN_PREFIX: Final = "mpsguard."
+"""Regions of the project's own (counts of latencies, this request page) are no part of an image."""
+SLICE: Final = 256
+"""Pieces of sealed regions that are digested with one publication ahead of a cut: half a millisecond on a GPU."""
+
+
+class SessionRegions:
+    """Owns the sources of the regions; they stay open from one checkpoint to the next."""
+
+    def __init__(self, session: WritingSession, cuda: Callable[[MappedMemory], RegionSource]) -> None:
+        """``cuda`` makes the source of a region of GPU memory."""
+        self._session = session
+        self._cuda = cuda
+        self._records: tuple[RegionRecord, ...] | None = None
+        self._sources: dict[int, RegionSource] = {}
+        self._sealed: dict[int, bytearray] = {}
+        """Digests of the regions of which all chunks are sealed, by region id: they do not change any more."""
+
+    def changed(self) -> None:
+        """Ask for all regions again: one was made, sealed, changed or released."""
+        self._records = None
+
+    def records(self) -> tuple[RegionRecord, ...]:
+        """Return the regions in the order of their names; raise VaultError."""
+        if self._records is None:
+            found = tuple(
+                self._session.describe(name) for name in self._session.names() if not name.startswith(OWN_PREFIX)
+            )
+            ids = {record.id for record in found}
+            for gone in self._sources.keys() - ids:
+                self._sources.pop(gone).close()
+            for gone in self._sealed.keys() - ids:
+                del self._sealed[gone]
+            self._records = found
+        return self._records
+
+    def source(self, record: RegionRecord) -> RegionSource:
+        """Return the memory of a region.
+
+        Raises:
+            CheckpointError: it lies on a GPU, and this process has not mapped it.
+            VaultError: as `Session.open`.
+        """
+        found = self._sources.get(record.id)
+        if found is None:
+            found = self._sources[record.id] = self._open(record)
+        return found
+
+    def _open(self, record: RegionRecord) -> RegionSource:
+        if record.layout.gpu is None:
+            # Not closed by way of the region, which would tell the vault that this process no longer maps it.
+            return HostSource(self._session.open(record.name).fds, record.layout.sizes)
+        memory = self._session.mapped.get(record.name)
+        if memory is None:
+            raise CheckpointError(f"region {record.name!r} lies on a GPU, and this process has not mapped it")
+        return self._cuda(memory)
+
+    def source_of(self, name: str) -> RegionSource | None:
+        """Return the memory of a region that was part of a cut, by its name."""
+        record = next((each for each in self._records or () if each.name == name), None)
+        return None if record is None else self._sources.get(record.id)
+
+    def unmapped(self, name: str) -> None:
+        """Forget the memory of a region that this process unmaps."""
+        for record in self._records or ():
+            if record.name == name and record.layout.gpu is not None and record.id in self._sources:
+                self._sources.pop(record.id).close()
+
+    def digest_some_sealed(self, spans: tuple[Span, ...]) -> bool:
+        """Digest up to `SLICE` pieces of sealed regions; return whether all of them are known now."""
+        left = SLICE
+        for record, span in zip(self.records(), spans, strict=True):
+            if record.is_sealed:
+                left -= self._digest_sealed(record, span, left)
+                if left <= 0:
+                    return False
+        return True
+
+    def digest(self, spans: tuple[Span, ...], into: memoryview) -> None:
+        """Write the digests of all pieces; no piece may be written meanwhile."""
+        records = self.records()
+        sources = [self.source(record) for record in records]
+        for source in sources:
+            source.settle()
+        for record, span, source in zip(records, spans, sources, strict=True):
+            place = into[span.first * DIGEST : span.end * DIGEST]
+            if record.is_sealed:
+                self._digest_sealed(record, span, span.end - span.first)
+                place[:] = self._sealed[record.id]
+            else:
+                source.digest(span, range(span.first, span.end), place)
+
+    def _digest_sealed(self, record: RegionRecord, span: Span, most: int) -> int:
+        known = self._sealed.setdefault(record.id, bytearray())
+        whole = (span.end - span.first) * DIGEST
+        first = len(known) // DIGEST
+        count = min(most, span.end - span.first - first)
+        if count <= 0:
+            return 0
+        room = memoryview(bytearray(whole))
+        self.source(record).digest(span, range(span.first + first, span.first + first + count), room)
+        known += room[first * DIGEST : (first + count) * DIGEST]
+        return count
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self._sources.values():
+            with suppress(OSError):
+                source.close()
+        self._sources = {}

@@ -1,0 +1,87 @@
+"""Memory that is filled from an image."""
+
+import itertools
+import os
+import threading
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from mpsguard.client.checkpoints.pieces import PIECE
+from mpsguard.linux.descriptors import memfd
+from mpsguard.linux.descriptors.fd_closer import close_all
+
+_own: Final = threading.local()
+
+
+class Target(ABC):
+    """A new region's memory; owns it until `close`. Pieces may be written by several threads at once."""
+
+    gpu: str | None = None
+    """UUID of the GPU that has it; None: host memory."""
+
+    @abstractmethod
+    def room(self, size: int) -> AbstractContextManager[memoryview]:
+        """Return a buffer of the calling thread, for one piece, as a context."""
+
+    @abstractmethod
+    def write(self, index: int, content: memoryview) -> None:
+        """Write a piece from the thread's buffer; finished on return."""
+
+    @abstractmethod
+    def clear(self, index: int, size: int) -> None:
+        """Fill a piece with zeros."""
+
+    @abstractmethod
+    def export(self) -> list[int]:
+        """Return a descriptor for each chunk, owned by the caller; all pieces are written."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what this process has of it."""
+
+
+class HostTarget(Target):
+    """Host memory in memfds; new ones are full of zeros."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """Make a memfd for each chunk; raise OSError."""
+        self._starts = (0, *itertools.accumulate(sizes))
+        self._fds: list[int] = []
+        try:
+            for size in sizes:
+                self._fds.append(memfd.create("mpsguard-region", size, fixed=True))
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def room(self, size: int) -> Iterator[memoryview]:
+        """See `Target.room`."""
+        buffer = getattr(_own, "buffer", None)
+        if buffer is None:
+            buffer = _own.buffer = memoryview(bytearray(PIECE))
+        yield buffer[:size]
+
+    def write(self, index: int, content: memoryview) -> None:
+        """See `Target.write`."""
+        offset, at = index * PIECE, 0
+        while at < len(content):
+            chunk = bisect_right(self._starts, offset + at) - 1
+            most = min(len(content) - at, self._starts[chunk + 1] - offset - at)
+            at += os.pwrite(self._fds[chunk], content[at : at + most], offset + at - self._starts[chunk])
+
+    def clear(self, index: int, size: int) -> None:
+        """See `Target.clear`."""
+
+    def export(self) -> list[int]:
+        """See `Target.export`."""
+        fds, self._fds = self._fds, []
+        return fds
+
+    def close(self) -> None:
+        """See `Target.close`."""
+        close_all(self._fds)
+        self._fds = []

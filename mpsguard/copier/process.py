@@ -1,0 +1,254 @@
+"""The copier's process: it follows its writer's messages, one checkpoint at a time, and ends when the writer does."""
+
+import os
+import select
+import socket
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from mpsguard.client.checkpoints import messages
+from mpsguard.client.checkpoints.messages import Begin, CheckpointRefusal, CopierReady, CutPlan, Ended, Setup
+from mpsguard.client.checkpoints.piece_table import DIGEST, PieceTable
+from mpsguard.client.checkpoints.pieces import PIECE, span_of, spans
+from mpsguard.client.session import Session
+from mpsguard.copier.run import CheckpointRun, RunMemory, RunStoppedError
+from mpsguard.copier.session_memory import RegionChangedError, SessionMemory
+from mpsguard.images.errors import ImageError
+from mpsguard.images.manifest import Manifest, RegionImage
+from mpsguard.images.store import ImageStore
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.vault.errors import VaultError
+from mpsguard.vault.region import LeaseRole
+
+_LEAVING: Final = 5.0
+"""Seconds to give everything back after the writer's end; then the process ends as it is."""
+_SETUP: Final = 30.0
+"""Seconds for the writer's first message."""
+
+
+class CopierProtocolError(Exception):
+    """A message that does not belong there."""
+
+
+class _Writer:
+    """The socket to the writer, and the event that tells it of copied pieces."""
+
+    def __init__(self, sock: socket.socket, event: int) -> None:
+        self._socket = sock
+        self._event = event
+        self.ended = threading.Event()
+        """Set when the writer's side of the socket is closed."""
+
+    def receive(self, timeout: float | None) -> tuple[Setup | Begin | None, tuple[int, ...]]:
+        """Return the next message and its descriptors; None at the end of the writer, or after ``timeout`` seconds."""
+        self._socket.settimeout(timeout)
+        try:
+            packet = seqpacket.receive(self._socket, messages.MAX_PACKET)
+        except (TimeoutError, ConnectionError):
+            return None, ()
+        if packet.end or not packet.data:
+            close_all(packet.fds)
+            return None, ()
+        return messages.decode_for_copier(packet.data), packet.fds
+
+    def send(self, message: CopierReady | Ended) -> None:
+        """Send a message, if the writer is still there."""
+        with suppress(OSError):
+            seqpacket.send(self._socket, messages.encode(message))
+
+    def on_copied(self) -> None:
+        """Wake the writer if it waits for pieces."""
+        with suppress(BlockingIOError):
+            os.eventfd_write(self._event, 1)
+
+    def watch(self, run: CheckpointRun, over: threading.Event) -> None:
+        """Stop a run when the writer ends; return when the run is over."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        while not over.is_set():
+            if poll.poll(100):
+                run.stop()
+                return
+
+
+class CopierMain:
+    """One copier, from its setup to its end."""
+
+    def __init__(
+        self, writer: _Writer, setup: Setup, session: Session, memory: SessionMemory, store: ImageStore | ImageError
+    ) -> None:
+        """Use what the caller owns; with an error as ``store``, every checkpoint is refused for that reason."""
+        self._writer = writer
+        self._setup = setup
+        self._session = session
+        self._memory = memory
+        self._store = store
+        self._before: dict[int, bytes] = {}
+        """Digests at the last cut, by region id."""
+
+    def serve(self) -> None:
+        """Take checkpoints until the writer ends."""
+        self._writer.send(CopierReady())
+        while True:
+            message, fds = self._writer.receive(None)
+            with ExitStack() as undo:
+                undo.callback(close_all, fds)
+                if message is None:
+                    return
+                if not isinstance(message, Begin) or len(fds) != 2:
+                    raise CopierProtocolError(f"{type(message).__name__} with {len(fds)} descriptors")
+                began = time.monotonic()
+                plan = messages.read_plan(fds[0])
+                if plan.serial != message.serial:
+                    raise CopierProtocolError(f"plan {plan.serial} for checkpoint {message.serial}")
+                table = PieceTable.open(fds[1], plan.pieces, plan.serial)
+                undo.callback(table.close)
+                self._writer.send(self._checkpoint(plan, table, began))
+
+    def _checkpoint(self, plan: CutPlan, table: PieceTable, began: float) -> Ended:
+        unannounced = self._unannounced(plan, table)
+
+        def refused(refusal: CheckpointRefusal, message: str) -> Ended:
+            return Ended(plan.serial, refusal, message, plan.pieces, unannounced=unannounced)
+
+        store = self._store
+        if isinstance(store, ImageError):
+            return refused(CheckpointRefusal.STORE, str(store))
+        try:
+            memory = self._memory.open(plan.regions)
+        except (VaultError, RegionChangedError) as error:
+            return refused(CheckpointRefusal.MEMORY, str(error))
+        except Exception as error:
+            # CudaError cannot be named without cuda-bindings.
+            return refused(CheckpointRefusal.MEMORY, f"{type(error).__name__}: {error}")
+        try:
+            with store.begin(plan.image) as writer:
+                run = CheckpointRun(plan, table, memory, writer, self._writer.on_copied)
+                self._watched(run)
+                schedule = run.schedule
+                if schedule.torn is not None:
+                    return refused(CheckpointRefusal.TORN, _torn(memory, schedule.torn))
+                if self._is_stale(plan):
+                    return refused(CheckpointRefusal.STALE, "the writer was fenced off meanwhile")
+                writer.commit(self._manifest(plan, run))
+                now = time.monotonic()
+                return Ended(
+                    plan.serial,
+                    None,
+                    "",
+                    plan.pieces,
+                    schedule.copied,
+                    writer.written,
+                    unannounced,
+                    (run.drained_at or now) - began,
+                    now - began,
+                )
+        except ImageError as error:
+            return refused(CheckpointRefusal.STORE, str(error))
+        except RunStoppedError:
+            return refused(CheckpointRefusal.CANCELLED, "the writer has ended")
+        except Exception as error:
+            return refused(CheckpointRefusal.MEMORY, f"{type(error).__name__}: {error}")
+
+    def _watched(self, run: CheckpointRun) -> None:
+        over = threading.Event()
+        watcher = threading.Thread(target=self._writer.watch, args=(run, over), daemon=True)
+        watcher.start()
+        try:
+            run.work()
+        finally:
+            over.set()
+            watcher.join()
+
+    def _is_stale(self, plan: CutPlan) -> bool:
+        try:
+            self._session.latest()
+        except VaultError:
+            return True
+        return self._session.generation != plan.generation
+
+    def _unannounced(self, plan: CutPlan, table: PieceTable) -> int:
+        """Count the pieces that changed since the last cut without an announcement, and remember the digests."""
+        found, first, now = 0, 0, dict[int, bytes]()
+        for record in plan.regions:
+            count = -(-record.layout.size // PIECE)
+            digests = now[record.id] = bytes(table.digests[first * DIGEST : (first + count) * DIGEST])
+            before = self._before.get(record.id)
+            if before is not None and before != digests:
+                found += sum(
+                    not plan.dirty[first + n] and before[at : at + DIGEST] != digests[at : at + DIGEST]
+                    for n, at in enumerate(range(0, count * DIGEST, DIGEST))
+                )
+            first += count
+        self._before = now
+        return found
+
+    def _manifest(self, plan: CutPlan, run: CheckpointRun) -> Manifest:
+        numbered = spans((record.name, record.layout.size) for record in plan.regions)
+        return Manifest.made_now(
+            self._setup.session,
+            tuple(
+                RegionImage(
+                    record.name,
+                    record.layout.sizes,
+                    tuple(run.stored_digest(number) for number in range(span.first, span.end)),
+                    record.layout.va,
+                    record.metadata,
+                    record.sealed,
+                    record.layout.gpu,
+                )
+                for record, span in zip(plan.regions, numbered, strict=True)
+            ),
+            generation=plan.generation,
+            sequence=plan.sequence,
+            forward_state=plan.forward_state,
+        )
+
+
+def _torn(memory: RunMemory, number: int) -> str:
+    span = span_of([span for span, _ in memory.regions], number)
+    offset, size = span.bounds(number)
+    return (
+        f"region {span.name!r}, bytes {offset} to {offset + size}: written after the cut without `writing`, "
+        "or while the cut was taken"
+    )
+
+
+def main(socket_fd: int, event: int) -> int:
+    """Serve the writer at the other end of a socket; return the exit status."""
+    writer = _Writer(socket.socket(fileno=socket_fd), event)
+    setup, fds = writer.receive(_SETUP)
+    if not isinstance(setup, Setup):
+        return 0 if setup is None else 2
+    with tempfile.TemporaryDirectory(prefix="mpsguard-copier-") as nowhere:
+        # No control daemon is there, so CUDA runs outside of MPS: a fault on the lane cannot reach this process, nor a
+        # fault of this process the lane.
+        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = nowhere
+        session = Session(setup.session, role=LeaseRole.READER, socket=setup.socket, owner=setup.owner)
+        memory = SessionMemory(session, setup, fds[0] if fds else None)
+        store = _opened(setup)
+        try:
+            memory.prepare(setup.gpus)
+            CopierMain(writer, setup, session, memory, store).serve()
+        finally:
+            # A driver call that hangs must not keep the session's lease: the process ends in any case.
+            timer = threading.Timer(_LEAVING, os._exit, (1,))
+            timer.daemon = True
+            timer.start()
+            session.close()
+            memory.close()
+            if isinstance(store, ImageStore):
+                store.close()
+    return 0
+
+
+def _opened(setup: Setup) -> ImageStore | ImageError:
+    try:
+        return ImageStore(Path(setup.store), quota=setup.quota)
+    except ImageError as error:
+        return error

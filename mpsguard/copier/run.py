@@ -1,0 +1,224 @@
+"""One checkpoint: pieces are drained into buffers, and from there stored, by several threads each.
+
+The threads that drain free the session's memory at the speed of the bus; those that store take the time that the disk
+needs. A piece counts only if its digest, taken from the copier's own buffer while it is stored, is the one at the cut.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from blake3 import blake3
+
+from mpsguard.client.checkpoints.messages import CutPlan
+from mpsguard.client.checkpoints.piece_table import PieceTable
+from mpsguard.client.checkpoints.pieces import PIECE, Span, span_of
+from mpsguard.copier.schedule import Claim, Schedule
+from mpsguard.copier.sources import CopySource
+from mpsguard.images.writer import ImageWriter
+
+PIECES_AT_ONCE: Final = 16
+"""Pieces in a buffer: 32 MiB take 0.6 ms on the bus."""
+_TICK: Final = 0.1
+"""Seconds after which a thread that has nothing to do looks again, also for the end."""
+DRAINERS: Final = 2
+_MOST_STORERS: Final = 24
+
+
+class RunStoppedError(Exception):
+    """The run was stopped from outside."""
+
+
+class ForeignSlotError(Exception):
+    """The table of pieces names a slot that the spare memory has not."""
+
+
+@dataclass
+class _HeldBuffer:
+    """Pieces in a buffer, not all of which are stored yet."""
+
+    buffer: memoryview
+    left: int
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """What a run reads from, and where to."""
+
+    regions: Sequence[tuple[Span, CopySource]]
+    spare: CopySource | None
+    spare_slots: int
+    buffers: Sequence[memoryview]
+
+
+class CheckpointRun:
+    """Copies the pieces of one checkpoint into an image's draft. Used once."""
+
+    def __init__(
+        self, plan: CutPlan, table: PieceTable, memory: RunMemory, writer: ImageWriter, on_copied: Callable[[], None]
+    ) -> None:
+        """Prepare it; `work` does it.
+
+        Args:
+            plan: of the cut.
+            table: shared with the writer; stays owned by the caller.
+            memory: stays owned by the caller.
+            writer: the image's draft.
+            on_copied: called after pieces were copied.
+        """
+        self.digests = [table.digest(number) for number in range(plan.pieces)]
+        self._spans = [span for span, _ in memory.regions]
+        self._sources = {span.name: source for span, source in memory.regions}
+        self.schedule = Schedule(self.digests, [span.first for span in self._spans])
+        self._table = table
+        self._memory = memory
+        self._writer = writer
+        self._on_copied = on_copied
+        self._lock = threading.Condition()
+        self._free: SimpleQueue[memoryview] = SimpleQueue()
+        self._filled: SimpleQueue[tuple[int, memoryview, _HeldBuffer]] = SimpleQueue()
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._zeros = {size: blake3(bytes(size)).digest() for size in {self.size(n) for n in range(plan.pieces)}}
+        self.drained_at: float | None = None
+        """When no piece of the session's memory was needed any more; CLOCK_MONOTONIC."""
+
+    def size(self, number: int) -> int:
+        """Return the bytes of a piece."""
+        return span_of(self._spans, number).bounds(number)[1]
+
+    def stored_digest(self, number: int) -> str | None:
+        """Return a piece's digest as an image's manifest has it: None if all of it is zero."""
+        digest = self.digests[number]
+        return None if digest == self._zeros[self.size(number)] else digest.hex()
+
+    def stop(self) -> None:
+        """Have `work` end soon, by RunStoppedError."""
+        self._stopped.set()
+
+    def work(self) -> None:
+        """Return when every piece is in the store, or one is torn (`Schedule.torn`).
+
+        Raises:
+            RunStoppedError: it was stopped.
+            Exception: of the memory, or of the store.
+        """
+        for buffer in self._memory.buffers:
+            self._free.put(buffer)
+        storers = min(_MOST_STORERS, max(2, os.cpu_count() or 1))
+        threads = [
+            *(threading.Thread(target=self._guarded, args=(self._drain, n), daemon=True) for n in range(DRAINERS)),
+            *(threading.Thread(target=self._guarded, args=(self._store, n), daemon=True) for n in range(storers)),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+        if not self.schedule.is_over:
+            raise RunStoppedError
+
+    def _guarded(self, what: Callable[[int], None], number: int) -> None:
+        try:
+            what(number)
+        except BaseException as error:
+            with self._lock:
+                if self._error is None:
+                    self._error = error
+            self._stopped.set()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopped.is_set() or self.schedule.is_over
+
+    # --- draining
+
+    def _drain(self, thread: int) -> None:
+        while not self._is_over:
+            with self._lock:
+                found, claim = self.schedule.claim(self._table.wanted(), self._slot, PIECES_AT_ONCE, self._has)
+                if claim is None and not found and not self._is_over:
+                    # What the other thread copies may come back, if it was set aside meanwhile.
+                    self._note_drained()
+                    self._lock.wait(_TICK)
+            for number in found:
+                self._table.set_copied(number)
+            if found:
+                self._on_copied()
+            if claim is not None:
+                self._copy(claim, thread)
+        with self._lock:
+            self._note_drained()
+
+    def _copy(self, claim: Claim, thread: int) -> None:
+        buffer = self._buffer()
+        if buffer is None:
+            return
+        span = span_of(self._spans, claim.pieces.start)
+        offset, _ = span.bounds(claim.pieces.start)
+        last, size = span.bounds(claim.pieces[-1])
+        source = self._sources[span.name]
+        if claim.slot is not None:
+            if self._memory.spare is None or claim.slot + len(claim.pieces) > self._memory.spare_slots:
+                raise ForeignSlotError(f"slot {claim.slot} of {self._memory.spare_slots}")
+            source, at = self._memory.spare, claim.slot * PIECE
+        else:
+            at = offset
+        with source.entered():
+            source.read(at, buffer[: last + size - offset], thread)
+        with self._lock:
+            kept = self.schedule.held(claim, self._slot)
+            self._lock.notify_all()
+        for number in kept:
+            self._table.set_copied(number)
+        self._on_copied()
+        if not kept:
+            self._free.put(buffer)
+            return
+        held = _HeldBuffer(buffer, len(kept))
+        for number in kept:
+            begin, size = span.bounds(number)
+            self._filled.put((number, buffer[begin - offset : begin - offset + size], held))
+
+    def _buffer(self) -> memoryview | None:
+        while not self._is_over:
+            try:
+                return self._free.get(timeout=_TICK)
+            except Empty:
+                continue
+        return None
+
+    def _note_drained(self) -> None:
+        if self.drained_at is None and self.schedule.is_drained:
+            self.drained_at = time.monotonic()
+
+    def _slot(self, number: int) -> int | None:
+        return self._table.slot(number)
+
+    def _has(self, digest: bytes) -> bool:
+        return digest in self._zeros.values() or self._writer.has(digest.hex())
+
+    # --- storing
+
+    def _store(self, thread: int) -> None:
+        del thread
+        while not self._is_over:
+            try:
+                number, content, held = self._filled.get(timeout=_TICK)
+            except Empty:
+                continue
+            digest = self._writer.put(content)
+            found = self._zeros[len(content)] if digest is None else bytes.fromhex(digest)
+            with self._lock:
+                self.schedule.stored(number, found)
+                held.left -= 1
+                is_free = held.left == 0
+                if self.schedule.is_over:
+                    self._lock.notify_all()
+            if is_free:
+                self._free.put(held.buffer)

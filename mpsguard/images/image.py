@@ -1,0 +1,100 @@
+"""An image that is open for reading; every byte is compared with its digest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from mpsguard.images import image_files
+from mpsguard.images.errors import DamagedError
+from mpsguard.images.manifest import Manifest
+from mpsguard.images.piece_files import PieceFiles
+from mpsguard.images.pieces import Digest
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A piece that is not what was stored."""
+
+    digest: Digest
+    region: str
+    """First region that needs it."""
+    reason: str
+
+
+class Image:
+    """Owns a locked descriptor of the manifest: as long as it is open, no collector removes the image's pieces."""
+
+    def __init__(self, fd: int, name: str, pieces: PieceFiles, *, own: bool) -> None:
+        """Take ownership of ``fd``, which is closed if the manifest cannot be read."""
+        self._fd = fd
+        self.name = name
+        self._pieces = pieces
+        self._own = own
+        try:
+            self.manifest: Manifest = image_files.read(fd, name)
+        except BaseException:
+            self.close()
+            raise
+
+    def read_into(self, digest: Digest | None, buffer: WriteableBuffer) -> None:
+        """Read a piece into ``buffer``, which has the piece's size; may be called by several threads at once.
+
+        Args:
+            digest: as `RegionImage.pieces` has it; None fills the buffer with zeros.
+            buffer: where to; undefined after an error.
+
+        Raises:
+            DamagedError: the piece is missing, or not what was stored.
+        """
+        if digest is None:
+            view = memoryview(buffer).cast("B")
+            view[:] = bytes(len(view))
+            return
+        reason = self._read(digest, buffer)
+        if reason is not None:
+            region = self.manifest.place_of(digest)
+            text = f"image {self.name}: piece {digest} of region {region} {reason}"
+            raise DamagedError(text, digest=digest, region=region)
+
+    def _read(self, digest: Digest, buffer: WriteableBuffer) -> str | None:
+        """Return what is wrong with a piece, or None; our own store writes it anew when it is next put."""
+        try:
+            if self._pieces.read_into(digest, buffer):
+                return None
+            if self._own:
+                self._pieces.distrust(digest)
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        return "is damaged"
+
+    def verify(self, checked: Callable[[int], object] = int) -> Iterator[Damage]:
+        """Read all pieces, and yield those that are damaged.
+
+        Args:
+            checked: called with the size of each piece after it was read.
+        """
+        for digest, size in self.manifest.pieces().items():
+            reason = self._read(digest, bytearray(size))
+            if reason is not None:
+                yield Damage(digest, self.manifest.place_of(digest) or "", reason)
+            checked(size)
+
+    def close(self) -> None:
+        """Close the image; safe to call twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,135 @@
+"""The files of the images' manifests: names, reading, publishing, removing."""
+
+import fcntl
+import os
+import secrets
+from contextlib import suppress
+from typing import Final
+
+from mpsguard.images import manifest as manifests
+from mpsguard.images.errors import BadNameError, StoreFailedError, UnknownImageError
+from mpsguard.images.manifest import Manifest
+from mpsguard.images.store_files import IMAGES, REMOVED, StoreFiles, lock, read_at_most, write_all
+from mpsguard.vault.errors import BadRequestError
+from mpsguard.vault.region import check_name
+
+_SUFFIX: Final = ".json"
+_DRAFT: Final = "manifest"
+
+
+def check_image_name(name: str) -> None:
+    """Raise BadNameError unless ``name`` is one that an image may have; the rule is that of sessions."""
+    try:
+        check_name("image", name)
+    except BadRequestError as error:
+        raise BadNameError(str(error)) from None
+
+
+def file_name(name: str) -> str:
+    """Return the name of an image's file. No name has a plus, so that no two share a file."""
+    check_image_name(name)
+    return name.replace("/", "+") + _SUFFIX
+
+
+def names(files: StoreFiles) -> list[str]:
+    """Return the names of all images, sorted. Other files in the directory are none of ours."""
+    found = []
+    for entry in files.listed(IMAGES):
+        name = entry.removesuffix(_SUFFIX).replace("+", "/")
+        with suppress(BadNameError):
+            if file_name(name) == entry:
+                found.append(name)
+    return sorted(found)
+
+
+def open_locked(files: StoreFiles, name: str) -> int:
+    """Return a locked descriptor of an image's file; while it is open, no collector removes the image's pieces.
+
+    Raises:
+        UnknownImageError: there is none.
+    """
+    path = f"{IMAGES}/{file_name(name)}"
+    while True:
+        try:
+            fd = files.open_file(path)
+        except FileNotFoundError:
+            raise UnknownImageError(f"there is no image {name} in {files.path}") from None
+        except OSError as error:
+            raise StoreFailedError(f"image {name}: {error.strerror}") from error
+        try:
+            lock(fd, fcntl.LOCK_SH, f"image {name}")
+            # Removed and collected between opening and locking: then there may be another one of that name.
+            if os.fstat(fd).st_nlink:
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def read(fd: int, name: str) -> Manifest:
+    """Read an image's file.
+
+    Raises:
+        DamagedError: it is not what was written.
+        BadManifestError: it is too large, of another version, or contradicts itself.
+    """
+    os.lseek(fd, 0, os.SEEK_SET)
+    try:
+        data = read_at_most(fd, manifests.MOST_BYTES)
+    except OSError as error:
+        raise StoreFailedError(f"image {name}: {error.strerror}") from error
+    return manifests.decode(data, name)
+
+
+def publish(files: StoreFiles, name: str, manifest: Manifest, draft: str) -> None:
+    """Put an image in the place of the one of that name, if there is one, and return when that is on disk.
+
+    Args:
+        files: the store.
+        name: of the image.
+        manifest: of the image; its pieces are on disk.
+        draft: path of the draft's directory.
+    """
+    beside, path = f"{draft}/{_DRAFT}", f"{IMAGES}/{file_name(name)}"
+    data = manifests.encode(manifest)
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=files.fd)
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    with files.exclusive():
+        with suppress(FileNotFoundError):
+            os.link(path, _removed_path(), src_dir_fd=files.fd, dst_dir_fd=files.fd, follow_symlinks=False)
+        os.rename(beside, path, src_dir_fd=files.fd, dst_dir_fd=files.fd)
+    files.sync_directory(IMAGES)
+
+
+def remove(files: StoreFiles, name: str) -> None:
+    """Remove an image; processes that have it open go on reading it.
+
+    Raises:
+        UnknownImageError: there is none.
+    """
+    path = f"{IMAGES}/{file_name(name)}"
+    with files.exclusive():
+        try:
+            os.rename(path, _removed_path(), src_dir_fd=files.fd, dst_dir_fd=files.fd)
+        except FileNotFoundError:
+            raise UnknownImageError(f"there is no image {name} in {files.path}") from None
+    files.sync_directory(IMAGES)
+
+
+def removed(files: StoreFiles) -> list[str]:
+    """Return the paths of removed manifests."""
+    return [f"{REMOVED}/{entry}" for entry in files.listed(REMOVED)]
+
+
+def current(files: StoreFiles) -> list[tuple[str, str]]:
+    """Return path and name of the manifests of all images."""
+    return [(f"{IMAGES}/{file_name(name)}", name) for name in names(files)]
+
+
+def _removed_path() -> str:
+    return f"{REMOVED}/{secrets.token_hex(16)}{_SUFFIX}"

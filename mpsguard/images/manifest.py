@@ -1,0 +1,247 @@
+"""What an image consists of, and its form in a file: two lines of JSON; the first has the digest of the second.
+
+A manifest is data from outside: from a disk, another user's store or another host. Whatever contradicts itself is
+refused when it is decoded. Sizes, offsets and addresses are in bytes.
+"""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+import msgspec
+from msgspec import Meta
+
+import mpsguard
+from mpsguard.decoding import decoded
+from mpsguard.images.errors import BadManifestError, DamagedError
+from mpsguard.images.pieces import Digest, digest_of, piece_count, piece_size
+from mpsguard.vault.region import Address, ChunkSize, Gpu, Name, Uid
+
+FORMAT: Final = 1
+MOST_BYTES: Final = 128 << 20
+"""Maximum size of a manifest's file in bytes; some two million pieces, or 4 TB."""
+MOST_REGION_BYTES: Final = 1 << 48
+
+DTYPE_BITS: Final = {
+    "BOOL": 8,
+    "U8": 8,
+    "I8": 8,
+    "U16": 16,
+    "I16": 16,
+    "U32": 32,
+    "I32": 32,
+    "U64": 64,
+    "I64": 64,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "F16": 16,
+    "BF16": 16,
+    "F32": 32,
+    "F64": 64,
+    "C64": 64,
+}
+"""Bits of an element, by the name that safetensors gives the type."""
+
+Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class Maker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What made an image; informative."""
+
+    uid: Uid
+    program: Text
+    host: Text
+    mpsguard: Text
+    """Version of mpsguard."""
+
+    @classmethod
+    def this_process(cls) -> Self:
+        """Return the maker that this process is."""
+        return cls(os.geteuid(), Path(sys.argv[0]).name[:4096], socket.gethostname(), mpsguard.__version__)
+
+
+class RegionImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A region of the vault at the moment of the image."""
+
+    name: Name
+    sizes: tuple[ChunkSize, ...]
+    """Size of each of its chunks in the vault; their bytes, in this order, are the region's bytes."""
+    pieces: tuple[Digest | None, ...]
+    """Digest of every 2 MiB of the region's bytes; None where all are zero."""
+    va: Address | None = None
+    """Address in every process; None if it does not matter."""
+    metadata: bytes = b""
+    """The application's own."""
+    sealed: tuple[Natural, ...] = ()
+    """Indices of the sealed chunks, in ascending order."""
+    gpu: Gpu | None = None
+    """GPU that held it, by UUID; None for host memory."""
+
+    def __post_init__(self) -> None:
+        if self.size > MOST_REGION_BYTES:
+            raise ValueError(f"region {self.name}: {self.size} bytes; {MOST_REGION_BYTES} is the most")
+        if len(self.pieces) != piece_count(self.size):
+            raise ValueError(f"region {self.name}: {len(self.pieces)} pieces for {self.size} bytes")
+        if list(self.sealed) != sorted(set(self.sealed)) or any(index >= len(self.sizes) for index in self.sealed):
+            raise ValueError(f"region {self.name}: sealed chunks that it does not have, or out of order")
+
+    @property
+    def size(self) -> int:
+        """Total size in bytes."""
+        return sum(self.sizes)
+
+    def stored(self) -> Iterator[tuple[int, Digest, int]]:
+        """Yield index, digest and size of each piece that is not all zero."""
+        size = self.size
+        for index, digest in enumerate(self.pieces):
+            if digest is not None:
+                yield index, digest, piece_size(size, index)
+
+
+class TensorImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor in a region, contiguous in C order."""
+
+    name: Text
+    dtype: str
+    """As safetensors names it: a key of `DTYPE_BITS`."""
+    shape: tuple[Natural, ...]
+    region: Name
+    offset: Natural
+    """Bytes from the region's start."""
+
+    def __post_init__(self) -> None:
+        bits = DTYPE_BITS.get(self.dtype)
+        if bits is None:
+            raise ValueError(f"tensor {self.name}: type {self.dtype!r}; known are {', '.join(DTYPE_BITS)}")
+        if len(self.shape) > 64:
+            raise ValueError(f"tensor {self.name}: {len(self.shape)} dimensions; 64 is the most")
+        if prod(self.shape) * bits % 8:
+            raise ValueError(f"tensor {self.name}: its elements fill no whole number of bytes")
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return prod(self.shape) * DTYPE_BITS[self.dtype] // 8
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that an image is, besides the content of its pieces."""
+
+    session: Name
+    created: float
+    """UNIX time in seconds."""
+    maker: Maker
+    generation: Natural = 0
+    """Generation of the forward state; 0 if there never was one."""
+    sequence: Natural = 0
+    """Sequence number of the forward state."""
+    forward_state: bytes = b""
+    regions: tuple[RegionImage, ...] = ()
+    tensors: tuple[TensorImage, ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes = {region.name: region.size for region in self.regions}
+        if len(sizes) != len(self.regions):
+            raise ValueError("two regions of one name")
+        if len({tensor.name for tensor in self.tensors}) != len(self.tensors):
+            raise ValueError("two tensors of one name")
+        for tensor in self.tensors:
+            if tensor.offset + tensor.size > sizes.get(tensor.region, -1):
+                raise ValueError(f"tensor {tensor.name} does not lie in a region of this image")
+        _check_sizes(self.regions)
+
+    @classmethod
+    def made_now(
+        cls,
+        session: str,
+        regions: tuple[RegionImage, ...],
+        *,
+        tensors: tuple[TensorImage, ...] = (),
+        generation: int = 0,
+        sequence: int = 0,
+        forward_state: bytes = b"",
+    ) -> Self:
+        """Return a manifest made by this process at this time."""
+        return cls(session, time.time(), Maker.this_process(), generation, sequence, forward_state, regions, tensors)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all regions together."""
+        return sum(region.size for region in self.regions)
+
+    def pieces(self) -> dict[Digest, int]:
+        """Return the size of each piece that the image needs, by digest, in the order of first use."""
+        return {digest: size for region in self.regions for _, digest, size in region.stored()}
+
+    def place_of(self, digest: Digest) -> str | None:
+        """Return the name of the first region that needs a piece."""
+        return next((region.name for region in self.regions if digest in region.pieces), None)
+
+
+def _check_sizes(regions: tuple[RegionImage, ...]) -> None:
+    sizes: dict[str, int] = {}
+    for region in regions:
+        for index, digest, size in region.stored():
+            if sizes.setdefault(digest, size) != size:
+                raise ValueError(f"region {region.name}: piece {index} has the digest of one with another size")
+
+
+class _FirstLine(msgspec.Struct, frozen=True):
+    """First line of the file."""
+
+    format: int
+    blake3: str = ""
+    """Digest of all that follows this line."""
+
+
+_first_line_decoder: Final = msgspec.json.Decoder(_FirstLine)
+_decoder: Final = msgspec.json.Decoder(Manifest)
+_HEAD_BYTES: Final = 256
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the content of the manifest's file.
+
+    Raises:
+        BadManifestError: it would be larger than `MOST_BYTES`.
+    """
+    body = msgspec.json.encode(manifest) + b"\n"
+    data = msgspec.json.encode(_FirstLine(FORMAT, digest_of(body))) + b"\n" + body
+    if len(data) > MOST_BYTES:
+        raise BadManifestError(f"the manifest takes {len(data)} bytes; {MOST_BYTES} is the most")
+    return data
+
+
+def decode(data: bytes, name: str) -> Manifest:
+    """Decode a manifest's file; ``name`` is the image's, for the texts of errors.
+
+    Raises:
+        DamagedError: it is not what was written.
+        BadManifestError: it is of another version, or contradicts itself.
+    """
+    line, _, body = data[:_HEAD_BYTES].partition(b"\n")
+    try:
+        head = decoded(_first_line_decoder.decode, line)
+    except msgspec.DecodeError:
+        raise DamagedError(f"image {name}: its manifest is damaged (first line)") from None
+    if head.format != FORMAT:
+        raise BadManifestError(f"image {name}: format {head.format}; this program reads format {FORMAT}")
+    body = data[len(line) + 1 :]
+    if digest_of(body) != head.blake3:
+        raise DamagedError(f"image {name}: its manifest is damaged (checksum)")
+    try:
+        return decoded(_decoder.decode, body)
+    except msgspec.DecodeError as error:
+        raise BadManifestError(f"image {name}: {error}") from None

@@ -1,0 +1,152 @@
+"""The files of a store's pieces, each named by its digest.
+
+A file that its owner may not write to is *kept*: its content, and its entry in the directory, were on disk when it got
+this mode. One that is not kept may have been cut off by a failure of power, and is read before it is relied on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from mpsguard.images.pieces import PIECE_SIZE, Digest, digest_of
+from mpsguard.images.store_files import PIECES, StoreFiles, write_all
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_KEPT: Final = 0o400
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
+PREFIXES: Final = tuple(f"{number:02x}" for number in range(256))
+
+
+class Presence(Enum):
+    """Whether a store has a piece."""
+
+    ABSENT = auto()
+    UNSURE = auto()
+    """There is a file; only its content tells."""
+    KEPT = auto()
+
+
+class PieceFiles:
+    """Reads and writes the pieces of a store. All methods raise OSError where the operating system refuses."""
+
+    def __init__(self, files: StoreFiles) -> None:
+        self._files = files
+
+    def presence(self, digest: Digest, size: int) -> Presence:
+        """Return whether there is a piece of that size."""
+        try:
+            found = os.stat(_path(digest), dir_fd=self._files.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return Presence.ABSENT
+        return Presence.KEPT if found.st_size == size and not found.st_mode & 0o200 else Presence.UNSURE
+
+    def size(self, digest: Digest) -> int | None:
+        """Return the size of a piece's file in bytes; None if there is none."""
+        try:
+            return os.stat(_path(digest), dir_fd=self._files.fd, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return None
+
+    def matches(self, digest: Digest) -> bool:
+        """Read a piece and return whether its content is what its name says."""
+        return digest_of(self._files.read(_path(digest), PIECE_SIZE)) == digest
+
+    def read_into(self, digest: Digest, buffer: WriteableBuffer) -> bool:
+        """Read a piece into ``buffer`` and return whether it is whole and fills it; else its content is undefined."""
+        view = memoryview(buffer).cast("B")
+        fd = self._files.open_file(_path(digest))
+        try:
+            if os.fstat(fd).st_size != len(view):
+                return False
+            at = 0
+            while at < len(view):
+                count = os.readv(fd, [view[at:]])
+                if not count:
+                    return False
+                at += count
+        finally:
+            os.close(fd)
+        return digest_of(view) == digest
+
+    def write(self, digest: Digest, data: memoryview, draft: str) -> None:
+        """Write a piece by way of a file in the directory of a draft."""
+        beside = f"{draft}/{digest}"
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self._files.fd)
+        try:
+            write_all(fd, data)
+            # Begins to write to the disk, so that the commit has less to wait for.
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            with suppress(FileExistsError):
+                os.mkdir(f"{PIECES}/{digest[:2]}", 0o700, dir_fd=self._files.fd)
+            os.rename(beside, _path(digest), src_dir_fd=self._files.fd, dst_dir_fd=self._files.fd)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(beside, dir_fd=self._files.fd)
+            raise
+        finally:
+            os.close(fd)
+
+    def keep(self, digests: Collection[Digest]) -> None:
+        """Return when these pieces are on disk, and marked so."""
+        prefixes = set()
+        for digest in digests:
+            self._sync(digest)
+            prefixes.add(digest[:2])
+        for prefix in sorted(prefixes):
+            self._files.sync_directory(f"{PIECES}/{prefix}")
+        self._files.sync_directory(PIECES)
+        for digest in digests:
+            fd = self._files.open_file(_path(digest))
+            try:
+                # Another draft may have put a file of its own in this place meanwhile.
+                os.fsync(fd)
+                os.fchmod(fd, _KEPT)
+            finally:
+                os.close(fd)
+
+    def _sync(self, digest: Digest) -> None:
+        fd = self._files.open_file(_path(digest))
+        try:
+            os.fsync(fd)
+        except OSError:
+            # The pages that the disk did not take count as written from now on: a later fsync would succeed.
+            os.unlink(_path(digest), dir_fd=self._files.fd)
+            raise
+        finally:
+            os.close(fd)
+
+    def distrust(self, digest: Digest) -> None:
+        """Mark a damaged piece, so that the next draft with this piece writes it again."""
+        fd = self._files.open_file(_path(digest))
+        try:
+            os.fchmod(fd, 0o600)
+        finally:
+            os.close(fd)
+
+    def listed(self, prefix: str) -> Iterator[tuple[Digest, int]]:
+        """Yield digest and size of each piece in the directory ``prefix``, one of `PREFIXES`."""
+        try:
+            fd = os.open(f"{PIECES}/{prefix}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._files.fd)
+        except FileNotFoundError:
+            return
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    if len(entry.name) == 64 and _HEXADECIMAL.issuperset(entry.name):
+                        yield entry.name, entry.stat(follow_symlinks=False).st_size
+        finally:
+            os.close(fd)
+
+    def remove(self, digest: Digest) -> None:
+        """Remove a piece."""
+        os.unlink(_path(digest), dir_fd=self._files.fd)
+
+
+def _path(digest: Digest) -> str:
+    return f"{PIECES}/{digest[:2]}/{digest}"

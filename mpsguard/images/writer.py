@@ -1,0 +1,158 @@
+"""The draft of an image: pieces are put one by one, and a manifest makes them an image."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Self
+
+from mpsguard.images import image_files
+from mpsguard.images.draft_directory import DraftDirectory
+from mpsguard.images.errors import StoreFailedError, UnknownPieceError, os_errors
+from mpsguard.images.manifest import Manifest
+from mpsguard.images.piece_files import PieceFiles, Presence
+from mpsguard.images.pieces import PIECE_SIZE, Digest, bytes_of, piece_digest
+from mpsguard.images.store_files import StoreFiles
+from mpsguard.images.stored_bytes import StoredBytes
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class ImageWriter:
+    """A draft. Leaving it without `commit` abandons it; the previous image of that name is untouched.
+
+    `put` and `has` may be called by several threads at once. The pieces of an abandoned draft stay until the next
+    collection, so that a second try finds them.
+    """
+
+    def __init__(
+        self, files: StoreFiles, pieces: PieceFiles, stored: StoredBytes, name: str, quota: int | None
+    ) -> None:
+        self.name = name
+        self._files = files
+        self._pieces = pieces
+        self._stored = stored
+        self._quota = quota
+        self._mutex = threading.Lock()
+        self._noted: dict[Digest, int] = {}
+        """Size of each piece that the collector spares for this draft."""
+        self._unsynced: set[Digest] = set()
+        self.written = 0
+        """Bytes of the pieces that the store lacked."""
+        with os_errors(f"image {name}"), files.shared():
+            self._directory: DraftDirectory | None = DraftDirectory.make(files)
+
+    def put(self, data: ReadableBuffer) -> Digest | None:
+        """Store a piece, unless the store has it, and return its digest.
+
+        Args:
+            data: 1 byte to 2 MiB.
+
+        Returns:
+            What belongs into `RegionImage.pieces`: None if all bytes are zero, for then nothing is stored.
+
+        Raises:
+            QuotaError: the store's quota is exhausted.
+            StoreFullError: the file system is full.
+            StoreFailedError: the operating system refuses.
+        """
+        view = bytes_of(data)
+        digest = piece_digest(view)
+        if digest is None:
+            return None
+        size = len(view)
+        with os_errors(f"image {self.name}"):
+            presence = self._note(digest, size)
+            if presence is Presence.KEPT:
+                return digest
+            try:
+                if presence is Presence.ABSENT or not self._matches(digest):
+                    self._pieces.write(digest, view, self._draft.path)
+            except BaseException:
+                with self._mutex:
+                    del self._noted[digest]
+                if presence is Presence.ABSENT:
+                    self._stored.give_back(size)
+                raise
+        with self._mutex:
+            self._unsynced.add(digest)
+            self.written += size if presence is Presence.ABSENT else 0
+        return digest
+
+    def has(self, digest: Digest) -> bool:
+        """Return whether the store has a piece; if so, it counts as put.
+
+        Raises:
+            StoreFailedError: the operating system refuses.
+        """
+        with os_errors(f"image {self.name}"):
+            size = self._pieces.size(digest)
+            if size is None or not 1 <= size <= PIECE_SIZE:
+                return False
+            match self._note(digest, size, reserve=False):
+                case Presence.KEPT:
+                    return True
+                case Presence.UNSURE if self._matches(digest):
+                    with self._mutex:
+                        self._unsynced.add(digest)
+                    return True
+                case _:
+                    with self._mutex:
+                        del self._noted[digest]
+                    return False
+
+    def _note(self, digest: Digest, size: int, *, reserve: bool = True) -> Presence:
+        """Have the collector spare a piece; KEPT also if this draft has done so before."""
+        with self._mutex:
+            if digest in self._noted:
+                return Presence.KEPT
+            with self._files.shared():
+                self._draft.note(digest, size)
+                presence = self._pieces.presence(digest, size)
+                if presence is Presence.ABSENT and reserve:
+                    self._stored.take(size, self._quota)
+            self._noted[digest] = size
+        return presence
+
+    def _matches(self, digest: Digest) -> bool:
+        try:
+            return self._pieces.matches(digest)
+        except OSError:
+            return False
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make the draft the image of its name, and return when all of it is on disk.
+
+        Raises:
+            UnknownPieceError: the manifest needs a piece that was not put.
+            BadManifestError: the manifest is too large.
+            StoreFullError: the file system is full.
+            StoreFailedError: the operating system refuses.
+        """
+        draft, needed = self._draft, manifest.pieces()
+        for digest, size in needed.items():
+            if self._noted.get(digest) != size:
+                region = manifest.place_of(digest)
+                raise UnknownPieceError(f"image {self.name}: a piece of region {region} was not put: {digest}")
+        with os_errors(f"image {self.name}"):
+            self._pieces.keep([digest for digest in needed if digest in self._unsynced])
+            image_files.publish(self._files, self.name, manifest, draft.path)
+        self.close()
+
+    @property
+    def _draft(self) -> DraftDirectory:
+        if self._directory is None:
+            raise StoreFailedError(f"image {self.name}: this draft has ended")
+        return self._directory
+
+    def close(self) -> None:
+        """End the draft; safe to call twice."""
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

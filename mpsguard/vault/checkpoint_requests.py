@@ -1,0 +1,124 @@
+"""A page that a session's writer polls: requests for checkpoints, and what came of the last one.
+
+The page is a region of the session, named `REGION`, that the writer makes when it asks for checkpoints. The guard
+writes a request into it and reads the outcome; the writer looks at one word of it whenever it publishes. Like every
+region it belongs to its user: the guard reads and writes it by descriptor, never maps it, and believes nothing in it.
+
+Layout: magic; the word of the newest request (its number, and above it the CRC-32 of the name); the word of the last
+outcome; then the name of the request and the outcome, each behind its length.
+"""
+
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from mpsguard.decoding import decoded
+from mpsguard.vault.errors import LayoutMismatchError
+from mpsguard.vault.region import RegionLayout, SessionRecord
+
+REGION: Final = "mpsguard.checkpoint"
+"""Name of the region in its session."""
+SIZE: Final = 4096
+_MAGIC: Final = 0x4D50_5347_4348_4B31
+HEADER: Final = struct.pack("=Q", _MAGIC)
+REQUEST_WORD: Final = 1
+"""Index of the 8-byte word that changes with each request."""
+_REQUEST_AT: Final = 8
+_NAME_AT: Final = 64
+_OUTCOME_AT: Final = 512
+_MOST_NAME: Final = 255
+_MOST_OUTCOME: Final = SIZE - _OUTCOME_AT - 4
+_MASK: Final = 0xFFFF_FFFF
+
+
+class CheckpointOutcome(msgspec.Struct, frozen=True):
+    """What came of a checkpoint, in the writer's words."""
+
+    image: str
+    state: str
+    """``under way``, ``committed``, or why it was refused."""
+    at: float
+    """UNIX time in seconds."""
+    copied_bytes: int = 0
+    took: float = 0.0
+    """Seconds from the cut to the commit."""
+
+
+_outcomes: Final = msgspec.msgpack.Decoder(CheckpointOutcome)
+
+
+def check_layout(layout: RegionLayout) -> None:
+    """Raise LayoutMismatchError unless a region of that layout can be the page."""
+    if layout.sizes != (SIZE,) or layout.gpu is not None:
+        raise LayoutMismatchError(f"region {REGION!r} is not of the layout of requests: one memfd of {SIZE} bytes")
+
+
+def page(session: SessionRecord, chunks: Mapping[int, tuple[int, ...]]) -> int | None:
+    """Return the descriptor of a session's page, or None: its program takes no checkpoints."""
+    region = session.regions.get(REGION)
+    if region is None or region.layout.sizes != (SIZE,) or region.layout.gpu is not None:
+        return None
+    return chunks[region.id][0]
+
+
+def ask(fd: int, image: str) -> int:
+    """Write a request into the page and return its number; raise OSError."""
+    name = image.encode()
+    assert 0 < len(name) <= _MOST_NAME
+    before = int.from_bytes(os.pread(fd, 8, _REQUEST_AT), sys.byteorder)
+    number = (before & _MASK) + 1 & _MASK
+    os.pwrite(fd, struct.pack("=I", len(name)) + name, _NAME_AT)
+    # Last, so that a writer that sees the number finds the name. If another request comes between, the checksum tells.
+    os.pwrite(fd, struct.pack("=Q", number | zlib.crc32(name) << 32), _REQUEST_AT)
+    return number
+
+
+def requested(content: bytes | memoryview) -> str | None:
+    """Return the name in the newest request of a page's content; None if it is not whole."""
+    (word,) = struct.unpack_from("=Q", content, _REQUEST_AT)
+    (length,) = struct.unpack_from("=I", content, _NAME_AT)
+    if not 0 < length <= _MOST_NAME:
+        return None
+    name = bytes(content[_NAME_AT + 4 : _NAME_AT + 4 + length])
+    if zlib.crc32(name) != word >> 32:
+        return None
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def tell(fd: int, outcome: CheckpointOutcome) -> None:
+    """Write an outcome into the page; raise OSError."""
+    data = msgspec.msgpack.encode(outcome)[:_MOST_OUTCOME]
+    os.pwrite(fd, struct.pack("=I", len(data)) + data, _OUTCOME_AT)
+
+
+def outcome(session: SessionRecord, chunks: Mapping[int, tuple[int, ...]]) -> CheckpointOutcome | None:
+    """Return the last outcome that a session's writer told; None if there is none that can be read."""
+    fd = page(session, chunks)
+    if fd is None:
+        return None
+    try:
+        content = os.pread(fd, SIZE, 0)
+    except OSError:
+        return None
+    return decoded_outcome(content)
+
+
+def decoded_outcome(content: bytes) -> CheckpointOutcome | None:
+    """Return the outcome in a page's content, or None."""
+    if len(content) != SIZE:
+        return None
+    (length,) = struct.unpack_from("=I", content, _OUTCOME_AT)
+    if not 0 < length <= _MOST_OUTCOME:
+        return None
+    try:
+        return decoded(_outcomes.decode, content[_OUTCOME_AT + 4 : _OUTCOME_AT + 4 + length])
+    except msgspec.DecodeError:
+        return None

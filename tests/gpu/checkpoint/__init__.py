@@ -1,0 +1,14 @@
+"""On a real GPU: checkpoints of programs that run on, and sessions filled from them. One file a measurement."""
+
+from typing import Final
+
+from tests.gpu.checkpoint import attack, restoring, serving, training, whole_images
+
+MEASUREMENTS: Final = (
+    training.MEASUREMENT,
+    whole_images.MEASUREMENT,
+    serving.MEASUREMENT,
+    attack.MEASUREMENT,
+    restoring.MEASUREMENT,
+    training.WITHOUT_SPARE,
+)

@@ -1,0 +1,58 @@
+"""Restoring an image: its rate beside that of disk and bus; and what fine-tunes of one model share in a store."""
+
+from collections.abc import Iterator
+from shutil import rmtree
+from statistics import median
+from typing import Final
+
+from tests.gpu.checkpoint.place import GIB, start, store_for
+from tests.gpu.core.bench import Bench, Measurement
+from tests.gpu.core.client import Clients
+from tests.gpu.core.finding import Finding, sampled
+
+RATE: Final = 0.85
+"""Bar: of what the slower of disk and bus gives."""
+SAVED: Final = 0.8
+
+
+def measure(bench: Bench) -> Iterator[Finding]:
+    """20 GB; 2, if quick."""
+    size = 32 << 20 if bench.programs.simulated else 2 * 10**9 if bench.quick else 20 * 10**9
+    model = 40 << 20 if bench.programs.simulated else 200 << 20 if bench.quick else GIB
+    store, size = store_for(bench, "restore", 2, size)
+    size = size // (2 << 20) * (2 << 20)
+    words = ["--store", store / "images", "--size", size, "--model", model, "--rounds", bench.runs(3, 2)]
+    try:
+        with bench.guard() as guard, Clients() as clients:
+            program = start(bench, clients, guard, "images_program", words)
+            program.wait_for("finished", 400.0)
+            program.finish()
+    finally:
+        rmtree(store, ignore_errors=True)
+    for event in program.all_seen("shared"):
+        saved = 1 - event.number("stored") / event.number("images")
+        yield sampled(
+            "a base model and five fine-tunes that change a twentieth: share of the bytes saved",
+            [saved],
+            unit="",
+            bar=f">= {SAVED:g}",
+            holds=saved >= SAVED,
+            note=f"{event.number('stored') / 1e6:.0f} of {event.number('images') / 1e6:.0f} MB stored",
+        )
+    told = program.all_seen("restored")
+    if told:
+        rates = [each.number("size") / each.number("seconds") for each in told]
+        bounds = [min(each.number("disk"), each.number("bus")) for each in told]
+        shares = [rate / bound for rate, bound in zip(rates, bounds, strict=True)]
+        yield sampled(
+            f"restore of {size / 1e9:.3g} GB: rate over the slower of disk and bus",
+            shares,
+            unit="",
+            bar=f"median >= {RATE:g}",
+            holds=median(shares) >= RATE,
+            note=f"{median(rates) / 1e9:.2f} GB/s; disk {median(each.number('disk') for each in told) / 1e9:.2f}, "
+            f"bus {median(each.number('bus') for each in told) / 1e9:.1f} GB/s",
+        )
+
+
+MEASUREMENT: Final = Measurement("restore", "restoring an image, and what images share", measure)

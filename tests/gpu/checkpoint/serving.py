@@ -1,0 +1,69 @@
+"""Checkpoints of a token server: the gaps between its tokens."""
+
+from collections.abc import Iterator
+from shutil import rmtree
+from statistics import median
+from typing import Final
+
+from tests.gpu.checkpoint.place import GIB, start, store_for
+from tests.gpu.core.bench import Bench, Measurement
+from tests.gpu.core.client import Clients
+from tests.gpu.core.events import Event
+from tests.gpu.core.finding import Finding, sampled
+from tests.gpu.core.statistics import percentile
+
+_MS: Final = 1e3
+_TIME: Final = 240.0
+
+
+def measure(bench: Bench) -> Iterator[Finding]:
+    """GPT-2's shape and a 7B model's; the first checkpoint copies the weights, the others what changed."""
+    if bench.programs.simulated:
+        shapes = {"tiny": 64 << 20}
+    else:
+        shapes = {"gpt2": GIB} if bench.quick else {"gpt2": GIB, "7b": 15 * GIB}
+    for shape, size in shapes.items():
+        yield from _shape(bench, shape, size)
+
+
+def _shape(bench: Bench, shape: str, size: int) -> Iterator[Finding]:
+    store, _ = store_for(bench, f"serving-{shape}", 2, size)
+    rounds, tokens = bench.runs(10, 2), bench.runs(200, 50)
+    try:
+        with bench.guard() as guard, Clients() as clients:
+            words = ["--store", store / "images", "--shape", shape, "--rounds", rounds, "--tokens", tokens]
+            server = start(bench, clients, guard, "server", words)
+            server.wait_for("finished", _TIME)
+            server.finish()
+    finally:
+        rmtree(store, ignore_errors=True)
+    told = server.all_seen("gaps")
+    for what, events in (("first checkpoint, with the weights", told[:1]), ("checkpoint", told[1:])):
+        extra = [_longest(each) for each in events if each.members["during"]]
+        if not extra:
+            continue
+        step = median(median(_gaps(each, "alone")) for each in events) * _MS
+        cut = median(each.number("cut") for each in events) * _MS
+        refused = [str(each.members["refused"]) for each in events if each.members["refused"]]
+        yield sampled(
+            f"serving, {shape}: longest extra gap between tokens, {what}",
+            extra,
+            unit="ms",
+            bar="max <= one step",
+            holds=max(extra) <= step and not refused,
+            note=f"step {step:.2f} ms, p99 {percentile(_gaps(events[0], 'alone'), 0.99) * _MS:.2f}; cut {cut:.2f} ms"
+            + "".join(f"; {each}" for each in refused[:2]),
+        )
+
+
+def _gaps(event: Event, member: str) -> list[float]:
+    found = event.members[member]
+    assert isinstance(found, list)
+    return [float(each) for each in found]
+
+
+def _longest(event: Event) -> float:
+    return (max(_gaps(event, "during")) - median(_gaps(event, "alone"))) * _MS
+
+
+MEASUREMENT: Final = Measurement("serving", "checkpoints of a token server: the longest gap", measure)

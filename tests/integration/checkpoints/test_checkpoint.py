@@ -1,0 +1,201 @@
+"""Checkpoints of a session that works on: real vault, real copier processes, memfds for memory."""
+
+import os
+
+import pytest
+
+from mpsguard.client import LeaseRole, NotPermittedError, UnknownRegionError
+from mpsguard.client.checkpoints.checkpoint import CheckpointState
+from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError, CheckpointRefusedError
+from mpsguard.client.checkpoints.messages import CheckpointRefusal
+from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+
+
+def test_an_image_is_what_memory_held_at_the_cut(world: World) -> None:
+    with (
+        world.session() as session,
+        region(session, "a", os.urandom(5 * PIECE)) as a,
+        region(session, "odd", os.urandom(5000), largest=4096) as odd,
+    ):
+        session.publish(b"step 1")
+        before = {"a": content_of(a), "odd": content_of(odd)}
+        checkpoint = session.checkpoint("one")
+        for at in range(0, a.size, PIECE):
+            with a.writing(at, 8):
+                a.view(at, 8).write(b"step two")
+        odd.writing()
+        odd.view().write(b"odd")
+        session.publish(b"step 2")
+        ended = checkpoint.wait(DEADLINE)
+        assert (ended.pieces, ended.copied, ended.unannounced) == (6, 6, 0)
+        assert world.image("one") == before
+        assert world.state("one") == b"step 1"
+
+
+def test_what_did_not_change_is_not_copied_again(world: World) -> None:
+    with world.session() as session, region(session, "a", os.urandom(8 * PIECE)) as a:
+        session.publish(b"1")
+        assert session.checkpoint("one").wait(DEADLINE).copied == 8
+        with a.writing(3 * PIECE, 2):
+            a.view(3 * PIECE, 2).write(b"xy")
+        session.publish(b"2")
+        ended = session.checkpoint("two").wait(DEADLINE)
+        assert (ended.copied, ended.written, ended.unannounced) == (1, PIECE, 0)
+        assert world.image("two") == {"a": content_of(a)}
+
+
+def test_a_write_before_the_cut_that_was_not_announced_is_in_the_image_and_counted(world: World) -> None:
+    with world.session() as session, region(session, "a", os.urandom(4 * PIECE)) as a:
+        session.publish(b"1")
+        session.checkpoint("one").wait(DEADLINE)
+        a.view(PIECE, 1).write(bytes([a.view(PIECE, 1).read()[0] ^ 1]))
+        ended = session.checkpoint("two").wait(DEADLINE)
+        assert (ended.copied, ended.unannounced) == (1, 1)
+        assert world.image("two") == {"a": content_of(a)}
+
+
+def test_sealed_regions_are_part_of_it(world: World) -> None:
+    with world.session() as session, region(session, "weights", os.urandom(3 * PIECE)) as weights:
+        weights.region.seal()
+        session.publish(b"1")
+        session.checkpoint("one").wait(DEADLINE)
+        assert session.checkpoint("two").wait(DEADLINE).copied == 0
+        assert world.image("two") == {"weights": content_of(weights)}
+
+
+def test_memory_of_zeros_takes_no_room(world: World) -> None:
+    with world.session() as session, region(session, "a", bytes(4 * PIECE)) as a:
+        session.publish(b"1")
+        assert session.checkpoint("one").wait(DEADLINE).written == 0
+        assert world.image("one") == {"a": content_of(a)}
+
+
+def test_with_spare_memory_the_writer_does_not_wait(world: World) -> None:
+    with world.session(spare=16 * PIECE) as session, region(session, "a", os.urandom(16 * PIECE)) as a:
+        session.publish(b"1")
+        session.checkpoint("warm").wait(DEADLINE)
+        a.writing()
+        a.view().write(os.urandom(a.size))
+        before = content_of(a)
+        checkpoint = session.checkpoint("one")
+        a.writing()
+        a.view().write(os.urandom(a.size))
+        checkpoint.wait(DEADLINE)
+        assert world.image("one") == {"a": before}
+        # The slots serve the next one, too.
+        before = content_of(a)
+        checkpoint = session.checkpoint("two")
+        a.writing()
+        a.view().write(os.urandom(a.size))
+        checkpoint.wait(DEADLINE)
+        assert world.image("two") == {"a": before}
+
+
+def test_one_at_a_time(world: World) -> None:
+    with world.session() as session, region(session, "a", os.urandom(16 * PIECE)) as a:
+        session.publish(b"1")
+        first = session.checkpoint("one")
+        with pytest.raises(CheckpointBusyError):
+            session.checkpoint("two")
+        first.wait(DEADLINE)
+        with a.writing(0, 1), pytest.raises(CheckpointBusyError, match="blocks"):
+            session.checkpoint("two")
+        session.checkpoint("two").wait(DEADLINE)
+        assert world.names() == ["one", "two"]
+
+
+def test_two_sessions_at_once_under_one_name(world: World) -> None:
+    contents = [os.urandom(6 * PIECE) for _ in range(2)]
+    with (
+        world.session("s") as one,
+        world.session("t") as other,
+        region(one, "a", contents[0]),
+        region(other, "a", contents[1]),
+    ):
+        one.publish(b"1")
+        other.publish(b"2")
+        both = [session.checkpoint("same") for session in (one, other)]
+        for each in both:
+            each.wait(DEADLINE)
+        assert world.image("same")["a"] in contents
+
+
+def test_nothing_to_take(world: World) -> None:
+    with world.session() as session, region(session, "a", b"x" * 4096):
+        with pytest.raises(CheckpointError, match="nothing was published"):
+            session.checkpoint("one")
+        session.publish(b"1")
+        session.checkpoint("one").wait(DEADLINE)
+    with world.session("empty") as session:
+        session.publish(b"1")
+        with pytest.raises(CheckpointError, match="0 pieces"):
+            session.checkpoint("one")
+
+
+def test_a_bad_name_is_refused_by_the_store(world: World) -> None:
+    with world.session() as session, region(session, "a", b"x" * 4096):
+        session.publish(b"1")
+        with pytest.raises(CheckpointRefusedError) as refused:
+            session.checkpoint("../one").wait(DEADLINE)
+        assert refused.value.refusal is CheckpointRefusal.STORE
+        session.checkpoint("one").wait(DEADLINE)
+
+
+def test_a_reader_takes_none(world: World) -> None:
+    with (
+        world.vault.session(),
+        world.vault.session(role=LeaseRole.READER) as reader,
+        pytest.raises(NotPermittedError),
+    ):
+        reader.checkpoints(store=world.store)
+
+
+def test_an_interval_takes_them_when_the_program_publishes(world: World) -> None:
+    with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
+        session.publish(b"0")
+        session.checkpoint("first").wait(DEADLINE)
+        session.checkpoint_every(0.001, "often")
+        step = 0
+        while "often" not in world.names():
+            step += 1
+            with a.writing(0, 8):
+                a.view(0, 8).write(b"%8d" % step)
+            session.publish(b"%d" % step)
+        session.checkpoint_every(0, "often")
+        # Whatever step it was, state and memory are of one.
+        found = world.image("often")["a"][:8]
+        assert int(found) == int(world.state("often"))
+
+
+def test_regions_come_and_go_between_checkpoints(world: World) -> None:
+    with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
+        session.publish(b"1")
+        session.checkpoint("one").wait(DEADLINE)
+        with region(session, "b", os.urandom(2 * PIECE)) as b:
+            session.checkpoint("two").wait(DEADLINE)
+            assert world.image("two") == {"a": content_of(a), "b": content_of(b)}
+        session.release("b")
+        session.checkpoint("three").wait(DEADLINE)
+        assert world.image("three") == {"a": content_of(a)}
+        with region(session, "b", os.urandom(PIECE)) as b:
+            session.checkpoint("four").wait(DEADLINE)
+            assert world.image("four") == {"a": content_of(a), "b": content_of(b)}
+        with pytest.raises(UnknownRegionError):
+            session.open("c")
+
+
+def test_a_session_with_a_copier_can_be_released(world: World) -> None:
+    with world.session() as session:
+        with region(session, "a", os.urandom(PIECE)):
+            session.publish(b"1")
+            session.checkpoint("one").wait(DEADLINE)
+        session.release()
+    assert list(world.vault.vault.store.sessions) == []
+
+
+def test_closing_gives_up_what_is_under_way(world: World) -> None:
+    with world.session() as session, region(session, "a", os.urandom(16 * PIECE)):
+        session.publish(b"1")
+        checkpoint = session.checkpoint("one")
+        session.checkpoints().close()
+        assert checkpoint.state in (CheckpointState.REFUSED, CheckpointState.COMMITTED)

@@ -1,0 +1,164 @@
+"""A new session from an image: whole, at the same addresses, or not at all."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpsguard.client import LeaseHeldError, LeaseRole, QuotaError, Session, join
+from mpsguard.client.checkpoints.errors import RestoreError
+from mpsguard.client.mapped import HostBackend, attach, open_or_create
+from mpsguard.images.errors import DamagedError, UnknownImageError
+from mpsguard.vault.quota import Quota
+from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+from tests.integration.vault.running import ThreadedVault, wait_for
+
+ROOT = Path(__file__).parents[3]
+
+
+def make_image(world: World, name: str = "one", state: bytes = b"step 7") -> tuple[dict[str, bytes], int]:
+    """An image of two regions; their content, and the address of the first one."""
+    content = {"a": os.urandom(3 * PIECE) + bytes(2 * PIECE), "odd": os.urandom(5 * 4096)}
+    with (
+        world.session("source") as session,
+        region(session, "a", content["a"], metadata=b"mine") as a,
+        region(session, "odd", content["odd"], largest=2 * 4096) as odd,
+    ):
+        odd.region.seal((1,))
+        session.publish(state)
+        session.checkpoint(name).wait(DEADLINE)
+        return content, a.va
+
+
+def joined(world: World, image: str = "one", capacity: int = 65536) -> Session:
+    return join("restored", socket=world.vault.socket, image=image, store=world.store, capacity=capacity)
+
+
+def test_a_new_session_is_what_the_image_is(world: World) -> None:
+    content, va = make_image(world)
+    with joined(world) as session:
+        assert session.state() == b"step 7"
+        for name, expected in content.items():
+            with attach(session, HostBackend(), name) as memory:
+                assert content_of(memory) == expected
+        with attach(session, HostBackend(), "a", writable=True) as memory:
+            assert (memory.va, memory.region.metadata) == (va, b"mine")
+        described = session.describe("odd")
+        assert (described.sealed, described.layout.sizes) == ((1,), (8192, 8192, 4096))
+
+
+def test_a_session_that_goes_on_keeps_what_it_has(world: World) -> None:
+    make_image(world)
+    with joined(world) as session:
+        session.publish(b"step 8")
+        with attach(session, HostBackend(), "a", writable=True) as memory:
+            memory.view(0, 5).write(b"newer")
+    with joined(world) as session, attach(session, HostBackend(), "a") as memory:
+        assert session.state() == b"step 8"
+        assert memory.view(0, 5).read() == b"newer"
+
+
+def test_a_standby_finds_it_restored_and_goes_on(world: World) -> None:
+    content, _ = make_image(world)
+    with (
+        joined(world) as session,
+        world.vault.standby("restored") as standby,
+        attach(standby, HostBackend(), "a", writable=True) as memory,
+    ):
+        assert content_of(memory) == content["a"]
+        session.close(in_order=False)
+        assert standby.ready(DEADLINE)
+        assert standby.state() == b"step 7"
+        standby.publish(b"step 8")
+
+
+def test_a_program_needs_no_other_code(world: World) -> None:
+    content, _ = make_image(world)
+    with joined(world) as session, open_or_create(session, HostBackend(), "a", len(content["a"])) as memory:
+        assert not memory.made
+        assert content_of(memory) == content["a"]
+
+
+def test_the_environment_names_the_image(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_image(world)
+    monkeypatch.setenv("MPSGUARD_IMAGE", "one")
+    monkeypatch.setenv("MPSGUARD_IMAGES", str(world.store))
+    with join("restored", socket=world.vault.socket) as session:
+        assert session.state() == b"step 7"
+
+
+def test_a_damaged_image_leaves_nothing(world: World) -> None:
+    make_image(world)
+    victim = max((path for path in world.store.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    victim.chmod(0o600)
+    with victim.open("r+b") as file:
+        file.seek(12345)
+        file.write(b"flipped")
+    with pytest.raises(DamagedError):
+        joined(world)
+    with world.vault.session("restored") as session:
+        assert (list(session.names()), session.state()) == ([], None)
+
+
+def test_an_image_that_is_not_there_leaves_nothing(world: World) -> None:
+    with pytest.raises(UnknownImageError):
+        joined(world, "none")
+    with world.vault.session("restored") as session:
+        assert (list(session.names()), session.state()) == ([], None)
+
+
+def test_a_state_that_does_not_fit_is_refused_before_anything(world: World) -> None:
+    make_image(world, state=b"x" * 1000)
+    with pytest.raises(RestoreError, match="capacity=1000"):
+        joined(world, capacity=999)
+
+
+def test_a_region_that_is_refused_takes_the_others_with_it(world: World) -> None:
+    make_image(world)
+    with ThreadedVault(Quota(host_bytes_per_uid=5 * PIECE + 4096)) as small:
+        with pytest.raises(QuotaError):
+            join("restored", socket=small.socket, image="one", store=world.store, capacity=16)
+        with small.session("restored", capacity=16) as session:
+            assert (list(session.names()), session.state()) == ([], None)
+        small.storage.empty()
+
+
+def test_what_an_interrupted_restoration_left_is_replaced(world: World) -> None:
+    """SIGKILL at random moments, again and again; then one that ends: no half of it is ever taken for whole."""
+    content, _ = make_image(world)
+    program = (
+        "import sys; from mpsguard.client import join\n"
+        "with join('restored', socket=sys.argv[1], image='one', store=sys.argv[2]) as s: print(s.state(), flush=True)"
+    )
+    for delay in (0.05, 0.1, 0.15, 0.2):
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, world.vault.socket, str(world.store)], cwd=ROOT, stdout=subprocess.PIPE
+        )
+        try:
+            child.communicate(timeout=delay)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            child.communicate()
+    with joined(world) as session:
+        assert session.state() == b"step 7"
+        for name, expected in content.items():
+            with attach(session, HostBackend(), name) as memory:
+                assert content_of(memory) == expected
+
+
+def test_regions_left_without_a_state_are_replaced_unless_they_are_in_use(world: World) -> None:
+    content, _ = make_image(world)
+    with world.vault.session("restored") as session, region(session, "a", b"half" * 1024):
+        pass
+    with world.vault.session("restored") as session, world.vault.session("restored", role=LeaseRole.READER) as reader:
+        held = reader.open("a")
+        session.close()
+        with pytest.raises(LeaseHeldError):
+            joined(world)
+        held.close()
+    wait_for("the reader's lease to end", lambda: not world.vault.vault.store.writers())
+    with joined(world) as session, attach(session, HostBackend(), "a") as memory:
+        assert content_of(memory) == content["a"]

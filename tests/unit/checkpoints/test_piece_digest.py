@@ -1,0 +1,64 @@
+"""The digest kernel: its source, run on the processor with a thread for each of the GPU's, against BLAKE3."""
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from mpsguard.client.checkpoints import pieces
+from mpsguard.client.checkpoints.pieces import PIECE
+
+SOURCE = Path(pieces.__file__).with_name("piece_digest.cu")
+HARNESS = """
+#include <barrier>
+#include <cstdio>
+#include <thread>
+#include <vector>
+struct uint4 { unsigned x, y, z, w; };
+struct index3 { unsigned x; };
+static thread_local index3 threadIdx;
+static index3 blockIdx;
+static std::barrier<> together(256);
+static void __syncthreads() { together.arrive_and_wait(); }
+#define __device__
+#define __global__
+#define __shared__ static
+#define __launch_bounds__(n)
+#include KERNEL
+int main() {
+    std::vector<uint4> data(3 * (2 << 20) / 16);
+    if (fread(data.data(), 16, data.size(), stdin) != data.size()) return 1;
+    unsigned chosen[2] = {2, 0}, digests[16];
+    for (blockIdx.x = 0; blockIdx.x < 2; blockIdx.x++) {
+        std::vector<std::thread> all;
+        for (unsigned n = 0; n < 256; n++)
+            all.emplace_back([&, n] { threadIdx.x = n; mpsguard_piece_digests(data.data(), chosen, digests); });
+        for (auto &each : all) each.join();
+    }
+    fwrite(digests, 4, 16, stdout);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ (Debian: g++)")
+@pytest.mark.slow(seconds=4, reason="compiles the kernel, and starts 512 threads")
+def test_the_kernel_computes_blake3(tmp_path: Path) -> None:
+    (tmp_path / "harness.cc").write_text(HARNESS)
+    program = tmp_path / "harness"
+    kernel = f'-DKERNEL="{SOURCE}"'
+    command = ["g++", "-std=c++20", "-O1", "-w", "-pthread", kernel, "-o", str(program), str(tmp_path / "harness.cc")]
+    subprocess.run(command, check=True, timeout=100)
+    data = random.Random(1).randbytes(3 * PIECE)
+    found = subprocess.run([program], input=data, stdout=subprocess.PIPE, check=True, timeout=100).stdout
+    assert found[:32] == blake3(data[2 * PIECE :]).digest()
+    assert found[32:] == blake3(data[:PIECE]).digest()
+
+
+def test_the_compiled_kernel_is_there_and_old_drivers_read_it() -> None:
+    text = SOURCE.with_suffix(".ptx").read_text()
+    assert ".version 6.4\n" in text
+    assert ".target sm_75\n" in text
+    assert ".entry mpsguard_piece_digests(" in text
