@@ -12,7 +12,10 @@ import click
 
 
 class Commands(click.Group):
-    """A group of commands, each in a module of its own under its own name (with ``_`` for ``-``)."""
+    """A group of commands, each in a module of its own under its own name (with ``_`` for ``-``).
+
+    A command with a name that no function can have is given as ``module:function``.
+    """
 
     def __init__(self, *arguments: Any, modules: Mapping[str, str], **more: Any) -> None:
         """``modules``: by the command's name."""
@@ -28,5 +31,6 @@ class Commands(click.Group):
         module = self._modules.get(cmd_name)
         if module is None:
             return None
-        command: click.Command = getattr(importlib.import_module(module), cmd_name.replace("-", "_"))
+        path, _, function = module.partition(":")
+        command: click.Command = getattr(importlib.import_module(path), function or cmd_name.replace("-", "_"))
         return command

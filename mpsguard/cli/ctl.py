@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "reload": "mpsguard.cli.reload",
     "doctor": "mpsguard.cli.doctor",
     "vault": "mpsguard.cli.vault",
+    "image": "mpsguard.cli.image",
     "rightsize": "mpsguard.cli.rightsize",
     "top": "mpsguard.cli.top",
 }

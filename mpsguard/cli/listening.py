@@ -21,10 +21,11 @@ class Address(NamedTuple):
 
 def addresses(_context: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> tuple[Address, ...]:
     """HOST:PORT as click hands them over; click.BadParameter."""
-    return tuple(_address(word) for word in words)
+    return tuple(address(word) for word in words)
 
 
-def _address(word: str) -> Address:
+def address(word: str) -> Address:
+    """Return the parts of HOST:PORT; click.BadParameter."""
     host, colon, port = word.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > _LAST_PORT:
         raise click.BadParameter(f"{word!r} is not HOST:PORT, or [HOST]:PORT for IPv6")

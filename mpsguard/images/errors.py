@@ -66,6 +66,14 @@ class ForeignStoreError(ImageError):
     """The directory is no store, belongs to another user, or others may write to it."""
 
 
+class TensorFileError(ImageError):
+    """A file of tensors that cannot be read or written, or an image that fits none."""
+
+
+class StreamError(ImageError):
+    """A stream that breaks off, or in which something else comes than may come there."""
+
+
 @contextmanager
 def os_errors(what: str) -> Iterator[None]:
     """Raise StoreFullError or StoreFailedError in the place of an OSError; ``what`` begins its text."""

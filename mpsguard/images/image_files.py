@@ -21,8 +21,11 @@ def check_image_name(name: str) -> None:
     """Raise BadNameError unless ``name`` is one that an image may have; the rule is that of sessions."""
     try:
         check_name("image", name)
-    except BadRequestError as error:
-        raise BadNameError(str(error)) from None
+    except BadRequestError:
+        raise BadNameError(
+            f"{name!r} is no name of an image: letters, digits and _.:/- are allowed, at most 128, the first one a "
+            "letter, a digit or _"
+        ) from None
 
 
 def file_name(name: str) -> str:

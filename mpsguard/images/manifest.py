@@ -20,6 +20,7 @@ import mpsguard
 from mpsguard.decoding import decoded
 from mpsguard.images.errors import BadManifestError, DamagedError
 from mpsguard.images.pieces import Digest, digest_of, piece_count, piece_size
+from mpsguard.linux.processes.procfs import printable
 from mpsguard.vault.region import Address, ChunkSize, Gpu, Name, Uid
 
 FORMAT: Final = 1
@@ -29,29 +30,29 @@ MOST_REGION_BYTES: Final = 1 << 48
 
 DTYPE_BITS: Final = {
     "BOOL": 8,
-    "U8": 8,
-    "I8": 8,
-    "U16": 16,
-    "I16": 16,
-    "U32": 32,
-    "I32": 32,
-    "U64": 64,
-    "I64": 64,
     "F4": 4,
     "F6_E2M3": 6,
     "F6_E3M2": 6,
-    "F8_E4M3": 8,
+    "U8": 8,
+    "I8": 8,
     "F8_E5M2": 8,
+    "F8_E4M3": 8,
     "F8_E8M0": 8,
     "F8_E4M3FNUZ": 8,
     "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
     "F16": 16,
     "BF16": 16,
+    "I32": 32,
+    "U32": 32,
     "F32": 32,
-    "F64": 64,
     "C64": 64,
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
 }
-"""Bits of an element, by the name that safetensors gives the type."""
+"""Bits of an element, by the name that safetensors gives the type; in the order in which safetensors sorts them."""
 
 Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
 Text = Annotated[str, Meta(max_length=4096)]
@@ -66,10 +67,15 @@ class Maker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mpsguard: Text
     """Version of mpsguard."""
 
+    def __post_init__(self) -> None:
+        if not (self.program + self.host + self.mpsguard).isprintable():
+            raise ValueError("the maker's text is not printable")
+
     @classmethod
     def this_process(cls) -> Self:
         """Return the maker that this process is."""
-        return cls(os.geteuid(), Path(sys.argv[0]).name[:4096], socket.gethostname(), mpsguard.__version__)
+        program = printable(Path(sys.argv[0]).name)[:4096]
+        return cls(os.geteuid(), program, printable(socket.gethostname()), mpsguard.__version__)
 
 
 class RegionImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +146,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that an image is, besides the content of its pieces."""
 
     session: Name
-    created: float
+    created: Annotated[float, Meta(ge=0, lt=1 << 37)]
     """UNIX time in seconds."""
     maker: Maker
     generation: Natural = 0

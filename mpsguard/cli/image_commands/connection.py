@@ -1,0 +1,105 @@
+"""A TCP connection that carries an image: to one peer, with deadlines, and not over a network unless that is wanted."""
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import click
+
+from mpsguard.cli.listening import Address, address
+from mpsguard.images.errors import StreamError
+from mpsguard.images.stream_frames import Readable, Writable
+
+IDLE: Final = 60.0
+"""Seconds after which a peer that neither sends nor takes anything is given up."""
+
+
+class Ends(NamedTuple):
+    """Both directions of a connection."""
+
+    incoming: Readable
+    outgoing: Writable
+
+
+def one_address(_context: click.Context, _parameter: click.Parameter, word: str | None) -> Address | None:
+    """HOST:PORT as click hands it over; click.BadParameter."""
+    return None if word is None else address(word)
+
+
+@contextmanager
+def accepted(at: Address, within: float, *, network: bool) -> Iterator[Ends]:
+    """Listen, and yield the first connection; no other one is accepted.
+
+    Args:
+        at: where to listen.
+        within: seconds to wait for it.
+        network: whether the address may be one that other machines reach.
+
+    Raises:
+        StreamError: the address cannot be had, or no peer connected in time.
+    """
+    family, place = _resolved(at, network=network)
+    try:
+        with socket.create_server(place, family=family, backlog=1) as listener:
+            click.echo(f"listening on {_shown(listener)}", err=True)
+            listener.settimeout(within)
+            sock, _ = listener.accept()
+    except TimeoutError:
+        raise StreamError(f"no peer connected to {at.host}:{at.port} within {within:g} s") from None
+    except OSError as error:
+        raise StreamError(f"{at.host}:{at.port}: {error.strerror or error}") from None
+    with _ends(sock) as ends:
+        yield ends
+
+
+@contextmanager
+def connected(to: Address, within: float, *, network: bool) -> Iterator[Ends]:
+    """Connect, and yield the connection.
+
+    Args:
+        to: where to.
+        within: seconds to wait for it.
+        network: whether the address may be one of another machine.
+
+    Raises:
+        StreamError: no peer listens there.
+    """
+    family, place = _resolved(to, network=network)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(within)
+        sock.connect(place)
+    except OSError as error:
+        sock.close()
+        raise StreamError(f"{to.host}:{to.port}: {error.strerror or error}") from None
+    with _ends(sock) as ends:
+        yield ends
+
+
+@contextmanager
+def _ends(sock: socket.socket) -> Iterator[Ends]:
+    with sock:
+        sock.settimeout(IDLE)
+        with sock.makefile("rb") as incoming, sock.makefile("wb") as outgoing:
+            yield Ends(incoming, outgoing)
+
+
+def _resolved(at: Address, *, network: bool) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    try:
+        family, _, _, _, place = socket.getaddrinfo(at.host or None, at.port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise StreamError(f"{at.host}:{at.port}: {getattr(error, 'strerror', None) or error}") from None
+    host = str(place[0])
+    if not network and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        raise StreamError(
+            f"{at.host}:{at.port}: other machines reach this address, and the stream is neither encrypted nor "
+            "authenticated: go through ssh, or say --unprotected"
+        )
+    return family, (host, int(place[1]))
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

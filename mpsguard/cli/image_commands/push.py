@@ -1,0 +1,88 @@
+"""`mpsguard-ctl image push`: an image as a stream."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from mpsguard.cli.image_commands.connection import connected, one_address
+from mpsguard.cli.image_commands.store_option import mebibytes, opened, progress_bar, with_store
+from mpsguard.cli.listening import Address
+from mpsguard.cli.session import CliSession, Exit
+from mpsguard.images import transfer
+from mpsguard.images.pieces import Digest
+from mpsguard.images.store_files import write_all
+from mpsguard.images.stream_frames import Readable, Writable
+
+
+class _StandardOutput:
+    """Writes at once: nothing is left to be written when the reader of a pipe has gone."""
+
+    def write(self, data: bytes) -> None:
+        """Write all of ``data``."""
+        write_all(sys.stdout.fileno(), data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--have",
+    multiple=True,
+    metavar="OTHER",
+    help="An image that the receiver has, too: what is in it is not sent. May be given several times.",
+)
+@click.option(
+    "--to",
+    callback=one_address,
+    metavar="HOST:PORT",
+    help="Where `image pull --listen` waits: it says what it lacks, and only that is sent.",
+)
+@click.option("--unprotected", is_flag=True, help="Send it over a network as it is, for anyone there to read.")
+@with_store
+def push(
+    session: CliSession,
+    *,
+    store: Path | None,
+    name: str,
+    have: tuple[str, ...],
+    to: Address | None,
+    unprotected: bool,
+) -> None:
+    """Write the image NAME to standard output, for `image pull` on another machine.
+
+    For example: mpsguard-ctl image push NAME | ssh HOST mpsguard-ctl image pull
+    """
+    if to is None and sys.stdout.isatty():
+        session.fail(Exit.USAGE, "the image goes to standard output: give it a file or a pipe, or --to")
+    if to is None and session.as_json:
+        session.fail(Exit.USAGE, "standard output carries the image, and no JSON: leave out --json, or give --to")
+    with (
+        opened(session, store) as images,
+        images.open(name) as image,
+        _receiver(session, to, network=unprotected) as (stream, back),
+        progress_bar(session, f"push {name}") as bar,
+    ):
+        known: set[Digest] = set()
+        for other in have:
+            with images.open(other) as had:
+                known.update(had.manifest.pieces())
+        bar.expect(sum(image.manifest.pieces().values()))
+        sent = transfer.send(image, stream, back=back, known=known, moved=bar.advance)
+    if session.as_json:
+        session.print_json(sent)
+    else:
+        click.echo(f"sent image {name}: {mebibytes(sent.bytes)} MiB; {mebibytes(sent.spared)} were there", err=True)
+
+
+@contextmanager
+def _receiver(session: CliSession, to: Address | None, *, network: bool) -> Iterator[tuple[Writable, Readable | None]]:
+    if to is None:
+        yield _StandardOutput(), None
+    else:
+        with connected(to, session.deadline, network=network) as ends:
+            yield ends.outgoing, ends.incoming

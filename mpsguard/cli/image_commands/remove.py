@@ -1,0 +1,42 @@
+"""`mpsguard-ctl image remove`: images, and what no image needs."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from mpsguard.cli.image_commands.store_option import mebibytes, opened, with_store
+from mpsguard.cli.session import CliSession
+from mpsguard.images.collector import Collected
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """What was removed."""
+
+    names: tuple[str, ...]
+    collected: Collected | None
+    """None if that was not wanted."""
+
+
+@click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--keep-pieces", is_flag=True, help="Free no room now: the next image may need it.")
+@with_store
+def remove(session: CliSession, store: Path | None, names: tuple[str, ...], keep_pieces: bool) -> None:
+    """Remove the images NAME, and then what no image needs and what killed programs left.
+
+    Without a NAME, only the latter. Programs that read or write images go on.
+    """
+    with opened(session, store) as images:
+        # All of them are there, or none is removed.
+        missing = [name for name in names if name not in images.names()]
+        for name in (*missing, *names):
+            images.remove(name)
+        removal = Removal(names, None if keep_pieces else images.collect())
+    if session.as_json:
+        session.print_json(removal)
+        return
+    removed = f"removed {', '.join(names)}; " if names else ""
+    collected = removal.collected
+    freed = "nothing was freed" if collected is None else f"freed {mebibytes(collected.bytes)} MiB"
+    session.console.print(removed + freed, markup=False)

@@ -1,0 +1,131 @@
+"""What every command of `mpsguard-ctl image` needs: the store, exit codes for its errors, and a progress bar."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from mpsguard.cli.session import CliSession, Exit, with_session
+from mpsguard.images.errors import (
+    BadNameError,
+    DamagedError,
+    ImageError,
+    QuotaError,
+    StoreFullError,
+    UnknownImageError,
+)
+from mpsguard.images.location import LocationError, default_directory, default_quota
+from mpsguard.images.store import ImageStore
+
+
+class ImageExit(IntEnum):
+    """Exit codes of `mpsguard-ctl image` besides 0, 1 and 2 of `Exit`."""
+
+    DAMAGED = 3
+    NO_SUCH_IMAGE = 6
+    NO_ROOM = 7
+
+
+def exit_code(error: ImageError) -> int:
+    """Return the exit code for an error."""
+    match error:
+        case BadNameError() | LocationError():
+            return Exit.USAGE
+        case DamagedError():
+            return ImageExit.DAMAGED
+        case UnknownImageError():
+            return ImageExit.NO_SUCH_IMAGE
+        case QuotaError() | StoreFullError():
+            return ImageExit.NO_ROOM
+        case _:
+            return Exit.FAILED
+
+
+def fail(session: CliSession, error: ImageError) -> NoReturn:
+    """Exit with the code and the text of an error."""
+    session.fail(exit_code(error), str(error))
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_store(command: F) -> F:
+    """Give a command its session and the directory that --store names, None for the default one."""
+    option = click.option(
+        "--store",
+        type=click.Path(path_type=Path),
+        metavar="DIRECTORY",
+        help="Directory of the images, in the place of the default one.",
+    )
+    return with_session(option(command))
+
+
+def directory_of(session: CliSession, store: Path | None) -> Path:
+    """Return the directory that --store names, or the default one; exits if the environment names none."""
+    try:
+        return default_directory() if store is None else store
+    except LocationError as error:
+        fail(session, error)
+
+
+@contextmanager
+def opened(session: CliSession, store: Path | None, *, make: bool = False) -> Iterator[ImageStore]:
+    """Open the store; an error of images within ends the command with its exit code.
+
+    Args:
+        session: of the command.
+        store: its directory; None for the default one.
+        make: whether to make it if there is none.
+    """
+    directory = directory_of(session, store)
+    try:
+        if not make and not directory.exists():
+            raise UnknownImageError(f"there is no store of images at {directory}")
+        with ImageStore(directory, quota=default_quota()) as images:
+            yield images
+    except ImageError as error:
+        fail(session, error)
+
+
+class Bar:
+    """A progress bar on standard error, or nothing where that is no terminal."""
+
+    def __init__(self, progress: Progress, text: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(text, total=None)
+
+    def expect(self, total: int) -> None:
+        """Say how many bytes there are."""
+        self._progress.update(self._task, total=total)
+
+    def advance(self, size: int) -> None:
+        """Say how many bytes were done since the last call."""
+        self._progress.advance(self._task, size)
+
+
+@contextmanager
+def progress_bar(session: CliSession, text: str) -> Iterator[Bar]:
+    """Show a progress bar."""
+    console = Console(stderr=True)
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=session.as_json or not console.is_terminal,
+        transient=True,
+    )
+    with progress:
+        yield Bar(progress, text)
+
+
+def mebibytes(size: int) -> str:
+    """Return a size in MiB, with as many digits as a small one needs to be more than 0."""
+    return f"{size / (1 << 20):.2g}" if size < 10 << 20 else str(size >> 20)
