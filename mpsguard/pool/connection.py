@@ -1,6 +1,5 @@
 """A program's connection to its user's pool: images in shared memory."""
 
-import mmap
 import os
 import socket
 from collections.abc import Sequence
@@ -17,10 +16,12 @@ from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_memory import Place, key_of, places
+from mpsguard.pool.image_memory import key_of
+from mpsguard.pool.image_pages import ImagePages
 from mpsguard.pool.messages import (
     LISTED,
     MAX_PACKET,
+    MOST_PAYLOAD,
     MOST_SECONDS,
     Answer,
     Done,
@@ -32,6 +33,8 @@ from mpsguard.pool.messages import (
     Refused,
     Release,
     Request,
+    Start,
+    Started,
     decode_answer,
     encode,
 )
@@ -43,43 +46,19 @@ _MARGIN: Final = 1.0
 A = TypeVar("A", bound=Answer)
 
 
-class SharedImage:
-    """An image in the pool's host memory: the same pages for all processes that hold it. Owns a descriptor."""
+class SharedImage(ImagePages):
+    """An image in the pool's host memory, held until it is closed."""
 
-    def __init__(self, connection: "PoolConnection", fd: int, key: str, where: dict[str, Place]) -> None:
+    def __init__(self, connection: "PoolConnection", fd: int, image: Image, key: str) -> None:
+        super().__init__(fd, image.manifest)
         self._connection = connection
-        self._fd = fd
         self.key = key
-        self.places = where
-        """Where each region is, by name."""
-
-    def map(self, region: str, *, private: bool = False) -> mmap.mmap:
-        """Return a region's mapping, owned by the caller; it stays valid after `close`.
-
-        Args:
-            region: its name; KeyError if there is none.
-            private: writable, with an own copy of each page that is written; otherwise read-only.
-        """
-        place = self.places[region]
-        flags, protection = (
-            (mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) if private else (mmap.MAP_SHARED, mmap.PROT_READ)
-        )
-        return mmap.mmap(self._fd, place.size, flags, protection, offset=place.offset)
 
     def close(self) -> None:
         """End the use of the image; safe to call twice. Its pages stay while something is mapped."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            super().close()
             self._connection.release(Tier.HOST, self.key)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class PoolConnection:
@@ -126,7 +105,33 @@ class PoolConnection:
         if len(fds) != 1:
             close_all(fds)
             raise PoolError(f"{self._path}: {len(fds)} descriptors for an image in host memory")
-        return SharedImage(self, fds[0], key, places(image.manifest))
+        return SharedImage(self, fds[0], image, key)
+
+    def start(self, store: ImageStore, image: Image, payload: bytes = b"", *, within: float = 60.0) -> socket.socket:
+        """Have a warm worker start an image; the worker ends when the connection does.
+
+        Args:
+            store: of the image.
+            image: stays owned by the caller.
+            payload: for the worker, 32768 bytes at most.
+            within: seconds until it serves, 600 at most.
+
+        Returns:
+            A connection to the worker, a stream, owned by the caller; it does not depend on this object.
+
+        Raises:
+            PoolError: the worker says that it cannot, workers died over it, there is no room, or time is over.
+        """
+        if len(payload) > MOST_PAYLOAD:
+            raise PoolError(f"{len(payload)} bytes for the worker; {MOST_PAYLOAD} is the most")
+        _check(within)
+        key = key_of(image.manifest)
+        request = Start(str(store.directory.absolute()), image.name, key, within, payload)
+        _, fds = self._ask(request, Started, more=within)
+        if len(fds) != 1:
+            close_all(fds)
+            raise PoolError(f"{self._path}: {len(fds)} descriptors for a connection")
+        return socket.socket(fileno=fds[0])
 
     def hold_on_gpu(self, store: ImageStore, image: Image, *, within: float = 60.0) -> tuple[int, ...] | None:
         """Hold an image in GPU memory; `release` it later.
@@ -157,7 +162,7 @@ class PoolConnection:
         while len(found.images) == LISTED:
             found, _ = self._ask(List(len(images)), Listing)
             images += found.images
-        return Listing(images, found.budgets)
+        return Listing(images, found.budgets, found.workers)
 
     def close(self) -> None:
         """Close the connection; safe to call twice."""
@@ -174,8 +179,7 @@ class PoolConnection:
     def _hold(
         self, tier: Tier, store: ImageStore, image: Image, key: str, within: float
     ) -> tuple[Held, tuple[int, ...]]:
-        if not 0 < within <= MOST_SECONDS:
-            raise PoolError(f"within={within:g}: more than 0 and at most {MOST_SECONDS:g} seconds")
+        _check(within)
         request = Hold(tier, str(store.directory.absolute()), image.name, key, within)
         return self._ask(request, Held, more=within)
 
@@ -206,3 +210,8 @@ class PoolConnection:
             close_all(packet.fds)
             raise
         return answer, packet.fds
+
+
+def _check(within: float) -> None:
+    if not 0 < within <= MOST_SECONDS:
+        raise PoolError(f"within={within:g}: more than 0 and at most {MOST_SECONDS:g} seconds")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from mpsguard.images.errors import ImageError
 from mpsguard.images.store import ImageStore
@@ -28,11 +29,15 @@ from mpsguard.pool.messages import (
     Refused,
     Release,
     Request,
+    Start,
+    Started,
     decode_request,
     encode,
 )
 from mpsguard.pool.tier_owner import TierOwner
 from mpsguard.pool.tiers import Tier
+from mpsguard.pool.worker_messages import Assignment
+from mpsguard.pool.worker_pool import WorkerPool
 
 _MOST_USES: Final = 4096
 
@@ -40,9 +45,10 @@ _MOST_USES: Final = 4096
 class Conversation:
     """Serves one connection."""
 
-    def __init__(self, stream: PacketStream, owner: TierOwner) -> None:
+    def __init__(self, stream: PacketStream, owner: TierOwner, workers: WorkerPool | None) -> None:
         self._stream = stream
         self._owner = owner
+        self._workers = workers
         self._uses: Counter[tuple[Tier, str]] = Counter()
         self._to_fill: set[str] = set()
 
@@ -77,16 +83,17 @@ class Conversation:
         try:
             await self._stream.send(encode(answer), fds=given)
         finally:
-            if isinstance(request, Hold) and request.tier is Tier.HOST:
+            # Descriptors of GPU memory stay the owner's.
+            if not (isinstance(request, Hold) and request.tier is Tier.GPU):
                 close_all(given)
         return True
 
     async def _answer(self, request: Request, fds: list[int]) -> tuple[Answer, tuple[int, ...]]:
         match request:
-            case Hold():
+            case Hold() | Start():
                 try:
                     async with asyncio.timeout(request.within):
-                        return await self._hold(request)
+                        return await (self._hold(request) if isinstance(request, Hold) else self._start(request))
                 except TimeoutError:
                     raise PoolError(f"image {request.name}: not there within {request.within:g} s") from None
             case Fill(key):
@@ -100,7 +107,8 @@ class Conversation:
                 self._release(tier, key)
                 return Done(), ()
             case List(start):
-                return self._owner.listing(start), ()
+                workers = () if self._workers is None else self._workers.info()
+                return replace(self._owner.listing(start), workers=workers), ()
 
     async def _hold(self, request: Hold) -> tuple[Answer, tuple[int, ...]]:
         if self._uses.total() >= _MOST_USES:
@@ -120,6 +128,17 @@ class Conversation:
             return Held(to_fill=True), ()
         return Held(), found
 
+    async def _start(self, request: Start) -> tuple[Answer, tuple[int, ...]]:
+        if self._workers is None:
+            raise PoolError("this pool has no workers: mpsguard pool --prepare MODULE:FUNCTION")
+        key = request.key
+        size = await asyncio.to_thread(_size, request)
+        fd = await self._owner.hold_in_host(key, size, lambda stop: _load(request, stop))
+        assignment = Assignment(request.store, request.name, key, request.payload)
+        # From here on the use is the worker's, and ends with it.
+        connection = await self._workers.start(assignment, fd, lambda: self._owner.release(Tier.HOST, key))
+        return Started(), (connection.detach(),)
+
     def _release(self, tier: Tier, key: str) -> None:
         if not self._uses[tier, key]:
             raise PoolError("this connection does not hold the image")
@@ -136,7 +155,7 @@ class Conversation:
                 self._release(tier, key)
 
 
-def _size(request: Hold) -> int:
+def _size(request: Hold | Start) -> int:
     """Return the bytes that the image takes up; ImageError, or PoolError if it is another one."""
     with _store(request) as store, store.open(request.name) as image:
         if key_of(image.manifest) != request.key:
@@ -144,14 +163,14 @@ def _size(request: Hold) -> int:
         return size_of(image.manifest)
 
 
-def _load(request: Hold, stop: threading.Event) -> int:
+def _load(request: Hold | Start, stop: threading.Event) -> int:
     with _store(request) as store, store.open(request.name) as image:
         if key_of(image.manifest) != request.key:
             raise PoolError(f"image {request.name}: another one has come in its place")
         return read_whole(image, stop)
 
 
-def _store(request: Hold) -> ImageStore:
+def _store(request: Hold | Start) -> ImageStore:
     directory = Path(os.fsdecode(request.store))
     if not directory.is_dir():
         raise PoolError(f"there is no store of images at {directory}")

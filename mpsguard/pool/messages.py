@@ -9,10 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from mpsguard.decoding import decoded
+from mpsguard.pool.schedule import Phase
 from mpsguard.pool.tiers import Tier
 
 MAX_PACKET: Final = 65536
 MOST_SECONDS: Final = 600.0
+MOST_PAYLOAD: Final = 32768
 LISTED: Final = 256
 """Images in an answer."""
 
@@ -32,6 +34,16 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hold"):
     key: Key
     """Of the image that is meant; another one may have come in its place meanwhile."""
     within: Seconds
+
+
+class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
+    """Have a worker start an image. Answer: `Started`, with a connection to it; the worker ends with that."""
+
+    store: Path
+    name: Annotated[str, Meta(max_length=128)]
+    key: Key
+    within: Seconds
+    payload: Annotated[bytes, Meta(max_length=MOST_PAYLOAD)] = b""
 
 
 class Fill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fill"):
@@ -61,6 +73,10 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="held"):
     """Whether the GPU tier does not have it yet: room is reserved, and the requester has to `Fill` or release it."""
 
 
+class Started(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="started"):
+    """A worker serves the connection that comes along."""
+
+
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="done"):
     """The request is done."""
 
@@ -81,16 +97,24 @@ class ImageInTier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whole: bool
 
 
+class WorkerInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker."""
+
+    pid: int
+    phase: Phase
+
+
 class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="listing"):
     """What the tiers hold: of each, the least recently used image first."""
 
     images: tuple[ImageInTier, ...]
     """`LISTED` at most; further ones follow if there are so many."""
     budgets: dict[Tier, Size]
+    workers: tuple[WorkerInfo, ...] = ()
 
 
-Request = Hold | Fill | Release | List
-Answer = Held | Done | Refused | Listing
+Request = Hold | Start | Fill | Release | List
+Answer = Held | Started | Done | Refused | Listing
 
 encode: Final = msgspec.json.encode
 _requests: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)

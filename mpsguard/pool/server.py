@@ -14,6 +14,7 @@ from mpsguard.pool.address import make_directory
 from mpsguard.pool.conversation import Conversation
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.tier_owner import TierOwner
+from mpsguard.pool.worker_pool import WorkerPool
 from mpsguard.tasks import TaskSet, end_tasks
 
 _BACKLOG: Final = 128
@@ -27,8 +28,9 @@ _PAUSE: Final = 0.2
 class PoolServer:
     """Owns the socket, its lock and the connections."""
 
-    def __init__(self, owner: TierOwner) -> None:
+    def __init__(self, owner: TierOwner, workers: WorkerPool | None) -> None:
         self._owner = owner
+        self._workers = workers
         self._lock: FileLock | None = None
         self._listener: socket.socket | None = None
         self._tasks = TaskSet()
@@ -85,7 +87,7 @@ class PoolServer:
 
     async def _converse(self, connection: socket.socket) -> None:
         with PacketStream(connection) as stream:
-            await Conversation(stream, self._owner).run()
+            await Conversation(stream, self._owner, self._workers).run()
 
 
 def _listen(path: Path) -> socket.socket:

@@ -115,7 +115,7 @@ class TierOwner:
         return decision.load
 
     async def _arrival(self, tier: Tier, key: str) -> _End | str:
-        """Wait for an image whose use was counted; the use ends if the caller is cancelled."""
+        """Wait for an image after its use was counted; the use ends if the caller is cancelled."""
         arrival = self._arrivals.get((tier, key))
         if arrival is None:
             return _End.ARRIVED
