@@ -4,6 +4,8 @@
 # What comes last on the screen shall be the tests' own summary.
 .NOTPARALLEL:
 SHELL := /bin/bash
+# Container images set it; every process that a test starts would then compile the modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 .SHELLFLAGS := -euo pipefail -c
 
 PY := .venv/bin/python

@@ -16,6 +16,20 @@ async def end_tasks(tasks: Iterable[asyncio.Future[Any]]) -> None:
         await asyncio.wait(ending)
 
 
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; if the caller is cancelled meanwhile, it is cancelled when the work is done."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
 class TaskSet:
     """Owns tasks that run beside their owner; each leaves the set when it is done."""
 

@@ -19,9 +19,12 @@ settings.load_profile("without deadlines")
 OF_PYTHON = frozenset({signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)})
 """Python itself ignores these."""
 
-FOREIGN_PREFIXES = ("CUDA_", "MPSGUARD_", "NVIDIA_", "NOTIFY_", "LISTEN_", "WATCHDOG_", "LC_")
-FOREIGN_NAMES = ("COLUMNS", "FORCE_COLOR", "LANGUAGE", "LD_PRELOAD", "LINES", "NO_COLOR", "PAGER", "PYTHONWARNINGS")
-"""Variables that a shell, a service manager or an MPS of the caller may have set and that change what a test sees."""
+FOREIGN_PREFIXES = ("CUDA_", "MPSGUARD_", "NVIDIA_", "NOTIFY_", "LISTEN_", "WATCHDOG_", "LC_", "PYTHON")
+FOREIGN_NAMES = ("COLUMNS", "FORCE_COLOR", "LANGUAGE", "LD_PRELOAD", "LINES", "NO_COLOR", "PAGER")
+"""Variables that a shell, a service manager or an MPS of the caller may have set and that change what a test sees.
+
+With PYTHONDONTWRITEBYTECODE, which container images set, every guard that a test starts would compile all its modules.
+"""
 
 
 def restore_process_state() -> None:
@@ -38,6 +41,7 @@ def restore_process_state() -> None:
     for name in list(os.environ):
         if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
             del os.environ[name]
+    sys.dont_write_bytecode = False
     os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8", TERM="dumb", TZ="UTC")
     if sys.stdin is not None and sys.stdin.isatty():
         null = os.open(os.devnull, os.O_RDONLY)

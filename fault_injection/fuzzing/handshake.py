@@ -13,10 +13,10 @@ import msgspec
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed, index, number
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.broker.acknowledger import Acknowledger
 from mpsguard.broker.handshake import Introduction, RefusedError, introduce
 from mpsguard.broker.relay import LaneGoneError, OtherGreetingError, Relay
 from mpsguard.lanes import mps_protocol, settings
+from mpsguard.lanes.acknowledger import Acknowledger
 from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.sockets import seqpacket

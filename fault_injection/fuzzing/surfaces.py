@@ -9,6 +9,7 @@ from fault_injection.fuzzing import (
     daemon_logs,
     fault_list,
     handshake,
+    images,
     kernel_log,
     proc_files,
     supervisor,
@@ -35,6 +36,8 @@ IN_PROCESS: Final[Mapping[str, type[Surface[Any]]]] = {
         uevents.KernelEvents,
         fault_list.FaultLists,
         proc_files.ProcFiles,
+        images.Manifests,
+        images.Streams,
     )
 }
 """Surfaces with code that runs in the worker itself."""

@@ -5,17 +5,16 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from mpsguard.broker.acknowledger import Acknowledger
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.class_admission import ClassAdmission
 from mpsguard.broker.handshake import Introduction
 from mpsguard.broker.lane_router import LaneRouter
-from mpsguard.broker.lane_turns import LaneTurns
 from mpsguard.broker.parking import Parking
 from mpsguard.broker.relay import LaneGoneError, OtherGreetingError, Relay
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
-from mpsguard.lanes import mps_protocol
+from mpsguard.lanes import lane_state, mps_protocol
+from mpsguard.lanes.acknowledger import Acknowledger
 from mpsguard.lanes.command import CommandFailedError
 from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
@@ -70,8 +69,6 @@ class LaneHandover:
         self._events = events
         self._servers = ServerStart()
         self._acknowledger = Acknowledger()
-        self._turns: dict[str, LaneTurns] = {}
-        """By lane."""
 
     def close(self) -> None:
         """End what has been started; no client is being handed over any more."""
@@ -128,7 +125,7 @@ class LaneHandover:
         due = began + self._policy.park_deadline
         choose = partial(self._router.for_client, key, introduction.sender, program)
         while True:
-            await self._parking.wait(front, introduction.sender.pid, due, choose, self._lanes)
+            admits = await self._parking.wait(front, introduction.sender, due, choose, self._lanes)
             lane = choose()
 
             async def relay(captured: Callable[[], None], lane: Lane = lane) -> None:
@@ -140,23 +137,21 @@ class LaneHandover:
                     )
                     await handshake.run(greeted, captured, handed_over)
 
-            turns = self._turns.setdefault(lane.spec.name, LaneTurns())
             try:
-                async with turns.turn(introduction.sender.uid) as answered:
-                    if choose() is not lane:
+                async with lane.turns.turn(introduction.sender.uid) as answered:
+                    if admits and not (choose() is lane and lane_state.admits(lane.report.state)):
+                        # That changed while it waited for its turn.
                         continue
                     if admission.levers:
                         await self._relay_with(admission, lane, relay, answered)
                     else:
                         await relay(answered)
                 return
-            except OtherGreetingError:
-                # The lane's greeting is known now.
-                continue
-            except (LaneGoneError, OSError) as error:
+            except (LaneGoneError, OtherGreetingError, OSError) as error:
                 # A refusal by the lane itself (it could not start a server, say) is final for the client. If the
                 # control daemon has died, the client gets another attempt.
-                if asyncio.get_running_loop().time() >= due or not await lane.has_died():
+                another = isinstance(error, OtherGreetingError) or await lane.has_died()
+                if asyncio.get_running_loop().time() >= due or not another:
                     self._events.publish(
                         "client_turned_away",
                         self._name,
@@ -168,22 +163,24 @@ class LaneHandover:
     async def _relay_with(self, admission: Admission, lane: Lane, relay: _Relay, answered: Callable[[], None]) -> None:
         """Relay with levers set until the lane has answered; without them if they cannot be set."""
         sender = admission.sender
+        running: asyncio.Task[None] | None = None
         try:
-            server = await self._servers.server(lane, self._policy.start_deadline)
-            async with lane.levers.moved(server, admission.levers, sender.uid):
-                running = await self._until_captured(relay, answered)
-        except (LeverError, CommandFailedError) as error:
-            self._metrics.class_failures.labels(self._name).inc()
-            self._events.publish(
-                "class_not_applied", self._name, lane=lane.spec.name, pid=sender.pid, detail=str(error)
-            )
-            admission.levers = NONE
-            await relay(answered)
-            return
-        try:
+            try:
+                server = await self._servers.server(lane, self._policy.start_deadline)
+                async with lane.levers.moved(server, admission.levers, sender.uid):
+                    running = await self._until_captured(relay, answered)
+            except (LeverError, CommandFailedError) as error:
+                self._metrics.class_failures.labels(self._name).inc()
+                self._events.publish(
+                    "class_not_applied", self._name, lane=lane.spec.name, pid=sender.pid, detail=str(error)
+                )
+                if running is None:
+                    admission.levers = NONE
+                    running = asyncio.create_task(relay(answered))
             await running
         finally:
-            await end_tasks((running,))
+            if running is not None:
+                await end_tasks((running,))
 
     async def _until_captured(self, relay: _Relay, answered: Callable[[], None]) -> asyncio.Task[None]:
         """Start relaying, and return the task once the lane has answered, or the task has failed."""

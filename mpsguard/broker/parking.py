@@ -11,6 +11,7 @@ from mpsguard.lanes.lane import Lane
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.metrics.registry import Metrics
+from mpsguard.model import Credentials
 from mpsguard.tasks import end_tasks
 
 _NOT_YET_PARKED: Final = 0.1
@@ -27,34 +28,42 @@ class Parking:
         self._events = events
         self.count = 0
         """Clients held back now."""
+        self._parked: dict[int, list[asyncio.Future[None]]] = {}
+        """Of each user, in the order of coming; done for one that has to give way."""
 
     def configure(self, policy: Policy) -> None:
         """Use another policy; for clients that are not held back yet."""
         self._limit = policy.max_parked
 
-    async def wait(self, front: PacketStream, pid: int, due: float, choose: Callable[[], Lane], lanes: LaneSet) -> None:
+    async def wait(
+        self, front: PacketStream, peer: Credentials, due: float, choose: Callable[[], Lane], lanes: LaneSet
+    ) -> bool:
         """Wait until the lane that ``choose`` returns admits clients, or the client may be held back no longer.
 
         Args:
             front: the connection to the client.
-            pid: of the client, for events.
+            peer: the client.
             due: when to stop waiting, by the event loop's clock. If too many clients are parked, it does not wait.
             choose: returns the lane for the client at the time of the call.
             lanes: the lanes that ``choose`` chooses from.
+
+        Returns:
+            Whether the lane admits clients.
 
         Raises:
             RefusedError: the client left meanwhile.
         """
         if choose().admits_now():
-            return
+            return True
         ready = asyncio.create_task(lanes.admitting(choose))
         left = asyncio.create_task(gone(front))
         try:
             await asyncio.wait({ready, left}, timeout=_NOT_YET_PARKED, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done() and not left.done():
-                await self._park(ready, left, pid, due, choose)
+                await self._park(ready, left, peer, due, choose)
             if left.done() and not ready.done():
                 raise RefusedError("hung_up", "left while it was parked")
+            return ready.done()
         finally:
             await end_tasks((ready, left))
 
@@ -62,24 +71,44 @@ class Parking:
         self,
         ready: asyncio.Task[None],
         left: asyncio.Task[None],
-        pid: int,
+        peer: Credentials,
         due: float,
         choose: Callable[[], Lane],
     ) -> None:
-        if self.count >= self._limit:
+        pid = peer.pid
+        if self.count >= self._limit and not self._make_room(peer.uid):
             self._metrics.parked.labels(self._name, "too_many").inc()
             self._events.publish("parking_full", self._name, pid=pid, parked=self.count)
             return
+        displaced = asyncio.get_running_loop().create_future()
+        self._parked.setdefault(peer.uid, []).append(displaced)
         self._change(1)
         try:
             self._events.publish("client_parked", self._name, pid=pid, lane_state=choose().report.state.value)
             patience = max(due - asyncio.get_running_loop().time(), 0)
-            await asyncio.wait({ready, left}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ready, left, displaced}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             outcome = "ready" if ready.done() else "left" if left.done() else "deadline"
+            if displaced.done() and outcome == "deadline":
+                outcome = "too_many"
             self._metrics.parked.labels(self._name, outcome).inc()
             self._events.publish("client_unparked", self._name, pid=pid, outcome=outcome)
         finally:
             self._change(-1)
+            self._leave(peer.uid, displaced)
+
+    def _make_room(self, uid: int) -> bool:
+        """Let the last client of the user that has most of them give way, if ``uid`` has fewer."""
+        most = max(self._parked.values(), key=len)
+        if len(most) <= len(self._parked.get(uid, ())) + 1:
+            return False
+        most.pop().set_result(None)
+        return True
+
+    def _leave(self, uid: int, displaced: asyncio.Future[None]) -> None:
+        if not displaced.done():
+            self._parked[uid].remove(displaced)
+        if not self._parked[uid]:
+            del self._parked[uid]
 
     def _change(self, by: int) -> None:
         self.count += by

@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from mpsguard.broker.acknowledger import Acknowledger, Heard
 from mpsguard.broker.handshake import Introduction, RefusedError, checked, gone
 from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.acknowledger import Acknowledger, Heard
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import Packet
@@ -132,7 +132,7 @@ class Relay:
 
     def _check(self, greeting: Packet, greeted: Callable[[bytes], None]) -> None:
         close_all(greeting.fds)
-        if greeting.end:
+        if greeting.end or greeting.fds:
             raise LaneGoneError
         greeted(greeting.data)
         if greeting.data != self._greeting:

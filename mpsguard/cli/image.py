@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from mpsguard.cli.commands import Commands
-from mpsguard.cli.session import CliSession, Exit
+from mpsguard.cli.session import CliSession, Exit, with_session
 
 _EXTRA: Final = {"blake3", "numpy", "safetensors"}
 _PACKAGE: Final = "mpsguard.cli.image_commands"
@@ -22,7 +22,7 @@ COMMANDS: Final = {
 
 
 class _ImageCommands(Commands):
-    """The commands; a missing package of the extra is one line."""
+    """The commands; without the extra they can be listed and completed, and say what is missing."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """As in the base."""
@@ -31,8 +31,22 @@ class _ImageCommands(Commands):
         except ModuleNotFoundError as error:
             if error.name not in _EXTRA:
                 raise
-            text = f"image {cmd_name} needs {error.name}: pip install 'mpsguard[images]'"
-            ctx.ensure_object(CliSession).fail(Exit.FAILED, text)
+            return _unavailable(cmd_name, error.name)
+
+
+def _unavailable(name: str, missing: str) -> click.Command:
+    text = f"image {name} needs {missing}: pip install 'mpsguard[images]'"
+
+    @click.command(
+        name,
+        help=f"Not available: {text}.",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    @with_session
+    def command(session: CliSession) -> None:
+        session.fail(Exit.FAILED, text)
+
+    return command
 
 
 @click.group(

@@ -29,6 +29,8 @@ from mpsguard.supervisor.failover_pair import GRACE, SETTLE, FailoverPair, Plan
 from mpsguard.supervisor.role import IMAGE_VARIABLE, ProcessRole
 from mpsguard.supervisor.supervisor import Start, Supervisor
 from mpsguard.vault.address import SOCKET_VARIABLE, socket_path
+from mpsguard.vault.errors import BadRequestError
+from mpsguard.vault.region import check_name
 
 OURS: Final = 125
 """Exit code of `mpsguard run` for its own mistakes and its user's; as timeout(1), env(1) and docker-run(1) have it."""
@@ -145,6 +147,7 @@ def run(
         raise _UsageError("--listen: only with --standby 1")
 
     if image is not None:
+        _check_image(image)
         os.environ[IMAGE_VARIABLE] = image
 
     def end_below(processes: Sequence[ProcessKey]) -> Awaitable[end_work.EndWorkResult]:
@@ -179,6 +182,13 @@ def run(
 
         code = _supervise(Supervisor(start, end_below, grace=grace, foreground=foreground), arguments)
     sys.exit(code)
+
+
+def _check_image(name: str) -> None:
+    try:
+        check_name("image", name)
+    except BadRequestError as error:
+        _fail(OURS, f"--image: {error}")
 
 
 def _supervise(supervisor: Supervisor, arguments: tuple[str, ...]) -> int:

@@ -1,11 +1,15 @@
 """`mpsguard-ctl vault`: what the vault holds, for which user, and taking it out by command."""
 
+from datetime import UTC, datetime
+
 import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.control_api.messages.vault import (
     Arguments,
+    CheckpointArguments,
+    CheckpointResult,
     LeaseView,
     ReleaseArguments,
     ReleaseResult,
@@ -13,6 +17,7 @@ from mpsguard.control_api.messages.vault import (
     ShowArguments,
     VaultList,
 )
+from mpsguard.vault.checkpoint_requests import CheckpointOutcome
 from mpsguard.vault.latency_counts import LatencyCounts
 from mpsguard.vault.region import LeaseRole
 
@@ -89,6 +94,8 @@ def show(session: CliSession, uid: int, name: str) -> None:
     session.console.print(f"forward state: published {result.sequence} times, {result.state_bytes} bytes")
     if result.latency is not None:
         session.console.print(f"requests: {_requests(result.latency)}")
+    if result.checkpoint is not None:
+        session.console.print(f"checkpoint: {_checkpoint(result.checkpoint)}", markup=False)
 
 
 @vault.command()
@@ -111,8 +118,32 @@ def release(session: CliSession, uid: int, name: str, region: str | None, force:
     session.console.print(f"released {result.session}" + (f": {result.region}" if result.region else ""))
 
 
+@vault.command()
+@click.argument("uid", type=int)
+@click.argument("name")
+@click.argument("image")
+@with_session
+def checkpoint(session: CliSession, uid: int, name: str, image: str) -> None:
+    """Ask the program of session NAME of user UID for a checkpoint IMAGE.
+
+    It takes it when it publishes next, into its own store of images; `vault show` says what came of it.
+    """
+    result = session.ask("vault_checkpoint", CheckpointArguments(uid, name, image), CheckpointResult)
+    if session.as_json:
+        session.print_json(result)
+        return
+    session.console.print(f"asked {result.session} for {result.image}: it is taken with the next publication")
+
+
 def _role(lease: LeaseView) -> str:
     return f"{lease.role.value}, ready" if lease.ready and lease.role is LeaseRole.STANDBY else lease.role.value
+
+
+def _checkpoint(outcome: CheckpointOutcome) -> str:
+    """Return the program's words on its last checkpoint; they are the user's, so only what is printable of them."""
+    when = datetime.fromtimestamp(outcome.at, UTC).isoformat(sep=" ", timespec="seconds")
+    words = "".join(each if each.isprintable() else "?" for each in f"{outcome.image}: {outcome.state}")
+    return f"{words}, {_mebibytes(outcome.copied_bytes)} MiB copied, {outcome.took:.3g} s, {when}"
 
 
 def _requests(latency: LatencyCounts) -> str:

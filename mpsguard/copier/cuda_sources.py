@@ -11,7 +11,7 @@ from mpsguard.client.mapped import layout
 from mpsguard.client.mapped.backend import Held
 from mpsguard.copier.sources import Buffers, CopySource
 
-STREAMS: Final = 2
+STREAMS: Final = 3
 """Copies under way at a time: one alone leaves the bus idle between two of them."""
 _PORTABLE: Final = 1
 """CU_MEMHOSTALLOC_PORTABLE: pinned for all contexts."""

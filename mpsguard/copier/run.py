@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from mpsguard.client.checkpoints.messages import CutPlan
 from mpsguard.client.checkpoints.piece_table import PieceTable
-from mpsguard.client.checkpoints.pieces import PIECE, Span, span_of
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, span_of
 from mpsguard.copier.schedule import Claim, Schedule
 from mpsguard.copier.sources import CopySource
 from mpsguard.images.writer import ImageWriter
@@ -25,7 +25,7 @@ PIECES_AT_ONCE: Final = 16
 """Pieces in a buffer: 32 MiB take 0.6 ms on the bus."""
 _TICK: Final = 0.1
 """Seconds after which a thread that has nothing to do looks again, also for the end."""
-DRAINERS: Final = 2
+DRAINERS: Final = 3
 _MOST_STORERS: Final = 24
 
 
@@ -49,7 +49,7 @@ class _HeldBuffer:
 class RunMemory:
     """What a run reads from, and where to."""
 
-    regions: Sequence[tuple[Span, CopySource]]
+    regions: Sequence[tuple[RegionSpan, CopySource]]
     spare: CopySource | None
     spare_slots: int
     buffers: Sequence[memoryview]

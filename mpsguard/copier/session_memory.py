@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
 from mpsguard.client.checkpoints.messages import Setup
-from mpsguard.client.checkpoints.pieces import PIECE, Span, spans
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans
 from mpsguard.client.session import Session
 from mpsguard.copier.run import PIECES_AT_ONCE, RunMemory
 from mpsguard.copier.sources import Buffers, CopySource, HostCopySource, host_buffers
@@ -61,7 +61,7 @@ class SessionMemory:
             if record.id not in self._sources:
                 self._sources[record.id] = self._open(record)
         numbered = spans((record.name, record.layout.size) for record in records)
-        regions: list[tuple[Span, CopySource]] = [
+        regions: list[tuple[RegionSpan, CopySource]] = [
             (span, self._sources[record.id]) for span, record in zip(numbered, records, strict=True)
         ]
         gpus = sorted({record.layout.gpu for record in records if record.layout.gpu is not None})

@@ -1,7 +1,7 @@
 """Garbage collection: removes the pieces that no image, no reader and no draft needs, while others work.
 
-The store's lock is held alone for each 256th of the pieces in turn, so that a draft waits for milliseconds only. Within
-such a turn no draft can begin to rely on a piece, and no image can appear.
+The store's lock is held alone for one directory of pieces at a time, so that a draft waits for milliseconds only.
+Meanwhile no draft can begin to rely on a piece, and no image can appear.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ import msgspec
 
 from mpsguard.images import image_files
 from mpsguard.images.draft_directory import FoundDraft
-from mpsguard.images.piece_files import PREFIXES, PieceFiles
+from mpsguard.images.piece_files import PieceFiles
 from mpsguard.images.store_files import DRAFTS, StoreFiles, try_lock
 from mpsguard.images.stored_bytes import StoredBytes
 
@@ -74,7 +74,7 @@ def collect(files: StoreFiles, pieces: PieceFiles, stored: StoredBytes) -> Colle
         images = sum(_removed_if_unread(files, path) for path in image_files.removed(files))
         needed.look()
     count, size = 0, 0
-    for prefix in PREFIXES:
+    for prefix in pieces.prefixes():
         with files.exclusive():
             needed.look()
             for digest, length in list(pieces.listed(prefix)):
@@ -83,7 +83,9 @@ def collect(files: StoreFiles, pieces: PieceFiles, stored: StoredBytes) -> Colle
                     count, size = count + 1, size + length
     with files.exclusive():
         needed.look()
-        there = {bytes.fromhex(digest): length for prefix in PREFIXES for digest, length in pieces.listed(prefix)}
+        there = {
+            bytes.fromhex(digest): length for prefix in pieces.prefixes() for digest, length in pieces.listed(prefix)
+        }
         stored.set(sum((needed.drafted | there).values()))
     return Collected(count, size, drafts, images)
 

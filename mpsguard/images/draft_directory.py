@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, Self
 
+from mpsguard.images.errors import StoreBusyError
 from mpsguard.images.pieces import Digest
 from mpsguard.images.store_files import DRAFTS, StoreFiles, lock, try_lock
 
@@ -55,11 +56,13 @@ class DraftDirectory:
 
     def close(self) -> None:
         """Remove the directory; safe to call twice."""
-        if self._log >= 0:
-            os.close(self._log)
-            self._log = -1
-            with suppress(OSError):
-                _remove(self._files, self.path)
+        if self._log < 0:
+            return
+        # What cannot be removed now, the next collection removes.
+        with suppress(OSError, StoreBusyError), self._files.shared():
+            _remove(self._files, self.path)
+        os.close(self._log)
+        self._log = -1
 
 
 class FoundDraft:
@@ -98,10 +101,10 @@ class FoundDraft:
 
 
 def _remove(files: StoreFiles, path: str) -> None:
+    # With the store's lock held: shared by the owner, alone by a collector, so that not both do this at once.
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=files.fd)
     try:
-        # The log last: while it is locked, no collector looks at the rest.
-        for name in sorted(files.listed(path), key=lambda name: name == _LOG):
+        for name in files.listed(path):
             os.unlink(name, dir_fd=fd)
     finally:
         os.close(fd)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from mpsguard.images import manifest as manifests
-from mpsguard.images.errors import BadNameError, StoreFailedError, UnknownImageError
+from mpsguard.images.errors import BadNameError, UnknownImageError, os_errors
 from mpsguard.images.manifest import Manifest
 from mpsguard.images.store_files import IMAGES, REMOVED, StoreFiles, lock, read_at_most, write_all
 from mpsguard.vault.errors import BadRequestError
@@ -50,24 +50,24 @@ def open_locked(files: StoreFiles, name: str) -> int:
 
     Raises:
         UnknownImageError: there is none.
+        StoreFailedError: the operating system refuses.
     """
     path = f"{IMAGES}/{file_name(name)}"
     while True:
-        try:
-            fd = files.open_file(path)
-        except FileNotFoundError:
-            raise UnknownImageError(f"there is no image {name} in {files.path}") from None
-        except OSError as error:
-            raise StoreFailedError(f"image {name}: {error.strerror}") from error
-        try:
-            lock(fd, fcntl.LOCK_SH, f"image {name}")
-            # Removed and collected between opening and locking: then there may be another one of that name.
-            if os.fstat(fd).st_nlink:
-                return fd
-        except BaseException:
+        with os_errors(f"image {name}"):
+            try:
+                fd = files.open_file(path)
+            except FileNotFoundError:
+                raise UnknownImageError(f"there is no image {name} in {files.path}") from None
+            try:
+                lock(fd, fcntl.LOCK_SH, f"image {name}")
+                # Removed and collected between opening and locking: then there may be another one of that name.
+                if os.fstat(fd).st_nlink:
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
             os.close(fd)
-            raise
-        os.close(fd)
 
 
 def read(fd: int, name: str) -> Manifest:
@@ -77,11 +77,9 @@ def read(fd: int, name: str) -> Manifest:
         DamagedError: it is not what was written.
         BadManifestError: it is too large, of another version, or contradicts itself.
     """
-    os.lseek(fd, 0, os.SEEK_SET)
-    try:
+    with os_errors(f"image {name}"):
+        os.lseek(fd, 0, os.SEEK_SET)
         data = read_at_most(fd, manifests.MOST_BYTES)
-    except OSError as error:
-        raise StoreFailedError(f"image {name}: {error.strerror}") from error
     return manifests.decode(data, name)
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 0o400
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
-PREFIXES: Final = tuple(f"{number:02x}" for number in range(256))
 
 
 class Presence(Enum):
@@ -94,32 +93,24 @@ class PieceFiles:
 
     def keep(self, digests: Collection[Digest]) -> None:
         """Return when these pieces are on disk, and marked so."""
-        prefixes = set()
-        for digest in digests:
-            self._sync(digest)
-            prefixes.add(digest[:2])
-        for prefix in sorted(prefixes):
+        for prefix in sorted({digest[:2] for digest in digests}):
             self._files.sync_directory(f"{PIECES}/{prefix}")
         self._files.sync_directory(PIECES)
         for digest in digests:
             fd = self._files.open_file(_path(digest))
             try:
-                # Another draft may have put a file of its own in this place meanwhile.
-                os.fsync(fd)
+                self._sync(fd, digest)
                 os.fchmod(fd, _KEPT)
             finally:
                 os.close(fd)
 
-    def _sync(self, digest: Digest) -> None:
-        fd = self._files.open_file(_path(digest))
+    def _sync(self, fd: int, digest: Digest) -> None:
         try:
             os.fsync(fd)
         except OSError:
             # The pages that the disk did not take count as written from now on: a later fsync would succeed.
-            os.unlink(_path(digest), dir_fd=self._files.fd)
+            self.remove(digest)
             raise
-        finally:
-            os.close(fd)
 
     def distrust(self, digest: Digest) -> None:
         """Mark a damaged piece, so that the next draft with this piece writes it again."""
@@ -129,12 +120,13 @@ class PieceFiles:
         finally:
             os.close(fd)
 
+    def prefixes(self) -> list[str]:
+        """Return the names of the directories with pieces: the first two digits of their digests."""
+        return [name for name in self._files.listed(PIECES) if len(name) == 2 and _HEXADECIMAL.issuperset(name)]
+
     def listed(self, prefix: str) -> Iterator[tuple[Digest, int]]:
-        """Yield digest and size of each piece in the directory ``prefix``, one of `PREFIXES`."""
-        try:
-            fd = os.open(f"{PIECES}/{prefix}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._files.fd)
-        except FileNotFoundError:
-            return
+        """Yield digest and size of each piece in a directory, one of `prefixes`."""
+        fd = os.open(f"{PIECES}/{prefix}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._files.fd)
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:

@@ -9,7 +9,7 @@ from mpsguard.images import collector, image_files
 from mpsguard.images.collector import Collected
 from mpsguard.images.errors import os_errors
 from mpsguard.images.image import Image
-from mpsguard.images.piece_files import PREFIXES, PieceFiles
+from mpsguard.images.piece_files import PieceFiles
 from mpsguard.images.store_files import StoreFiles
 from mpsguard.images.stored_bytes import StoredBytes
 from mpsguard.images.writer import ImageWriter
@@ -93,7 +93,7 @@ class ImageStore:
             return collector.collect(self._files, self._pieces, self._stored)
 
     def _count(self) -> int:
-        return sum(size for prefix in PREFIXES for _, size in self._pieces.listed(prefix))
+        return sum(size for prefix in self._pieces.prefixes() for _, size in self._pieces.listed(prefix))
 
     def close(self) -> None:
         """Close the store; its drafts and images have to be closed before. Safe to call twice."""

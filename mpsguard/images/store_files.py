@@ -119,9 +119,12 @@ class StoreFiles:
             OSError: there is none, or it is no regular file: nothing else is opened for long, or followed.
         """
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.fd)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "no regular file")
+        except BaseException:
             os.close(fd)
-            raise OSError(errno.EINVAL, "no regular file")
+            raise
         return fd
 
     def read(self, name: str, most: int) -> bytes:

@@ -54,10 +54,6 @@ class _DroppedError(Exception):
     """The daemon closed the connection before it answered anything."""
 
 
-class _OtherGreetingError(Exception):
-    """The daemon greeted with another word than was expected."""
-
-
 async def ask(
     pipe_directory: Path, command: Command, deadline: float | None, greeting: bytes | None = None
 ) -> CommandReply:
@@ -72,16 +68,13 @@ async def ask(
 
     Raises:
         CommandTimeoutError: after ``deadline`` seconds.
-        CommandFailedError: there is no daemon to ask.
+        CommandFailedError: there is no daemon to ask, or it greets differently.
     """
     try:
         async with asyncio.timeout(deadline):
             while True:
                 try:
                     return await _exchange(pipe_directory, command, greeting)
-                except _OtherGreetingError:
-                    # Nothing was done: it does not know the sender.
-                    greeting = None
                 except _DroppedError:
                     await asyncio.sleep(_DROPPED_RETRY)
     except TimeoutError:
@@ -111,7 +104,8 @@ async def _exchange(pipe_directory: Path, command: Command, greeting: bytes | No
         if greeting is None:
             await _say(stream, command, word)
         elif word != greeting:
-            raise _OtherGreetingError
+            # It may have taken the command nevertheless: 535 and 550 do not look at the word of the credentials.
+            raise ProtocolError(f"greeted with {word!r} where {greeting!r} was known")
         lines: list[str] = []
         while len(lines) < _MAX_LINES:
             packet = await stream.receive(mps_protocol.PACKET_LIMIT)

@@ -17,6 +17,7 @@ from mpsguard.lanes import command, control_process, lane_directories, lane_stat
 from mpsguard.lanes.burst_limit import BurstLimit, backoff
 from mpsguard.lanes.command import Command, CommandFailedError, CommandReply, CommandTimeoutError, CommandWorker
 from mpsguard.lanes.control_process import LaneStartError, Launch, Launcher
+from mpsguard.lanes.lane_turns import LaneTurns
 from mpsguard.lanes.levers import LeverError, ServerLevers
 from mpsguard.lanes.server_watch import ServerWatch
 from mpsguard.lanes.settings import Setting
@@ -99,13 +100,16 @@ class Lane:
             log_directory=str(spec.log_directory),
             settings=store.load(),
         )
+        self.turns = LaneTurns()
         self.greeting: bytes | None = None
         """How the control daemon greets its peers; None until one has been seen."""
         self._store = store
         self._notice = notice
         self._changed = asyncio.Event()
         self._worker = CommandWorker(
-            spec.pipe_directory, lambda text: notice("command_timeout", {"detail": text}), lambda: self.greeting
+            spec.pipe_directory,
+            lambda text: notice("command_timeout", {"detail": text}),
+            lambda: self.greeting if self._settled else None,
         )
         self._prompted = asyncio.Event()
         self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set)

@@ -7,8 +7,8 @@ the answer, share and memory limit held; set before the third alone, they had no
 daemon is asked, and they are put back: none of it waits for the client.
 """
 
-import asyncio
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,9 +21,11 @@ from mpsguard.lanes.fair_lock import FairLock
 from mpsguard.linux.files import file_replacement
 from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
+from mpsguard.tasks import finish
 
 _MAX_COMMANDS: Final = 32
-"""Thirty-two commands of one user keep its own clients waiting for some 30 ms; other users' take turns with them."""
+"""Of all users but root, which may always set something: some 30 ms."""
+_MAX_COMMANDS_OF_A_USER: Final = 4
 
 Ask = Callable[[str], Awaitable[CommandReply]]
 
@@ -71,8 +73,8 @@ class ServerLevers:
         self._ask = ask
         self._path = path
         self._lock = FairLock()
-        self._commands = 0
-        """Commands of users that wait for the lock, or hold it."""
+        self._commands: Counter[int] = Counter()
+        """Commands of each user that wait for the lock, or hold it."""
         self._rest = self._load()
 
     @asynccontextmanager
@@ -82,9 +84,11 @@ class ServerLevers:
         Raises:
             CommandFailedError: too many such commands wait.
         """
-        if self._commands >= _MAX_COMMANDS:
-            raise CommandFailedError(f"{self._commands} commands that set something wait already")
-        self._commands += 1
+        if uid not in (0, os.geteuid()) and (
+            self._commands[uid] >= _MAX_COMMANDS_OF_A_USER or self._commands.total() >= _MAX_COMMANDS
+        ):
+            raise CommandFailedError("too many commands that set something wait already")
+        self._commands[uid] += 1
         try:
             async with self._lock.held(uid):
                 try:
@@ -93,7 +97,7 @@ class ServerLevers:
                     self._rest = None
                     self._path.unlink(missing_ok=True)
         finally:
-            self._commands -= 1
+            self._commands[uid] -= 1
 
     @asynccontextmanager
     async def moved(self, server: ProcessKey, levers: Levers, uid: int) -> AsyncIterator[None]:
@@ -110,8 +114,8 @@ class ServerLevers:
                 await self._set(server, levers)
                 yield
             finally:
-                # A cancelled handshake must not leave a lever for the next client.
-                await asyncio.shield(asyncio.create_task(self._put_back()))
+                # A cancelled handshake must not leave a lever for the next client, which waits for the lock.
+                await finish(self._put_back())
 
     async def restore(self) -> None:
         """Put back what a guard that was killed in between may have left.

@@ -56,6 +56,9 @@ _GONE_FOR: Final = 10.0
 """Seconds for which a client that has ended may have written a dump: the driver ends it when it has."""
 _CLOSE_WITHIN: Final = 2.0
 
+_FileKey = tuple[int, int, float | None]
+"""Device, number, and time of making."""
+
 
 class _File:
     """One that is being written."""
@@ -115,11 +118,11 @@ class CoreDirectory(Sensor):
         self._loop = asyncio.get_running_loop()
         self._clients: dict[ProcessKey, Client] = {}
         self._refused = 0
-        self._files: dict[tuple[int, int], _File] = {}
+        self._files: dict[_FileKey, _File] = {}
         self._files_of: Counter[int] = Counter()
         """How many of them each user has."""
         self._forget_at = 0.0
-        self._written_files: dict[tuple[int, int], _Written] = {}
+        self._written_files: dict[_FileKey, _Written] = {}
         self._budget = _Budget()
         self._closed = False
         self._events: DirectoryEvents | None = None
@@ -216,7 +219,8 @@ class CoreDirectory(Sensor):
         about = os.fstat(event.fd)
         if not stat.S_ISREG(about.st_mode):
             return
-        key = about.st_dev, about.st_ino
+        # Another file may have the number of one that is gone.
+        key = about.st_dev, about.st_ino, fanotify.born(event.fd)
         file = self._files.get(key)
         if file is None:
             file = self._new_file(events, event, about)
@@ -255,7 +259,7 @@ class CoreDirectory(Sensor):
         kept = {key: each for key, each in self._files.items() if now <= each.until or key in self._written_files}
         self._files, self._files_of = kept, Counter(each.owner for each in kept.values())
 
-    def _tell(self, events: DirectoryEvents, key: tuple[int, int], *, doubtful: bool) -> None:
+    def _tell(self, events: DirectoryEvents, key: _FileKey, *, doubtful: bool) -> None:
         written, file = self._written_files.pop(key), self._files[key]
         file.told = True
         file.until = time.monotonic() + _WINDOW

@@ -13,13 +13,14 @@ import struct
 import sys
 import zlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from mpsguard.decoding import decoded
-from mpsguard.vault.errors import LayoutMismatchError
-from mpsguard.vault.region import RegionLayout, SessionRecord
+from mpsguard.vault.errors import BadRequestError, LayoutMismatchError
+from mpsguard.vault.region import RegionLayout, SessionRecord, check_name
 
 REGION: Final = "mpsguard.checkpoint"
 """Name of the region in its session."""
@@ -37,15 +38,15 @@ _MASK: Final = 0xFFFF_FFFF
 
 
 class CheckpointOutcome(msgspec.Struct, frozen=True):
-    """What came of a checkpoint, in the writer's words."""
+    """What came of a checkpoint, in the words of the writer, which may say anything within these limits."""
 
-    image: str
-    state: str
+    image: Annotated[str, Meta(max_length=128)]
+    state: Annotated[str, Meta(max_length=64)]
     """``under way``, ``committed``, or why it was refused."""
-    at: float
+    at: Annotated[float, Meta(ge=0, le=4e9)]
     """UNIX time in seconds."""
-    copied_bytes: int = 0
-    took: float = 0.0
+    copied_bytes: Annotated[int, Meta(ge=0, lt=1 << 57)] = 0
+    took: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     """Seconds from the cut to the commit."""
 
 
@@ -79,7 +80,7 @@ def ask(fd: int, image: str) -> int:
 
 
 def requested(content: bytes | memoryview) -> str | None:
-    """Return the name in the newest request of a page's content; None if it is not whole."""
+    """Return the name in the newest request of a page's content; None if it is not whole, or no image's name."""
     (word,) = struct.unpack_from("=Q", content, _REQUEST_AT)
     (length,) = struct.unpack_from("=I", content, _NAME_AT)
     if not 0 < length <= _MOST_NAME:
@@ -88,9 +89,11 @@ def requested(content: bytes | memoryview) -> str | None:
     if zlib.crc32(name) != word >> 32:
         return None
     try:
-        return name.decode()
-    except UnicodeDecodeError:
+        text = name.decode()
+        check_name("image", text)
+    except (UnicodeDecodeError, BadRequestError):
         return None
+    return text
 
 
 def tell(fd: int, outcome: CheckpointOutcome) -> None:

@@ -17,7 +17,8 @@ from fault_injection.sim import misdeed
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 
 DIED, FAILED = 3, 4
-KERNEL_S = 0.001
+KERNEL_S = 0.005
+"""Longer than a real one: client and server of the simulation are Python, and each kernel costs them processor time."""
 
 
 @dataclass

@@ -99,6 +99,15 @@ def test_the_program_gets_its_own_options_and_the_public_directory(tmp_path: Pat
     assert once("--config", str(config), "--domain", "c", "--", "true", options=()).returncode == 125
 
 
+def test_the_program_is_told_of_its_image() -> None:
+    told = ["--", "sh", "-c", "echo $MPSGUARD_IMAGE"]
+    assert once(*told, options=(*NOWHERE, "--image", "run-1")).stdout == "run-1\n"
+    assert once(*told).stdout == "\n"
+    refused = once(*told, options=(*NOWHERE, "--image", "../run"))
+    assert refused.returncode == 125
+    assert "--image: '../run'" in refused.stderr
+
+
 def test_the_program_has_the_descriptors_and_signals_it_would_have_without() -> None:
     program = r"""
 import os, re

@@ -27,6 +27,8 @@ def test_umask_environment_and_terminal_are_the_sessions_own() -> None:
     before = os.umask(0o022)
     assert before == 0o022
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+    assert not sys.dont_write_bytecode
     assert os.environ["LC_ALL"] == "C.UTF-8"
     assert not os.isatty(0)
 
@@ -45,7 +47,13 @@ def test_a_caller_cannot_change_them(workers: str) -> None:
             *("-k", "login_shell or sessions_own"),
         ],
         cwd=ROOT,
-        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent", "LC_ALL": "POSIX", "COLUMNS": "1000"},
+        env={
+            **os.environ,
+            "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent",
+            "LC_ALL": "POSIX",
+            "COLUMNS": "1000",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         preexec_fn=caller,
         capture_output=True,
         text=True,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mpsguard.tasks import TaskSet, end_tasks
+from mpsguard.tasks import TaskSet, end_tasks, finish
 
 
 def test_all_are_over_also_one_that_takes_its_time_and_one_that_failed() -> None:
@@ -50,5 +50,30 @@ def test_a_set_is_settled_when_those_that_came_meanwhile_are_over_too() -> None:
         await tasks.settle()
         assert ended == ["first", "second"]
         assert len(tasks) == 0
+
+    asyncio.run(main())
+
+
+def test_work_is_finished_however_often_its_caller_is_cancelled() -> None:
+    async def main() -> None:
+        go_on = asyncio.Event()
+        done: list[str] = []
+
+        async def work() -> str:
+            await go_on.wait()
+            done.append("work")
+            return "value"
+
+        caller = asyncio.create_task(finish(work()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            caller.cancel()
+            await asyncio.sleep(0)
+            assert not caller.done()
+        go_on.set()
+        await asyncio.wait({caller})
+        assert caller.cancelled()
+        assert done == ["work"]
+        assert await finish(work()) == "value"
 
     asyncio.run(main())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpsguard.client.checkpoints.piece_table import PieceTable
-from mpsguard.client.checkpoints.pieces import Span
+from mpsguard.client.checkpoints.pieces import RegionSpan
 from mpsguard.client.checkpoints.spare_slots import SpareSlots, copies
 
 
@@ -12,7 +12,7 @@ class UnderWay(NamedTuple):
     """The checkpoint that is under way, as far as announcements are concerned."""
 
     table: PieceTable
-    spans: dict[str, Span]
+    spans: dict[str, RegionSpan]
     """By the region's name."""
 
 
@@ -29,7 +29,7 @@ class Announcements:
         if flags is not None:
             flags[pieces.start : pieces.stop] = b"\1" * len(pieces)
 
-    def cut(self, spans: Sequence[Span]) -> bytes:
+    def cut(self, spans: Sequence[RegionSpan]) -> bytes:
         """Return a byte for each piece, 1 if it may have been written since the last cut, and begin anew."""
         found = bytearray()
         for span in spans:
@@ -77,8 +77,7 @@ def protect(
         given = slots.take(pending, table.is_copied)
         for pieces, places in copies(given, most):
             copy(pieces, places)
-            for number, slot in zip(pieces, places, strict=True):
-                table.set_aside(number, slot)
+            table.set_aside(pieces, places)
         pending = pending[len(given) :]
     if pending:
         table.want(pending)

@@ -1,10 +1,13 @@
 """One checkpoint, as the program sees it."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from mpsguard.client.checkpoints.announcements import UnderWay
 from mpsguard.client.checkpoints.errors import CheckpointRefusedError
 from mpsguard.client.checkpoints.messages import CheckpointRefusal, Ended
+from mpsguard.vault.region import check_name
 
 
 class CheckpointState(StrEnum):
@@ -28,6 +31,8 @@ class Checkpoint:
     """A checkpoint of a session, from its request to its end."""
 
     def __init__(self, image: str, pump: CheckpointPump) -> None:
+        """Create it; raise BadRequestError unless ``image`` is a name that an image may have."""
+        check_name("image", image)
         self.image = image
         """Name of the image."""
         self.state = CheckpointState.ARMED
@@ -66,3 +71,16 @@ class Checkpoint:
             )
         again = "; taken again at the next publication" if self.state is CheckpointState.ARMED else ""
         raise CheckpointRefusedError(ended.refusal or CheckpointRefusal.CANCELLED, ended.message + again)
+
+
+@dataclass
+class RunningCheckpoint:
+    """A checkpoint from its cut to its end."""
+
+    checkpoint: Checkpoint
+    serial: int
+    under_way: UnderWay
+    began: float
+    """CLOCK_MONOTONIC."""
+    patience: float
+    """Seconds for which it may still hold the program."""

@@ -4,17 +4,16 @@ import os
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from mpsguard.client.checkpoints.announcements import Announcements, UnderWay, protect
-from mpsguard.client.checkpoints.checkpoint import Checkpoint, CheckpointState
+from mpsguard.client.checkpoints.checkpoint import Checkpoint, CheckpointState, RunningCheckpoint
 from mpsguard.client.checkpoints.copier_process import CopierGoneError, CopierProcess
 from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError, CheckpointRefusedError
 from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, Ended, Setup, plan_fd
 from mpsguard.client.checkpoints.options import CheckpointOptions
 from mpsguard.client.checkpoints.piece_table import PieceTable, PieceTableError
-from mpsguard.client.checkpoints.pieces import PIECE, Span, spans, touched
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans, touched
 from mpsguard.client.checkpoints.request_page import RequestPage
 from mpsguard.client.checkpoints.session_regions import SessionRegions
 from mpsguard.client.checkpoints.sources import MOST_ASIDE
@@ -22,21 +21,12 @@ from mpsguard.client.checkpoints.spare import SpareSpace
 from mpsguard.client.checkpoints.writing_session import WritingSession
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault.errors import VaultError
+from mpsguard.vault.region import check_name
 
 _START: Final = 60.0
 """Seconds for a copier to be ready: it makes a CUDA context and pins its memory."""
 _LEAVING: Final = 2.0
 """Seconds for a copier to leave the session by itself."""
-
-
-@dataclass
-class _Running:
-    checkpoint: Checkpoint
-    serial: int
-    under_way: UnderWay
-    began: float
-    patience: float
-    """Seconds left."""
 
 
 class Checkpoints:
@@ -53,7 +43,7 @@ class Checkpoints:
         self._announcements = Announcements()
         self._copier: CopierProcess | None = None
         self._leaving: list[CopierProcess] = []
-        self._running: _Running | None = None
+        self._running: RunningCheckpoint | None = None
         self._armed: Checkpoint | None = None
         self._interval: tuple[float, str] | None = None
         self._due = 0.0
@@ -78,9 +68,9 @@ class Checkpoints:
             VaultError: the session cannot be asked for its regions.
         """
         with self._lock:
+            checkpoint = Checkpoint(image, self)
             self._check_free()
             self._page.open()
-            checkpoint = Checkpoint(image, self)
             self._wait_for_copier()
             self._cut(checkpoint)
             return checkpoint
@@ -98,6 +88,7 @@ class Checkpoints:
 
         One that is still under way when the next is due delays it.
         """
+        check_name("image", image)
         with self._lock:
             self._interval = (seconds, image) if seconds > 0 else None
             self._due = time.monotonic() + seconds
@@ -220,15 +211,10 @@ class Checkpoints:
             if not self._regions.digest_some_sealed(self._spans()):
                 return
             self._cut(checkpoint)
-        except (CheckpointError, CheckpointRefusedError, CopierGoneError, VaultError, OSError, ValueError) as error:
-            self._refuse(
-                checkpoint,
-                CheckpointRefusal.COPIER if isinstance(error, CopierGoneError) else CheckpointRefusal.MEMORY,
-                error,
-            )
         except Exception as error:
-            # The driver's errors have no common type that could be named here without cuda-bindings.
-            self._refuse(checkpoint, CheckpointRefusal.MEMORY, error)
+            # Of any kind, the driver's included: the program that publishes has no part in it, and goes on.
+            gone = isinstance(error, CopierGoneError)
+            self._refuse(checkpoint, CheckpointRefusal.COPIER if gone else CheckpointRefusal.MEMORY, error)
 
     def _refuse(self, checkpoint: Checkpoint, refusal: CheckpointRefusal, error: Exception) -> None:
         self._armed = None
@@ -236,7 +222,7 @@ class Checkpoints:
         checkpoint.state = CheckpointState.REFUSED
         self._page.tell(checkpoint)
 
-    def _spans(self) -> tuple[Span, ...]:
+    def _spans(self) -> tuple[RegionSpan, ...]:
         return spans((record.name, record.layout.size) for record in self._regions.records())
 
     def _cut(self, checkpoint: Checkpoint) -> None:
@@ -277,13 +263,13 @@ class Checkpoints:
         checkpoint.state = CheckpointState.UNDER_WAY
         checkpoint.tries += 1
         under_way = UnderWay(table, {span.name: span for span in found})
-        self._running = _Running(checkpoint, self._serial, under_way, began, self._options.patience)
+        self._running = RunningCheckpoint(checkpoint, self._serial, under_way, began, self._options.patience)
         self._page.tell(checkpoint)
         self.last_cut = time.monotonic() - began
 
     # --- while one is under way
 
-    def _protect(self, running: _Running, numbers: range, name: str) -> None:
+    def _protect(self, running: RunningCheckpoint, numbers: range, name: str) -> None:
         began = time.monotonic()
         source = self._regions.source_of(name)
         copy = None if source is None else self._spare.copy_from(source, running.under_way.spans[name].first)
@@ -350,6 +336,9 @@ class Checkpoints:
         if self._copier is None:
             options = self._options
             records = self._regions.records()
+            for record in records:
+                # Ahead of the first cut: on a GPU this loads the kernel.
+                self._regions.source(record)
             setup = Setup(
                 self._session.name,
                 self._session.owner,
@@ -375,7 +364,7 @@ class Checkpoints:
 
         To be called when the regions are made.
         """
-        with self._lock, suppress(CopierGoneError, OSError, VaultError):
+        with self._lock, suppress(CheckpointError, CopierGoneError, OSError, VaultError):
             self._copier_now()
 
     def _wait_for_copier(self) -> None:

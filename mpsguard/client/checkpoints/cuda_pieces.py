@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.client.checkpoints.piece_table import DIGEST
-from mpsguard.client.checkpoints.pieces import PIECE, Span
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan
 from mpsguard.client.checkpoints.sources import RegionSource, Spare
 from mpsguard.client.cuda.driver import CudaBackend
 
@@ -80,7 +80,7 @@ class CudaSource(RegionSource):
         """See `RegionSource.settle`."""
         self._pieces.settle()
 
-    def digest(self, span: Span, numbers: Sequence[int], into: memoryview) -> None:
+    def digest(self, span: RegionSpan, numbers: Sequence[int], into: memoryview) -> None:
         """See `RegionSource.digest`."""
         indices = [number - span.first for number in numbers]
         found = memoryview(bytearray(len(indices) * DIGEST))

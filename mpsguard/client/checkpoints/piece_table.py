@@ -22,6 +22,7 @@ cut. The table has a fixed size, so mapping it cannot raise SIGBUS.
 import mmap
 import os
 import struct
+from array import array
 from collections.abc import Iterable
 from typing import Final, Self
 
@@ -95,9 +96,10 @@ class PieceTable:
         for number in numbers:
             self._wanted[number] = 1
 
-    def set_aside(self, number: int, slot: int) -> None:
-        """Say that a slot of the spare memory has the piece's content at the cut."""
-        self._aside[number] = slot + 1
+    def set_aside(self, pieces: range, slots: range) -> None:
+        """Say that consecutive slots of the spare memory have the content at the cut of consecutive pieces."""
+        words = array("I", range(slots.start + 1, slots.stop + 1))
+        self._aside[pieces.start : pieces.stop] = memoryview(words)
 
     def wanted(self) -> bytes:
         """Return a byte for each piece: 1 if the writer waits for it."""

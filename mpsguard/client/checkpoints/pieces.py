@@ -13,7 +13,7 @@ PIECE: Final = PIECE_SIZE
 """Bytes: the same pieces as those of the image store."""
 
 
-class Span(NamedTuple):
+class RegionSpan(NamedTuple):
     """A region's place among the numbered pieces."""
 
     name: str
@@ -45,16 +45,16 @@ def touched(offset: int, size: int, whole: int) -> range:
     return range(offset // PIECE, piece_count(offset + size)) if size else range(0)
 
 
-def spans(regions: Iterable[tuple[str, int]]) -> tuple[Span, ...]:
+def spans(regions: Iterable[tuple[str, int]]) -> tuple[RegionSpan, ...]:
     """Number the pieces of regions, given as names and sizes in bytes, in that order."""
     found, first = [], 0
     for name, size in regions:
-        found.append(Span(name, size, first))
+        found.append(RegionSpan(name, size, first))
         first = found[-1].end
     return tuple(found)
 
 
-def span_of(numbered: Sequence[Span], number: int) -> Span:
+def span_of(numbered: Sequence[RegionSpan], number: int) -> RegionSpan:
     """Return the region of a piece; raise IndexError if there is none."""
     for span in numbered:
         if span.first <= number < span.end:

@@ -59,10 +59,8 @@ class RequestPage:
             return None
         word = words[REQUEST_WORD]
         found = checkpoint_requests.requested(memory[:])
-        if found is None and words[REQUEST_WORD] == word:
-            # Not whole, and not being written either.
-            self._seen = word
-        elif found is not None:
+        if found is not None or words[REQUEST_WORD] == word:
+            # Whole, or not being written: looked at once.
             self._seen = word
         return found
 
@@ -75,7 +73,7 @@ class RequestPage:
         if ended is not None and ended.refusal is not None:
             state = f"{state} ({ended.refusal.value})"
         outcome = CheckpointOutcome(
-            checkpoint.image,
+            checkpoint.image[:128],
             state,
             time.time(),
             0 if ended is None else ended.copied * PIECE,

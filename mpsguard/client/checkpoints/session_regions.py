@@ -6,7 +6,7 @@ from typing import Final
 
 from mpsguard.client.checkpoints.errors import CheckpointError
 from mpsguard.client.checkpoints.piece_table import DIGEST
-from mpsguard.client.checkpoints.pieces import Span
+from mpsguard.client.checkpoints.pieces import RegionSpan
 from mpsguard.client.checkpoints.sources import HostSource, RegionSource
 from mpsguard.client.checkpoints.writing_session import MappedMemory, WritingSession
 from mpsguard.vault.region import RegionRecord
@@ -79,7 +79,7 @@ class SessionRegions:
             if record.name == name and record.layout.gpu is not None and record.id in self._sources:
                 self._sources.pop(record.id).close()
 
-    def digest_some_sealed(self, spans: tuple[Span, ...]) -> bool:
+    def digest_some_sealed(self, spans: tuple[RegionSpan, ...]) -> bool:
         """Digest up to `SLICE` pieces of sealed regions; return whether all of them are known now."""
         left = SLICE
         for record, span in zip(self.records(), spans, strict=True):
@@ -89,7 +89,7 @@ class SessionRegions:
                     return False
         return True
 
-    def digest(self, spans: tuple[Span, ...], into: memoryview) -> None:
+    def digest(self, spans: tuple[RegionSpan, ...], into: memoryview) -> None:
         """Write the digests of all pieces; no piece may be written meanwhile."""
         records = self.records()
         sources = [self.source(record) for record in records]
@@ -103,7 +103,7 @@ class SessionRegions:
             else:
                 source.digest(span, range(span.first, span.end), place)
 
-    def _digest_sealed(self, record: RegionRecord, span: Span, most: int) -> int:
+    def _digest_sealed(self, record: RegionRecord, span: RegionSpan, most: int) -> int:
         known = self._sealed.setdefault(record.id, bytearray())
         whole = (span.end - span.first) * DIGEST
         first = len(known) // DIGEST

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from mpsguard.client.checkpoints.host_pieces import HostPieces
 from mpsguard.client.checkpoints.piece_table import DIGEST
-from mpsguard.client.checkpoints.pieces import PIECE, Span, runs
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, runs
 from mpsguard.linux.descriptors import memfd
 
 _THREADS: Final = min(os.cpu_count() or 1, 16)
@@ -36,7 +36,7 @@ class RegionSource(ABC):
         """Return when no write that this process began earlier is under way."""
 
     @abstractmethod
-    def digest(self, span: Span, numbers: Sequence[int], into: memoryview) -> None:
+    def digest(self, span: RegionSpan, numbers: Sequence[int], into: memoryview) -> None:
         """Write the digest of each of these pieces to its place in ``into``, which has a place for each of the span."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class HostSource(RegionSource):
     def settle(self) -> None:
         """Nothing: the processor's writes are done when they are made."""
 
-    def digest(self, span: Span, numbers: Sequence[int], into: memoryview) -> None:
+    def digest(self, span: RegionSpan, numbers: Sequence[int], into: memoryview) -> None:
         """See `RegionSource.digest`."""
 
         def some(run: range) -> None:

@@ -21,8 +21,11 @@ class SpareSlots:
                 self._free.append(self._held.pop(number))
             # Ascending from the end, so that neighbours go to neighbouring slots and are copied in one go.
             self._free.sort(reverse=True)
-        given = [(number, self._free.pop()) for number in numbers[: len(self._free)]]
-        self._held |= dict(given)
+        count = min(len(numbers), len(self._free))
+        kept = len(self._free) - count
+        given = list(zip(numbers[:count], reversed(self._free[kept:]), strict=True))
+        del self._free[kept:]
+        self._held.update(given)
         return given
 
     def empty(self) -> None:

@@ -9,8 +9,8 @@ state = open_state_dict(session, "weights", "cuda:0")                # in the st
 model.load_state_dict(state.tensors, assign=True)
 """
 
+from mpsguard.client.tensor_manifest import Placed, Spec, TensorManifest, TensorManifestError
 from mpsguard.client.torch_regions.announcing import AnnouncedWrites, announce_writes
-from mpsguard.client.torch_regions.manifest import Placed, Spec, TensorManifest, TensorManifestError
 from mpsguard.client.torch_regions.pool import RegionPool
 from mpsguard.client.torch_regions.state_dict import (
     StateDict,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mpsguard.client.mapped import Memory
-from mpsguard.client.torch_regions.manifest import extent
+from mpsguard.client.tensor_manifest import extent
 
 _JOIN = 2 << 20
 """Bytes: writes that are nearer to each other are announced as one, since checkpoints know pieces of that size only."""

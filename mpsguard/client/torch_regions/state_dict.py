@@ -9,12 +9,12 @@ from typing import Self
 import torch
 
 from mpsguard.client import mapped
+from mpsguard.client import tensor_manifest as manifest
 from mpsguard.client.cuda import CudaBackend
 from mpsguard.client.mapped import Backend, HostBackend, Memory
 from mpsguard.client.region import Chunk
 from mpsguard.client.session import Session
-from mpsguard.client.torch_regions import manifest
-from mpsguard.client.torch_regions.manifest import Placed, Spec, TensorManifest, TensorManifestError
+from mpsguard.client.tensor_manifest import Placed, Spec, TensorManifest, TensorManifestError
 from mpsguard.linux.descriptors import memfd
 
 SUFFIX = ".manifest"

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from mpsguard.vault.checkpoint_requests import CheckpointOutcome
 from mpsguard.vault.counters import Counters
 from mpsguard.vault.latency_counts import LatencyCounts
 from mpsguard.vault.region import LeaseRole, RegionLayout
@@ -25,6 +26,23 @@ class ReleaseArguments(msgspec.Struct):
     session: str
     region: str | None = None
     force: bool = False
+
+
+class CheckpointArguments(msgspec.Struct):
+    """Which session, and the name of the image."""
+
+    uid: int
+    session: str
+    image: str
+
+
+class CheckpointResult(msgspec.Struct, frozen=True):
+    """The request is where the session's writer sees it with its next publication."""
+
+    session: str
+    image: str
+    number: int
+    """Of the request, in this session."""
 
 
 class SessionSummary(msgspec.Struct, frozen=True):
@@ -83,6 +101,8 @@ class SessionView(msgspec.Struct, frozen=True):
     state_bytes: int
     latency: LatencyCounts | None = None
     """Latencies of the requests that the program marks; None if it marks none."""
+    checkpoint: CheckpointOutcome | None = None
+    """What the program says of its last checkpoint; None if it takes none."""
 
 
 class ReleaseResult(msgspec.Struct, frozen=True):

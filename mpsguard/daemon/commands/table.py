@@ -51,5 +51,6 @@ HANDLERS: Final[Mapping[str, Handler[Guard, Any]]] = {
         vault.HANDLER,
         vault.SHOW_HANDLER,
         vault.RELEASE_HANDLER,
+        vault.CHECKPOINT_HANDLER,
     )
 }

@@ -1,8 +1,14 @@
 """The server half of `mpsguard-ctl vault`."""
 
+import asyncio
+import os
+from typing import Final
+
 from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.messages.vault import (
     Arguments,
+    CheckpointArguments,
+    CheckpointResult,
     LeaseView,
     RegionView,
     ReleaseArguments,
@@ -14,9 +20,13 @@ from mpsguard.control_api.messages.vault import (
 )
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.daemon.guard import Guard
+from mpsguard.vault import checkpoint_requests
 from mpsguard.vault.errors import LeaseHeldError, VaultError
-from mpsguard.vault.region import SessionKey
+from mpsguard.vault.region import SessionKey, check_name
 from mpsguard.vault.vault import Vault
+
+_ASKING: Final = 2.0
+"""Seconds for writing a request into a page of the session's."""
 
 
 async def serve(guard: Guard, _: Arguments) -> VaultList:
@@ -54,7 +64,41 @@ async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
         state.sequence,
         len(state.state or b""),
         vault.store.session_fds[key].latency(session),
+        vault.store.session_fds[key].checkpoint(session),
     )
+
+
+async def serve_checkpoint(guard: Guard, arguments: CheckpointArguments) -> CheckpointResult:
+    """The server half of `vault checkpoint`."""
+    vault = _vault(guard)
+    key = SessionKey(arguments.uid, arguments.session)
+    try:
+        check_name("image", arguments.image)
+        session = vault.store.session(key)
+    except VaultError as error:
+        raise RequestError(error.code, str(error)) from None
+    page = checkpoint_requests.page(session, vault.store.session_fds[key].chunks)
+    if page is None:
+        raise RequestError("failed", f"the program of session {key.name!r} takes no checkpoints (Session.checkpoints)")
+    if session.writer is None:
+        raise RequestError("failed", f"session {key.name!r} has no writer that could take one")
+    # In a thread: the memory is a user's, so how long a write to it takes is for that user to decide.
+    fd = os.dup(page)
+    request = asyncio.ensure_future(asyncio.to_thread(_ask_and_close, fd, arguments.image))
+    try:
+        number = await asyncio.wait_for(asyncio.shield(request), _ASKING)
+    except OSError as error:
+        # TimeoutError is one of these; the thread closes the descriptor whenever it ends.
+        reason = error.strerror or f"not within {_ASKING:g} s"
+        raise RequestError("failed", f"session {key.name!r} cannot be asked: {reason}") from None
+    return CheckpointResult(key.name, arguments.image, number)
+
+
+def _ask_and_close(fd: int, image: str) -> int:
+    try:
+        return checkpoint_requests.ask(fd, image)
+    finally:
+        os.close(fd)
 
 
 async def serve_release(guard: Guard, arguments: ReleaseArguments) -> ReleaseResult:
@@ -76,6 +120,9 @@ HANDLER = Handler("vault", Arguments, serve)
 
 
 SHOW_HANDLER = Handler("vault_show", ShowArguments, serve_show)
+
+
+CHECKPOINT_HANDLER = Handler("vault_checkpoint", CheckpointArguments, serve_checkpoint)
 
 
 RELEASE_HANDLER = Handler("vault_release", ReleaseArguments, serve_release)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from shutil import rmtree
 from typing import Final
 
-from tests.gpu.checkpoint.place import start, store_for
+from tests.gpu.checkpoint.place import finished, start, store_for
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
 from tests.gpu.core.finding import Finding, all_of, none_of
@@ -20,7 +20,7 @@ def measure(bench: Bench) -> Iterator[Finding]:
         with bench.guard() as guard, Clients() as clients:
             attacker = start(bench, clients, guard, "attacker", words)
             found = attacker.wait_for("attacks", 240.0 + seconds)
-            attacker.finish()
+            yield from finished("unannounced writes", attacker, 60.0)
     finally:
         rmtree(store, ignore_errors=True)
     made, torn, committed = (round(found.number(member)) for member in ("made", "torn", "committed"))

@@ -12,6 +12,7 @@ from mpsguard.vault.address import SOCKET_VARIABLE
 from tests.gpu.core.bench import Bench
 from tests.gpu.core.client import Client, Clients
 from tests.gpu.core.errors import SuiteError
+from tests.gpu.core.finding import Finding, not_measured
 from tests.gpu.core.guard import Guard
 from tests.harness.guard_process import REPOSITORY
 
@@ -42,6 +43,12 @@ def store_for(bench: Bench, name: str, images: int, size: int) -> tuple[Path, in
     directory = place / f"{bench.root.name}-{name}"
     directory.mkdir()
     return directory, fits
+
+
+def finished(what: str, client: Client, timeout: float) -> list[Finding]:
+    """Wait for a program's end; a row that does not hold if it failed, beside those of what it told before."""
+    outcome = client.finish(timeout)
+    return [] if outcome.ok else [not_measured(f"{what}, to its end", outcome.describe()[:500])]
 
 
 def start(bench: Bench, clients: Clients, guard: Guard, program: str, words: Sequence[object]) -> Client:

@@ -5,7 +5,7 @@ from shutil import rmtree
 from statistics import median
 from typing import Final
 
-from tests.gpu.checkpoint.place import GIB, start, store_for
+from tests.gpu.checkpoint.place import GIB, finished, start, store_for
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
 from tests.gpu.core.finding import Finding, sampled
@@ -25,19 +25,20 @@ def measure(bench: Bench) -> Iterator[Finding]:
     try:
         with bench.guard() as guard, Clients() as clients:
             program = start(bench, clients, guard, "images_program", words)
-            program.wait_for("finished", 400.0)
-            program.finish()
+            yield from finished("images: restoring, sharing", program, 400.0)
     finally:
         rmtree(store, ignore_errors=True)
     for event in program.all_seen("shared"):
-        saved = 1 - event.number("stored") / event.number("images")
+        # Of the fine-tunes: with the base model, which has to be stored once, 0.792 is the most that six can save.
+        base = event.number("images") / 6
+        saved = 1 - (event.number("stored") - base) / (event.number("images") - base)
         yield sampled(
-            "a base model and five fine-tunes that change a twentieth: share of the bytes saved",
+            "five fine-tunes that change a twentieth of a model: share of their bytes saved",
             [saved],
             unit="",
             bar=f">= {SAVED:g}",
             holds=saved >= SAVED,
-            note=f"{event.number('stored') / 1e6:.0f} of {event.number('images') / 1e6:.0f} MB stored",
+            note=f"with the base {event.number('stored') / 1e6:.0f} of {event.number('images') / 1e6:.0f} MB stored",
         )
     told = program.all_seen("restored")
     if told:

@@ -6,7 +6,7 @@ from shutil import rmtree
 from statistics import mean, median
 from typing import Final
 
-from tests.gpu.checkpoint.place import GIB, device, start, store_for
+from tests.gpu.checkpoint.place import GIB, device, finished, start, store_for
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Client, Clients
 from tests.gpu.core.events import Event
@@ -75,11 +75,11 @@ def _measured(bench: Bench, setting: Setting, name: str, images: int) -> Iterato
             trainer = start(bench, clients, guard, "trainer", words)
             prepared = trainer.wait_for("prepared", _PREPARED)
             bench.say(f"  state {prepared.number('size') / 1e9:.1f} GB in {store}")
-            trainer.finish(4 * setting.seconds + 120.0)
+            what = f"training, {prepared.number('size') / 1e9:.3g} GB"
+            yield from finished(what, trainer, 4 * setting.seconds + 120.0)
             tenant.stop()
             windows = tenant.wait_for("windows", 30.0)
             tenant.finish()
-            what = f"training, {prepared.number('size') / 1e9:.3g} GB"
             if setting.accumulate > 1:
                 what += f", {setting.accumulate} passes a step"
             if not setting.spare:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from shutil import rmtree
 from typing import Final
 
-from tests.gpu.checkpoint.place import start, store_for
+from tests.gpu.checkpoint.place import finished, start, store_for
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
 from tests.gpu.core.finding import Finding, all_of, none_of
@@ -30,10 +30,10 @@ def measure(bench: Bench) -> Iterator[Finding]:
                 [*words, "--spare", size // 2, "--rounds", rounds, "--seconds", seconds],
             )
             undisturbed = verifier.wait_for("losses", _PREPARED + seconds)
-            verifier.finish()
+            yield from finished("images at random steps", verifier, 60.0)
             resumed = start(bench, clients, guard, "verifier", [*words, "--resume", "verified"])
             found = resumed.wait_for("losses", _PREPARED)
-            resumed.finish()
+            yield from finished("resuming from an image", resumed, 60.0)
     finally:
         rmtree(store, ignore_errors=True)
     compared = verifier.all_seen("compared")

@@ -56,6 +56,8 @@ BUSY: Final = Case(
     CRASH_BAR_MS,
     IN_FLIGHT,
 )
+CASES: Final = ((ORDERLY, REPETITIONS, QUICK_REPETITIONS), (BUSY, FEW, QUICK_FEW), (IDLE, FEW, QUICK_FEW))
+"""In their order, with how many repetitions, and how many of a quick run."""
 
 
 @dataclass
@@ -91,11 +93,7 @@ class Study:
 
     def make(self) -> None:
         """All of them."""
-        for case, full, quick in (
-            (ORDERLY, REPETITIONS, QUICK_REPETITIONS),
-            (BUSY, FEW, QUICK_FEW),
-            (IDLE, FEW, QUICK_FEW),
-        ):
+        for case, full, quick in CASES:
             times = Times(case, self.bench.runs(full, quick))
             self.made.append(times)
             self._case(case, times)

@@ -4,10 +4,9 @@ import os
 
 import pytest
 
-from mpsguard.client import LeaseRole, NotPermittedError, UnknownRegionError
+from mpsguard.client import BadRequestError, LeaseRole, NotPermittedError, UnknownRegionError
 from mpsguard.client.checkpoints.checkpoint import CheckpointState
-from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError, CheckpointRefusedError
-from mpsguard.client.checkpoints.messages import CheckpointRefusal
+from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 
 
@@ -132,13 +131,13 @@ def test_nothing_to_take(world: World) -> None:
             session.checkpoint("one")
 
 
-def test_a_bad_name_is_refused_by_the_store(world: World) -> None:
+def test_a_bad_name_is_refused_at_once(world: World) -> None:
     with world.session() as session, region(session, "a", b"x" * 4096):
         session.publish(b"1")
-        with pytest.raises(CheckpointRefusedError) as refused:
-            session.checkpoint("../one").wait(DEADLINE)
-        assert refused.value.refusal is CheckpointRefusal.STORE
-        session.checkpoint("one").wait(DEADLINE)
+        with pytest.raises(BadRequestError, match="image"):
+            session.checkpoint("../one")
+        with pytest.raises(BadRequestError, match="image"):
+            session.checkpoint_every(1.0, "two words")
 
 
 def test_a_reader_takes_none(world: World) -> None:

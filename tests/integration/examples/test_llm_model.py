@@ -22,7 +22,7 @@ from examples.llm_server.decode import Decoder, Next  # noqa: E402
 from examples.llm_server.memory import Loaded  # noqa: E402
 from examples.llm_server.shapes import SHAPES, Shape  # noqa: E402
 
-pytestmark = pytest.mark.slow(seconds=240, reason="loads PyTorch for each process of a takeover")
+pytestmark = pytest.mark.slow(seconds=120, reason="loads PyTorch for each process of a takeover")
 
 CPU = torch.device("cpu")
 SLOTS, PROMPT, TOKENS = 3, 20, 25
@@ -132,7 +132,16 @@ def processes(tmp_path: Path, shape: Shape) -> Iterator[Processes]:
         running.close()
 
 
-@pytest.mark.parametrize("mode", ["vault", "reload"])
+@pytest.mark.parametrize(
+    ("shape", "mode"),
+    [
+        ("tiny-gpt2", "reload"),
+        ("tiny-llama", "vault"),
+        pytest.param("tiny-gpt2", "vault", marks=pytest.mark.soak),
+        pytest.param("tiny-llama", "reload", marks=pytest.mark.soak),
+    ],
+    indirect=["shape"],
+)
 def test_the_standby_goes_on_with_the_next_token(processes: Processes, mode: str) -> None:
     process, reference = processes.start("reference", "active", mode)
     assert process.wait(240) == 0
@@ -157,6 +166,7 @@ def test_the_standby_goes_on_with_the_next_token(processes: Processes, mode: str
     assert sum(len(e["tokens"]) for f in (before, after) for e in read(f) if e["event"] == "token") >= 5 * 60 - 3
 
 
+@pytest.mark.parametrize("shape", ["tiny-gpt2", pytest.param("tiny-llama", marks=pytest.mark.soak)], indirect=True)
 def test_a_cold_start_goes_on_where_the_state_says(processes: Processes) -> None:
     active, before = processes.start("s", "active", "vault")
     until("a few tokens", lambda: count(before, "token") >= 20)

@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import safetensors.numpy as safetensors_numpy
 from click.testing import CliRunner, Result
 
 from mpsguard.cli import ctl
 from mpsguard.images.store import ImageStore
 from tests.harness.guard_process import REPOSITORY
 from tests.unit.images.samples import commit, some_bytes
-
-numpy = pytest.importorskip("numpy")
-safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 CTL = [sys.executable, "-m", "mpsguard.cli.ctl"]
 
@@ -62,7 +61,10 @@ def other(tmp_path: Path) -> User:
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     path = tmp_path / "llm.v1.safetensors"
-    tensors = {"w": numpy.arange(700_000, dtype="float32").reshape(700, 1000), "b": numpy.ones(3, dtype="int8")}
+    tensors: dict[str, Any] = {
+        "w": numpy.arange(700_000, dtype="float32").reshape(700, 1000),
+        "b": numpy.ones(3, dtype="int8"),
+    }
     safetensors_numpy.save_file(tensors, path, metadata={"format": "pt"})
     return path
 
@@ -204,10 +206,13 @@ def test_the_environment_says_where_and_how_much(user: User, weights: Path, tmp_
 def test_without_the_extra_one_line_says_what_to_install(user: User, tmp_path: Path) -> None:
     (tmp_path / "blake3.py").write_text("raise ModuleNotFoundError('no', name='blake3')\n")
     environment = user.variables | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
-    command = [*CTL, "image", "list"]
+    command = [*CTL, "image", "show", "llm", "--store", "x"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "mpsguard-ctl: image list needs blake3: pip install 'mpsguard[images]'\n"
+    assert done.stderr == "mpsguard-ctl: image show needs blake3: pip install 'mpsguard[images]'\n"
+    command = [*CTL, "image", "--help"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "verify  Not available: image verify needs blake3" in shown
 
 
 def test_a_reader_that_leaves_ends_a_push(user: User, weights: Path) -> None:

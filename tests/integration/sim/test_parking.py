@@ -1,11 +1,13 @@
 """Clients of a lane in FAULT wait, bounded in number and time, instead of meeting error 807."""
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
 from fault_injection.sim.script import Script
+from tests.hostile.attacker import attack
 from tests.integration.guarded import Guarded, Program, wait_for
 
 POLICY = "max_parked = 3\npark_deadline = 60"
@@ -108,3 +110,22 @@ def test_driver_535_has_no_status_command_and_is_judged_by_its_log() -> None:
         assert innocent.expect("died")["error"] == 719
         assert end(guarded.client("--iterations", "1")) == ("connected", None)
         guarded.lane_in("ACTIVE")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_the_last_one_of_the_user_with_most_gives_way() -> None:
+    with Guarded(policy=POLICY, domain="multiuser = true") as guarded:
+        guarded.start()
+        guarded.client().expect("started")
+        force_fault(guarded)
+        kept = [guarded.client("--iterations", "1") for _ in range(2)]
+        wait_for("two parked", lambda: parked(guarded) == 2)
+        last = guarded.client("--iterations", "1")
+        wait_for("three parked", lambda: parked(guarded) == 3)
+        others = attack(guarded, "sock, fds = client(); tell('connected', fds=len(fds)); signal.pause()")
+        assert end(last) == ("died", 807)
+        wait_for("three parked again", lambda: parked(guarded) == 3)
+        Script(guarded.pipe).clear()
+        assert [end(client)[0] for client in kept] == ["connected"] * 2
+        assert others.expect("connected")["fds"] == 1

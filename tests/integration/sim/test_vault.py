@@ -14,6 +14,8 @@ import pytest
 
 from fault_injection.holders import holders
 from mpsguard.client import Chunk, LeaseHeldError, LeaseRole, Session, UnknownSessionError
+from mpsguard.client.mapped import HostBackend, create
+from mpsguard.images.store import ImageStore
 from mpsguard.vault.latency_counts import LatencyCounts
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import Guarded, wait_for
@@ -134,3 +136,41 @@ def test_a_dead_guards_holder_is_ended_with_the_last_session() -> None:
             writer.release()
         assert guarded.stop() == 0
         wait_for("the holder's end", lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_program_is_asked_for_a_checkpoint(guarded: Guarded, tmp_path: Path) -> None:
+    uid = str(os.getuid())
+    with Session("work", socket=socket(guarded), deadline=30) as writer:
+        with create(writer, HostBackend(), "state", 1 << 20) as memory:
+            memory.view().write(os.urandom(1 << 20))
+            writer.publish(b"before")
+            code, said = ctl(guarded, "vault", "checkpoint", uid, "work", "asked")
+            assert code == 1
+            assert "takes no checkpoints" in said["error"]["message"]
+            writer.checkpoints(store=tmp_path / "store", buffers=64 << 20)
+            # The page is made with the next publication.
+            writer.publish(b"1")
+            assert ctl(guarded, "vault", "checkpoint", uid, "work", "../bad")[0] == 1
+            assert ctl(guarded, "vault", "checkpoint", uid, "work", "asked")[1]["number"] == 1
+
+            def told() -> bool:
+                # The writer hears of its checkpoint's end when it publishes.
+                writer.publish(b"next")
+                shown = ctl(guarded, "vault", "show", uid, "work")[1]["checkpoint"]
+                return shown is not None and (shown["image"], shown["state"]) == ("asked", "committed")
+
+            wait_for("the checkpoint", told)
+            assert names(tmp_path / "store") == ["asked"]
+            command = [sys.executable, "-m", "mpsguard.cli.ctl", "--run-directory", str(guarded.run_directory)]
+            command += ["vault", "show", uid, "work"]
+            lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+            assert "checkpoint: asked: committed" in lines
+        writer.release()
+    code, said = ctl(guarded, "vault", "checkpoint", uid, "work", "asked")
+    assert code == 1
+    assert said["error"]["message"].endswith("there is no session 'work'")
+
+
+def names(store: Path) -> list[str]:
+    with ImageStore(store) as images:
+        return images.names()

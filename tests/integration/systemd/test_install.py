@@ -98,6 +98,7 @@ def test_it_does_not_take_a_running_daemons_place(guard: InstalledGuard) -> None
     machine.wait_for(lambda: guard.install(check=False).returncode == 0, DEADLINE, "an installation")
 
 
+@pytest.mark.soak
 def test_package_built_elsewhere_runs(guard: InstalledGuard, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={tmp_path}", "msgspec"]
     if subprocess.run(pip, capture_output=True, check=False, timeout=120).returncode:

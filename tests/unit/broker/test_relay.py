@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.broker.acknowledger import Acknowledger
 from mpsguard.broker.handshake import Introduction
 from mpsguard.broker.relay import LaneGoneError, OtherGreetingError, Relay
 from mpsguard.lanes import mps_protocol
+from mpsguard.lanes.acknowledger import Acknowledger
 from mpsguard.lanes.mps_protocol import PeerKind
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.model import Credentials
@@ -183,6 +183,27 @@ def test_another_greeting_is_told_before_the_relay_gives_up() -> None:
 
     asyncio.run(run())
     assert greeted == [OTHER_GREETING]
+
+
+def test_the_daemon_does_not_wait_when_a_socket_did_not_fit() -> None:
+    """As of a guard that has no descriptor left: the socket is lost, and the daemon waits for an acknowledgement."""
+    said: list[bytes] = []
+
+    def serve(sock: socket.socket) -> None:
+        assert sock.recv(64)
+        assert sock.recv(64)
+        sock.send(GREETING)
+        sock.send(bytes(mps_protocol.PACKET_LIMIT + 1))
+        said.append(sock.recv(64))
+
+    async def run() -> None:
+        with _relay(serve) as (relay, daemon, _):
+            with pytest.raises(OSError, match="did not fit"):
+                await relay.run(lambda _: None, lambda: None, lambda: None)
+            daemon.served()
+
+    asyncio.run(run())
+    assert said == [b""]
 
 
 def test_a_daemon_that_closes_is_a_lane_that_is_gone() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from mpsguard.client.checkpoints.announcements import Announcements
 from mpsguard.client.checkpoints.piece_table import DIGEST, MOST_PIECES, PieceTable, PieceTableError, table_size
-from mpsguard.client.checkpoints.pieces import PIECE, Span, runs, span_of, spans, touched
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, runs, span_of, spans, touched
 from mpsguard.client.checkpoints.spare_slots import SpareSlots, copies
 
 
@@ -25,7 +25,7 @@ def test_pieces_are_numbered_through() -> None:
 )
 def test_the_pieces_that_a_write_touches(offset: int, size: int, expected: list[int]) -> None:
     assert list(touched(offset, size, 3 * PIECE)) == expected
-    assert list(Span("r", 3 * PIECE, 7).numbers(offset, size)) == [7 + number for number in expected]
+    assert list(RegionSpan("r", 3 * PIECE, 7).numbers(offset, size)) == [7 + number for number in expected]
 
 
 @pytest.mark.parametrize(("offset", "size"), [(-1, 1), (0, -1), (3 * PIECE, 1), (0, 3 * PIECE + 1)])
@@ -45,7 +45,7 @@ def test_what_one_side_writes_the_other_one_sees() -> None:
     theirs = PieceTable.open(fd, 3, 7)
     assert theirs.digest(1) == b"d" * DIGEST
     table.want([2])
-    table.set_aside(0, 5)
+    table.set_aside(range(1), range(5, 6))
     theirs.set_copied(1)
     assert (theirs.wanted(), theirs.slot(0), theirs.slot(1)) == (b"\0\0\1", 5, None)
     assert table.open_pieces(range(3)) == [2]

@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from mpsguard.client.checkpoints.announcements import UnderWay, protect
 from mpsguard.client.checkpoints.piece_table import PieceTable
-from mpsguard.client.checkpoints.pieces import PIECE, Span
+from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan
 from mpsguard.client.checkpoints.spare_slots import SpareSlots
 from mpsguard.copier.schedule import Claim, Schedule
 
@@ -105,7 +105,7 @@ class Simulation:
             self.forgotten += 1
         else:
             protect(
-                UnderWay(self.table, {"r": Span("r", len(self.memory) * PIECE, 0)}),
+                UnderWay(self.table, {"r": RegionSpan("r", len(self.memory) * PIECE, 0)}),
                 numbers,
                 slots=self.slots,
                 copy=self.set_aside if self.spare else None,

@@ -101,7 +101,7 @@ def test_the_table_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
         (TimeModel(0.1, 0.9).seconds, "72 % is enough"),
         (TimeModel(0.0, 1.0).seconds, "10 % is enough"),
         (lambda share: 1 + share / 100, "no share found"),
-        (lambda share: 1.0 if share == 100 else 10 / share + 1.2, "no share found"),
+        (lambda share: 1.0 if share == 100 else 10 / share + 1.2, "100 % is needed"),
     ],
 )
 def test_the_last_line_is_the_conclusion(capsys: pytest.CaptureFixture[str], law: Any, says: str) -> None:

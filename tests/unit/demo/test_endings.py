@@ -14,16 +14,31 @@ from tests.unit.demo import scratch
 pytestmark = pytest.mark.slow(seconds=60, reason="starts the demo for each signal")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("moment", ["client 1: runs its first kernel", "get_client_list", "$ mpsguard-ctl clients"])
-def test_a_signal_ends_everything(number: signal.Signals, moment: str) -> None:
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def endings(first: str, *others: str) -> list[object]:
+    """Each signal at the first moment, and one at each of the others; every signal at these is for `make soak`."""
+    return [
+        *(pytest.param(first, number) for number in SIGNALS),
+        *(
+            pytest.param(moment, number, marks=[] if number == signal.SIGTERM else [pytest.mark.soak])
+            for moment in others
+            for number in SIGNALS
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"), endings("client 1: runs its first kernel", "get_client_list", "$ mpsguard-ctl clients")
+)
+def test_a_signal_ends_everything(moment: str, number: signal.Signals) -> None:
     with scratch.directory() as place, scratch.start(place, "--fast") as process:
         ends_all(place, process, moment, number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("moment", ["$ mpsguard run", "a standby is ready"])
-def test_a_signal_ends_a_service_and_its_standby_too(number: signal.Signals, moment: str) -> None:
+@pytest.mark.parametrize(("moment", "number"), endings("a standby is ready", "$ mpsguard run"))
+def test_a_signal_ends_a_service_and_its_standby_too(moment: str, number: signal.Signals) -> None:
     with scratch.directory() as place, scratch.start_scene(standby.SCENE.name, place) as process:
         ends_all(place, process, moment, number)
 

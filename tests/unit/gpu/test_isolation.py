@@ -28,8 +28,12 @@ from tests.harness.leftovers import end_all
 
 pytestmark = pytest.mark.slow(seconds=60, reason="starts guards on the simulated stack")
 
-LONG = 20.0
-"""Seconds in which innocents that die have died even on a slow machine; no test waits for so long."""
+LONG = 10.0
+"""Seconds in which innocents that die have died even on a slow machine; those that live are watched for as long."""
+IN_FLIGHT = 5.0
+"""Seconds of a kernel that is still in flight when its client crashes, even on a slow machine."""
+SHORT_HOLD = Options(crash_hold=2.0, exit_hold=2.0)
+"""Of lifelines: at the end the suite waits until the last is let go."""
 
 
 class SparingBench(Bench):
@@ -61,6 +65,8 @@ def by_name(findings: Iterable[Finding]) -> dict[str, Finding]:
 
 def test_crashes_hold_where_what_is_left_behind_does_no_harm(sparing: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crashes, "STOCK_WATCH", LONG)
+    monkeypatch.setattr(crashes, "LENGTHS", (IN_FLIGHT,))
+    monkeypatch.setattr(crashes, "OPTIONS", SHORT_HOLD)
     found = by_name(crashes.measure(sparing))
     for kind in (KILL, SEGV, EXIT):
         row = found[f"{kind.name}: innocents that survive"].row
@@ -74,8 +80,11 @@ def test_crashes_hold_where_what_is_left_behind_does_no_harm(sparing: Bench, mon
 
 
 def test_crashes_do_not_hold_where_the_innocents_die(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crashes, "KINDS", (KILL,))
     monkeypatch.setattr(crashes, "WATCH", LONG)
     monkeypatch.setattr(crashes, "STOCK_WATCH", LONG)
+    monkeypatch.setattr(crashes, "LENGTHS", (IN_FLIGHT,))
+    monkeypatch.setattr(crashes, "OPTIONS", SHORT_HOLD)
     found = by_name(crashes.measure(bench))
     row = found["SIGKILL: innocents that survive"].row
     assert (row.holds, row.value, row.count) == (False, 0, 2 * COUNT)
@@ -94,6 +103,7 @@ def test_memory_is_seen_to_be_taken_and_free_again(sparing: Bench) -> None:
 
 
 def test_memory_beside_innocents_that_die_is_not_measured(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "CASES", ((memory.BUSY, 1, 1),))
     monkeypatch.setattr(memory, "_WATCH", LONG)
     found = by_name(memory.measure(bench))
     assert f"1 GiB free after {memory.BUSY.name}" not in found

@@ -55,6 +55,7 @@ class Daemon:
 
 
 UID = 1000
+OTHER = 1001
 SERVER = procfs.process_key(1)
 
 
@@ -191,16 +192,25 @@ def test_what_a_user_sets_is_where_they_rest_from_then_on(daemon: Daemon, tmp_pa
 def test_commands_of_users_wait_in_bounded_number(
     daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MAX_COMMANDS", 1)
+    monkeypatch.setattr(module, "_MAX_COMMANDS", 3)
+    monkeypatch.setattr(module, "_MAX_COMMANDS_OF_A_USER", 2)
+
+    async def sets(levers: ServerLevers, uid: int) -> None:
+        async with levers.left_alone(uid):
+            pass
 
     async def work() -> None:
         levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
         async with levers.left_alone(UID):
-            with pytest.raises(CommandFailedError, match="wait already"):
-                async with levers.left_alone(UID):
-                    pass
-        async with levers.left_alone(UID):
-            pass
+            waiting = [asyncio.create_task(sets(levers, uid)) for uid in (UID, OTHER, 0, 0, 0)]
+            await asyncio.sleep(0)
+            # The first has its share, and all places are taken.
+            for uid in (UID, OTHER):
+                with pytest.raises(CommandFailedError, match="wait already"):
+                    await sets(levers, uid)
+        # Root's are taken in any case.
+        await asyncio.gather(*waiting)
+        await sets(levers, UID)
 
     run(work())
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from mpsguard.client.torch_regions import manifest
-from mpsguard.client.torch_regions.manifest import ALIGNMENT, SIZES, Placed, Spec, TensorManifest, TensorManifestError
+from mpsguard.client import tensor_manifest as manifest
+from mpsguard.client.tensor_manifest import ALIGNMENT, SIZES, Placed, Spec, TensorManifest, TensorManifestError
 
 SHAPES = st.lists(st.integers(0, 50), max_size=4).map(tuple)
 SPECS = st.dictionaries(st.text(max_size=10), st.builds(Spec, st.sampled_from(sorted(SIZES)), SHAPES), max_size=12)

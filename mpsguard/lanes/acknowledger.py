@@ -5,6 +5,7 @@ The daemon has sent a client's socket and waits for the acknowledgement; until t
 """
 
 import asyncio
+import errno
 import os
 import select
 import threading
@@ -46,11 +47,17 @@ class Heard:
         except BlockingIOError:
             return True
         except OSError as error:
-            self._tell(error)
+            self.tell(error)
+            return False
+        if packet.truncated:
+            # Most likely the client's socket, for which this process had no descriptor left. The daemon waits.
+            self._stream.end_sending()
+            close_all(packet.fds)
+            self.tell(OSError(errno.EMFILE, "a packet of the control daemon, or its descriptors, did not fit"))
             return False
         if packet.fds:
             self._acknowledge()
-        self._tell(packet)
+        self.tell(packet)
         return not packet.fds and not packet.end
 
     def close(self) -> None:
@@ -66,7 +73,8 @@ class Heard:
             # No process can speak for a client that has ended: the daemon must not wait for it.
             self._stream.end_sending()
 
-    def _tell(self, found: Packet | OSError) -> None:
+    def tell(self, found: Packet | OSError) -> None:
+        """Give the event loop what was heard; on the thread."""
         try:
             self._loop.call_soon_threadsafe(partial(self._deliver, found))
         except RuntimeError:
@@ -105,8 +113,8 @@ class Acknowledger:
         fd = stream.fileno()
         heard = Heard(stream, sender)
         with self._lock:
-            self._heard[fd] = heard
             self._epoll.register(fd, select.EPOLLIN)
+            self._heard[fd] = heard
         try:
             yield heard
         finally:
@@ -132,9 +140,19 @@ class Acknowledger:
                 return
             for fd in ready:
                 with self._lock:
-                    heard = self._heard.get(fd)
-                    if heard is not None and not heard.read():
-                        self._forget(fd)
+                    self._read(fd)
+
+    def _read(self, fd: int) -> None:
+        heard = self._heard.get(fd)
+        if heard is None:
+            return
+        try:
+            goes_on = heard.read()
+        except Exception as error:  # a fault of ours in one must not cost the others their thread
+            heard.tell(OSError(errno.EIO, f"{type(error).__name__}: {error}"))
+            goes_on = False
+        if not goes_on:
+            self._forget(fd)
 
 
 def _drop(found: Packet | OSError) -> None:

@@ -1,0 +1,223 @@
+"""Copiers that die, hang or meet a failing disk at each step; writers that die; other users' stores."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mpsguard.client import Session
+from mpsguard.client.checkpoints import copier_process
+from mpsguard.client.checkpoints.checkpoint import CheckpointState
+from mpsguard.client.checkpoints.errors import CheckpointRefusedError
+from mpsguard.client.checkpoints.messages import CheckpointRefusal
+from mpsguard.client.mapped import Memory
+from tests.integration.checkpoints import faulty_copier
+from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+from tests.integration.vault.running import wait_for
+
+ROOT = Path(__file__).parents[3]
+PIECES = 10
+RUN = "mpsguard.copier.run:CheckpointRun"
+STEPS = {
+    "setup": "mpsguard.copier.process:CopierMain.serve|before|1",
+    "cut": "mpsguard.copier.process:CopierMain._checkpoint|before|1",
+    "regions": "mpsguard.copier.session_memory:SessionMemory.open|after|1",
+    "claim": "mpsguard.copier.schedule:Schedule.claim|after|1",
+    "copy": "mpsguard.copier.sources:HostCopySource.read|after|1",
+    "held": "mpsguard.copier.schedule:Schedule.held|after|1",
+    "told": "mpsguard.client.checkpoints.piece_table:PieceTable.set_copied|after|3",
+    "put": "mpsguard.images.writer:ImageWriter.put|before|5",
+    "stored": "mpsguard.copier.schedule:Schedule.stored|after|7",
+    "whole": "mpsguard.copier.process:CopierMain._is_stale|after|1",
+    "commit": "mpsguard.images.writer:ImageWriter.commit|before|1",
+    "committed": "mpsguard.images.writer:ImageWriter.commit|after|1",
+}
+ALWAYS = ("setup", "cut", "held", "stored", "commit", "committed")
+"""Steps of every run; between them lie those of the campaign."""
+TRIED_AGAIN = ("cut", "committed")
+"""Steps after which another checkpoint shows that the session is as before; the others differ in nothing then."""
+
+
+@contextmanager
+def with_fault(monkeypatch: pytest.MonkeyPatch, step: str, what: str) -> Iterator[None]:
+    """Copiers that are started in this block have the fault."""
+    with monkeypatch.context() as patch:
+        patch.setattr(copier_process, "MODULE", "tests.integration.checkpoints.faulty_copier")
+        patch.setenv(faulty_copier.VARIABLE, f"{STEPS[step]}|{what}")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        yield
+
+
+def attempt(session: Session, a: Memory, image: str) -> tuple[bytes, float, str]:
+    """Take a checkpoint and write to all of the region at once.
+
+    Returns:
+        The region at the cut, the longest time that an announcement took, and what came of it.
+    """
+    before = content_of(a)
+    longest = 0.0
+    try:
+        checkpoint = session.checkpoint(image)
+    except CheckpointRefusedError as error:
+        return before, longest, error.refusal.value
+    for at in range(0, a.size, PIECE):
+        began = time.monotonic()
+        a.writing(at, PIECE)
+        longest = max(longest, time.monotonic() - began)
+        a.view(at, PIECE).write(os.urandom(PIECE))
+    session.publish(b"next")
+    try:
+        checkpoint.wait(DEADLINE)
+    except CheckpointRefusedError as error:
+        return before, longest, error.refusal.value
+    return before, longest, "committed"
+
+
+@pytest.mark.slow(seconds=8, reason="a copier process for each step, and a second one for some")
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step in ALWAYS else pytest.mark.soak) for step in STEPS]
+)
+def test_a_copier_that_is_killed_holds_nothing_up(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    with world.session() as session, region(session, "a", os.urandom(PIECES * PIECE)) as a:
+        session.publish(b"1")
+        with with_fault(monkeypatch, step, "kill"):
+            before, longest, outcome = attempt(session, a, "one")
+        assert outcome == CheckpointRefusal.COPIER.value
+        assert longest < 1.0
+        # Killed behind the commit: the image is there, though the writer could not be told.
+        assert world.names() == (["one"] if step == "committed" else [])
+        if step == "committed":
+            assert world.image("one") == {"a": before}
+        if step in TRIED_AGAIN:
+            before, _, outcome = attempt(session, a, "one")
+            assert outcome == "committed"
+            assert world.image("one") == {"a": before}
+
+
+@pytest.mark.slow(seconds=6, reason="each waits for its patience to end")
+@pytest.mark.parametrize("step", ["held", pytest.param("claim", marks=pytest.mark.soak), "put"])
+def test_a_copier_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    with (
+        world.session(patience=0.3, deadline=2.0) as session,
+        region(session, "a", os.urandom(PIECES * PIECE)) as a,
+    ):
+        session.publish(b"1")
+        with with_fault(monkeypatch, step, "stop"):
+            _, longest, outcome = attempt(session, a, "one")
+        assert outcome == CheckpointRefusal.CANCELLED.value
+        assert longest < 1.5
+        assert world.names() == []
+
+
+@pytest.mark.parametrize(("step", "what"), [("put", "ENOSPC"), ("commit", "EIO"), ("copy", "EIO")])
+def test_a_disk_or_memory_that_fails_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str, what: str
+) -> None:
+    with world.session() as session, region(session, "a", os.urandom(PIECES * PIECE)) as a:
+        session.publish(b"1")
+        with with_fault(monkeypatch, step, what):
+            _, _, outcome = attempt(session, a, "one")
+        assert outcome == CheckpointRefusal.MEMORY.value
+        assert world.names() == []
+        # The same copier goes on.
+        before, _, outcome = attempt(session, a, "one")
+        assert outcome == "committed"
+        assert world.image("one") == {"a": before}
+
+
+def test_a_store_that_is_full_keeps_the_image_it_has(world: World) -> None:
+    with (
+        world.session(quota=PIECES * PIECE + PIECE // 2) as session,
+        region(session, "a", os.urandom(PIECES * PIECE)) as a,
+    ):
+        session.publish(b"1")
+        before, _, outcome = attempt(session, a, "one")
+        assert outcome == "committed"
+        assert attempt(session, a, "one")[2] == CheckpointRefusal.STORE.value
+        assert world.image("one") == {"a": before}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a directory of another user")
+def test_another_users_store_is_refused(world: World) -> None:
+    world.store.mkdir(mode=0o700)
+    os.chown(world.store, 12345, 12345)
+    with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
+        session.publish(b"1")
+        assert attempt(session, a, "one")[2] == CheckpointRefusal.STORE.value
+
+
+def test_a_store_that_cannot_be_made_is_told(world: World) -> None:
+    world.store.write_text("no directory")
+    with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
+        session.publish(b"1")
+        assert attempt(session, a, "one")[2] == CheckpointRefusal.STORE.value
+
+
+WRITER = """
+import os, sys
+from mpsguard.client import Session
+from mpsguard.client.mapped import HostBackend, create
+session = Session("s", socket=sys.argv[1], keep=60)
+memory = create(session, HostBackend(), "a", 40 << 20)
+memory.view().write(os.urandom(40 << 20))
+session.publish(b"1")
+session.checkpoints(store=sys.argv[2], buffers=64 << 20)
+session.checkpoint("first").wait(60)
+memory.writing()
+memory.view().write(os.urandom(40 << 20))
+print("cut", session.checkpoints()._copier.pid, flush=True)
+session.checkpoint("second")
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, pytest.param(0.05, marks=pytest.mark.soak)])
+def test_a_writer_that_is_killed_takes_its_copier_with_it(world: World, delay: float) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, world.vault.socket, str(world.store)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    word, pid = child.stdout.readline().split()
+    assert word == "cut"
+    time.sleep(delay)  # a random moment of the checkpoint, not a wait
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    wait_for("the copier to end", lambda: not Path(f"/proc/{pid}").exists() or is_zombie(int(pid)))
+    assert world.names()[:1] == ["first"]
+    for name in world.names():
+        world.image(name)
+    # Its lease has ended, too.
+    with world.vault.session() as session:
+        assert session.state() == b"1"
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
+def test_a_fenced_writers_checkpoint_is_not_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends after another process has become the writer: an older image must not take the place of a newer one."""
+    with world.session() as session, region(session, "a", os.urandom(PIECES * PIECE)) as a:
+        session.publish(b"1")
+        key = next(iter(world.vault.vault.store.sessions))
+        checkpoint = session.checkpoint("one")
+        world.vault.call(lambda: world.vault.vault.fence(key))
+        with pytest.raises(CheckpointRefusedError) as refused:
+            checkpoint.wait(DEADLINE)
+        assert refused.value.refusal is CheckpointRefusal.STALE
+        assert checkpoint.state is CheckpointState.REFUSED
+        assert world.names() == []
+        assert a.size

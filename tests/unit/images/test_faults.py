@@ -1,0 +1,126 @@
+"""An error, or the end of process or machine, at any system call: the previous image is whole, and all can go on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mpsguard.images.errors import ImageError, StoreFailedError, StoreFullError
+from mpsguard.images.pieces import digest_of
+from tests.unit.images import fault_scenarios, fs_faults
+from tests.unit.images.fault_scenarios import OPERATIONS, calls, copied, prepare, wrong
+from tests.unit.images.fs_faults import Faults
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prepared") / "store"
+    prepare(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [
+        ("kill", "make"),
+        ("kill", "remove"),
+        ("kill", "collect"),
+        ("kill", "commit"),
+        ("power", "commit"),
+        ("power", "make"),
+    ],
+)
+def test_the_end_of_process_or_machine_at_any_call(kind: str, operation: str) -> None:
+    # In a process of its own, since it forks.
+    command = [sys.executable, "-m", fault_scenarios.__name__, kind, operation]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    count, _, rest = done.stdout.partition(" ")
+    assert int(count) > 10
+    assert rest == "calls, 0 bad\n"
+
+
+@pytest.mark.parametrize(
+    ("operation", "number", "kind"),
+    [
+        *((operation, errno.EIO, StoreFailedError) for operation in OPERATIONS),
+        *((operation, errno.ENOSPC, StoreFullError) for operation in ("make", "commit")),
+    ],
+)
+def test_an_error_of_any_call(prepared: Path, operation: str, number: int, kind: type[ImageError]) -> None:
+    raised = 0
+    for at, name in enumerate(calls(prepared, operation)):
+        faults = Faults(at, fs_faults.error(number))
+        with copied(prepared) as path:
+            before = len(os.listdir("/proc/self/fd"))
+            try:
+                with faults.armed():
+                    OPERATIONS[operation](path)
+            except kind:  # and no other one
+                raised += 1
+            assert len(os.listdir("/proc/self/fd")) == before, (at, name)
+            assert wrong(path, operation) == [], (at, name)
+    assert raised > 5
+
+
+def test_what_power_took_from_an_abandoned_draft_is_written_again(prepared: Path) -> None:
+    left = digest_of(fault_scenarios.NEW["left"])
+    for content in (b"", fault_scenarios.NEW["left"][:-1], bytes(len(fault_scenarios.NEW["left"]))):
+        with copied(prepared) as path:
+            (path / "pieces" / left[:2] / left).write_bytes(content)
+            OPERATIONS["commit"](path)
+            assert wrong(path, "commit") == []
+
+
+def test_two_that_collect_and_commit_at_once(prepared: Path) -> None:
+    """Many times, in processes of their own: no image loses a piece."""
+    program = (
+        "import sys, pathlib; from tests.unit.images.fault_scenarios import OPERATIONS;"
+        "[OPERATIONS[sys.argv[1]](pathlib.Path(sys.argv[2])) for _ in range(40)]"
+    )
+    with copied(prepared) as path:
+        processes = [
+            subprocess.Popen([sys.executable, "-c", program, operation, str(path)])
+            for operation in ("commit", "collect", "commit", "collect")
+        ]
+        assert [process.wait(100) for process in processes] == [0, 0, 0, 0]
+        assert wrong(path, "commit") == []
+
+
+@pytest.mark.soak
+def test_drafts_and_collectors_that_are_killed_at_random(prepared: Path) -> None:
+    """A thousand processes, four at a time, each killed at some moment or left to end."""
+    generator = random.Random(1)
+    program = (
+        "import sys, pathlib; from tests.unit.images.fault_scenarios import OPERATIONS;"
+        "sys.stdout.write('.'); sys.stdout.flush();"
+        "[OPERATIONS[sys.argv[1]](pathlib.Path(sys.argv[2])) for _ in range(10)]"
+    )
+    with copied(prepared) as path:
+        for _ in range(250):
+            operations = generator.choices(["commit", "collect"], k=4)
+            processes = [
+                subprocess.Popen([sys.executable, "-c", program, operation, str(path)], stdout=subprocess.PIPE)
+                for operation in operations
+            ]
+            for process in processes:
+                assert process.stdout is not None
+                assert process.stdout.read(1) == b"."
+                if generator.random() < 0.7:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(generator.random() / 10)
+                    process.kill()
+            ends = [process.wait(100) for process in processes]
+            for process in processes:
+                assert process.stdout is not None
+                process.stdout.close()
+            assert set(ends) <= {0, -signal.SIGKILL}
+        assert wrong(path, "commit") == []
