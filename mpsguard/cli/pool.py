@@ -12,7 +12,7 @@ import click
 
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
-from mpsguard.pool.schedule import Policy
+from mpsguard.pool.schedule import PoolPolicy
 from mpsguard.pool.tiers import Tier
 
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,8})([MGT])\Z")
@@ -74,7 +74,7 @@ def pool(
         path = default_socket() if socket is None else socket.absolute()
         if minimum > maximum:
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
-        policy = Policy(minimum=minimum, maximum=maximum, idle=idle)
+        policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
         asyncio.run(_serve(path, {Tier.HOST: host_memory, Tier.GPU: gpu_memory}, prepare, policy))
     except ModuleNotFoundError as error:
         if error.name != "blake3":
@@ -86,7 +86,7 @@ def pool(
         sys.exit(1)
 
 
-async def _serve(path: Path, budgets: dict[Tier, int], prepare: str | None, policy: Policy) -> None:
+async def _serve(path: Path, budgets: dict[Tier, int], prepare: str | None, policy: PoolPolicy) -> None:
     # They need blake3, which a node without images need not have.
     from mpsguard.pool.server import PoolServer  # noqa: PLC0415
     from mpsguard.pool.tier_owner import TierOwner  # noqa: PLC0415

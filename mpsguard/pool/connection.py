@@ -24,17 +24,17 @@ from mpsguard.pool.messages import (
     MOST_PAYLOAD,
     MOST_SECONDS,
     Answer,
-    Done,
-    Fill,
-    Held,
-    Hold,
-    List,
-    Listing,
-    Refused,
-    Release,
+    FillImage,
+    HoldImage,
+    ImageHeld,
+    ImageStarted,
+    ListTiers,
+    PoolListing,
+    ReleaseImage,
     Request,
-    Start,
-    Started,
+    RequestDone,
+    RequestRefused,
+    StartImage,
     decode_answer,
     encode,
 )
@@ -126,8 +126,8 @@ class PoolConnection:
             raise PoolError(f"{len(payload)} bytes for the worker; {MOST_PAYLOAD} is the most")
         _check(within)
         key = key_of(image.manifest)
-        request = Start(str(store.directory.absolute()), image.name, key, within, payload)
-        _, fds = self._ask(request, Started, more=within)
+        request = StartImage(str(store.directory.absolute()), image.name, key, within, payload)
+        _, fds = self._ask(request, ImageStarted, more=within)
         if len(fds) != 1:
             close_all(fds)
             raise PoolError(f"{self._path}: {len(fds)} descriptors for a connection")
@@ -148,21 +148,21 @@ class PoolConnection:
 
     def fill(self, image: Image, fds: Sequence[int]) -> None:
         """Give the pool an image in GPU memory; the descriptors stay owned by the caller. Raise PoolError."""
-        self._ask(Fill(key_of(image.manifest)), Done, tuple(fds))
+        self._ask(FillImage(key_of(image.manifest)), RequestDone, tuple(fds))
 
     def release(self, tier: Tier, key: str) -> None:
         """End one use of an image; nothing is left to do if the connection is closed. Raise PoolError."""
         if self._socket.fileno() >= 0:
-            self._ask(Release(tier, key), Done)
+            self._ask(ReleaseImage(tier, key), RequestDone)
 
-    def listing(self) -> Listing:
+    def listing(self) -> PoolListing:
         """Return what the tiers hold; raise PoolError."""
-        found, _ = self._ask(List(), Listing)
+        found, _ = self._ask(ListTiers(), PoolListing)
         images = found.images
         while len(found.images) == LISTED:
-            found, _ = self._ask(List(len(images)), Listing)
+            found, _ = self._ask(ListTiers(len(images)), PoolListing)
             images += found.images
-        return Listing(images, found.budgets, found.workers)
+        return PoolListing(images, found.budgets, found.workers)
 
     def close(self) -> None:
         """Close the connection; safe to call twice."""
@@ -178,10 +178,10 @@ class PoolConnection:
 
     def _hold(
         self, tier: Tier, store: ImageStore, image: Image, key: str, within: float
-    ) -> tuple[Held, tuple[int, ...]]:
+    ) -> tuple[ImageHeld, tuple[int, ...]]:
         _check(within)
-        request = Hold(tier, str(store.directory.absolute()), image.name, key, within)
-        return self._ask(request, Held, more=within)
+        request = HoldImage(tier, str(store.directory.absolute()), image.name, key, within)
+        return self._ask(request, ImageHeld, more=within)
 
     def _ask(
         self, request: Request, wanted: type[A], fds: tuple[int, ...] = (), more: float = 0.0
@@ -198,7 +198,7 @@ class PoolConnection:
             if packet.end or packet.truncated:
                 raise PoolError(f"{self._path}: the pool has ended, or this process has too many open files")
             answer = decode_answer(packet.data)
-            if isinstance(answer, Refused):
+            if isinstance(answer, RequestRefused):
                 raise PoolError(answer.reason)
             if not isinstance(answer, wanted):
                 raise PoolError(f"{self._path}: the pool answered another question")

@@ -21,28 +21,28 @@ from mpsguard.pool.image_memory import key_of, read_whole, size_of
 from mpsguard.pool.messages import (
     MAX_PACKET,
     Answer,
-    Done,
-    Fill,
-    Held,
-    Hold,
-    List,
-    Refused,
-    Release,
+    FillImage,
+    HoldImage,
+    ImageHeld,
+    ImageStarted,
+    ListTiers,
+    ReleaseImage,
     Request,
-    Start,
-    Started,
+    RequestDone,
+    RequestRefused,
+    StartImage,
     decode_request,
     encode,
 )
 from mpsguard.pool.tier_owner import TierOwner
 from mpsguard.pool.tiers import Tier
-from mpsguard.pool.worker_messages import Assignment
+from mpsguard.pool.worker_messages import WorkerAssignment
 from mpsguard.pool.worker_pool import WorkerPool
 
 _MOST_USES: Final = 4096
 
 
-class Conversation:
+class PoolConversation:
     """Serves one connection."""
 
     def __init__(self, stream: PacketStream, owner: TierOwner, workers: WorkerPool | None) -> None:
@@ -79,38 +79,38 @@ class Conversation:
         try:
             answer, given = await self._answer(request, fds)
         except (ImageError, PoolError) as error:
-            answer = Refused(str(error))
+            answer = RequestRefused(str(error))
         try:
             await self._stream.send(encode(answer), fds=given)
         finally:
             # Descriptors of GPU memory stay the owner's.
-            if not (isinstance(request, Hold) and request.tier is Tier.GPU):
+            if not (isinstance(request, HoldImage) and request.tier is Tier.GPU):
                 close_all(given)
         return True
 
     async def _answer(self, request: Request, fds: list[int]) -> tuple[Answer, tuple[int, ...]]:
         match request:
-            case Hold() | Start():
+            case HoldImage() | StartImage():
                 try:
                     async with asyncio.timeout(request.within):
-                        return await (self._hold(request) if isinstance(request, Hold) else self._start(request))
+                        return await (self._hold(request) if isinstance(request, HoldImage) else self._start(request))
                 except TimeoutError:
                     raise PoolError(f"image {request.name}: not there within {request.within:g} s") from None
-            case Fill(key):
+            case FillImage(key):
                 if key not in self._to_fill or not fds:
                     raise PoolError("this connection was not asked to fill the image, or no descriptor came with it")
                 self._to_fill.discard(key)
                 self._owner.fill(key, tuple(fds))
                 fds.clear()
-                return Done(), ()
-            case Release(tier, key):
+                return RequestDone(), ()
+            case ReleaseImage(tier, key):
                 self._release(tier, key)
-                return Done(), ()
-            case List(start):
+                return RequestDone(), ()
+            case ListTiers(start):
                 workers = () if self._workers is None else self._workers.info()
                 return replace(self._owner.listing(start), workers=workers), ()
 
-    async def _hold(self, request: Hold) -> tuple[Answer, tuple[int, ...]]:
+    async def _hold(self, request: HoldImage) -> tuple[Answer, tuple[int, ...]]:
         if self._uses.total() >= _MOST_USES:
             raise PoolError(f"a connection holds {_MOST_USES} images at most")
         size = await asyncio.to_thread(_size, request)
@@ -118,26 +118,26 @@ class Conversation:
             fd = await self._owner.hold_in_host(request.key, size, lambda stop: _load(request, stop))
             self._uses[request.tier, request.key] += 1
             try:
-                return Held(), (memfd.read_only(fd),)
+                return ImageHeld(), (memfd.read_only(fd),)
             except OSError as error:
                 raise PoolError(f"image {request.name}: {error.strerror}") from None
         found = await self._owner.hold_on_gpu(request.key, size)
         self._uses[request.tier, request.key] += 1
         if found is None:
             self._to_fill.add(request.key)
-            return Held(to_fill=True), ()
-        return Held(), found
+            return ImageHeld(to_fill=True), ()
+        return ImageHeld(), found
 
-    async def _start(self, request: Start) -> tuple[Answer, tuple[int, ...]]:
+    async def _start(self, request: StartImage) -> tuple[Answer, tuple[int, ...]]:
         if self._workers is None:
             raise PoolError("this pool has no workers: mpsguard pool --prepare MODULE:FUNCTION")
         key = request.key
         size = await asyncio.to_thread(_size, request)
         fd = await self._owner.hold_in_host(key, size, lambda stop: _load(request, stop))
-        assignment = Assignment(request.store, request.name, key, request.payload)
+        assignment = WorkerAssignment(request.store, request.name, key, request.payload)
         # From here on the use is the worker's, and ends with it.
         connection = await self._workers.start(assignment, fd, lambda: self._owner.release(Tier.HOST, key))
-        return Started(), (connection.detach(),)
+        return ImageStarted(), (connection.detach(),)
 
     def _release(self, tier: Tier, key: str) -> None:
         if not self._uses[tier, key]:
@@ -155,7 +155,7 @@ class Conversation:
                 self._release(tier, key)
 
 
-def _size(request: Hold | Start) -> int:
+def _size(request: HoldImage | StartImage) -> int:
     """Return the bytes that the image takes up; ImageError, or PoolError if it is another one."""
     with _store(request) as store, store.open(request.name) as image:
         if key_of(image.manifest) != request.key:
@@ -163,14 +163,14 @@ def _size(request: Hold | Start) -> int:
         return size_of(image.manifest)
 
 
-def _load(request: Hold | Start, stop: threading.Event) -> int:
+def _load(request: HoldImage | StartImage, stop: threading.Event) -> int:
     with _store(request) as store, store.open(request.name) as image:
         if key_of(image.manifest) != request.key:
             raise PoolError(f"image {request.name}: another one has come in its place")
         return read_whole(image, stop)
 
 
-def _store(request: Hold | Start) -> ImageStore:
+def _store(request: HoldImage | StartImage) -> ImageStore:
     directory = Path(os.fsdecode(request.store))
     if not directory.is_dir():
         raise PoolError(f"there is no store of images at {directory}")

@@ -21,7 +21,7 @@ _BATCH: Final = 16
 """Pieces that a thread reads in turn."""
 
 
-class Place(NamedTuple):
+class RegionPlace(NamedTuple):
     """Where a region is in the memory of its image, in bytes."""
 
     offset: int
@@ -33,11 +33,11 @@ def key_of(manifest: Manifest) -> str:
     return digest_of(manifests.encode(manifest))
 
 
-def places(manifest: Manifest) -> dict[str, Place]:
+def places(manifest: Manifest) -> dict[str, RegionPlace]:
     """Return where each region is, by name."""
     found, at = {}, 0
     for region in manifest.regions:
-        found[region.name] = Place(at, region.size)
+        found[region.name] = RegionPlace(at, region.size)
         at += piece_count(region.size) * PIECE_SIZE
     return found
 

@@ -24,8 +24,8 @@ Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
 Size = Annotated[int, Meta(ge=0, le=1 << 48)]
 
 
-class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hold"):
-    """Hold an image in a tier until it is released, or the connection ends. Answer: `Held`, with its descriptors."""
+class HoldImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hold"):
+    """Hold an image in a tier until it is released, or the connection ends. Answer: `ImageHeld`, with descriptors."""
 
     tier: Tier
     store: Path
@@ -36,8 +36,8 @@ class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hold"):
     within: Seconds
 
 
-class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
-    """Have a worker start an image. Answer: `Started`, with a connection to it; the worker ends with that."""
+class StartImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="start"):
+    """Have a worker start an image. Answer: `ImageStarted`, with a connection to it; the worker ends with that."""
 
     store: Path
     name: Annotated[str, Meta(max_length=128)]
@@ -46,42 +46,42 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="start"
     payload: Annotated[bytes, Meta(max_length=MOST_PAYLOAD)] = b""
 
 
-class Fill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fill"):
-    """Bring what `Held.to_fill` asked for: descriptors of GPU memory, exported by CUDA. Answer: `Done`."""
+class FillImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fill"):
+    """Bring what `ImageHeld.to_fill` asked for: descriptors of GPU memory, exported by CUDA. Answer: `RequestDone`."""
 
     key: Key
 
 
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="release"):
-    """End one use of an image. Answer: `Done`."""
+class ReleaseImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="release"):
+    """End one use of an image. Answer: `RequestDone`."""
 
     tier: Tier
     key: Key
 
 
-class List(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="list"):
-    """List the tiers. Answer: `Listing`."""
+class ListTiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="list"):
+    """List the tiers. Answer: `PoolListing`."""
 
     start: Annotated[int, Meta(ge=0)] = 0
     """Images to skip."""
 
 
-class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="held"):
+class ImageHeld(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="held"):
     """The image is held."""
 
     to_fill: bool = False
-    """Whether the GPU tier does not have it yet: room is reserved, and the requester has to `Fill` or release it."""
+    """Whether the GPU tier does not have it yet: room is reserved, and the requester has to fill or release it."""
 
 
-class Started(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="started"):
+class ImageStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="started"):
     """A worker serves the connection that comes along."""
 
 
-class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="done"):
+class RequestDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="done"):
     """The request is done."""
 
 
-class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="refused"):
+class RequestRefused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="refused"):
     """The request changed nothing."""
 
     reason: str
@@ -104,7 +104,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     phase: Phase
 
 
-class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="listing"):
+class PoolListing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="listing"):
     """What the tiers hold: of each, the least recently used image first."""
 
     images: tuple[ImageInTier, ...]
@@ -113,8 +113,8 @@ class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="list
     workers: tuple[WorkerInfo, ...] = ()
 
 
-Request = Hold | Start | Fill | Release | List
-Answer = Held | Started | Done | Refused | Listing
+Request = HoldImage | StartImage | FillImage | ReleaseImage | ListTiers
+Answer = ImageHeld | ImageStarted | RequestDone | RequestRefused | PoolListing
 
 encode: Final = msgspec.json.encode
 _requests: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)

@@ -30,7 +30,7 @@ class Phase(StrEnum):
 _WARM: Final = frozenset({Phase.PREPARING, Phase.WAITING})
 
 
-class Policy(msgspec.Struct, frozen=True):
+class PoolPolicy(msgspec.Struct, frozen=True):
     """Sizes of a pool, and its patience in seconds."""
 
     minimum: int = 1
@@ -67,7 +67,7 @@ class Waiting(msgspec.Struct, frozen=True):
 class ScheduleState(msgspec.Struct, frozen=True):
     """The complete state; times are of one monotonic clock, in seconds."""
 
-    policy: Policy
+    policy: PoolPolicy
     workers: tuple[Worker, ...] = ()
     """The oldest first."""
     waiting: tuple[Waiting, ...] = ()
@@ -110,7 +110,7 @@ class Prepared(msgspec.Struct, frozen=True):
     number: int
 
 
-class Started(msgspec.Struct, frozen=True):
+class StartCompleted(msgspec.Struct, frozen=True):
     """A worker has mapped its image, and serves from now on."""
 
     number: int
@@ -123,7 +123,7 @@ class StartFailed(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Ended(msgspec.Struct, frozen=True):
+class WorkerEnded(msgspec.Struct, frozen=True):
     """A worker's process has ended."""
 
     number: int
@@ -133,11 +133,11 @@ class TimePassed(msgspec.Struct, frozen=True):
     """It is the time that `next_time` gave."""
 
 
-class Close(msgspec.Struct, frozen=True):
+class PoolCloses(msgspec.Struct, frozen=True):
     """The pool ends."""
 
 
-Event = Requested | Withdrawn | Prepared | Started | StartFailed | Ended | TimePassed | Close
+Event = Requested | Withdrawn | Prepared | StartCompleted | StartFailed | WorkerEnded | TimePassed | PoolCloses
 
 
 class Spawn(msgspec.Struct, frozen=True):
@@ -153,7 +153,7 @@ class Assign(msgspec.Struct, frozen=True):
     request: int
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AnswerProgram(msgspec.Struct, frozen=True):
     """Tell the program that the worker serves it."""
 
     number: int
@@ -167,19 +167,19 @@ class Refuse(msgspec.Struct, frozen=True):
     reason: str
 
 
-class End(msgspec.Struct, frozen=True):
+class EndWorker(msgspec.Struct, frozen=True):
     """Tell a worker to end."""
 
     number: int
 
 
-class Kill(msgspec.Struct, frozen=True):
+class KillWorker(msgspec.Struct, frozen=True):
     """End a worker by SIGKILL."""
 
     number: int
 
 
-Action = Spawn | Assign | Answer | Refuse | End | Kill
+Action = Spawn | Assign | AnswerProgram | Refuse | EndWorker | KillWorker
 
 
 def decide(state: ScheduleState, event: Event, now: float) -> tuple[ScheduleState, list[Action]]:
@@ -194,15 +194,15 @@ def decide(state: ScheduleState, event: Event, now: float) -> tuple[ScheduleStat
             state, actions = _withdrawn(state, request, now)
         case Prepared(number):
             state = _moved(state, number, Phase.PREPARING, Phase.WAITING, now)
-        case Started(number):
+        case StartCompleted(number):
             state, actions = _started(state, number, now)
         case StartFailed(number, reason):
             state, actions = _start_failed(state, number, reason, now)
-        case Ended(number):
+        case WorkerEnded(number):
             state, actions = _ended(state, number, now)
         case TimePassed():
             pass
-        case Close():
+        case PoolCloses():
             refused = [Refuse(waiting.request, "the pool ends") for waiting in state.waiting]
             state, actions = _all_end(replace(state, closing=True, waiting=()), now)
             actions = [*refused, *actions]
@@ -237,13 +237,13 @@ def _proceed(state: ScheduleState, now: float) -> tuple[ScheduleState, list[Acti
     for worker in _surplus(state):
         if worker.since + state.policy.idle <= now:
             state = _changed(state, replace(worker, phase=Phase.ENDING, since=now))
-            actions.append(End(worker.number))
+            actions.append(EndWorker(worker.number))
     for worker in state.workers:
         patience = {Phase.PREPARING: state.policy.preparation, Phase.ENDING: state.policy.grace}.get(worker.phase)
         if patience is not None and worker.since + patience <= now:
             # Its death in preparation counts; in any case it is asked for again only after the same time.
             state = _changed(state, replace(worker, since=now))
-            actions.append(Kill(worker.number))
+            actions.append(KillWorker(worker.number))
     missing = _missing(state) if state.not_before <= now else 0
     for _ in range(min(missing, 1) if state.deaths else missing):
         number = state.next_number
@@ -287,7 +287,7 @@ def _withdrawn(state: ScheduleState, request: int, now: float) -> tuple[Schedule
     state = replace(state, waiting=tuple(waiting for waiting in state.waiting if waiting.request != request))
     for worker in state.workers:
         if worker.request == request and worker.phase is Phase.STARTING:
-            return _changed(state, replace(worker, phase=Phase.ENDING, since=now)), [End(worker.number)]
+            return _changed(state, replace(worker, phase=Phase.ENDING, since=now)), [EndWorker(worker.number)]
     return state, []
 
 
@@ -296,7 +296,7 @@ def _started(state: ScheduleState, number: int, now: float) -> tuple[ScheduleSta
     if worker is None or worker.phase is not Phase.STARTING or worker.request is None:
         return state, []
     state = replace(_moved(state, number, Phase.STARTING, Phase.SERVING, now), deaths=0)
-    return state, [Answer(number, worker.request)]
+    return state, [AnswerProgram(number, worker.request)]
 
 
 def _start_failed(state: ScheduleState, number: int, reason: str, now: float) -> tuple[ScheduleState, list[Action]]:
@@ -304,7 +304,7 @@ def _start_failed(state: ScheduleState, number: int, reason: str, now: float) ->
     if worker is None or worker.phase is not Phase.STARTING or worker.request is None:
         return state, []
     state = _moved(state, number, Phase.STARTING, Phase.ENDING, now)
-    return state, [Refuse(worker.request, reason), End(number)]
+    return state, [Refuse(worker.request, reason), EndWorker(number)]
 
 
 def _ended(state: ScheduleState, number: int, now: float) -> tuple[ScheduleState, list[Action]]:
@@ -334,6 +334,6 @@ def _all_end(state: ScheduleState, now: float) -> tuple[ScheduleState, list[Acti
             continue
         if worker.phase is Phase.STARTING and worker.request is not None:
             ending.append(Refuse(worker.request, "the pool ends"))
-        ending.append(End(worker.number))
+        ending.append(EndWorker(worker.number))
         state = _changed(state, replace(worker, phase=Phase.ENDING, since=now))
     return state, ending

@@ -11,7 +11,7 @@ from mpsguard.linux.files.file_lock import FileLock, LockHeldError
 from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.pool.address import make_directory
-from mpsguard.pool.conversation import Conversation
+from mpsguard.pool.conversation import PoolConversation
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.tier_owner import TierOwner
 from mpsguard.pool.worker_pool import WorkerPool
@@ -87,7 +87,7 @@ class PoolServer:
 
     async def _converse(self, connection: socket.socket) -> None:
         with PacketStream(connection) as stream:
-            await Conversation(stream, self._owner, self._workers).run()
+            await PoolConversation(stream, self._owner, self._workers).run()
 
 
 def _listen(path: Path) -> socket.socket:

@@ -11,7 +11,7 @@ from mpsguard.images.errors import ImageError
 from mpsguard.linux.descriptors.fd_closer import FdCloser
 from mpsguard.pool import tiers
 from mpsguard.pool.errors import PoolError
-from mpsguard.pool.messages import LISTED, ImageInTier, Listing
+from mpsguard.pool.messages import LISTED, ImageInTier, PoolListing
 from mpsguard.pool.tiers import Tier, TierState
 from mpsguard.tasks import TaskSet
 
@@ -83,7 +83,7 @@ class TierOwner:
         """End one use of an image, which stays until its room is needed."""
         self._states[tier] = tiers.release(self._states[tier], key)
 
-    def listing(self, start: int) -> Listing:
+    def listing(self, start: int) -> PoolListing:
         """Return what the tiers hold, without the first ``start`` images."""
         images = (
             ImageInTier(image.key, tier, image.size, image.uses, image.whole)
@@ -91,7 +91,7 @@ class TierOwner:
             for image in state.images
         )
         budgets = {tier: state.budget for tier, state in self._states.items()}
-        return Listing(tuple(islice(images, start, start + LISTED)), budgets)
+        return PoolListing(tuple(islice(images, start, start + LISTED)), budgets)
 
     async def close(self) -> None:
         """End all loading, and give the memory back; no image may be held or waited for any more."""

@@ -56,7 +56,7 @@ class TierState(msgspec.Struct, frozen=True):
         return next((image for image in self.images if image.key == key), None)
 
 
-class Decision(msgspec.Struct, frozen=True):
+class TierDecision(msgspec.Struct, frozen=True):
     """What follows from a request."""
 
     state: TierState
@@ -71,14 +71,14 @@ class Decision(msgspec.Struct, frozen=True):
 _MIB: Final = 1 << 20
 
 
-def request(state: TierState, key: str, size: int) -> Decision:
+def request(state: TierState, key: str, size: int) -> TierDecision:
     """Decide on a request to hold an image of ``size`` bytes; its use is counted unless it is refused."""
     held = state.image(key)
     if held is not None:
-        return Decision(_as_newest(state, replace(held, uses=held.uses + 1)))
+        return TierDecision(_as_newest(state, replace(held, uses=held.uses + 1)))
     if size > state.budget:
         text = f"the image takes {-(-size // _MIB)} MiB; {state.budget // _MIB} MiB is the budget of all images"
-        return Decision(state, refusal=text)
+        return TierDecision(state, refusal=text)
     evicted: list[str] = []
     free = state.budget - state.taken
     for image in state.images:
@@ -88,12 +88,12 @@ def request(state: TierState, key: str, size: int) -> Decision:
             evicted.append(image.key)
             free += image.size
     if len(state.images) - len(evicted) >= state.most:
-        return Decision(state, refusal=f"{state.most} images are in use, and no more are held")
+        return TierDecision(state, refusal=f"{state.most} images are in use, and no more are held")
     if free < size:
         text = f"the image takes {-(-size // _MIB)} MiB; images in use leave {free // _MIB} MiB of the budget"
-        return Decision(state, refusal=text)
+        return TierDecision(state, refusal=text)
     kept = tuple(image for image in state.images if image.key not in evicted)
-    return Decision(replace(state, images=(*kept, HeldImage(key, size))), tuple(evicted), load=True)
+    return TierDecision(replace(state, images=(*kept, HeldImage(key, size))), tuple(evicted), load=True)
 
 
 def arrived(state: TierState, key: str) -> TierState:

@@ -9,7 +9,7 @@ from mpsguard.decoding import decoded
 from mpsguard.pool.messages import MAX_PACKET, Key, Path
 
 
-class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="assignment"):
+class WorkerAssignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="assignment"):
     """Start an image. Its memory and a connection to the program come along, in this order."""
 
     store: Path
@@ -38,11 +38,11 @@ PACKET: Final = 2 * MAX_PACKET
 """Bytes at most: a payload takes up a third more in JSON."""
 
 encode: Final = msgspec.json.encode
-_assignments: Final = msgspec.json.Decoder(Assignment)
+_assignments: Final = msgspec.json.Decoder(WorkerAssignment)
 _from_worker: Final[msgspec.json.Decoder[FromWorker]] = msgspec.json.Decoder(FromWorker)
 
 
-def decode_assignment(data: bytes) -> Assignment:
+def decode_assignment(data: bytes) -> WorkerAssignment:
     """Decode an assignment; raise msgspec.DecodeError."""
     return decoded(_assignments.decode, data)
 

@@ -14,32 +14,32 @@ from mpsguard.pool.errors import PoolError
 from mpsguard.pool.messages import WorkerInfo
 from mpsguard.pool.schedule import (
     Action,
-    Answer,
+    AnswerProgram,
     Assign,
-    Close,
-    End,
-    Ended,
+    EndWorker,
     Event,
-    Kill,
-    Policy,
+    KillWorker,
+    PoolCloses,
+    PoolPolicy,
     Prepared,
     Refuse,
     Requested,
     ScheduleState,
     Spawn,
-    Started,
+    StartCompleted,
     StartFailed,
     TimePassed,
     Withdrawn,
+    WorkerEnded,
 )
-from mpsguard.pool.worker_messages import Assignment, WorkerFailed, WorkerPrepared, WorkerStarted, encode
+from mpsguard.pool.worker_messages import WorkerAssignment, WorkerFailed, WorkerPrepared, WorkerStarted, encode
 from mpsguard.pool.worker_process import WorkerProcess
 
 
 class _Request:
     """A start that a program waits for, and the image's memory as long as a worker has it."""
 
-    def __init__(self, assignment: Assignment, fd: int, release: Callable[[], None]) -> None:
+    def __init__(self, assignment: WorkerAssignment, fd: int, release: Callable[[], None]) -> None:
         self.assignment = assignment
         self.fd = fd
         self.release = release
@@ -49,7 +49,7 @@ class _Request:
 class WorkerPool:
     """Owns the processes and their requests."""
 
-    def __init__(self, prepare: str, policy: Policy) -> None:
+    def __init__(self, prepare: str, policy: PoolPolicy) -> None:
         """``prepare``: what workers execute first, ``module:function``."""
         self._prepare = prepare
         self._state = ScheduleState(policy)
@@ -63,7 +63,7 @@ class WorkerPool:
         """Start the first workers."""
         self._on(TimePassed())
 
-    async def start(self, assignment: Assignment, fd: int, release: Callable[[], None]) -> socket.socket:
+    async def start(self, assignment: WorkerAssignment, fd: int, release: Callable[[], None]) -> socket.socket:
         """Return a connection, owned by the caller, to a worker that has started an image.
 
         Args:
@@ -96,7 +96,7 @@ class WorkerPool:
 
     async def close(self) -> None:
         """End all workers, by SIGKILL after their grace."""
-        self._on(Close())
+        self._on(PoolCloses())
         while self._state.workers:
             self._changed.clear()
             await self._changed.wait()
@@ -124,7 +124,7 @@ class WorkerPool:
                 self._spawn(number)
             case Assign(number, request):
                 self._assign(number, request)
-            case Answer(number, request):
+            case AnswerProgram(number, request):
                 worker, waiting = self._workers[number], self._requests[request].answer
                 if worker.answer is not None and not waiting.done():
                     waiting.set_result(worker.answer)
@@ -133,11 +133,11 @@ class WorkerPool:
                 waiting = self._requests[request].answer
                 if not waiting.done():
                     waiting.set_exception(PoolError(reason))
-            case End(number):
+            case EndWorker(number):
                 if (ending := self._workers.get(number)) is not None:
                     ending.end()
                     ending.drop_answer()
-            case Kill(number):
+            case KillWorker(number):
                 if (killed := self._workers.get(number)) is not None:
                     killed.kill()
 
@@ -147,7 +147,7 @@ class WorkerPool:
             worker = self._workers[number] = WorkerProcess(self._prepare)
         except OSError:
             # No process or descriptor left: as a death in preparation, it is tried again later.
-            loop.call_soon(self._on, Ended(number))
+            loop.call_soon(self._on, WorkerEnded(number))
             return
         loop.add_reader(worker.channel.fileno(), self._heard, number)
         loop.add_reader(worker.pidfd, self._ended, number)
@@ -180,7 +180,7 @@ class WorkerPool:
             case WorkerPrepared():
                 self._on(Prepared(number))
             case WorkerStarted():
-                self._on(Started(number))
+                self._on(StartCompleted(number))
             case WorkerFailed(reason):
                 self._on(StartFailed(number, reason))
             case None:
@@ -199,4 +199,4 @@ class WorkerPool:
         loop.remove_reader(worker.channel.fileno())
         del self._workers[number]
         worker.reap()
-        self._on(Ended(number))
+        self._on(WorkerEnded(number))

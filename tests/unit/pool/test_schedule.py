@@ -10,23 +10,23 @@ from mpsguard.pool import schedule
 from mpsguard.pool.schedule import (
     MOST_TRIES,
     Action,
-    Answer,
+    AnswerProgram,
     Assign,
-    Close,
-    End,
-    Ended,
-    Kill,
+    EndWorker,
+    KillWorker,
     Phase,
-    Policy,
+    PoolCloses,
+    PoolPolicy,
     Prepared,
     Refuse,
     Requested,
     ScheduleState,
     Spawn,
-    Started,
+    StartCompleted,
     StartFailed,
     TimePassed,
     Withdrawn,
+    WorkerEnded,
 )
 
 
@@ -35,7 +35,7 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @initialize(minimum=st.integers(0, 3), more=st.integers(0, 3), idle=st.sampled_from([0.0, 1.0, 5.0]))
     def begin(self, minimum: int, more: int, idle: float) -> None:
-        policy = Policy(minimum=minimum, maximum=max(1, minimum + more), idle=idle, preparation=20.0, grace=3.0)
+        policy = PoolPolicy(minimum=minimum, maximum=max(1, minimum + more), idle=idle, preparation=20.0, grace=3.0)
         self.state = ScheduleState(policy)
         self.now = 100.0
         self.alive: set[int] = set()
@@ -62,13 +62,13 @@ class ScheduleMachine(RuleBasedStateMachine):
                     assert number not in self.assigned
                     assert request in self.open
                     self.assigned[number] = request
-                case Answer(number, request):
+                case AnswerProgram(number, request):
                     assert self.assigned[number] == request
                     self.open.remove(request)
                     self.serving.add(number)
                 case Refuse(request, _):
                     self.open.remove(request)
-                case End(number) | Kill(number):
+                case EndWorker(number) | KillWorker(number):
                     assert number in self.alive
         return actions
 
@@ -97,7 +97,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     @rule(data=st.data(), good=st.booleans())
     def started(self, data: st.DataObject, good: bool) -> None:
         number = data.draw(st.sampled_from(self.of(Phase.STARTING)))
-        self.on(Started(number) if good else StartFailed(number, "no"))
+        self.on(StartCompleted(number) if good else StartFailed(number, "no"))
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -106,15 +106,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.alive.remove(number)
         request = self.assigned.get(number)
         if request not in self.open:
-            self.on(Ended(number))
+            self.on(WorkerEnded(number))
             return
         assert request is not None
         deaths = self.deaths_over[request] = self.deaths_over.get(request, 0) + 1
-        self.on(Ended(number))
+        self.on(WorkerEnded(number))
         # The start is repeated, and not for ever.
         assert (request in self.open) is (deaths < MOST_TRIES)
 
-    @rule(number=st.integers(0, 30), event=st.sampled_from([Prepared, Started, Ended]))
+    @rule(number=st.integers(0, 30), event=st.sampled_from([Prepared, StartCompleted, WorkerEnded]))
     def unexpected(self, number: int, event: Any) -> None:
         if number not in self.alive:
             before = self.state
@@ -138,7 +138,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.spawned) > 8)
     @rule()
     def close(self) -> None:
-        self.on(Close())
+        self.on(PoolCloses())
         assert not self.open
         assert all(worker.phase is Phase.ENDING for worker in self.state.workers)
 
@@ -172,13 +172,13 @@ TestSchedule.settings = settings(max_examples=50, stateful_step_count=40, deadli
 
 
 def test_a_preparation_that_always_fails_is_tried_ever_more_rarely() -> None:
-    state, now, starts = ScheduleState(Policy(minimum=4, maximum=8)), 0.0, []
+    state, now, starts = ScheduleState(PoolPolicy(minimum=4, maximum=8)), 0.0, []
     state, actions = schedule.decide(state, TimePassed(), now)
     assert len(actions) == 4
     pending = [action.number for action in actions if isinstance(action, Spawn)]
     while now < 300.0:
         for number in pending:
-            state, actions = schedule.decide(state, Ended(number), now)
+            state, actions = schedule.decide(state, WorkerEnded(number), now)
             starts += [now for action in actions if isinstance(action, Spawn)]
         pending = [worker.number for worker in state.workers]
         if not pending:
