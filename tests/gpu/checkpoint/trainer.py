@@ -7,6 +7,7 @@ the commit, what the cut took, what came of it); `peer` for each of torch.save a
 """
 
 import argparse
+import os
 import random
 import shutil
 import time
@@ -108,6 +109,10 @@ def torch_save(training: Training, path: Path) -> tuple[list[float], float]:
 def async_save(training: Training, path: Path) -> tuple[list[float], float]:
     from torch.distributed import checkpoint as dcp  # noqa: PLC0415 - seconds to import
 
+    if not torch.distributed.is_initialized():
+        # It needs a group, of this process alone; there may be no network but the loopback.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        torch.distributed.init_process_group("gloo", init_method=f"file://{path}.group", rank=0, world_size=1)
     began = time.perf_counter()
     future = dcp.async_save(training.tensors(), checkpoint_id=path)
     stop = time.perf_counter() - began
@@ -125,7 +130,6 @@ def peers(training: Training, options: argparse.Namespace) -> None:
     directory = options.store.parent / "peers"
     directory.mkdir(exist_ok=True)
     due = time.monotonic() + options.seconds
-    torch.distributed.init_process_group("gloo", init_method=f"file://{directory}/group", rank=0, world_size=1)
     for name, save in (("torch.save", torch_save), ("async_save", async_save)):
         for number in range(options.peers):
             if time.monotonic() > due:
