@@ -45,6 +45,7 @@ NOT_RUN = {
     "make": "runs the tests, of which this is one",
     "mpsguard pool": "serves until it is ended; run by tests/integration/pool",
     "mpsguard run -- mpsguard pool": "serves until it is ended; run by tests/integration/pool",
+    "mpsguard run --image": READERS,
     "mpsguard run --standby 1 --class": f"{READERS}; run by tests/integration/sim/test_run_standby.py",
     "mpsguard-ctl image": "needs files and another machine; run by tests/integration/images/test_command_line.py",
     "mpsguard-ctl resize": "needs such a program; run by tests/integration/sim/test_resize.py",

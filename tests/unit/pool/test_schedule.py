@@ -168,7 +168,7 @@ class ScheduleMachine(RuleBasedStateMachine):
 
 
 TestSchedule = ScheduleMachine.TestCase
-TestSchedule.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestSchedule.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 
 
 def test_a_preparation_that_always_fails_is_tried_ever_more_rarely() -> None:

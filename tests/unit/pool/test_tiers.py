@@ -85,4 +85,4 @@ class TierMachine(RuleBasedStateMachine):
 
 
 TestTier = TierMachine.TestCase
-TestTier.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestTier.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
