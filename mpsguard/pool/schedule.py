@@ -295,7 +295,7 @@ def _started(state: ScheduleState, number: int, now: float) -> tuple[ScheduleSta
     worker = state.worker(number)
     if worker is None or worker.phase is not Phase.STARTING or worker.request is None:
         return state, []
-    state = replace(_moved(state, number, Phase.STARTING, Phase.SERVING, now), deaths=0)
+    state = replace(_moved(state, number, Phase.STARTING, Phase.SERVING, now), deaths=0, not_before=now)
     return state, [AnswerProgram(number, worker.request)]
 
 

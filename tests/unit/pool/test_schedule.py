@@ -190,3 +190,13 @@ def test_a_preparation_that_always_fails_is_tried_ever_more_rarely() -> None:
             pending = [worker.number for worker in state.workers]
     assert len(starts) < 25
     assert starts[-1] - starts[-2] == 30.0
+
+
+def test_a_start_that_succeeds_ends_the_wait_after_deaths() -> None:
+    state, _ = schedule.decide(ScheduleState(PoolPolicy(minimum=2, maximum=3)), Requested(1), 0.0)
+    for event in (WorkerEnded(0), WorkerEnded(1), Prepared(2)):
+        state, actions = schedule.decide(state, event, 0.0)
+    assert actions == [Assign(2, 1)]
+    assert state.not_before == 0.25
+    _, actions = schedule.decide(state, StartCompleted(2), 0.1)
+    assert actions == [AnswerProgram(2, 1), Spawn(3), Spawn(4)]
