@@ -11,6 +11,7 @@ COMMANDS: Final = {
     "serve": "mpsguard.cli.serve",
     "check-config": "mpsguard.cli.serve",
     "run": "mpsguard.cli.run",
+    "pool": "mpsguard.cli.pool",
     "kubernetes-reporter": "mpsguard.cli.kubernetes_reporter",
 }
 """The commands and their modules."""

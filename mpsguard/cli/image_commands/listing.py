@@ -10,6 +10,9 @@ from mpsguard.cli.session import CliSession
 from mpsguard.cli.tables import show_table
 from mpsguard.images.errors import ImageError
 from mpsguard.images.store import ImageStore
+from mpsguard.pool.connection import PoolConnection
+from mpsguard.pool.errors import PoolError
+from mpsguard.pool.image_memory import key_of
 from mpsguard.times import clock
 
 
@@ -28,6 +31,8 @@ class ListedImage(msgspec.Struct, frozen=True):
     tensors: int = 0
     bytes: int = 0
     """Of all regions."""
+    tiers: tuple[str, ...] = ()
+    """Where it is besides the disk: "gpu", "host", in the memory of this user's pool."""
 
 
 class ImageList(msgspec.Struct, frozen=True):
@@ -46,20 +51,31 @@ def list_images(session: CliSession, store: Path | None) -> None:
         found = ImageList(str(directory), ())
     else:
         with opened(session, directory) as images:
-            found = ImageList(str(directory), tuple(_listed(images, name) for name in images.names()))
+            held = _held()
+            found = ImageList(str(directory), tuple(_listed(images, name, held) for name in images.names()))
     if session.as_json:
         session.print_json(found)
         return
     show_table(
         session.console,
-        ("IMAGE", "SESSION", "CREATED", "REGIONS", "TENSORS", "MIB", "MADE BY"),
+        ("IMAGE", "SESSION", "CREATED", "REGIONS", "TENSORS", "MIB", "IN", "MADE BY"),
         [_row(each) for each in found.images],
         optional=("MADE BY", "SESSION"),
         cut="IMAGE",
     )
 
 
-def _listed(store: ImageStore, name: str) -> ListedImage:
+def _held() -> dict[str, tuple[str, ...]]:
+    """Return the tiers of each image in the pool's memory, by key; without a pool there are none."""
+    try:
+        with PoolConnection() as pool:
+            images = [image for image in pool.listing().images if image.whole]
+    except PoolError:
+        return {}
+    return {each.key: tuple(sorted(image.tier for image in images if image.key == each.key)) for each in images}
+
+
+def _listed(store: ImageStore, name: str, held: dict[str, tuple[str, ...]]) -> ListedImage:
     try:
         with store.open(name) as image:
             manifest = image.manifest
@@ -75,12 +91,13 @@ def _listed(store: ImageStore, name: str) -> ListedImage:
         len(manifest.regions),
         len(manifest.tensors),
         manifest.size,
+        held.get(key_of(manifest), ()) if held else (),
     )
 
 
 def _row(image: ListedImage) -> tuple[object, ...]:
     if image.error is not None or image.created is None:
-        return (image.name, "-", "cannot be read", "-", "-", "-", "-")
+        return (image.name, "-", "cannot be read", "-", "-", "-", "-", "-")
     return (
         image.name,
         image.session,
@@ -88,5 +105,6 @@ def _row(image: ListedImage) -> tuple[object, ...]:
         image.regions,
         image.tensors,
         mebibytes(image.bytes),
+        " ".join((*image.tiers, "disk")),
         f"{image.program} on {image.host}",
     )

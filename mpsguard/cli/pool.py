@@ -1,0 +1,114 @@
+"""`mpsguard pool`: keeps one user's images in memory, and warm workers."""
+
+import asyncio
+import re
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from mpsguard.pool.address import default_socket
+from mpsguard.pool.errors import PoolError
+from mpsguard.pool.schedule import PoolPolicy
+from mpsguard.pool.tiers import Tier
+
+_SIZE: Final = re.compile(r"([1-9][0-9]{0,8})([MGT])\Z")
+_SHIFTS: Final = {"M": 20, "G": 30, "T": 40}
+
+
+def _size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int:
+    if text is None:
+        return 0
+    found = _SIZE.match(text)
+    if found is None:
+        raise click.BadParameter(f'{text!r} is no whole number with M, G or T, such as "16G"')
+    return int(found[1]) << _SHIFTS[found[2]]
+
+
+def _function(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    module, colon, name = (text or "a:b").partition(":")
+    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise click.BadParameter(f"{text!r} is not MODULE:FUNCTION")
+    return text
+
+
+@click.command(epilog="Exit codes: 0 ended by INT or TERM; 1 it cannot start; 2 usage.")
+@click.option("--socket", type=click.Path(path_type=Path), help="Where to listen; MPSGUARD_POOL names it for programs.")
+@click.option(
+    "--host-memory", required=True, metavar="SIZE", callback=_size, help="Host memory for images, such as 16G."
+)
+@click.option("--gpu-memory", metavar="SIZE", callback=_size, help="GPU memory for images; none by default.")
+@click.option(
+    "--prepare", metavar="MODULE:FUNCTION", callback=_function, help="What warm workers execute before they wait."
+)
+@click.option("--minimum", type=click.IntRange(0, 256), default=1, show_default=True, help="Workers that wait.")
+@click.option(
+    "--maximum", type=click.IntRange(1, 256), default=4, show_default=True, help="Workers with those that serve."
+)
+@click.option(
+    "--idle",
+    type=click.FloatRange(0, 86400),
+    default=300.0,
+    show_default=True,
+    help="Seconds that a worker above the minimum waits.",
+)
+def pool(
+    *,
+    socket: Path | None,
+    host_memory: int,
+    gpu_memory: int,
+    prepare: str | None,
+    minimum: int,
+    maximum: int,
+    idle: float,
+) -> None:
+    """Keep images in memory for all programs of this user, and warm workers that start them.
+
+    Programs find it at MPSGUARD_POOL, or else at mpsguard/pool.sock in XDG_RUNTIME_DIR or ~/.local/state. No guard is
+    needed.
+    """
+    try:
+        path = default_socket() if socket is None else socket.absolute()
+        if minimum > maximum:
+            raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
+        policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
+        asyncio.run(_serve(path, {Tier.HOST: host_memory, Tier.GPU: gpu_memory}, prepare, policy))
+    except ModuleNotFoundError as error:
+        if error.name != "blake3":
+            raise
+        click.echo("mpsguard pool: it needs blake3: pip install 'mpsguard[images]'", err=True)
+        sys.exit(1)
+    except PoolError as error:
+        click.echo(f"mpsguard pool: {error}", err=True)
+        sys.exit(1)
+
+
+async def _serve(path: Path, budgets: dict[Tier, int], prepare: str | None, policy: PoolPolicy) -> None:
+    # They need blake3, which a node without images need not have.
+    from mpsguard.pool.server import PoolServer  # noqa: PLC0415
+    from mpsguard.pool.tier_owner import TierOwner  # noqa: PLC0415
+    from mpsguard.pool.worker_pool import WorkerPool  # noqa: PLC0415
+
+    # Images are descriptors: one each in host memory, up to 253 on a GPU.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    owner = TierOwner(budgets)
+    workers = None if prepare is None else WorkerPool(prepare, policy)
+    server = PoolServer(owner, workers)
+    try:
+        server.open(path)
+        if workers is not None:
+            workers.open()
+        click.echo(f"mpsguard pool: serves {path}", err=True)
+        await stop.wait()
+    finally:
+        await server.close()
+        if workers is not None:
+            await workers.close()
+        await owner.close()

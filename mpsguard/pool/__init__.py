@@ -1,0 +1,1 @@
+"""`mpsguard pool`: one user's process that keeps images in memory, for programs that start fast."""

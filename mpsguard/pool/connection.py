@@ -1,0 +1,217 @@
+"""A program's connection to its user's pool: images in shared memory."""
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from mpsguard.images.image import Image
+from mpsguard.images.store import ImageStore
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
+from mpsguard.pool.address import default_socket
+from mpsguard.pool.errors import PoolError
+from mpsguard.pool.image_memory import key_of
+from mpsguard.pool.image_pages import ImagePages
+from mpsguard.pool.messages import (
+    LISTED,
+    MAX_PACKET,
+    MOST_PAYLOAD,
+    MOST_SECONDS,
+    Answer,
+    FillImage,
+    HoldImage,
+    ImageHeld,
+    ImageStarted,
+    ListTiers,
+    PoolListing,
+    ReleaseImage,
+    Request,
+    RequestDone,
+    RequestRefused,
+    StartImage,
+    decode_answer,
+    encode,
+)
+from mpsguard.pool.tiers import Tier
+
+_MARGIN: Final = 1.0
+"""Seconds an answer may take beyond the pool's own work on it."""
+
+A = TypeVar("A", bound=Answer)
+
+
+class SharedImage(ImagePages):
+    """An image in the pool's host memory, held until it is closed."""
+
+    def __init__(self, connection: "PoolConnection", fd: int, image: Image, key: str) -> None:
+        super().__init__(fd, image.manifest)
+        self._connection = connection
+        self.key = key
+
+    def close(self) -> None:
+        """End the use of the image; safe to call twice. Its pages stay while something is mapped."""
+        if self._fd >= 0:
+            super().close()
+            self._connection.release(Tier.HOST, self.key)
+
+
+class PoolConnection:
+    """Owns a connection; not for several threads at once. All that it holds is released when it is closed."""
+
+    def __init__(self, path: Path | None = None, *, deadline: float = 10.0) -> None:
+        """Connect to a pool.
+
+        Args:
+            path: of its socket; None: `default_socket`.
+            deadline: seconds for answers that need no loading.
+
+        Raises:
+            PoolError: there is none, or it is another user's.
+        """
+        self._path = path or default_socket()
+        self._deadline = deadline
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(deadline)
+            self._socket.connect(str(self._path))
+            if seqpacket.peer(self._socket).uid != os.geteuid():
+                raise PoolError(f"{self._path}: the pool of another user")
+        except OSError as error:
+            self._socket.close()
+            raise PoolError(f"{self._path}: {error.strerror or error}") from None
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def hold(self, store: ImageStore, image: Image, *, within: float = 60.0) -> SharedImage:
+        """Hold an image in host memory; it is loaded if it is not there.
+
+        Args:
+            store: of the image.
+            image: stays owned by the caller.
+            within: seconds that loading may take, 600 at most.
+
+        Raises:
+            PoolError: there is no room, the image is damaged, or time is over.
+        """
+        key = key_of(image.manifest)
+        _, fds = self._hold(Tier.HOST, store, image, key, within)
+        if len(fds) != 1:
+            close_all(fds)
+            raise PoolError(f"{self._path}: {len(fds)} descriptors for an image in host memory")
+        return SharedImage(self, fds[0], image, key)
+
+    def start(self, store: ImageStore, image: Image, payload: bytes = b"", *, within: float = 60.0) -> socket.socket:
+        """Have a warm worker start an image; the worker ends when the connection does.
+
+        Args:
+            store: of the image.
+            image: stays owned by the caller.
+            payload: for the worker, 32768 bytes at most.
+            within: seconds until it serves, 600 at most.
+
+        Returns:
+            A connection to the worker, a stream, owned by the caller; it does not depend on this object.
+
+        Raises:
+            PoolError: the worker says that it cannot, workers died over it, there is no room, or time is over.
+        """
+        if len(payload) > MOST_PAYLOAD:
+            raise PoolError(f"{len(payload)} bytes for the worker; {MOST_PAYLOAD} is the most")
+        _check(within)
+        key = key_of(image.manifest)
+        request = StartImage(str(store.directory.absolute()), image.name, key, within, payload)
+        _, fds = self._ask(request, ImageStarted, more=within)
+        if len(fds) != 1:
+            close_all(fds)
+            raise PoolError(f"{self._path}: {len(fds)} descriptors for a connection")
+        return socket.socket(fileno=fds[0])
+
+    def hold_on_gpu(self, store: ImageStore, image: Image, *, within: float = 60.0) -> tuple[int, ...] | None:
+        """Hold an image in GPU memory; `release` it later.
+
+        Returns:
+            Descriptors as the process exported them that filled it, owned by the caller. None if this process has to:
+            then call `fill`, or `release`.
+
+        Raises:
+            PoolError: there is no room, or the process that fills it has not done so within ``within`` seconds.
+        """
+        held, fds = self._hold(Tier.GPU, store, image, key_of(image.manifest), within)
+        return None if held.to_fill else fds
+
+    def fill(self, image: Image, fds: Sequence[int]) -> None:
+        """Give the pool an image in GPU memory; the descriptors stay owned by the caller. Raise PoolError."""
+        self._ask(FillImage(key_of(image.manifest)), RequestDone, tuple(fds))
+
+    def release(self, tier: Tier, key: str) -> None:
+        """End one use of an image; nothing is left to do if the connection is closed. Raise PoolError."""
+        if self._socket.fileno() >= 0:
+            self._ask(ReleaseImage(tier, key), RequestDone)
+
+    def listing(self) -> PoolListing:
+        """Return what the tiers hold; raise PoolError."""
+        found, _ = self._ask(ListTiers(), PoolListing)
+        images = found.images
+        while len(found.images) == LISTED:
+            found, _ = self._ask(ListTiers(len(images)), PoolListing)
+            images += found.images
+        return PoolListing(images, found.budgets, found.workers)
+
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _hold(
+        self, tier: Tier, store: ImageStore, image: Image, key: str, within: float
+    ) -> tuple[ImageHeld, tuple[int, ...]]:
+        _check(within)
+        request = HoldImage(tier, str(store.directory.absolute()), image.name, key, within)
+        return self._ask(request, ImageHeld, more=within)
+
+    def _ask(
+        self, request: Request, wanted: type[A], fds: tuple[int, ...] = (), more: float = 0.0
+    ) -> tuple[A, tuple[int, ...]]:
+        """Return an answer, with its descriptors; after an error other than a refusal the connection is closed."""
+        try:
+            self._socket.settimeout(self._deadline + more + _MARGIN)
+            seqpacket.send(self._socket, encode(request), fds=fds)
+            packet = seqpacket.receive(self._socket, MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+        except OSError as error:
+            self.close()
+            raise PoolError(f"{self._path}: {error.strerror or error}") from None
+        try:
+            if packet.end or packet.truncated:
+                raise PoolError(f"{self._path}: the pool has ended, or this process has too many open files")
+            answer = decode_answer(packet.data)
+            if isinstance(answer, RequestRefused):
+                raise PoolError(answer.reason)
+            if not isinstance(answer, wanted):
+                raise PoolError(f"{self._path}: the pool answered another question")
+        except msgspec.DecodeError as error:
+            close_all(packet.fds)
+            self.close()
+            raise PoolError(f"{self._path}: {error}") from None
+        except BaseException:
+            close_all(packet.fds)
+            raise
+        return answer, packet.fds
+
+
+def _check(within: float) -> None:
+    if not 0 < within <= MOST_SECONDS:
+        raise PoolError(f"within={within:g}: more than 0 and at most {MOST_SECONDS:g} seconds")

@@ -1,0 +1,177 @@
+"""One connection of a program to its user's pool; all that it holds is released when it ends."""
+
+import asyncio
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from mpsguard.images.errors import ImageError
+from mpsguard.images.store import ImageStore
+from mpsguard.linux.descriptors import memfd
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS, Packet
+from mpsguard.pool.errors import PoolError
+from mpsguard.pool.image_memory import key_of, read_whole, size_of
+from mpsguard.pool.messages import (
+    MAX_PACKET,
+    Answer,
+    FillImage,
+    HoldImage,
+    ImageHeld,
+    ImageStarted,
+    ListTiers,
+    ReleaseImage,
+    Request,
+    RequestDone,
+    RequestRefused,
+    StartImage,
+    decode_request,
+    encode,
+)
+from mpsguard.pool.tier_owner import TierOwner
+from mpsguard.pool.tiers import Tier
+from mpsguard.pool.worker_messages import WorkerAssignment
+from mpsguard.pool.worker_pool import WorkerPool
+
+_MOST_USES: Final = 4096
+
+
+class PoolConversation:
+    """Serves one connection."""
+
+    def __init__(self, stream: PacketStream, owner: TierOwner, workers: WorkerPool | None) -> None:
+        self._stream = stream
+        self._owner = owner
+        self._workers = workers
+        self._uses: Counter[tuple[Tier, str]] = Counter()
+        self._to_fill: set[str] = set()
+
+    async def run(self) -> None:
+        """Answer requests until the peer leaves, or breaks the protocol."""
+        try:
+            while True:
+                packet = await self._stream.receive(MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+                fds = list(packet.fds)
+                try:
+                    if packet.end or packet.truncated or not await self._serve(packet, fds):
+                        return
+                finally:
+                    close_all(fds)
+        except OSError:
+            return
+        finally:
+            self._release_all()
+
+    async def _serve(self, packet: Packet, fds: list[int]) -> bool:
+        """Answer a request; what it keeps of ``fds`` is taken out of them. Return False if it is invalid."""
+        try:
+            request = decode_request(packet.data)
+        except msgspec.DecodeError:
+            return False
+        given: tuple[int, ...] = ()
+        answer: Answer
+        try:
+            answer, given = await self._answer(request, fds)
+        except (ImageError, PoolError) as error:
+            answer = RequestRefused(str(error))
+        try:
+            await self._stream.send(encode(answer), fds=given)
+        finally:
+            # Descriptors of GPU memory stay the owner's.
+            if not (isinstance(request, HoldImage) and request.tier is Tier.GPU):
+                close_all(given)
+        return True
+
+    async def _answer(self, request: Request, fds: list[int]) -> tuple[Answer, tuple[int, ...]]:
+        match request:
+            case HoldImage() | StartImage():
+                try:
+                    async with asyncio.timeout(request.within):
+                        return await (self._hold(request) if isinstance(request, HoldImage) else self._start(request))
+                except TimeoutError:
+                    raise PoolError(f"image {request.name}: not there within {request.within:g} s") from None
+            case FillImage(key):
+                if key not in self._to_fill or not fds:
+                    raise PoolError("this connection was not asked to fill the image, or no descriptor came with it")
+                self._to_fill.discard(key)
+                self._owner.fill(key, tuple(fds))
+                fds.clear()
+                return RequestDone(), ()
+            case ReleaseImage(tier, key):
+                self._release(tier, key)
+                return RequestDone(), ()
+            case ListTiers(start):
+                workers = () if self._workers is None else self._workers.info()
+                return replace(self._owner.listing(start), workers=workers), ()
+
+    async def _hold(self, request: HoldImage) -> tuple[Answer, tuple[int, ...]]:
+        if self._uses.total() >= _MOST_USES:
+            raise PoolError(f"a connection holds {_MOST_USES} images at most")
+        size = await asyncio.to_thread(_size, request)
+        if request.tier is Tier.HOST:
+            fd = await self._owner.hold_in_host(request.key, size, lambda stop: _load(request, stop))
+            self._uses[request.tier, request.key] += 1
+            try:
+                return ImageHeld(), (memfd.read_only(fd),)
+            except OSError as error:
+                raise PoolError(f"image {request.name}: {error.strerror}") from None
+        found = await self._owner.hold_on_gpu(request.key, size)
+        self._uses[request.tier, request.key] += 1
+        if found is None:
+            self._to_fill.add(request.key)
+            return ImageHeld(to_fill=True), ()
+        return ImageHeld(), found
+
+    async def _start(self, request: StartImage) -> tuple[Answer, tuple[int, ...]]:
+        if self._workers is None:
+            raise PoolError("this pool has no workers: mpsguard pool --prepare MODULE:FUNCTION")
+        key = request.key
+        size = await asyncio.to_thread(_size, request)
+        fd = await self._owner.hold_in_host(key, size, lambda stop: _load(request, stop))
+        assignment = WorkerAssignment(request.store, request.name, key, request.payload)
+        # From here on the use is the worker's, and ends with it.
+        connection = await self._workers.start(assignment, fd, lambda: self._owner.release(Tier.HOST, key))
+        return ImageStarted(), (connection.detach(),)
+
+    def _release(self, tier: Tier, key: str) -> None:
+        if not self._uses[tier, key]:
+            raise PoolError("this connection does not hold the image")
+        self._uses[tier, key] -= 1
+        if tier is Tier.GPU and key in self._to_fill:
+            self._to_fill.discard(key)
+            self._owner.abandon(key)
+        else:
+            self._owner.release(tier, key)
+
+    def _release_all(self) -> None:
+        for (tier, key), uses in list(self._uses.items()):
+            for _ in range(uses):
+                self._release(tier, key)
+
+
+def _size(request: HoldImage | StartImage) -> int:
+    """Return the bytes that the image takes up; ImageError, or PoolError if it is another one."""
+    with _store(request) as store, store.open(request.name) as image:
+        if key_of(image.manifest) != request.key:
+            raise PoolError(f"image {request.name}: another one has come in its place")
+        return size_of(image.manifest)
+
+
+def _load(request: HoldImage | StartImage, stop: threading.Event) -> int:
+    with _store(request) as store, store.open(request.name) as image:
+        if key_of(image.manifest) != request.key:
+            raise PoolError(f"image {request.name}: another one has come in its place")
+        return read_whole(image, stop)
+
+
+def _store(request: HoldImage | StartImage) -> ImageStore:
+    directory = Path(os.fsdecode(request.store))
+    if not directory.is_dir():
+        raise PoolError(f"there is no store of images at {directory}")
+    return ImageStore(directory)

@@ -1,0 +1,105 @@
+"""The pool's socket: takes connections of its own user alone."""
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from mpsguard.linux.files.file_lock import FileLock, LockHeldError
+from mpsguard.linux.sockets import accepting, seqpacket
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.pool.address import make_directory
+from mpsguard.pool.conversation import PoolConversation
+from mpsguard.pool.errors import PoolError
+from mpsguard.pool.tier_owner import TierOwner
+from mpsguard.pool.worker_pool import WorkerPool
+from mpsguard.tasks import TaskSet, end_tasks
+
+_BACKLOG: Final = 128
+_MOST: Final = 1024
+"""Connections at once; further ones are closed."""
+_ACCEPT_BATCH: Final = 64
+_PAUSE: Final = 0.2
+"""Seconds without accepting after the process has run out of descriptors."""
+
+
+class PoolServer:
+    """Owns the socket, its lock and the connections."""
+
+    def __init__(self, owner: TierOwner, workers: WorkerPool | None) -> None:
+        self._owner = owner
+        self._workers = workers
+        self._lock: FileLock | None = None
+        self._listener: socket.socket | None = None
+        self._tasks = TaskSet()
+
+    def open(self, path: Path) -> None:
+        """Listen at ``path``.
+
+        Raises:
+            PoolError: another pool does, the directory is not safe, or the operating system refuses.
+        """
+        make_directory(path.parent)
+        try:
+            self._lock = FileLock.take(path.with_name(path.name + ".lock"), 0o600)
+            self._listener = _listen(path)
+        except LockHeldError as error:
+            raise PoolError(f"{path}: process {error.pid} has a pool there") from None
+        except OSError as error:
+            raise PoolError(f"{path}: {error.strerror or error}") from None
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    async def close(self) -> None:
+        """End all connections, and let go of the socket."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        await end_tasks(self._tasks)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _accept(self) -> None:
+        if self._listener is None:
+            return
+        for _ in range(_ACCEPT_BATCH):
+            try:
+                connection = accepting.accept(self._listener)
+            except BlockingIOError:
+                return
+            except OSError:
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._listener.fileno())
+                loop.call_later(_PAUSE, self._accept_again)
+                return
+            # The directory's mode keeps other users away; this holds as well if somewhat wider modes are set later.
+            if seqpacket.peer(connection).uid != os.geteuid() or len(self._tasks) >= _MOST:
+                connection.close()
+                continue
+            self._tasks.spawn(self._converse(connection))
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    async def _converse(self, connection: socket.socket) -> None:
+        with PacketStream(connection) as stream:
+            await PoolConversation(stream, self._owner, self._workers).run()
+
+
+def _listen(path: Path) -> socket.socket:
+    """Bind and listen; the caller has the lock. Raise OSError."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        os.fchmod(sock.fileno(), 0o600)
+        sock.bind(str(path))
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,147 @@
+"""Owns the memory of the tiers; what is held, loaded and evicted is decided by `tiers`."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from itertools import islice
+from typing import Final
+
+from mpsguard.images.errors import ImageError
+from mpsguard.linux.descriptors.fd_closer import FdCloser
+from mpsguard.pool import tiers
+from mpsguard.pool.errors import PoolError
+from mpsguard.pool.messages import LISTED, ImageInTier, PoolListing
+from mpsguard.pool.tiers import Tier, TierState
+from mpsguard.tasks import TaskSet
+
+Load = Callable[[threading.Event], int]
+"""Returns a descriptor of an image in host memory; on a thread, until the event is set. Raises ImageError
+or PoolError."""
+
+
+class _End(Enum):
+    """How an arrival ended that has no error of its own."""
+
+    ARRIVED = auto()
+    LEFT = auto()
+    """The process that was to fill it has not."""
+
+
+class TierOwner:
+    """Owns a descriptor for each image in host memory, and those of each image in GPU memory."""
+
+    def __init__(self, budgets: Mapping[Tier, int]) -> None:
+        """``budgets``: bytes of each tier; a tier without one holds nothing."""
+        self._states = {tier: TierState(budgets.get(tier, 0)) for tier in Tier}
+        self._fds: dict[tuple[Tier, str], tuple[int, ...]] = {}
+        self._arrivals: dict[tuple[Tier, str], asyncio.Future[_End | str]] = {}
+        self._loads: Final = TaskSet()
+        self._stop: Final = threading.Event()
+        self._closer: Final = FdCloser()
+
+    async def hold_in_host(self, key: str, size: int, load: Load) -> int:
+        """Hold an image in host memory, loaded once for all that wait for it; release it later.
+
+        Returns:
+            A descriptor, which stays owned by this object.
+
+        Raises:
+            PoolError: there is no room, or it cannot be loaded.
+        """
+        if self._request(Tier.HOST, key, size):
+            self._loads.spawn(self._load(key, load))
+        end = await self._arrival(Tier.HOST, key)
+        if isinstance(end, str):
+            raise PoolError(end)
+        return self._fds[Tier.HOST, key][0]
+
+    async def hold_on_gpu(self, key: str, size: int) -> tuple[int, ...] | None:
+        """Hold an image in GPU memory; release it later.
+
+        Returns:
+            Descriptors, which stay owned by this object; None if the caller has to `fill` it, or to call `abandon`.
+
+        Raises:
+            PoolError: there is no room.
+        """
+        while True:
+            if self._request(Tier.GPU, key, size):
+                return None
+            if await self._arrival(Tier.GPU, key) is _End.ARRIVED:
+                return self._fds[Tier.GPU, key]
+
+    def fill(self, key: str, fds: tuple[int, ...]) -> None:
+        """Take ownership of the descriptors of an image that the caller was to fill."""
+        self._arrived(Tier.GPU, key, fds)
+
+    def abandon(self, key: str) -> None:
+        """End the use of an image that the caller was to fill: the next one that wants it has to."""
+        self._failed(Tier.GPU, key, _End.LEFT)
+
+    def release(self, tier: Tier, key: str) -> None:
+        """End one use of an image, which stays until its room is needed."""
+        self._states[tier] = tiers.release(self._states[tier], key)
+
+    def listing(self, start: int) -> PoolListing:
+        """Return what the tiers hold, without the first ``start`` images."""
+        images = (
+            ImageInTier(image.key, tier, image.size, image.uses, image.whole)
+            for tier, state in self._states.items()
+            for image in state.images
+        )
+        budgets = {tier: state.budget for tier, state in self._states.items()}
+        return PoolListing(tuple(islice(images, start, start + LISTED)), budgets)
+
+    async def close(self) -> None:
+        """End all loading, and give the memory back; no image may be held or waited for any more."""
+        self._stop.set()
+        await self._loads.settle()
+        for fds in self._fds.values():
+            self._closer.take(fds)
+        self._fds.clear()
+        self._closer.close()
+
+    def _request(self, tier: Tier, key: str, size: int) -> bool:
+        """Count a use; return whether the image has to be brought there."""
+        decision = tiers.request(self._states[tier], key, size)
+        if decision.refusal is not None:
+            raise PoolError(f"tier {tier}: {decision.refusal}")
+        for evicted in decision.evicted:
+            self._closer.take(self._fds.pop((tier, evicted)))
+        if decision.load:
+            self._arrivals[tier, key] = asyncio.get_running_loop().create_future()
+        self._states[tier] = decision.state
+        return decision.load
+
+    async def _arrival(self, tier: Tier, key: str) -> _End | str:
+        """Wait for an image after its use was counted; the use ends if the caller is cancelled."""
+        arrival = self._arrivals.get((tier, key))
+        if arrival is None:
+            return _End.ARRIVED
+        try:
+            return await asyncio.shield(arrival)
+        except asyncio.CancelledError:
+            # After a failure no use is counted any more.
+            if not arrival.done() or arrival.result() is _End.ARRIVED:
+                self.release(tier, key)
+            raise
+
+    async def _load(self, key: str, load: Load) -> None:
+        try:
+            fd = await asyncio.to_thread(load, self._stop)
+        except (ImageError, PoolError) as error:
+            self._failed(Tier.HOST, key, str(error))
+        except Exception as error:  # a fault of ours must not leave the others waiting
+            self._failed(Tier.HOST, key, f"{type(error).__name__}: {error}")
+        else:
+            self._arrived(Tier.HOST, key, (fd,))
+
+    def _arrived(self, tier: Tier, key: str, fds: tuple[int, ...]) -> None:
+        self._fds[tier, key] = fds
+        self._states[tier] = tiers.arrived(self._states[tier], key)
+        self._arrivals.pop((tier, key)).set_result(_End.ARRIVED)
+
+    def _failed(self, tier: Tier, key: str, end: _End | str) -> None:
+        self._states[tier] = tiers.failed(self._states[tier], key)
+        self._arrivals.pop((tier, key)).set_result(end)

@@ -1,0 +1,129 @@
+"""A worker of a pool: prepares itself, waits for one assignment, serves it, and ends.
+
+def prepare():                     # imports, context, skeleton
+    def start(assignment):         # maps the image
+        def serve(connection):     # answers the program until it closes the connection
+            ...
+        return serve
+    return start
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpsguard.images.errors import ImageError
+from mpsguard.images.store import ImageStore
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.pool.image_memory import key_of
+from mpsguard.pool.image_pages import ImagePages
+from mpsguard.pool.worker_messages import (
+    PACKET,
+    FromWorker,
+    WorkerFailed,
+    WorkerPrepared,
+    WorkerStarted,
+    decode_assignment,
+    encode,
+)
+
+_GRACE: Final = 10.0
+"""Seconds to end in after the pool has ended."""
+
+
+class Assigned(NamedTuple):
+    """What a worker is to start."""
+
+    image: ImagePages
+    """Stays owned by the worker, to its end."""
+    payload: bytes
+    """What the program sent along."""
+
+
+Serve = Callable[[socket.socket], object]
+Start = Callable[[Assigned], Serve]
+Prepare = Callable[[], Start]
+
+
+def main(channel_fd: int, prepare: str) -> int:
+    """Run a worker; return its exit code.
+
+    Args:
+        channel_fd: of the socket to the pool, owned by this function.
+        prepare: the preparation, as ``module:function``.
+    """
+    with socket.socket(fileno=channel_fd) as channel, ExitStack() as owned:
+        if seqpacket.peer(channel).uid != os.geteuid():
+            raise PermissionError("the pool is another user's")
+        start = _function(prepare)()
+        _say(channel, WorkerPrepared())
+        try:
+            packet = seqpacket.receive(channel, PACKET, max_fds=2)
+        except OSError:
+            return 0
+        if packet.end or packet.truncated or len(packet.fds) != 2:
+            close_all(packet.fds)
+            return 0
+        connection = owned.enter_context(socket.socket(fileno=packet.fds[1]))
+        _end_with(channel, connection)
+        try:
+            serve = start(_assigned(packet.data, packet.fds[0], owned))
+        except Exception as error:  # the program's own; what it says goes to the program that asked
+            _say(channel, WorkerFailed(f"{type(error).__name__}: {error}"[:4096]))
+            return 1
+        _say(channel, WorkerStarted())
+        serve(connection)
+    return 0
+
+
+def _function(path: str) -> Prepare:
+    module, _, name = path.partition(":")
+    found: Prepare = getattr(import_module(module), name)
+    return found
+
+
+def _assigned(data: bytes, fd: int, owned: ExitStack) -> Assigned:
+    """Return the assignment; its memory goes to ``owned``. Raise ImageError."""
+    with ExitStack() as undo:
+        undo.callback(os.close, fd)
+        assignment = decode_assignment(data)
+        with ImageStore(Path(assignment.store)) as store, store.open(assignment.name) as image:
+            manifest = image.manifest
+        if key_of(manifest) != assignment.key:
+            raise ImageError(f"image {assignment.name}: another one has come in its place")
+        undo.pop_all()
+    return Assigned(owned.enter_context(ImagePages(fd, manifest)), assignment.payload)
+
+
+def _say(channel: socket.socket, message: FromWorker) -> None:
+    """Tell the pool; one that has ended is noticed by the end of the channel."""
+    with suppress(OSError):
+        seqpacket.send(channel, encode(message))
+
+
+def _end_with(channel: socket.socket, connection: socket.socket) -> None:
+    """End the connection when the pool ends or wants that, and then the process if it does not end by itself."""
+    ours, theirs = channel.dup(), connection.dup()
+
+    def watch() -> None:
+        with ours, theirs:
+            with suppress(OSError):
+                ours.recv(1)
+            with suppress(OSError):
+                theirs.shutdown(socket.SHUT_RDWR)
+        time.sleep(_GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="pool", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2]))

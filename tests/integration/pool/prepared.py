@@ -1,0 +1,42 @@
+"""A preparation for workers of the tests. What they do wrong is said by files, each of which one worker takes."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+from mpsguard.pool.worker import Assigned, Serve, Start
+
+
+def prepare() -> Start:
+    _dies("prepare")
+    return _start
+
+
+def _start(assigned: Assigned) -> Serve:
+    _dies("start")
+    if assigned.payload == b"refuse":
+        raise ValueError("this is not for me")
+    pages = {name: assigned.image.map(name, private=True) for name in assigned.image.places}
+    _dies("mapped")
+
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(f"{os.getpid()} {assigned.payload.decode()}\n".encode())
+        while request := connection.recv(100):
+            _dies("serve")
+            region, _, text = request.decode().partition(" ")
+            if text:
+                pages[region][: len(text)] = text.encode()
+            connection.sendall(pages[region][:16])
+
+    return serve
+
+
+def _dies(step: str) -> None:
+    """Die, if a file says so; each file is for one worker."""
+    for path in sorted(Path(os.environ["POOL_TEST"]).glob(f"{step}-*")):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,78 @@
+"""A real `mpsguard pool` with a store of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpsguard.images.manifest import Manifest
+from mpsguard.images.store import ImageStore
+from mpsguard.pool.connection import PoolConnection
+from mpsguard.pool.messages import ImageInTier
+from tests.harness.guard_process import REPOSITORY
+from tests.unit.images.samples import commit, some_bytes
+
+MIB = 1 << 20
+DEADLINE = 30.0
+
+
+class RunningPool:
+    """The process, and images for it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / "run" / "pool.sock"
+        self.store = directory / "store"
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "MPSGUARD_POOL": str(self.path), "PYTHONPATH": str(REPOSITORY)}
+
+    def start(self, *options: str) -> None:
+        """Start it, and return when it serves."""
+        command = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(self.path), *options]
+        self.process = subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        assert "serves" in line, line
+
+    def stop(self) -> str:
+        """End it in order, and return what else it said."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=DEADLINE)
+        assert self.process.returncode == 0, said
+        self.process = None
+        return said
+
+    def connect(self) -> PoolConnection:
+        return PoolConnection(self.path, deadline=DEADLINE)
+
+    def make(self, name: str, *sizes: int, regions: Mapping[str, bytes] | None = None) -> Manifest:
+        """Put an image into the store: regions ``r0``, ``r1``... of these sizes in bytes."""
+        content = regions or {f"r{index}": some_bytes((name, index), size) for index, size in enumerate(sizes)}
+        with ImageStore(self.store) as store:
+            return commit(store, name, content)
+
+    def listed(self) -> list[ImageInTier]:
+        with self.connect() as pool:
+            return list(pool.listing().images)
+
+
+@contextmanager
+def running(directory: Path, *options: str) -> Iterator[RunningPool]:
+    """A pool that serves; it has to end in order, without a word."""
+    pool = RunningPool(directory)
+    pool.start(*options)
+    try:
+        yield pool
+        said = pool.stop()
+    finally:
+        if pool.process is not None:
+            pool.process.kill()
+            pool.process.communicate()
+    assert said == ""

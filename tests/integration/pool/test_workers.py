@@ -1,0 +1,147 @@
+"""Warm workers of a real pool: assigned once, replaced, started anew when they die, ended with the pool."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mpsguard.images.store import ImageStore
+from mpsguard.pool.errors import PoolError
+from mpsguard.pool.schedule import MOST_TRIES, Phase
+from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
+from tests.integration.vault.running import wait_for
+from tests.unit.images.samples import some_bytes
+
+SIZE = 2 * MIB + 5
+
+
+class WarmPool:
+    """A pool with workers and one image."""
+
+    def __init__(self, pool: RunningPool, deaths: Path) -> None:
+        self.pool = pool
+        self._deaths = deaths
+
+    def start(self, payload: bytes = b"hello", within: float = DEADLINE) -> socket.socket:
+        with self.pool.connect() as connection, ImageStore(self.pool.store) as store, store.open("a") as image:
+            found = connection.start(store, image, payload, within=within)
+        found.settimeout(DEADLINE)
+        return found
+
+    def phases(self) -> list[tuple[int, Phase]]:
+        with self.pool.connect() as connection:
+            return [(worker.pid, worker.phase) for worker in connection.listing().workers]
+
+    def waiting(self) -> int:
+        """The pid of the worker that waits, once there is one."""
+        return wait_for("a worker", lambda: [pid for pid, phase in self.phases() if phase is Phase.WAITING])[0]
+
+    def dies(self, step: str, workers: int = 1) -> None:
+        for index in range(workers):
+            (self._deaths / f"{step}-{index}").touch()
+
+
+def greeting(connection: socket.socket) -> tuple[int, str]:
+    with connection.makefile() as lines:
+        pid, text = lines.readline().split()
+    return int(pid), text
+
+
+def asked(connection: socket.socket, request: str) -> bytes:
+    connection.sendall(request.encode())
+    return connection.recv(100)
+
+
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@contextmanager
+def warm(directory: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Iterator[WarmPool]:
+    deaths = directory / "deaths"
+    deaths.mkdir()
+    monkeypatch.setenv("POOL_TEST", str(deaths))
+    prepare = ("--prepare", "tests.integration.pool.prepared:prepare")
+    with running(directory, "--host-memory", "16M", *prepare, *options) as pool:
+        pool.make("a", SIZE)
+        yield WarmPool(pool, deaths)
+
+
+def test_a_worker_serves_once_and_has_its_own_copies_of_what_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch, "--maximum", "3") as pool:
+        first_pid = pool.waiting()
+        first, second = pool.start(b"one"), pool.start(b"two")
+        with first, second:
+            pids = [greeting(first), greeting(second)]
+            assert pids[0] == (first_pid, "one")
+            assert pids[1][1] == "two"
+            assert asked(first, "r0 mine") == b"mine" + some_bytes(("a", 0), SIZE)[4:16]
+            assert asked(second, "r0") == some_bytes(("a", 0), SIZE)[:16]
+            assert [each.uses for each in pool.pool.listed()] == [2]
+        wait_for("their ends", lambda: not any(lives(pid) for pid, _ in pids))
+        wait_for("the release", lambda: [each.uses for each in pool.pool.listed()] == [0])
+        with pool.start() as third:
+            assert greeting(third)[0] not in {pid for pid, _ in pids}
+
+
+def test_starts_are_repeated_when_workers_die_over_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warm(tmp_path, monkeypatch) as pool:
+        for step in ("prepare", "start", "mapped"):
+            pool.dies(step)
+        with pool.start() as connection:
+            assert greeting(connection)[1] == "hello"
+            assert asked(connection, "r0") == some_bytes(("a", 0), SIZE)[:16]
+            pool.dies("serve")
+            connection.sendall(b"r0")
+            assert connection.recv(100) == b""
+        pool.dies("start", MOST_TRIES)
+        with pytest.raises(PoolError, match=f"{MOST_TRIES} workers ended"):
+            pool.start()
+        wait_for("the release", lambda: [each.uses for each in pool.pool.listed()] == [0])
+        os.kill(pool.waiting(), signal.SIGKILL)
+        with pool.start() as connection:
+            assert greeting(connection)[1] == "hello"
+
+
+def test_refusals_of_a_worker_and_deadlines_reach_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warm(tmp_path, monkeypatch, "--minimum", "0", "--maximum", "1") as pool:
+        with pytest.raises(PoolError, match="ValueError: this is not for me"):
+            pool.start(b"refuse")
+        with pool.start() as busy:
+            pid, _ = greeting(busy)
+            with pytest.raises(PoolError, match="not there within"):
+                pool.start(within=0.2)
+        wait_for("the end", lambda: not lives(pid))
+        wait_for("the release", lambda: [each.uses for each in pool.pool.listed()] == [0])
+        assert [phase for _, phase in pool.phases()] in ([], [Phase.ENDING])
+
+
+def test_idle_workers_above_the_minimum_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warm(tmp_path, monkeypatch, "--minimum", "0", "--idle", "0.2") as pool:
+        assert pool.phases() == []
+        with pytest.raises(PoolError, match="not there within"):
+            pool.start(within=0.001)
+        wait_for("no worker", lambda: pool.phases() == [])
+
+
+def test_the_end_of_the_pool_ends_its_workers_and_their_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch) as pool:
+        connection = pool.start()
+        pid, _ = greeting(connection)
+        waits = pool.waiting()
+        # Also by a SIGKILL: nothing that it started is left.
+        assert pool.pool.process is not None
+        pool.pool.process.kill()
+        pool.pool.process.communicate()
+        with connection:
+            assert connection.recv(100) == b""
+        wait_for("their ends", lambda: not lives(pid) and not lives(waits))
+        pool.pool.start("--host-memory", "1M")
