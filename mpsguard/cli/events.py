@@ -1,5 +1,6 @@
 """`mpsguard-ctl events`: what has happened, and with --follow what happens."""
 
+import sys
 import time
 
 import click
@@ -48,6 +49,12 @@ def _subscribe(context: zmq.Context[zmq.Socket[bytes]], session: CliSession) -> 
 
 
 def _show(session: CliSession, event: Event) -> None:
+    _write(session, event)
+    # At once, into a pipe, too: the next event may come in an hour.
+    sys.stdout.flush()
+
+
+def _write(session: CliSession, event: Event) -> None:
     if session.as_json:
         session.print_json(event)
         return

@@ -13,9 +13,6 @@ from typing import Final
 AT_ONCE: Final = 8
 """Clients at the daemon: one that it serves, and enough after it that it need not wait for the guard."""
 
-MOST: Final = 32
-"""Clients at the daemon, with those of which the turn has ended by the clock; the vendor's backlog is 128."""
-
 LONGEST: Final = 0.05
 """Seconds that a turn lasts at most: a daemon that starts a server may take seconds for one client, and decides
 which of the others it serves meanwhile."""
@@ -28,15 +25,13 @@ class LaneTurns:
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
         """The user with the next turn comes first; no queue is empty."""
         self._open = 0
-        """Turns that have not ended."""
-        self._present = 0
-        """Clients at the daemon."""
 
     @asynccontextmanager
     async def turn(self, uid: int) -> AsyncIterator[Callable[[], None]]:
         """Wait for a turn of user ``uid``; the value ends it, as does the end of the body.
 
-        Has no deadline of its own: each turn ends within `LONGEST`, as long as fewer than `MOST` clients are there.
+        Has no deadline of its own: each turn ends within `LONGEST`. The client may be at the daemon for longer, for
+        hours if another user's server has to end first, so that nothing bounds how many are.
         """
         await self._begin(uid)
         ended = False
@@ -52,15 +47,11 @@ class LaneTurns:
             yield end
         finally:
             timer.cancel()
-            self._present -= 1
-            if ended:
-                self._go_on()
-            else:
-                end()
+            end()
 
     async def _begin(self, uid: int) -> None:
-        if self._has_room() and not self._waiting:
-            self._take()
+        if self._open < AT_ONCE and not self._waiting:
+            self._open += 1
             return
         begun = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(uid, deque()).append(begun)
@@ -70,7 +61,6 @@ class LaneTurns:
             if begun.cancelled():
                 self._leave(uid, begun)
             else:
-                self._present -= 1
                 self._end()
             raise
 
@@ -84,22 +74,12 @@ class LaneTurns:
 
     def _end(self) -> None:
         self._open -= 1
-        self._go_on()
-
-    def _has_room(self) -> bool:
-        return self._open < AT_ONCE and self._present < MOST
-
-    def _take(self) -> None:
-        self._open += 1
-        self._present += 1
-
-    def _go_on(self) -> None:
-        while self._has_room() and self._waiting:
+        while self._open < AT_ONCE and self._waiting:
             uid = next(iter(self._waiting))
             queue = self._waiting.pop(uid)
             begun = queue.popleft()
             if queue:
                 self._waiting[uid] = queue
             if not begun.cancelled():
-                self._take()
+                self._open += 1
                 begun.set_result(None)

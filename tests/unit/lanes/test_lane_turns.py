@@ -170,23 +170,3 @@ def test_no_place_is_lost(clients: list[tuple[int, int, str]]) -> None:
                 await turns.turn(0).__aenter__()
 
     asyncio.run(run())
-
-
-def test_a_daemon_that_stands_still_is_not_flooded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns end by the clock, and the clients stay: beyond `MOST` no other one is sent there."""
-    monkeypatch.setattr(lane_turns, "LONGEST", 0.0)
-
-    async def run() -> None:
-        daemon = Daemon()
-        for number in range(2 * lane_turns.MOST):
-            daemon.comes(str(number), 1)
-        async with asyncio.timeout(10):
-            while len(daemon.order) < lane_turns.MOST:
-                await asyncio.sleep(0)
-        await _settle()
-        assert len(daemon.order) == daemon.at_once == lane_turns.MOST
-        daemon.answer()
-        await _settle()
-        assert len(daemon.order) == lane_turns.MOST + 1
-
-    asyncio.run(run())
