@@ -177,7 +177,8 @@ class Conversation(Surface[Exchange]):
                     await relay.run(_greeted, lambda: None, lambda: None)
                 finally:
                     acknowledger.close()
-        except (RefusedError, LaneGoneError, OtherGreetingError, ProtocolError):
+        except (RefusedError, LaneGoneError, OtherGreetingError, ProtocolError, OSError):
+            # As `LaneHandover` has them; OSError is a packet of the daemon that did not fit.
             return
         finally:
             front.close()

@@ -159,6 +159,9 @@ class Dashboard(App[None]):
         self._show()
 
     def _show(self) -> None:
+        if not self.query("#head"):
+            # An answer that comes as the screen is taken down.
+            return
         head = rows.heading(self._snapshot) + (" (paused)" if self._paused else "")
         self.query_one("#head", Static).update(Text(head))
         for name, (columns, of) in _TABLES.items():
