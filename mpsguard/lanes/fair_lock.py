@@ -7,25 +7,27 @@ from contextlib import asynccontextmanager
 
 
 class FairLock:
-    """Held by one task at a time. Those that wait are served by user in turn, and each user's in order."""
+    """Held by one task at a time, or by a few. Those that wait are served by user in turn, and each user's in order."""
 
-    def __init__(self) -> None:
-        self._locked = False
+    def __init__(self, places: int = 1) -> None:
+        """``places``: how many hold it at a time."""
+        self._free = places
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
-        """By uid; the first is the next to be served."""
+        """By uid; the first is the next to be served. Nothing waits while a place is free."""
 
     @asynccontextmanager
     async def held(self, uid: int) -> AsyncIterator[None]:
         """Wait for the lock in the line of ``uid``, and hold it."""
-        await self._acquire(uid)
+        await self.acquire(uid)
         try:
             yield
         finally:
-            self._pass_on()
+            self.release()
 
-    async def _acquire(self, uid: int) -> None:
-        if not self._locked:
-            self._locked = True
+    async def acquire(self, uid: int) -> None:
+        """Wait for a place in the line of ``uid``; `release` gives it back."""
+        if self._free:
+            self._free -= 1
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(uid, deque()).append(turn)
@@ -34,11 +36,11 @@ class FairLock:
         except asyncio.CancelledError:
             # Its turn may have come just before.
             if turn.done() and not turn.cancelled():
-                self._pass_on()
+                self.release()
             raise
 
-    def _pass_on(self) -> None:
-        """Give the lock to the next that still waits."""
+    def release(self) -> None:
+        """Give a place to the next that still waits."""
         while self._waiting:
             uid = next(iter(self._waiting))
             line = self._waiting.pop(uid)
@@ -48,4 +50,4 @@ class FairLock:
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._locked = False
+        self._free += 1
