@@ -58,12 +58,12 @@ lint: venv ## ruff, mypy, import layers, shellcheck
 .PHONY: venv
 venv: .venv/.stamp ## .venv with the project and its development tools
 
-.venv/.stamp: pyproject.toml scripts/bootstrap
+.venv/.stamp: pyproject.toml scripts/bootstrap scripts/packages-python.txt
 	scripts/bootstrap venv
 	@touch $@ .venv/.runtime
 
 # The project alone, without the development tools and PyTorch.
-.venv/.runtime: pyproject.toml scripts/bootstrap
+.venv/.runtime: pyproject.toml scripts/bootstrap scripts/packages-python.txt
 	scripts/bootstrap runtime
 	@touch $@
 

@@ -20,7 +20,7 @@ def specs(shape: Shape, slots: int) -> dict[str, Spec]:
 
 
 class SlotCache(Cache):
-    """The ``past_key_values`` of a Hugging Face model. Does not own the memory.
+    """The cache of keys and values of a Hugging Face model. Does not own the memory.
 
     Entries before a sequence's place are not written again while the sequence is computed; the published forward state
     says where that place is.

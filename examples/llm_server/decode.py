@@ -4,6 +4,7 @@ A step takes a token and a place for every slot; unused slots are computed too, 
 token does not depend on the other slots, nor on the process that computes it.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +36,7 @@ class Decoder:
     def __init__(self, model: Any, cache: SlotCache, shape: Shape, slots: int, device: torch.device) -> None:
         self._model = model
         self._cache = cache
+        self._cache_argument = _name_of_cache_argument(model)
         self._shape = shape
         self._slots = slots
         self._device = device
@@ -117,7 +119,12 @@ class Decoder:
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=places,
-                past_key_values=self._cache,
                 use_cache=True,
+                **{self._cache_argument: self._cache},
             )
         return torch.as_tensor(result.logits)
+
+
+def _name_of_cache_argument(model: Any) -> str:
+    """Return the argument of ``model`` that takes the cache: transformers 5.24 renamed it."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
