@@ -6,10 +6,10 @@ There is no kube-apiserver here that would take them: the manifests are validate
 import os
 import subprocess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -91,14 +91,21 @@ def test_a_misspelt_key_is_found() -> None:
     # Else the tests above would show nothing.
     objects = list(yaml.safe_load_all((MANIFESTS / "reporter.yaml").read_text()))
     containers(objects)[0]["readinessProbe"]["periodSecond"] = 1
-    with pytest.raises(kubernetes_validate.ValidationError):
+    with pytest.raises(judge().ValidationError):
         validate(objects, NEWEST)
+
+
+def judge() -> ModuleType:
+    """The library with the schemas, whose import takes seconds, which each worker of a parallel run would spend."""
+    import kubernetes_validate  # noqa: PLC0415 - see above
+
+    return kubernetes_validate
 
 
 def validate(objects: list[dict[str, Any]], version: str) -> None:
     for each in objects:
         if each["kind"] not in OF_PROMETHEUS:
-            kubernetes_validate.validate(each, version, strict=True)
+            judge().validate(each, version, strict=True)
 
 
 @needs_helm
