@@ -118,7 +118,7 @@ def write_archive(archive: Archive, steps: Sequence[str], directory: Path) -> No
 def command_line(kernel: Kernel, directory: Path, processors: int, arguments: str = "") -> list[str]:
     """QEMU, with the archive and the first serial port in the directory; the second port is the caller's."""
     return [
-        *("nice", "-n", "10", "qemu-system-x86_64"),
+        "qemu-system-x86_64",
         *("-accel", "tcg,thread=multi" if processors > 1 else "tcg"),
         *("-machine", "q35", "-cpu", "max,la57=off", "-smp", str(processors), "-m", str(MEMORY_MIB)),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
