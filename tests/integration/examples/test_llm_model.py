@@ -29,6 +29,15 @@ SLOTS, PROMPT, TOKENS = 3, 20, 25
 MODELS = ("tiny-gpt2", "tiny-llama")
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that spin at such small models cost other tests their time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(params=MODELS)
 def shape(request: pytest.FixtureRequest) -> Shape:
     return SHAPES[request.param]
