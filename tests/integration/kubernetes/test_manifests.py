@@ -6,7 +6,6 @@ There is no kube-apiserver here that would take them: the manifests are validate
 import os
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -95,7 +94,7 @@ def test_a_misspelt_key_is_found() -> None:
         validate(objects, NEWEST)
 
 
-def judge() -> ModuleType:
+def judge() -> Any:
     """The library with the schemas, whose import takes seconds, which each worker of a parallel run would spend."""
     import kubernetes_validate  # noqa: PLC0415 - see above
 
