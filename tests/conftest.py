@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -42,6 +43,11 @@ def restore_process_state() -> None:
         if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
             del os.environ[name]
     sys.dont_write_bytecode = False
+    # A version manager's `python3` in PATH is a shell script that takes longer than Python's start, of which a run has
+    # thousands: the simulated daemon and each of its commands begin with it.
+    programs = str(Path(sys.executable).resolve().parent)
+    if programs not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([programs, os.environ["PATH"]])
     os.environ.update(LANG="C.UTF-8", LC_ALL="C.UTF-8", TERM="dumb", TZ="UTC")
     if sys.stdin is not None and sys.stdin.isatty():
         null = os.open(os.devnull, os.O_RDONLY)
