@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,80 +15,72 @@ import pytest
 from tests.integration.examples.waiting import until
 from tests.integration.vault.running import REPOSITORY, VaultProcess
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
-
-from examples.llm_server import headless, memory  # noqa: E402 - imports PyTorch
-from examples.llm_server.decode import Decoder, Next  # noqa: E402
-from examples.llm_server.memory import Loaded  # noqa: E402
-from examples.llm_server.shapes import SHAPES, Shape  # noqa: E402
-
 pytestmark = pytest.mark.slow(seconds=120, reason="loads PyTorch for each process of a takeover")
 
-CPU = torch.device("cpu")
 SLOTS, PROMPT, TOKENS = 3, 20, 25
 MODELS = ("tiny-gpt2", "tiny-llama")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that spin at such small models cost other tests their time."""
+@pytest.fixture
+def tiny() -> Iterator[ModuleType]:
+    """The models in this process; imported late, for each worker of a parallel run imports all test files."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from tests.integration.examples import tiny_model  # noqa: PLC0415 - see above
+
+    # Threads that spin at such small models cost other tests their time.
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    yield tiny_model
     torch.set_num_threads(before)
 
 
 @pytest.fixture(params=MODELS)
-def shape(request: pytest.FixtureRequest) -> Shape:
-    return SHAPES[request.param]
+def shape(request: pytest.FixtureRequest, tiny: ModuleType) -> Any:
+    return tiny.SHAPES[request.param]
 
 
-def decoder(loaded: Loaded, shape: Shape) -> Decoder:
-    return Decoder(loaded.network, loaded.slots, shape, SLOTS, CPU)
-
-
-def sequence(at_work: Decoder, number: int, slot: int, others: dict[int, Next] | None = None) -> list[int]:
-    asked = headless.request(number, slot, prompt=PROMPT, tokens=TOKENS, vocabulary=512)
+def sequence(tiny: ModuleType, at_work: Any, number: int, slot: int, others: dict[int, Any] | None = None) -> list[int]:
+    asked = tiny.request(number, slot, prompt=PROMPT, tokens=TOKENS, vocabulary=512)
     tokens = [at_work.prefill(slot, asked.prompt, asked.seed)]
     while len(tokens) < TOKENS:
-        given = {slot: Next(tokens[-1], PROMPT + len(tokens) - 1, asked.seed), **(others or {})}
+        given = {slot: tiny.Next(tokens[-1], PROMPT + len(tokens) - 1, asked.seed), **(others or {})}
         tokens.append(at_work.step(given)[slot])
     return tokens
 
 
-def test_a_sequence_depends_on_nothing_beside_it(shape: Shape) -> None:
-    loaded = memory.cold(shape, SLOTS, 1, CPU)
-    at_work = decoder(loaded, shape)
-    alone = sequence(at_work, 5, 0)
+def test_a_sequence_depends_on_nothing_beside_it(tiny: ModuleType, shape: Any) -> None:
+    loaded = tiny.cold(shape, SLOTS, 1)
+    at_work = tiny.decoder(loaded, shape, SLOTS)
+    alone = sequence(tiny, at_work, 5, 0)
     assert len(set(alone)) > TOKENS // 2
-    assert sequence(at_work, 6, 0) != alone
-    assert sequence(at_work, 5, 2, {0: Next(7, 3, 9), 1: Next(3, 60, 1)}) == alone
-    assert sequence(decoder(memory.cold(shape, SLOTS, 1, CPU), shape), 5, 1) == alone
-    assert sequence(decoder(memory.cold(shape, SLOTS, 2, CPU), shape), 5, 0) != alone
+    assert sequence(tiny, at_work, 6, 0) != alone
+    assert sequence(tiny, at_work, 5, 2, {0: tiny.Next(7, 3, 9), 1: tiny.Next(3, 60, 1)}) == alone
+    assert sequence(tiny, tiny.decoder(tiny.cold(shape, SLOTS, 1), shape, SLOTS), 5, 1) == alone
+    assert sequence(tiny, tiny.decoder(tiny.cold(shape, SLOTS, 2), shape, SLOTS), 5, 0) != alone
 
 
-def test_what_is_cached_decides(shape: Shape) -> None:
+def test_what_is_cached_decides(tiny: ModuleType, shape: Any) -> None:
     """A stream of tokens would tell if cached keys and values got lost."""
-    loaded = memory.cold(shape, SLOTS, 1, CPU)
-    at_work = decoder(loaded, shape)
-    expected = sequence(at_work, 5, 0)
-    asked = headless.request(5, 0, prompt=PROMPT, tokens=TOKENS, vocabulary=512)
+    loaded = tiny.cold(shape, SLOTS, 1)
+    at_work = tiny.decoder(loaded, shape, SLOTS)
+    expected = sequence(tiny, at_work, 5, 0)
+    asked = tiny.request(5, 0, prompt=PROMPT, tokens=TOKENS, vocabulary=512)
     at_work.prefill(0, asked.prompt, asked.seed)
     for tensor in (*loaded.slots.keys, *loaded.slots.values):
         tensor[0, :, : PROMPT // 2] = 0.0
     tokens = expected[:1]
     while len(tokens) < TOKENS:
-        tokens.append(at_work.step({0: Next(tokens[-1], PROMPT + len(tokens) - 1, 5)})[0])
+        tokens.append(at_work.step({0: tiny.Next(tokens[-1], PROMPT + len(tokens) - 1, 5)})[0])
     assert tokens != expected
 
 
-def test_warming_writes_nothing_that_is_read(shape: Shape) -> None:
-    loaded = memory.cold(shape, SLOTS, 1, CPU)
+def test_warming_writes_nothing_that_is_read(tiny: ModuleType, shape: Any) -> None:
+    loaded = tiny.cold(shape, SLOTS, 1)
     tensors = (*loaded.slots.keys, *loaded.slots.values)
     for tensor in tensors:
         tensor.fill_(3.0)
-    decoder(loaded, shape).warm(record=True)
+    tiny.decoder(loaded, shape, SLOTS).warm(record=True)
     for tensor in tensors:
         assert bool((tensor[:, :, : shape.length] == 3.0).all())
 
@@ -134,7 +127,7 @@ def answers(*files: Path) -> dict[int, list[int]]:
 
 
 @pytest.fixture
-def processes(tmp_path: Path, shape: Shape) -> Iterator[Processes]:
+def processes(tmp_path: Path, shape: Any) -> Iterator[Processes]:
     with VaultProcess() as vault:
         running = Processes(vault, tmp_path, shape.name)
         yield running
