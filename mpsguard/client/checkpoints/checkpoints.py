@@ -14,6 +14,7 @@ from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, End
 from mpsguard.client.checkpoints.options import CheckpointOptions
 from mpsguard.client.checkpoints.piece_table import PieceTable, PieceTableError
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans, touched
+from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.client.checkpoints.request_page import RequestPage
 from mpsguard.client.checkpoints.session_regions import SessionRegions
 from mpsguard.client.checkpoints.sources import MOST_ASIDE
@@ -147,6 +148,14 @@ class Checkpoints:
                 # Without the lock, so that other threads can announce and publish; in short, since one of them may
                 # hear the copier's answer.
                 copier.wait(min(left, 0.1))
+
+    def progress(self, checkpoint: Checkpoint) -> CopierProgress | None:
+        """See `Checkpoint.progress`."""
+        with self._lock:
+            running = self._running
+            if running is None or running.checkpoint is not checkpoint:
+                return None
+            return running.under_way.table.progress()
 
     # --- the session changes
 
@@ -304,7 +313,8 @@ class Checkpoints:
             return
         running = self._running
         if running is not None and time.monotonic() - running.began > self._options.deadline:
-            self._end_copier(CheckpointRefusal.CANCELLED, f"it took more than {self._options.deadline:g} s")
+            where = running.under_way.table.progress()
+            self._end_copier(CheckpointRefusal.CANCELLED, f"it took more than {self._options.deadline:g} s: {where}")
 
     def _on_ended(self, ended: Ended) -> None:
         running = self._running
