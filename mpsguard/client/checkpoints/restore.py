@@ -6,12 +6,13 @@ moment this process died at.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Final
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
 
 from mpsguard.client.checkpoints.errors import RestoreError
+from mpsguard.client.checkpoints.piece_table import DIGEST
 from mpsguard.client.checkpoints.session_regions import OWN_PREFIX
 from mpsguard.client.checkpoints.targets import HostTarget, Target
 from mpsguard.client.region import Chunk
@@ -23,8 +24,11 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import LeaseRole
 
+if TYPE_CHECKING:
+    from mpsguard.client.checkpoints.cuda_target import CudaFiller
+
 _READERS: Final = min(32, 2 * (os.cpu_count() or 1))
-"""Each reads, compares the digest and copies; while it waits for the disk, others work."""
+"""Each reads and copies, for host memory it compares the digest, too; while it waits for the disk, others work."""
 
 
 def restore(session: Session, image: Image, *, device: int = 0) -> None:
@@ -53,7 +57,8 @@ def restore(session: Session, image: Image, *, device: int = 0) -> None:
     for name in set(session.names()) & {region.name for region in manifest.regions}:
         session.release(name)
     with ExitStack() as undo:
-        filled = [(region, undo.enter_context(_target(region, device))) for region in manifest.regions]
+        target_of = _targets(device, undo)
+        filled = [(region, target_of(region)) for region in manifest.regions]
         _fill(image, filled)
         made: list[str] = []
         try:
@@ -91,32 +96,48 @@ def _fill(image: Image, filled: Sequence[tuple[RegionImage, Target]]) -> None:
                 target.clear(index, size)
                 continue
             with target.room(size) as buffer:
-                image.read_into(digest, buffer)
+                image.read_into(digest, buffer, checked=not target.digests_itself)
                 target.write(index, buffer)
 
     step = max(1, min(16, len(pieces) // _READERS))
     with ThreadPoolExecutor(_READERS) as pool:
-        running = [pool.submit(read, pieces[at : at + step]) for at in range(0, len(pieces), step)]
+        running = [pool.submit(target.prepare) for _, target in filled if target.digests_itself]
+        running += [pool.submit(read, pieces[at : at + step]) for at in range(0, len(pieces), step)]
         try:
             for each in running:
                 each.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    for region, target in filled:
+        if target.digests_itself:
+            _compare(image, region, target.digests())
 
 
-@contextmanager
-def _target(region: RegionImage, device: int) -> Iterator[Target]:
-    if region.name.startswith(OWN_PREFIX):
-        raise RestoreError(f"region {region.name!r}: a name of mpsguard's own")
-    target: Target
-    if region.gpu is None:
-        target = HostTarget(region.sizes)
-    else:
-        from mpsguard.client.checkpoints.cuda_target import CudaTarget  # noqa: PLC0415 - needs cuda-bindings
+def _compare(image: Image, region: RegionImage, found: bytes) -> None:
+    for index, digest in enumerate(region.pieces):
+        if digest is not None and found[index * DIGEST : (index + 1) * DIGEST].hex() != digest:
+            image.refuse(digest)
 
-        target = CudaTarget(region.sizes, device)
-    try:
-        yield target
-    finally:
-        target.close()
+
+def _targets(device: int, undo: ExitStack) -> Callable[[RegionImage], Target]:
+    """Return what makes the memory of a region; ``undo`` gives it back."""
+    fillers: list[CudaFiller] = []
+
+    def make(region: RegionImage) -> Target:
+        if region.name.startswith(OWN_PREFIX):
+            raise RestoreError(f"region {region.name!r}: a name of mpsguard's own")
+        target: Target
+        if region.gpu is None:
+            target = HostTarget(region.sizes)
+        else:
+            from mpsguard.client.checkpoints.cuda_target import CudaFiller, CudaTarget  # noqa: PLC0415 - needs cuda-bindings
+
+            if not fillers:
+                fillers.append(CudaFiller(device, _READERS))
+                undo.callback(fillers[0].close)
+            target = CudaTarget(region.sizes, fillers[0])
+        undo.callback(target.close)
+        return target
+
+    return make

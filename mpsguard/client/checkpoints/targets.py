@@ -21,6 +21,9 @@ class Target(ABC):
 
     gpu: str | None = None
     """UUID of the GPU that has it; None: host memory."""
+    digests_itself: bool = False
+    """Whether `digests` tells what was written; otherwise pieces are to be compared with their digests when they are
+    read, which costs the processor twice what reading them does."""
 
     @abstractmethod
     def room(self, size: int) -> AbstractContextManager[memoryview]:
@@ -33,6 +36,13 @@ class Target(ABC):
     @abstractmethod
     def clear(self, index: int, size: int) -> None:
         """Fill a piece with zeros."""
+
+    def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
+        """Prepare `digests`; may be called beside writes."""
+
+    def digests(self) -> bytes:
+        """Return the BLAKE3 digests of all pieces, one after the other, as the memory has them after all writes."""
+        raise NotImplementedError
 
     @abstractmethod
     def export(self) -> list[int]:
