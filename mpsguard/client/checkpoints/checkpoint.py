@@ -44,6 +44,8 @@ class Checkpoint:
         """What came of the last try."""
         self.tries = 0
         """Cuts that were taken for it."""
+        self.hands_over = False
+        """Whether the program stands still behind the cut until another process takes over."""
         self._pump = pump
 
     @property

@@ -1,11 +1,14 @@
+# long: one lock over the program's calls, the cut, and what the copier says
 """Checkpoints of a session while its program runs: the writer's side."""
 
 import os
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
+from mpsguard.client.checkpoints import handover
 from mpsguard.client.checkpoints.announcements import Announcements, UnderWay, protect
 from mpsguard.client.checkpoints.checkpoint import Checkpoint, CheckpointState, RunningCheckpoint
 from mpsguard.client.checkpoints.copier_process import CopierGoneError, CopierProcess
@@ -97,7 +100,10 @@ class Checkpoints:
     def at_publish(self) -> None:
         """Take the checkpoint that is due, if there is one: called by `Session.publish` after each publication.
 
-        Never raises: a checkpoint that cannot be taken is refused, and the program goes on.
+        A checkpoint that cannot be taken is refused, and the program goes on.
+
+        Raises:
+            HandoverLostError: the session was handed over, and nothing goes on with it.
         """
         if self._running is None and self._armed is None and self._interval is None and not self._page.is_new:
             return
@@ -207,7 +213,9 @@ class Checkpoints:
 
     def _wanted_now(self) -> Checkpoint | None:
         if (image := self._page.take()) is not None:
-            return Checkpoint(image, self)
+            checkpoint = Checkpoint(image, self)
+            checkpoint.hands_over = self._page.hands_over
+            return checkpoint
         if self._interval is not None and time.monotonic() >= self._due:
             self._due = time.monotonic() + self._interval[0]
             return Checkpoint(self._interval[1], self)
@@ -220,10 +228,20 @@ class Checkpoints:
             if not self._regions.digest_some_sealed(self._spans()):
                 return
             self._cut(checkpoint)
+            if checkpoint.hands_over:
+                self._hold(checkpoint)
+        except handover.HandoverLostError:
+            raise
         except Exception as error:
             # Of any kind, the driver's included: the program that publishes has no part in it, and goes on.
             gone = isinstance(error, CopierGoneError)
             self._refuse(checkpoint, CheckpointRefusal.COPIER if gone else CheckpointRefusal.MEMORY, error)
+
+    def _hold(self, checkpoint: Checkpoint) -> None:
+        state = self._session.latest()
+        if state is not None:
+            pump, leave = partial(self.pump, checkpoint), partial(self._session.close, in_order=False)
+            handover.hold(checkpoint, self._page, state.sequence, pump, leave)
 
     def _refuse(self, checkpoint: Checkpoint, refusal: CheckpointRefusal, error: Exception) -> None:
         self._armed = None

@@ -1,10 +1,10 @@
 """GPU memory that is filled from an image, by way of pinned memory, and digested on the GPU."""
 
 import ctypes
-import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
 from typing import Final
 
 from blake3 import blake3
@@ -32,7 +32,9 @@ class CudaFiller:
         """Pin a piece for each reader; raise CudaError or NoCudaError."""
         self.backend = backend = CudaBackend(device)
         self._own = threading.local()
-        self._number = itertools.count()
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for number in range(readers):
+            self._free.put(number)
         self._lock = threading.Lock()
         self._pieces: CudaPieces | None = None
         self._refused = False
@@ -45,13 +47,22 @@ class CudaFiller:
                 undo.callback(backend.call, "cuStreamDestroy", self._streams[-1])
             self._undo = undo.pop_all()
 
-    def reader(self) -> tuple[int, int]:
-        """Return the pinned memory of the calling thread, one piece, and a stream; for at most ``readers`` threads."""
-        found: tuple[int, int] | None = getattr(self._own, "reader", None)
-        if found is None:
-            number = next(self._number)
-            found = self._own.reader = self._pinned + number * PIECE, self._streams[number % STREAMS]
-        return found
+    @contextmanager
+    def reading(self) -> Iterator[int]:
+        """Give the calling thread pinned memory for a piece, and make the context current; yield the address."""
+        number = self._free.get()
+        try:
+            self._own.stream = self._streams[number % STREAMS]
+            with self.backend.entered():
+                yield self._pinned + number * PIECE
+        finally:
+            self._free.put(number)
+
+    def copy(self, va: int, content: memoryview) -> None:
+        """Copy from the calling thread's pinned memory to the GPU; finished on return."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(content))
+        self.backend.call("cuMemcpyHtoDAsync", va, address, len(content), self._own.stream)
+        self.backend.call("cuStreamSynchronize", self._own.stream)
 
     def pieces(self) -> CudaPieces | None:
         """Return the digest kernel, loaded at the first call; None if this GPU cannot run it (before sm_75)."""
@@ -101,17 +112,12 @@ class CudaTarget(Target):
     @contextmanager
     def room(self, size: int) -> Iterator[memoryview]:
         """See `Target.room`; the buffer is pinned."""
-        address, _ = self._filler.reader()
-        # Around the reading as well: the context is made current once for each piece.
-        with self._backend.entered():
+        with self._filler.reading() as address:
             yield memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
     def write(self, index: int, content: memoryview) -> None:
         """See `Target.write`."""
-        address, stream = self._filler.reader()
-        call = self._backend.call
-        call("cuMemcpyHtoDAsync", self._va + index * PIECE, address, len(content), stream)
-        call("cuStreamSynchronize", stream)
+        self._filler.copy(self._va + index * PIECE, content)
 
     def clear(self, index: int, size: int) -> None:
         """See `Target.clear`; a new allocation's content is undefined."""

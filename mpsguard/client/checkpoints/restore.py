@@ -6,7 +6,7 @@ moment this process died at.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
@@ -57,13 +57,13 @@ def restore(session: Session, image: Image, *, device: int = 0) -> None:
     for name in set(session.names()) & {region.name for region in manifest.regions}:
         session.release(name)
     with ExitStack() as undo:
-        target_of = _targets(device, undo)
+        target_of = targets(device, undo)
         filled = [(region, target_of(region)) for region in manifest.regions]
-        _fill(image, filled)
+        fill(image, filled)
         made: list[str] = []
         try:
             for region, target in filled:
-                _give(session, region, target)
+                give(session, region, target)
                 made.append(region.name)
             session.publish(manifest.forward_state)
         except BaseException:
@@ -73,7 +73,8 @@ def restore(session: Session, image: Image, *, device: int = 0) -> None:
             raise
 
 
-def _give(session: Session, region: RegionImage, target: Target) -> None:
+def give(session: Session, region: RegionImage, target: Target) -> None:
+    """Make a region of filled memory in a session; raise VaultError."""
     fds = target.export()
     try:
         chunks = [Chunk(fd, size) for fd, size in zip(fds, region.sizes, strict=True)]
@@ -84,14 +85,25 @@ def _give(session: Session, region: RegionImage, target: Target) -> None:
         made.seal(region.sealed)
 
 
-def _fill(image: Image, filled: Sequence[tuple[RegionImage, Target]]) -> None:
-    """Read all pieces by several threads; the first error ends that, and is raised."""
-    pieces = [(target, index, digest) for region, target in filled for index, digest in enumerate(region.pieces)]
-    sizes = {id(target): region.size for region, target in filled}
+def fill(
+    image: Image, filled: Sequence[tuple[RegionImage, Target]], before: Mapping[str, RegionImage] | None = None
+) -> int:
+    """Read pieces by several threads, and compare all with their digests; the first error ends that, and is raised.
 
-    def read(part: Sequence[tuple[Target, int, str | None]]) -> None:
-        for target, index, digest in part:
-            size = piece_size(sizes[id(target)], index)
+    Args:
+        image: stays owned by the caller.
+        filled: the image's regions, with their memory.
+        before: regions of an image that has filled the same memory, by name: what is equal is not read again.
+
+    Returns:
+        Bytes that were read, or cleared.
+    """
+    pieces = [(target, region.size, index) for region, target in filled for index in _differing(region, before or {})]
+    digests = {id(target): region.pieces for region, target in filled}
+
+    def read(part: Sequence[tuple[Target, int, int]]) -> None:
+        for target, whole, index in part:
+            size, digest = piece_size(whole, index), digests[id(target)][index]
             if digest is None:
                 target.clear(index, size)
                 continue
@@ -112,6 +124,14 @@ def _fill(image: Image, filled: Sequence[tuple[RegionImage, Target]]) -> None:
     for region, target in filled:
         if target.digests_itself:
             _compare(image, region, target.digests())
+    return sum(piece_size(whole, index) for _, whole, index in pieces)
+
+
+def _differing(region: RegionImage, before: Mapping[str, RegionImage]) -> Iterable[int]:
+    old = before.get(region.name)
+    if old is None:
+        return range(len(region.pieces))
+    return [index for index, (new, had) in enumerate(zip(region.pieces, old.pieces, strict=True)) if new != had]
 
 
 def _compare(image: Image, region: RegionImage, found: bytes) -> None:
@@ -120,7 +140,7 @@ def _compare(image: Image, region: RegionImage, found: bytes) -> None:
             image.refuse(digest)
 
 
-def _targets(device: int, undo: ExitStack) -> Callable[[RegionImage], Target]:
+def targets(device: int, undo: ExitStack) -> Callable[[RegionImage], Target]:
     """Return what makes the memory of a region; ``undo`` gives it back."""
     fillers: list[CudaFiller] = []
 
