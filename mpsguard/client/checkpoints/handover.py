@@ -29,7 +29,7 @@ def hold(
     Nothing of the session changes meanwhile: if the receiver ends before it has released the old one, that is whole.
 
     Args:
-        checkpoint: whose cut was just taken.
+        checkpoint: its cut was just taken.
         page: by which the receiver says that it has all of it.
         sequence: of the publication that the cut has.
         pump: handles what the copier says, for that many seconds at most.
