@@ -533,10 +533,14 @@ class Session(RegionRequests):
         tell_ready()
         if self._role is LeaseRole.WRITER:
             return True
-        self._request(wire.Ready(0))
+        self.report_ready()
         if promoted := self.wait_for_promotion(timeout):
             tell_ready(promoted=True)
         return promoted
+
+    def report_ready(self) -> None:
+        """Have this standby promoted when the writer ends. Does not wait, and tells no supervisor: see `ready`."""
+        self._request(wire.Ready(0))
 
     # --- close
 

@@ -15,6 +15,7 @@ from mpsguard.client.checkpoints import messages
 from mpsguard.client.checkpoints.messages import Begin, CheckpointRefusal, CopierReady, CutPlan, Ended, Setup
 from mpsguard.client.checkpoints.piece_table import DIGEST, PieceTable
 from mpsguard.client.checkpoints.pieces import PIECE, span_of, spans
+from mpsguard.client.checkpoints.progress import CopierStage
 from mpsguard.client.session import Session
 from mpsguard.copier.run import CheckpointRun, RunMemory, RunStoppedError
 from mpsguard.copier.session_memory import RegionChangedError, SessionMemory
@@ -115,6 +116,7 @@ class CopierMain:
                 self._writer.send(self._checkpoint(plan, table, began))
 
     def _checkpoint(self, plan: CutPlan, table: PieceTable, began: float) -> Ended:
+        table.enter(CopierStage.OPENING)
         unannounced = self._unannounced(plan, table)
 
         def refused(refusal: CheckpointRefusal, message: str) -> Ended:
@@ -133,13 +135,18 @@ class CopierMain:
         try:
             with store.begin(plan.image) as writer:
                 run = CheckpointRun(plan, table, memory, writer, self._writer.on_copied)
+                table.enter(CopierStage.COPYING)
                 self._watched(run)
+                table.enter(CopierStage.CHECKING)
                 schedule = run.schedule
                 if schedule.torn is not None:
                     return refused(CheckpointRefusal.TORN, _torn(memory, schedule.torn))
                 if self._is_stale(plan):
                     return refused(CheckpointRefusal.STALE, "the writer was fenced off meanwhile")
-                writer.commit(self._manifest(plan, run, memory))
+                manifest = self._manifest(plan, run, memory)
+                table.enter(CopierStage.COMMITTING)
+                writer.commit(manifest)
+                table.enter(CopierStage.ENDING)
                 now = time.monotonic()
                 return Ended(
                     plan.serial,

@@ -216,6 +216,7 @@ class CheckpointRun:
             found = self._zeros[len(content)] if digest is None else bytes.fromhex(digest)
             with self._lock:
                 self.schedule.stored(number, found)
+                self._table.set_stored(self.schedule.copied + self.schedule.reused)
                 held.left -= 1
                 is_free = held.left == 0
                 if self.schedule.is_over:

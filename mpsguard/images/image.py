@@ -1,10 +1,11 @@
-"""An image that is open for reading; every byte is compared with its digest."""
+"""An image that is open for reading; every byte is compared with its digest, here or by the caller."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import msgspec
 
@@ -16,6 +17,8 @@ from mpsguard.images.pieces import Digest
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+_DAMAGED: Final = "is damaged"
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -42,12 +45,13 @@ class Image:
             self.close()
             raise
 
-    def read_into(self, digest: Digest | None, buffer: WriteableBuffer) -> None:
+    def read_into(self, digest: Digest | None, buffer: WriteableBuffer, *, checked: bool = True) -> None:
         """Read a piece into ``buffer``, which has the piece's size; may be called by several threads at once.
 
         Args:
             digest: as `RegionImage.pieces` has it; None fills the buffer with zeros.
             buffer: where to; undefined after an error.
+            checked: False leaves the comparison with the digest to the caller, which calls `refuse` if it fails.
 
         Raises:
             DamagedError: the piece is missing, or not what was stored.
@@ -56,24 +60,37 @@ class Image:
             view = memoryview(buffer).cast("B")
             view[:] = bytes(len(view))
             return
-        reason = self._read(digest, buffer)
+        reason = self._read(digest, buffer, checked=checked)
         if reason is not None:
-            region = self.manifest.place_of(digest)
-            text = f"image {self.name}: piece {digest} of region {region} {reason}"
-            raise DamagedError(text, digest=digest, region=region)
+            raise self._damaged(digest, reason)
 
-    def _read(self, digest: Digest, buffer: WriteableBuffer) -> str | None:
-        """Return what is wrong with a piece, or None; our own store writes it anew when it is next put."""
+    def refuse(self, digest: Digest) -> NoReturn:
+        """Raise DamagedError for a piece that was read unchecked and is not what was stored."""
+        with suppress(OSError):
+            self._distrust(digest)
+        raise self._damaged(digest, _DAMAGED)
+
+    def _damaged(self, digest: Digest, reason: str) -> DamagedError:
+        region = self.manifest.place_of(digest)
+        text = f"image {self.name}: piece {digest} of region {region} {reason}"
+        return DamagedError(text, digest=digest, region=region)
+
+    def _distrust(self, digest: Digest) -> None:
+        """Have our own store write a piece anew when it is next put."""
+        if self._own:
+            self._pieces.distrust(digest)
+
+    def _read(self, digest: Digest, buffer: WriteableBuffer, *, checked: bool = True) -> str | None:
+        """Return what is wrong with a piece, or None."""
         try:
-            if self._pieces.read_into(digest, buffer):
+            if self._pieces.read_into(digest, buffer, checked=checked):
                 return None
-            if self._own:
-                self._pieces.distrust(digest)
+            self._distrust(digest)
         except FileNotFoundError:
             return "is missing"
         except OSError as error:
             return f"cannot be read: {error.strerror}"
-        return "is damaged"
+        return _DAMAGED
 
     def verify(self, checked: Callable[[int], object] = int) -> Iterator[Damage]:
         """Read all pieces, and yield those that are damaged.

@@ -5,7 +5,9 @@ writes a request into it and reads the outcome; the writer looks at one word of 
 region it belongs to its user: the guard reads and writes it by descriptor, never maps it, and believes nothing in it.
 
 Layout: magic; the word of the newest request (its number, and above it the CRC-32 of the name); the word of the last
-outcome; then the name of the request and the outcome, each behind its length.
+outcome; whether the newest request is one for a handover; the number of the publication that the receiver of a
+handover has all of, and the same once it has gone on from there; then the name of the request and the outcome, each
+behind its length.
 """
 
 import os
@@ -29,6 +31,11 @@ _MAGIC: Final = 0x4D50_5347_4348_4B31
 HEADER: Final = struct.pack("=Q", _MAGIC)
 REQUEST_WORD: Final = 1
 """Index of the 8-byte word that changes with each request."""
+HANDOVER_WORD: Final = 3
+OFFER_WORD: Final = 4
+MOVED_WORD: Final = 5
+HELD: Final = "held"
+"""State of an outcome: committed, and the program stands still until it is taken over."""
 _REQUEST_AT: Final = 8
 _NAME_AT: Final = 64
 _OUTCOME_AT: Final = 512
@@ -67,16 +74,35 @@ def page(session: SessionRecord, chunks: Mapping[int, tuple[int, ...]]) -> int |
     return chunks[region.id][0]
 
 
-def ask(fd: int, image: str) -> int:
-    """Write a request into the page and return its number; raise OSError."""
+def ask(fd: int, image: str, *, handover: bool = False) -> int:
+    """Write a request into the page and return its number; raise OSError.
+
+    ``handover``: the writer is to stand still behind the cut until another process takes over.
+    """
     name = image.encode()
     assert 0 < len(name) <= _MOST_NAME
+    os.pwrite(fd, struct.pack("=QQQ", int(handover), 0, 0), HANDOVER_WORD * 8)
     before = int.from_bytes(os.pread(fd, 8, _REQUEST_AT), sys.byteorder)
     number = (before & _MASK) + 1 & _MASK
     os.pwrite(fd, struct.pack("=I", len(name)) + name, _NAME_AT)
     # Last, so that a writer that sees the number finds the name. If another request comes between, the checksum tells.
     os.pwrite(fd, struct.pack("=Q", number | zlib.crc32(name) << 32), _REQUEST_AT)
     return number
+
+
+def offer(fd: int, sequence: int) -> None:
+    """Say that a receiver has all of the publication with that number; raise OSError."""
+    os.pwrite(fd, struct.pack("=Q", sequence), OFFER_WORD * 8)
+
+
+def tell_moved(fd: int, sequence: int) -> None:
+    """Say that the receiver goes on from that publication; raise OSError."""
+    os.pwrite(fd, struct.pack("=Q", sequence), MOVED_WORD * 8)
+
+
+def has_moved(fd: int, sequence: int) -> bool:
+    """Return whether the receiver has said so; raise OSError."""
+    return os.pread(fd, 8, MOVED_WORD * 8) == struct.pack("=Q", sequence)
 
 
 def requested(content: bytes | memoryview) -> str | None:
@@ -105,8 +131,11 @@ def tell(fd: int, outcome: CheckpointOutcome) -> None:
 def outcome(session: SessionRecord, chunks: Mapping[int, tuple[int, ...]]) -> CheckpointOutcome | None:
     """Return the last outcome that a session's writer told; None if there is none that can be read."""
     fd = page(session, chunks)
-    if fd is None:
-        return None
+    return None if fd is None else read_outcome(fd)
+
+
+def read_outcome(fd: int) -> CheckpointOutcome | None:
+    """Return the last outcome in a page; None if there is none that can be read."""
     try:
         content = os.pread(fd, SIZE, 0)
     except OSError:

@@ -7,6 +7,7 @@ from typing import Protocol
 from mpsguard.client.checkpoints.announcements import UnderWay
 from mpsguard.client.checkpoints.errors import CheckpointRefusedError
 from mpsguard.client.checkpoints.messages import CheckpointRefusal, Ended
+from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.vault.region import check_name
 
 
@@ -26,6 +27,9 @@ class CheckpointPump(Protocol):
     def pump(self, checkpoint: "Checkpoint", timeout: float | None) -> None:
         """Handle what the copier says until the checkpoint has ended, is armed again, or the time is over."""
 
+    def progress(self, checkpoint: "Checkpoint") -> CopierProgress | None:
+        """Return how far the copier is; None unless the checkpoint is under way."""
+
 
 class Checkpoint:
     """A checkpoint of a session, from its request to its end."""
@@ -40,12 +44,18 @@ class Checkpoint:
         """What came of the last try."""
         self.tries = 0
         """Cuts that were taken for it."""
+        self.hands_over = False
+        """Whether the program stands still behind the cut until another process takes over."""
         self._pump = pump
 
     @property
     def is_under_way(self) -> bool:
         """Whether its cut was taken, and the copier is at work on it."""
         return self.state is CheckpointState.UNDER_WAY
+
+    def progress(self) -> CopierProgress | None:
+        """Return how far the copier is; None unless the checkpoint is under way. Waits for nothing."""
+        return self._pump.progress(self)
 
     def wait(self, timeout: float | None = None) -> Ended:
         """Return when the image is on disk.
@@ -62,7 +72,8 @@ class Checkpoint:
         self._pump.pump(self, timeout)
         ended = self.ended
         if self.is_under_way:
-            raise TimeoutError(f"checkpoint {self.image!r} has not ended within {timeout} s")
+            within = "its deadline" if timeout is None else f"{timeout:g} s"
+            raise TimeoutError(f"checkpoint {self.image!r} has not ended within {within}: {self.progress()}")
         if self.state is CheckpointState.COMMITTED and ended is not None:
             return ended
         if ended is None:

@@ -1,11 +1,14 @@
+# long: one lock over the program's calls, the cut, and what the copier says
 """Checkpoints of a session while its program runs: the writer's side."""
 
 import os
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
+from mpsguard.client.checkpoints import handover
 from mpsguard.client.checkpoints.announcements import Announcements, UnderWay, protect
 from mpsguard.client.checkpoints.checkpoint import Checkpoint, CheckpointState, RunningCheckpoint
 from mpsguard.client.checkpoints.copier_process import CopierGoneError, CopierProcess
@@ -14,6 +17,7 @@ from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, End
 from mpsguard.client.checkpoints.options import CheckpointOptions
 from mpsguard.client.checkpoints.piece_table import PieceTable, PieceTableError
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans, touched
+from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.client.checkpoints.request_page import RequestPage
 from mpsguard.client.checkpoints.session_regions import SessionRegions
 from mpsguard.client.checkpoints.sources import MOST_ASIDE
@@ -96,7 +100,10 @@ class Checkpoints:
     def at_publish(self) -> None:
         """Take the checkpoint that is due, if there is one: called by `Session.publish` after each publication.
 
-        Never raises: a checkpoint that cannot be taken is refused, and the program goes on.
+        A checkpoint that cannot be taken is refused, and the program goes on.
+
+        Raises:
+            HandoverLostError: the session was handed over, and nothing goes on with it.
         """
         if self._running is None and self._armed is None and self._interval is None and not self._page.is_new:
             return
@@ -148,6 +155,14 @@ class Checkpoints:
                 # hear the copier's answer.
                 copier.wait(min(left, 0.1))
 
+    def progress(self, checkpoint: Checkpoint) -> CopierProgress | None:
+        """See `Checkpoint.progress`."""
+        with self._lock:
+            running = self._running
+            if running is None or running.checkpoint is not checkpoint:
+                return None
+            return running.under_way.table.progress()
+
     # --- the session changes
 
     def regions_changed(self, name: str | None = None, *, new: bool = False) -> None:
@@ -198,7 +213,9 @@ class Checkpoints:
 
     def _wanted_now(self) -> Checkpoint | None:
         if (image := self._page.take()) is not None:
-            return Checkpoint(image, self)
+            checkpoint = Checkpoint(image, self)
+            checkpoint.hands_over = self._page.hands_over
+            return checkpoint
         if self._interval is not None and time.monotonic() >= self._due:
             self._due = time.monotonic() + self._interval[0]
             return Checkpoint(self._interval[1], self)
@@ -211,10 +228,20 @@ class Checkpoints:
             if not self._regions.digest_some_sealed(self._spans()):
                 return
             self._cut(checkpoint)
+            if checkpoint.hands_over:
+                self._hold(checkpoint)
+        except handover.HandoverLostError:
+            raise
         except Exception as error:
             # Of any kind, the driver's included: the program that publishes has no part in it, and goes on.
             gone = isinstance(error, CopierGoneError)
             self._refuse(checkpoint, CheckpointRefusal.COPIER if gone else CheckpointRefusal.MEMORY, error)
+
+    def _hold(self, checkpoint: Checkpoint) -> None:
+        state = self._session.latest()
+        if state is not None:
+            pump, leave = partial(self.pump, checkpoint), partial(self._session.close, in_order=False)
+            handover.hold(checkpoint, self._page, state.sequence, pump, leave)
 
     def _refuse(self, checkpoint: Checkpoint, refusal: CheckpointRefusal, error: Exception) -> None:
         self._armed = None
@@ -304,7 +331,8 @@ class Checkpoints:
             return
         running = self._running
         if running is not None and time.monotonic() - running.began > self._options.deadline:
-            self._end_copier(CheckpointRefusal.CANCELLED, f"it took more than {self._options.deadline:g} s")
+            where = running.under_way.table.progress()
+            self._end_copier(CheckpointRefusal.CANCELLED, f"it took more than {self._options.deadline:g} s: {where}")
 
     def _on_ended(self, ended: Ended) -> None:
         running = self._running

@@ -15,14 +15,14 @@ _KERNEL: Final = b"mpsguard_piece_digests"
 
 
 class CudaPieces:
-    """The kernel and its memory on one GPU. Kept until the process ends, like the context that it belongs to."""
+    """The kernel and its memory on one GPU."""
 
     def __init__(self, backend: CudaBackend) -> None:
         """Load the kernel; raise CudaError."""
         self.backend = backend
         code = Path(__file__).with_name("piece_digest.ptx").read_bytes() + b"\0"
-        module = backend.call("cuModuleLoadData", code)
-        self._kernel = backend.call("cuModuleGetFunction", module, _KERNEL)
+        self._module = backend.call("cuModuleLoadData", code)
+        self._kernel = backend.call("cuModuleGetFunction", self._module, _KERNEL)
         self._stream = backend.call("cuStreamCreate", 1)
         self._room = 0
         self._numbers = self._digests = 0
@@ -53,13 +53,23 @@ class CudaPieces:
         self.backend.call("cuMemcpyDtoDAsync", to, va, size, self._stream)
         self.backend.call("cuStreamSynchronize", self._stream)
 
+    def close(self) -> None:
+        """Give it back; a program that takes checkpoints keeps it until it ends, like its context."""
+        self._free_room()
+        self.backend.call("cuStreamDestroy", self._stream)
+        self.backend.call("cuModuleUnload", self._module)
+
+    def _free_room(self) -> None:
+        for old in (self._numbers, self._digests):
+            if old:
+                self.backend.call("cuMemFree", old)
+        self._numbers = self._digests = self._room = 0
+
     def _make_room(self, count: int) -> None:
         if count <= self._room:
             return
+        self._free_room()
         call = self.backend.call
-        for old in (self._numbers, self._digests):
-            if old:
-                call("cuMemFree", old)
         self._numbers = int(call("cuMemAlloc", 4 * count))
         self._digests = int(call("cuMemAlloc", DIGEST * count))
         self._room = count

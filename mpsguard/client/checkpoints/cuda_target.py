@@ -1,31 +1,98 @@
-"""GPU memory that is filled from an image, by way of pinned memory."""
+"""GPU memory that is filled from an image, by way of pinned memory, and digested on the GPU."""
 
 import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
+from typing import Final
 
+from blake3 import blake3
+
+from mpsguard.client.checkpoints.cuda_pieces import CudaPieces
+from mpsguard.client.checkpoints.piece_table import DIGEST
 from mpsguard.client.checkpoints.pieces import PIECE
 from mpsguard.client.checkpoints.targets import Target
-from mpsguard.client.cuda.driver import CudaBackend
+from mpsguard.client.cuda.driver import CudaBackend, CudaError
 from mpsguard.client.mapped import layout
 from mpsguard.linux.descriptors.fd_closer import close_all
 
-_NON_BLOCKING = 1
+STREAMS: Final = 8
+"""A copy of a piece takes 40 us, and reading it more than a millisecond: a stream for each reader is not needed."""
+_NON_BLOCKING: Final = 1
 """CU_STREAM_NON_BLOCKING."""
+_PORTABLE: Final = 1
+"""CU_MEMHOSTALLOC_PORTABLE: pinned for all contexts."""
+
+
+class CudaFiller:
+    """One GPU, with pinned memory for each reader, streams, and the digest kernel; for all regions of an image."""
+
+    def __init__(self, device: int, readers: int) -> None:
+        """Pin a piece for each reader; raise CudaError or NoCudaError."""
+        self.backend = backend = CudaBackend(device)
+        self._own = threading.local()
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for number in range(readers):
+            self._free.put(number)
+        self._lock = threading.Lock()
+        self._pieces: CudaPieces | None = None
+        self._refused = False
+        with ExitStack() as undo:
+            self._pinned = int(backend.call("cuMemHostAlloc", readers * PIECE, _PORTABLE))
+            undo.callback(backend.call, "cuMemFreeHost", self._pinned)
+            self._streams = []
+            for _ in range(STREAMS):
+                self._streams.append(int(backend.call("cuStreamCreate", _NON_BLOCKING)))
+                undo.callback(backend.call, "cuStreamDestroy", self._streams[-1])
+            self._undo = undo.pop_all()
+
+    @contextmanager
+    def reading(self) -> Iterator[int]:
+        """Give the calling thread pinned memory for a piece, and make the context current; yield the address."""
+        number = self._free.get()
+        try:
+            self._own.stream = self._streams[number % STREAMS]
+            with self.backend.entered():
+                yield self._pinned + number * PIECE
+        finally:
+            self._free.put(number)
+
+    def copy(self, va: int, content: memoryview) -> None:
+        """Copy from the calling thread's pinned memory to the GPU; finished on return."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(content))
+        self.backend.call("cuMemcpyHtoDAsync", va, address, len(content), self._own.stream)
+        self.backend.call("cuStreamSynchronize", self._own.stream)
+
+    def pieces(self) -> CudaPieces | None:
+        """Return the digest kernel, loaded at the first call; None if this GPU cannot run it (before sm_75)."""
+        with self._lock, self.backend.entered():
+            if self._pieces is None and not self._refused:
+                try:
+                    self._pieces = CudaPieces(self.backend)
+                except CudaError:
+                    self._refused = True
+            return self._pieces
+
+    def close(self) -> None:
+        """Give everything back; no thread uses it any more."""
+        with self.backend.entered(), self._undo:
+            if self._pieces is not None:
+                self._pieces.close()
 
 
 class CudaTarget(Target):
     """A region's memory on a GPU, mapped anywhere while it is filled."""
 
-    def __init__(self, sizes: Sequence[int], device: int) -> None:
-        """Allocate and map it; raise CudaError or NoCudaError."""
-        self._backend = backend = CudaBackend(device)
+    def __init__(self, sizes: Sequence[int], filler: CudaFiller) -> None:
+        """Allocate and map it; raise CudaError. ``filler`` stays owned by the caller."""
+        self._filler = filler
+        self._backend = backend = filler.backend
         self.gpu = backend.gpu
-        self._own = threading.local()
-        self._lock = threading.Lock()
         self._fds: list[int] = []
-        size = sum(sizes)
+        self._size = size = sum(sizes)
+        # The kernel knows whole pieces alone, of which all regions that this project makes on a GPU consist.
+        self.digests_itself = size % PIECE == 0
         with backend.entered(), ExitStack() as undo:
             undo.callback(self._close_fds)
             room = layout.room(size)
@@ -45,27 +112,33 @@ class CudaTarget(Target):
     @contextmanager
     def room(self, size: int) -> Iterator[memoryview]:
         """See `Target.room`; the buffer is pinned."""
-        buffer = getattr(self._own, "buffer", None)
-        if buffer is None:
-            call = self._backend.call
-            address = int(call("cuMemHostAlloc", PIECE, 1))
-            stream = int(call("cuStreamCreate", _NON_BLOCKING))
-            with self._lock:
-                self._undo.callback(call, "cuMemFreeHost", address)
-                self._undo.callback(call, "cuStreamDestroy", stream)
-            self._own.address, self._own.stream = address, stream
-            buffer = self._own.buffer = memoryview((ctypes.c_char * PIECE).from_address(address)).cast("B")
-        yield buffer[:size]
+        with self._filler.reading() as address:
+            yield memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
     def write(self, index: int, content: memoryview) -> None:
         """See `Target.write`."""
-        call = self._backend.call
-        call("cuMemcpyHtoDAsync", self._va + index * PIECE, self._own.address, len(content), self._own.stream)
-        call("cuStreamSynchronize", self._own.stream)
+        self._filler.copy(self._va + index * PIECE, content)
 
     def clear(self, index: int, size: int) -> None:
         """See `Target.clear`; a new allocation's content is undefined."""
         self._backend.call("cuMemsetD8", self._va + index * PIECE, 0, size)
+
+    def prepare(self) -> None:
+        """See `Target.prepare`: the driver compiles the kernel where it has not done so before."""
+        self._filler.pieces()
+
+    def digests(self) -> bytes:
+        """See `Target.digests`."""
+        pieces = self._filler.pieces()
+        count = self._size // PIECE
+        if pieces is None:
+            read = self._backend.read
+            return b"".join(blake3(read(self._va + number * PIECE, PIECE)).digest() for number in range(count))
+        found = memoryview(bytearray(count * DIGEST))
+        with self._backend.entered():
+            pieces.settle()
+            pieces.digest(self._va, range(count), found)
+        return bytes(found)
 
     def export(self) -> list[int]:
         """See `Target.export`."""

@@ -1,7 +1,8 @@
 """The table of pieces: memory that the writer and the copier of one checkpoint share.
 
 Layout: a header of 8-byte words of native byte order (magic, version, number of pieces, serial number of the
-checkpoint), then one array after the other, each with an element for each piece:
+checkpoint; then, written by the copier, its stage and the number of stored pieces), then one array after the other,
+each with an element for each piece:
 
 * ``digests``: 32 bytes, the BLAKE3 digest at the cut; written by the writer before the copier gets the table.
 * ``aside``: a 4-byte word, 0 or 1 + the slot of the spare memory to which the writer has copied the piece.
@@ -26,6 +27,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Final, Self
 
+from mpsguard.client.checkpoints.progress import CopierProgress, CopierStage
 from mpsguard.linux.descriptors import memfd
 
 MOST_PIECES: Final = 1 << 20
@@ -35,6 +37,8 @@ DIGEST: Final = 32
 _MAGIC: Final = 0x4D50_5347_5049_4543
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct("=4Q")
+_STAGE_WORD: Final = 4
+_STORED_WORD: Final = 5
 _PAGE: Final = 4096
 
 
@@ -51,6 +55,7 @@ class PieceTable:
         self._memory = memory
         self._view = memoryview(memory)
         aside, wanted, copied, end = _offsets(pieces)
+        self._words = self._view[:_PAGE].cast("Q")
         self.digests = self._view[_PAGE:aside]
         self._aside = self._view[aside:wanted].cast("I")
         self._wanted = self._view[wanted:copied]
@@ -127,9 +132,24 @@ class PieceTable:
             return []
         return [numbers[i] for i, done in enumerate(copied) if not done and not self._aside[numbers[i]]]
 
+    def enter(self, stage: CopierStage) -> None:
+        """Tell what the copier does now."""
+        self._words[_STAGE_WORD] = stage
+
+    def set_stored(self, count: int) -> None:
+        """Tell how many pieces the store has."""
+        self._words[_STORED_WORD] = count
+
+    def progress(self) -> CopierProgress:
+        """Return how far the copier says it is."""
+        stage = min(self._words[_STAGE_WORD], max(CopierStage))
+        return CopierProgress(
+            CopierStage(stage), self.pieces, bytes(self._copied).count(1), min(self._words[_STORED_WORD], self.pieces)
+        )
+
     def close(self) -> None:
         """Unmap it; safe to call twice."""
-        for view in (self.digests, self._aside, self._wanted, self._copied, self._view):
+        for view in (self._words, self.digests, self._aside, self._wanted, self._copied, self._view):
             view.release()
         self._memory.close()
 

@@ -12,7 +12,15 @@ from mpsguard.client.checkpoints.writing_session import WritingSession
 from mpsguard.client.region import Chunk
 from mpsguard.linux.descriptors import memfd
 from mpsguard.vault import checkpoint_requests
-from mpsguard.vault.checkpoint_requests import HEADER, REGION, REQUEST_WORD, SIZE, CheckpointOutcome
+from mpsguard.vault.checkpoint_requests import (
+    HANDOVER_WORD,
+    HEADER,
+    OFFER_WORD,
+    REGION,
+    REQUEST_WORD,
+    SIZE,
+    CheckpointOutcome,
+)
 from mpsguard.vault.errors import VaultError
 
 _UNKNOWN: Final = -1
@@ -27,6 +35,17 @@ class RequestPage:
         self._words: memoryview | None = None
         self._seen = _UNKNOWN
         self._refused = False
+        self.hands_over = False
+        """Whether what `take` returned last is to be followed by a handover."""
+
+    @property
+    def offered(self) -> int:
+        """Number of the publication that a receiver has all of; 0: none."""
+        return 0 if self._words is None else self._words[OFFER_WORD]
+
+    def descriptor(self) -> int:
+        """Return a descriptor of the page, owned by the caller; the page is open. It outlives the session."""
+        return os.dup(self._fd)
 
     @property
     def is_new(self) -> bool:
@@ -62,14 +81,15 @@ class RequestPage:
         if found is not None or words[REQUEST_WORD] == word:
             # Whole, or not being written: looked at once.
             self._seen = word
+            self.hands_over = bool(words[HANDOVER_WORD])
         return found
 
-    def tell(self, checkpoint: Checkpoint) -> None:
-        """Write down how far a checkpoint is, for `mpsguard-ctl vault show`."""
+    def tell(self, checkpoint: Checkpoint, state: str | None = None) -> None:
+        """Write down how far a checkpoint is, for `mpsguard-ctl vault show`; ``state`` instead of its own."""
         if self._words is None:
             return
         ended = checkpoint.ended
-        state = checkpoint.state.value
+        state = checkpoint.state.value if state is None else state
         if ended is not None and ended.refusal is not None:
             state = f"{state} ({ended.refusal.value})"
         outcome = CheckpointOutcome(

@@ -6,12 +6,13 @@ moment this process died at.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Final
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
 
 from mpsguard.client.checkpoints.errors import RestoreError
+from mpsguard.client.checkpoints.piece_table import DIGEST
 from mpsguard.client.checkpoints.session_regions import OWN_PREFIX
 from mpsguard.client.checkpoints.targets import HostTarget, Target
 from mpsguard.client.region import Chunk
@@ -23,8 +24,11 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import LeaseRole
 
+if TYPE_CHECKING:
+    from mpsguard.client.checkpoints.cuda_target import CudaFiller
+
 _READERS: Final = min(32, 2 * (os.cpu_count() or 1))
-"""Each reads, compares the digest and copies; while it waits for the disk, others work."""
+"""Each reads and copies, for host memory it compares the digest, too; while it waits for the disk, others work."""
 
 
 def restore(session: Session, image: Image, *, device: int = 0) -> None:
@@ -53,12 +57,13 @@ def restore(session: Session, image: Image, *, device: int = 0) -> None:
     for name in set(session.names()) & {region.name for region in manifest.regions}:
         session.release(name)
     with ExitStack() as undo:
-        filled = [(region, undo.enter_context(_target(region, device))) for region in manifest.regions]
-        _fill(image, filled)
+        target_of = targets(device, undo)
+        filled = [(region, target_of(region)) for region in manifest.regions]
+        fill(image, filled)
         made: list[str] = []
         try:
             for region, target in filled:
-                _give(session, region, target)
+                give(session, region, target)
                 made.append(region.name)
             session.publish(manifest.forward_state)
         except BaseException:
@@ -68,7 +73,8 @@ def restore(session: Session, image: Image, *, device: int = 0) -> None:
             raise
 
 
-def _give(session: Session, region: RegionImage, target: Target) -> None:
+def give(session: Session, region: RegionImage, target: Target) -> None:
+    """Make a region of filled memory in a session; raise VaultError."""
     fds = target.export()
     try:
         chunks = [Chunk(fd, size) for fd, size in zip(fds, region.sizes, strict=True)]
@@ -79,44 +85,79 @@ def _give(session: Session, region: RegionImage, target: Target) -> None:
         made.seal(region.sealed)
 
 
-def _fill(image: Image, filled: Sequence[tuple[RegionImage, Target]]) -> None:
-    """Read all pieces by several threads; the first error ends that, and is raised."""
-    pieces = [(target, index, digest) for region, target in filled for index, digest in enumerate(region.pieces)]
-    sizes = {id(target): region.size for region, target in filled}
+def fill(
+    image: Image, filled: Sequence[tuple[RegionImage, Target]], before: Mapping[str, RegionImage] | None = None
+) -> int:
+    """Read pieces by several threads, and compare all with their digests; the first error ends that, and is raised.
 
-    def read(part: Sequence[tuple[Target, int, str | None]]) -> None:
-        for target, index, digest in part:
-            size = piece_size(sizes[id(target)], index)
+    Args:
+        image: stays owned by the caller.
+        filled: the image's regions, with their memory.
+        before: regions of an image that has filled the same memory, by name: what is equal is not read again.
+
+    Returns:
+        Bytes that were read, or cleared.
+    """
+    pieces = [(target, region.size, index) for region, target in filled for index in _differing(region, before or {})]
+    digests = {id(target): region.pieces for region, target in filled}
+
+    def read(part: Sequence[tuple[Target, int, int]]) -> None:
+        for target, whole, index in part:
+            size, digest = piece_size(whole, index), digests[id(target)][index]
             if digest is None:
                 target.clear(index, size)
                 continue
             with target.room(size) as buffer:
-                image.read_into(digest, buffer)
+                image.read_into(digest, buffer, checked=not target.digests_itself)
                 target.write(index, buffer)
 
     step = max(1, min(16, len(pieces) // _READERS))
     with ThreadPoolExecutor(_READERS) as pool:
-        running = [pool.submit(read, pieces[at : at + step]) for at in range(0, len(pieces), step)]
+        running = [pool.submit(target.prepare) for _, target in filled if target.digests_itself]
+        running += [pool.submit(read, pieces[at : at + step]) for at in range(0, len(pieces), step)]
         try:
             for each in running:
                 each.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    for region, target in filled:
+        if target.digests_itself:
+            _compare(image, region, target.digests())
+    return sum(piece_size(whole, index) for _, whole, index in pieces)
 
 
-@contextmanager
-def _target(region: RegionImage, device: int) -> Iterator[Target]:
-    if region.name.startswith(OWN_PREFIX):
-        raise RestoreError(f"region {region.name!r}: a name of mpsguard's own")
-    target: Target
-    if region.gpu is None:
-        target = HostTarget(region.sizes)
-    else:
-        from mpsguard.client.checkpoints.cuda_target import CudaTarget  # noqa: PLC0415 - needs cuda-bindings
+def _differing(region: RegionImage, before: Mapping[str, RegionImage]) -> Iterable[int]:
+    old = before.get(region.name)
+    if old is None:
+        return range(len(region.pieces))
+    return [index for index, (new, had) in enumerate(zip(region.pieces, old.pieces, strict=True)) if new != had]
 
-        target = CudaTarget(region.sizes, device)
-    try:
-        yield target
-    finally:
-        target.close()
+
+def _compare(image: Image, region: RegionImage, found: bytes) -> None:
+    for index, digest in enumerate(region.pieces):
+        if digest is not None and found[index * DIGEST : (index + 1) * DIGEST].hex() != digest:
+            image.refuse(digest)
+
+
+def targets(device: int, undo: ExitStack) -> Callable[[RegionImage], Target]:
+    """Return what makes the memory of a region; ``undo`` gives it back."""
+    fillers: list[CudaFiller] = []
+
+    def make(region: RegionImage) -> Target:
+        if region.name.startswith(OWN_PREFIX):
+            raise RestoreError(f"region {region.name!r}: a name of mpsguard's own")
+        target: Target
+        if region.gpu is None:
+            target = HostTarget(region.sizes)
+        else:
+            from mpsguard.client.checkpoints.cuda_target import CudaFiller, CudaTarget  # noqa: PLC0415 - needs cuda-bindings
+
+            if not fillers:
+                fillers.append(CudaFiller(device, _READERS))
+                undo.callback(fillers[0].close)
+            target = CudaTarget(region.sizes, fillers[0])
+        undo.callback(target.close)
+        return target
+
+    return make

@@ -21,6 +21,9 @@ class Target(ABC):
 
     gpu: str | None = None
     """UUID of the GPU that has it; None: host memory."""
+    digests_itself: bool = False
+    """Whether `digests` tells what was written; otherwise pieces are to be compared with their digests when they are
+    read, which costs the processor twice what reading them does."""
 
     @abstractmethod
     def room(self, size: int) -> AbstractContextManager[memoryview]:
@@ -33,6 +36,13 @@ class Target(ABC):
     @abstractmethod
     def clear(self, index: int, size: int) -> None:
         """Fill a piece with zeros."""
+
+    def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
+        """Prepare `digests`; may be called beside writes."""
+
+    def digests(self) -> bytes:
+        """Return the BLAKE3 digests of all pieces, one after the other, as the memory has them after all writes."""
+        raise NotImplementedError
 
     @abstractmethod
     def export(self) -> list[int]:
@@ -49,6 +59,8 @@ class HostTarget(Target):
     def __init__(self, sizes: Sequence[int]) -> None:
         """Make a memfd for each chunk; raise OSError."""
         self._starts = (0, *itertools.accumulate(sizes))
+        self._written = bytearray(-(-self._starts[-1] // PIECE))
+        """A byte for each piece that is not as new any more."""
         self._fds: list[int] = []
         try:
             for size in sizes:
@@ -67,6 +79,7 @@ class HostTarget(Target):
 
     def write(self, index: int, content: memoryview) -> None:
         """See `Target.write`."""
+        self._written[index] = 1
         offset, at = index * PIECE, 0
         while at < len(content):
             chunk = bisect_right(self._starts, offset + at) - 1
@@ -74,7 +87,9 @@ class HostTarget(Target):
             at += os.pwrite(self._fds[chunk], content[at : at + most], offset + at - self._starts[chunk])
 
     def clear(self, index: int, size: int) -> None:
-        """See `Target.clear`."""
+        """See `Target.clear`; another image may have filled the memory before."""
+        if self._written[index]:
+            self.write(index, memoryview(bytes(size)))
 
     def export(self) -> list[int]:
         """See `Target.export`."""

@@ -47,3 +47,6 @@ class WritingSession(Protocol):
 
     def latest(self) -> State | None:
         """See `Session.latest`."""
+
+    def close(self, *, in_order: bool = True) -> None:
+        """See `Session.close`."""

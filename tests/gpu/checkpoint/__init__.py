@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.gpu.checkpoint import attack, restoring, serving, training, whole_images
+from tests.gpu.checkpoint import attack, migration, restoring, serving, training, whole_images
 
 MEASUREMENTS: Final = (
     training.MEASUREMENT,
@@ -11,4 +11,5 @@ MEASUREMENTS: Final = (
     attack.MEASUREMENT,
     restoring.MEASUREMENT,
     training.WITHOUT_SPARE,
+    migration.MEASUREMENT,
 )

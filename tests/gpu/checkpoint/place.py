@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,8 @@ from tests.harness.guard_process import REPOSITORY
 GIB: Final = 1 << 30
 MEMORY: Final = Path("/dev/shm")
 _MARGIN: Final = 2 * GIB
+_WRITING: Final = 45.0
+"""Seconds for the programs' ends, the guard's, and the result file."""
 
 
 def device(bench: Bench) -> str:
@@ -45,13 +47,29 @@ def store_for(bench: Bench, name: str, images: int, size: int) -> tuple[Path, in
     return directory, fits
 
 
+def within(bench: Bench, most: float) -> float:
+    """Seconds to wait for a program, ``most`` or fewer: what it told must be written before the run is broken off."""
+    return max(1.0, min(most, bench.left - _WRITING))
+
+
 def finished(what: str, client: Client, timeout: float) -> list[Finding]:
     """Wait for a program's end; a row that does not hold if it failed, beside those of what it told before."""
-    outcome = client.finish(timeout)
+    try:
+        outcome = client.finish(timeout)
+    except SuiteError as error:
+        return [not_measured(f"{what}, to its end", str(error))]
     return [] if outcome.ok else [not_measured(f"{what}, to its end", outcome.describe()[:500])]
 
 
-def start(bench: Bench, clients: Clients, guard: Guard, program: str, words: Sequence[object]) -> Client:
+def start(
+    bench: Bench,
+    clients: Clients,
+    guard: Guard,
+    program: str,
+    words: Sequence[object],
+    *,
+    more: Mapping[str, str] | None = None,
+) -> Client:
     """One of this suite's programs, as a client of the guard's lane."""
     argv = [sys.executable, "-m", f"tests.gpu.checkpoint.{program}", "--device", device(bench), *map(str, words)]
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -60,4 +78,4 @@ def start(bench: Bench, clients: Clients, guard: Guard, program: str, words: Seq
         "PYTHONPATH": path,
         "CUDA_DEVICE_MAX_CONNECTIONS": "2",
     }
-    return clients.start(argv, guard.pipe_directory, program, variables)
+    return clients.start(argv, guard.pipe_directory, program, variables | dict(more or {}))

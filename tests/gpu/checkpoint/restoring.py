@@ -5,7 +5,7 @@ from shutil import rmtree
 from statistics import median
 from typing import Final
 
-from tests.gpu.checkpoint.place import GIB, finished, start, store_for
+from tests.gpu.checkpoint.place import GIB, finished, start, store_for, within
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
 from tests.gpu.core.finding import Finding, sampled
@@ -25,7 +25,7 @@ def measure(bench: Bench) -> Iterator[Finding]:
     try:
         with bench.guard() as guard, Clients() as clients:
             program = start(bench, clients, guard, "images_program", words)
-            yield from finished("images: restoring, sharing", program, 400.0)
+            yield from finished("images: restoring, sharing", program, within(bench, 400.0))
     finally:
         rmtree(store, ignore_errors=True)
     for event in program.all_seen("shared"):

@@ -5,7 +5,7 @@ from shutil import rmtree
 from statistics import median
 from typing import Final
 
-from tests.gpu.checkpoint.place import GIB, finished, start, store_for
+from tests.gpu.checkpoint.place import GIB, finished, start, store_for, within
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
 from tests.gpu.core.events import Event
@@ -33,7 +33,7 @@ def _shape(bench: Bench, shape: str, size: int) -> Iterator[Finding]:
         with bench.guard() as guard, Clients() as clients:
             words = ["--store", store / "images", "--shape", shape, "--rounds", rounds, "--tokens", tokens]
             server = start(bench, clients, guard, "server", words)
-            yield from finished(f"serving, {shape}", server, _TIME)
+            yield from finished(f"serving, {shape}", server, within(bench, _TIME))
     finally:
         rmtree(store, ignore_errors=True)
     told = server.all_seen("gaps")

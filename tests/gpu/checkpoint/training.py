@@ -6,7 +6,7 @@ from shutil import rmtree
 from statistics import mean, median
 from typing import Final
 
-from tests.gpu.checkpoint.place import GIB, device, finished, start, store_for
+from tests.gpu.checkpoint.place import GIB, device, finished, start, store_for, within
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Client, Clients
 from tests.gpu.core.events import Event
@@ -76,7 +76,7 @@ def _measured(bench: Bench, setting: Setting, name: str, images: int) -> Iterato
             prepared = trainer.wait_for("prepared", _PREPARED)
             bench.say(f"  state {prepared.number('size') / 1e9:.1f} GB in {store}")
             what = f"training, {prepared.number('size') / 1e9:.3g} GB"
-            yield from finished(what, trainer, 4 * setting.seconds + 120.0)
+            yield from finished(what, trainer, within(bench, 4 * setting.seconds + 120.0))
             tenant.stop()
             windows = tenant.wait_for("windows", 30.0)
             tenant.finish()

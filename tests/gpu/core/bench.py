@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -43,6 +44,11 @@ class Bench:
     ends_at: float = math.inf
     """When the run is broken off, in seconds of CLOCK_MONOTONIC."""
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the run is broken off."""
+        return max(0.0, self.ends_at - time.monotonic())
 
     def runs(self, full: int, quick: int) -> int:
         """How often to repeat."""

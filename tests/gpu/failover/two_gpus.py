@@ -20,13 +20,13 @@ ROUNDS, QUICK_ROUNDS = 16, 4
 
 def measure(bench: Bench) -> Iterator[Finding]:
     """Clients at work on the second GPU, while on the first one client after the other faults."""
-    uuids = [] if bench.programs.simulated else _uuids()
-    if len(uuids) < 2:
+    cards = [] if bench.programs.simulated else uuids()
+    if len(cards) < 2:
         raise SuiteError("this machine has fewer than two GPUs")
     rounds = bench.runs(ROUNDS, QUICK_ROUNDS)
     with ExitStack() as stack:
         first, second = (
-            stack.enter_context(bench.guard(options=Options(standby=True, gpus=(uuid,)))) for uuid in uuids[:2]
+            stack.enter_context(bench.guard(options=Options(standby=True, gpus=(uuid,)))) for uuid in cards[:2]
         )
         clients = stack.enter_context(Clients())
         innocents = bench.workers(clients, second, INNOCENTS, Work(seconds=600, controlled=True))
@@ -55,7 +55,8 @@ def measure(bench: Bench) -> Iterator[Finding]:
     )
 
 
-def _uuids() -> list[str]:
+def uuids() -> list[str]:
+    """Return the UUIDs of this machine's GPUs."""
     query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
     return done.stdout.split()

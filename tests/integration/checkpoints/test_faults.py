@@ -1,6 +1,7 @@
 """Copiers that die, hang or meet a failing disk at each step; writers that die; other users' stores."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import pytest
 from mpsguard.client import Session
 from mpsguard.client.checkpoints import copier_process
 from mpsguard.client.checkpoints.checkpoint import CheckpointState
+from mpsguard.client.checkpoints.checkpoints import Checkpoints
 from mpsguard.client.checkpoints.errors import CheckpointRefusedError
 from mpsguard.client.checkpoints.messages import CheckpointRefusal
+from mpsguard.client.checkpoints.progress import CopierStage
 from mpsguard.client.mapped import Memory
 from tests.integration.checkpoints import faulty_copier
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
@@ -113,6 +116,36 @@ def test_a_copier_that_hangs_is_given_up(world: World, monkeypatch: pytest.Monke
         assert outcome == CheckpointRefusal.CANCELLED.value
         assert longest < 1.5
         assert world.names() == []
+
+
+@pytest.mark.parametrize(
+    ("step", "stage"),
+    [("put", CopierStage.COPYING), ("whole", CopierStage.CHECKING), ("commit", CopierStage.COMMITTING)],
+)
+def test_a_copier_that_hangs_says_where(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str, stage: CopierStage
+) -> None:
+    with world.session() as session, region(session, "a", os.urandom(PIECES * PIECE)):
+        session.publish(b"1")
+        with with_fault(monkeypatch, step, "stop"):
+            checkpoint = session.checkpoint("one")
+        wait_for("the copier to stop", lambda: is_stopped(session.checkpoints()))
+        found = checkpoint.progress()
+        assert found is not None
+        assert (found.stage, found.pieces) == (stage, PIECES)
+        if stage is CopierStage.COPYING:
+            # It stopped in the fifth call that stores a piece.
+            assert found.stored < 5
+        else:
+            assert (found.copied, found.stored) == (PIECES, PIECES)
+        with pytest.raises(TimeoutError, match=re.escape(str(found))):
+            checkpoint.wait(0.01)
+    assert checkpoint.progress() is None
+
+
+def is_stopped(checkpoints: Checkpoints) -> bool:
+    copier = checkpoints._copier
+    return copier is not None and ") T " in Path(f"/proc/{copier.pid}/stat").read_text()
 
 
 @pytest.mark.parametrize(("step", "what"), [("put", "ENOSPC"), ("commit", "EIO"), ("copy", "EIO")])

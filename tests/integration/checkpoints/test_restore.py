@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from mpsguard.client import LeaseHeldError, LeaseRole, QuotaError, Session, join
+from mpsguard.client.checkpoints import restore
 from mpsguard.client.checkpoints.errors import RestoreError
+from mpsguard.client.checkpoints.targets import HostTarget
 from mpsguard.client.mapped import HostBackend, attach, open_or_create
 from mpsguard.images.errors import DamagedError, UnknownImageError
+from mpsguard.images.store import ImageStore
 from mpsguard.vault.quota import Quota
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 from tests.integration.vault.running import ThreadedVault, wait_for
@@ -101,6 +105,57 @@ def test_a_damaged_image_leaves_nothing(world: World) -> None:
         joined(world)
     with world.vault.session("restored") as session:
         assert (list(session.names()), session.state()) == ([], None)
+
+
+class SelfDigestingTarget(HostTarget):
+    """Simulates a GPU's memory, which is digested after it was filled, by host memory."""
+
+    digests_itself = True
+    lost = -1
+    """Index of a piece that the simulated bus loses."""
+
+    def write(self, index: int, content: memoryview) -> None:
+        if index != self.lost:
+            super().write(index, content)
+
+    def digests(self) -> bytes:
+        whole = b"".join(os.pread(fd, os.fstat(fd).st_size, 0) for fd in self._fds)
+        return b"".join(blake3(whole[at : at + PIECE]).digest() for at in range(0, len(whole), PIECE))
+
+
+def test_memory_that_digests_itself_is_compared_when_it_is_full(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, _ = make_image(world)
+    monkeypatch.setattr(restore, "HostTarget", SelfDigestingTarget)
+    with joined(world) as session:
+        for name, expected in content.items():
+            with attach(session, HostBackend(), name) as memory:
+                assert content_of(memory) == expected
+        session.release()
+    monkeypatch.setattr(SelfDigestingTarget, "lost", 1)
+    with pytest.raises(DamagedError):
+        joined(world)
+    with world.vault.session("restored") as session:
+        assert (list(session.names()), session.state()) == ([], None)
+
+
+@pytest.mark.parametrize("target", [HostTarget, SelfDigestingTarget])
+def test_a_damaged_image_is_repaired_by_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, target: type[HostTarget]
+) -> None:
+    content, _ = make_image(world)
+    monkeypatch.setattr(restore, "HostTarget", target)
+    digest = blake3(content["a"][:PIECE]).hexdigest()
+    victim = world.store / "pieces" / digest[:2] / digest
+    victim.chmod(0o600)
+    victim.write_bytes(bytes(PIECE))
+    victim.chmod(0o400)
+    with pytest.raises(DamagedError) as damaged:
+        joined(world)
+    assert damaged.value.digest == digest
+    with ImageStore(world.store) as store, store.begin("other") as draft:
+        assert draft.put(content["a"][:PIECE]) == digest
+    with joined(world) as session:
+        assert session.state() == b"step 7"
 
 
 def test_an_image_that_is_not_there_leaves_nothing(world: World) -> None:

@@ -40,11 +40,11 @@ class SlowImage(Image):
         """Let only the readers' first pieces begin, and note which."""
         self.gate, self.begun = threading.Semaphore(0), list[object]()
 
-    def read_into(self, digest: str | None, buffer: object) -> None:
+    def read_into(self, digest: str | None, buffer: object, *, checked: bool = True) -> None:
         """See `Image.read_into`."""
         self.begun.append(digest)
         assert self.gate.acquire(timeout=30)
-        super().read_into(digest, buffer)  # type: ignore[arg-type]
+        super().read_into(digest, buffer, checked=checked)  # type: ignore[arg-type]
 
 
 def slow(store: ImageStore) -> SlowImage:

@@ -1,0 +1,236 @@
+"""The receiving side of a migration: the same program, started on the other GPU.
+
+Which process goes on is decided by one thing: the lease of the session that moves. The receiver is a standby of it,
+and reports that it is ready only when its own memory is equal to the last cut, behind which the writer stands still.
+Then the writer gives its lease back, and the vault promotes the receiver. Before that, the receiver has nothing that
+counts: if it ends, the writer goes on. After that, the writer cannot publish any more, and stands still until the
+receiver goes on; if that does not come to pass, the old session is whole, and its program has to be started anew.
+
+The new session has its regions before, and its forward state last, when the old one has been released. If the receiver
+ends in between, the image of the handover has everything, and `receive` begins with it at the next start.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpsguard.client.checkpoints.restore import restore
+from mpsguard.client.migration.errors import MigrationError
+from mpsguard.client.migration.incoming import IncomingMemory
+from mpsguard.client.migration.rounds import CopyRound, MigrationLimits, NextStep, next_step
+from mpsguard.client.session import Session
+from mpsguard.images.errors import UnknownImageError
+from mpsguard.images.image import Image
+from mpsguard.images.location import default_directory
+from mpsguard.images.manifest import Manifest
+from mpsguard.images.store import ImageStore
+from mpsguard.vault import checkpoint_requests
+from mpsguard.vault.checkpoint_requests import HELD, REGION, CheckpointOutcome
+from mpsguard.vault.errors import LeaseHeldError, UnknownRegionError, UnknownSessionError, VaultError
+from mpsguard.vault.region import LeaseRole
+
+_LOOK: Final = 0.0005
+"""Seconds between two looks at the page of the writer."""
+_RELEASE: Final = 5.0
+"""Seconds for the former writer's processes to leave the session."""
+
+
+def receive(
+    name: str,
+    source: str,
+    *,
+    socket: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    image: str | None = None,
+    device: int = 0,
+    capacity: int = 65536,
+    limits: MigrationLimits | None = None,
+    deadline: float = 60.0,
+) -> Session:
+    """Return the session ``name`` with all that ``source`` was, at the same addresses; its writer has ended then.
+
+    To be called by the program on the other GPU in the place of `mpsguard.client.join`. If an earlier call was cut off
+    behind the handover, this one ends it.
+
+    Args:
+        name: of the new session; it must not be ``source``.
+        source: name of the session that moves; its program takes checkpoints (`Session.checkpoints`) and publishes.
+        socket: path of the vault's socket; None: as `Session`.
+        store: directory of the images, the same as the writer's; None: the default one. Memory files are fastest.
+        image: name of the image; None: ``migration/`` and the source's name.
+        device: CUDA's ordinal of the GPU for regions that lie on one.
+        capacity: of the new session: maximum size of the forward state in bytes.
+        limits: of the rounds, and of the pause.
+        deadline: seconds for each checkpoint of the writer.
+
+    Raises:
+        MigrationError: the session stays where it is, and its program goes on if it runs.
+        VaultError, ImageError: likewise.
+        Exception: the backend's errors; likewise.
+    """
+    image = f"migration/{source}" if image is None else image
+    target = Session(name, socket=socket, capacity=capacity)
+    try:
+        if target.state() is not None:
+            return target
+        with ImageStore(default_directory() if store is None else Path(store)) as images:
+            try:
+                moving = Session(source, role=LeaseRole.STANDBY, socket=socket)
+            except UnknownSessionError:
+                _end_earlier(target, source, images, image, device)
+                return target
+            with ExitStack() as undo:
+                undo.callback(moving.close)
+                incoming = IncomingMemory(device)
+                undo.callback(incoming.close)
+                store_of = _Images(images, image, source)
+                _Migration(moving, target, incoming, store_of, deadline).run(limits or MigrationLimits())
+        return target
+    except BaseException:
+        # Regions without a state count for nothing, and take room.
+        with suppress(VaultError):
+            if target.state() is None:
+                target.release()
+        target.close()
+        raise
+
+
+def _end_earlier(target: Session, source: str, images: ImageStore, name: str, device: int) -> None:
+    """Fill the new session from the image of a handover that was made before."""
+    try:
+        found = images.open(name)
+    except UnknownImageError:
+        raise MigrationError(f"there is neither a session {source!r} nor an image {name!r} of its handover") from None
+    with found:
+        if found.manifest.session != source:
+            raise MigrationError(f"image {name!r} is one of session {found.manifest.session!r}, not of {source!r}")
+        restore(target, found, device=device)
+
+
+class _Images(NamedTuple):
+    """Where the rounds come from."""
+
+    store: ImageStore
+    name: str
+    source: str
+
+    def open(self) -> Image:
+        """Open the image of the last round, which the caller closes; raise ImageError or MigrationError."""
+        image = self.store.open(self.name)
+        if image.manifest.session != self.source:
+            image.close()
+            raise MigrationError(f"image {self.name!r} is one of session {image.manifest.session!r}")
+        return image
+
+
+class _Migration:
+    """One migration, from its first round to the new session's first publication."""
+
+    def __init__(
+        self, moving: Session, target: Session, incoming: IncomingMemory, images: _Images, deadline: float
+    ) -> None:
+        self._moving = moving
+        self._target = target
+        self._incoming = incoming
+        self._images = images
+        self._deadline = deadline
+
+    def run(self, limits: MigrationLimits) -> None:
+        try:
+            page = self._moving.open(REGION)
+        except UnknownRegionError:
+            raise MigrationError(f"the program of {self._moving.name!r} takes no checkpoints") from None
+        with page:
+            made: list[CopyRound] = []
+            step = NextStep.COPY
+            while step is NextStep.COPY:
+                made.append(self._round(page.fds[0]))
+                step = next_step(made, limits)
+            if step is NextStep.GIVE_UP:
+                raise MigrationError(f"after {len(made)} rounds the last one took {made[-1].took:.3g} s: {limits}")
+            self._ask(page.fds[0], handover=True)
+            self._load()
+            self._give()
+            self._take_over(page.fds[0])
+            if not _until(self._is_released, _RELEASE):
+                raise MigrationError(f"session {self._moving.name!r} is held by another process; it is as it was")
+            self._target.publish(self._manifest.forward_state)
+            checkpoint_requests.tell_moved(page.fds[0], self._manifest.sequence)
+
+    def _round(self, page: int) -> CopyRound:
+        began = time.monotonic()
+        self._ask(page, handover=False)
+        return CopyRound(self._load(), time.monotonic() - began)
+
+    def _load(self) -> int:
+        with self._images.open() as image:
+            return self._incoming.update(image)
+
+    def _ask(self, page: int, *, handover: bool) -> None:
+        """Return when the writer has committed the image; with ``handover``, and stands still since its cut."""
+        asked = time.time()
+        checkpoint_requests.ask(page, self._images.name, handover=handover)
+        wanted = HELD if handover else "committed"
+
+        def is_there() -> bool:
+            outcome = checkpoint_requests.read_outcome(page)
+            if outcome is None or outcome.at < asked or outcome.image != self._images.name:
+                return False
+            return _is_state(outcome, wanted)
+
+        if not _until(is_there, self._deadline):
+            last = checkpoint_requests.read_outcome(page)
+            said = "nothing" if last is None or last.at < asked else last.state
+            raise MigrationError(
+                f"{self._moving.name!r} has not made image {self._images.name!r} within {self._deadline:g} s: it says "
+                f"{said}. It takes one when it publishes"
+            )
+
+    def _take_over(self, page: int) -> None:
+        sequence = self._manifest.sequence
+        self._moving.report_ready()
+        checkpoint_requests.offer(page, sequence)
+        if not self._moving.wait_for_promotion(self._deadline):
+            raise MigrationError(f"the writer of {self._moving.name!r} did not wait for this process, and goes on")
+        state = self._moving.latest()
+        if state is None or state.sequence != sequence:
+            # It went on, and ended afterwards: what this process has is older.
+            raise MigrationError(f"{self._moving.name!r} has published since the cut, and has no writer now")
+
+    def _give(self) -> None:
+        for name in set(self._target.names()) & {region.name for region in self._manifest.regions}:
+            # What an earlier call left that was cut off; without a state it does not count.
+            self._target.release(name)
+        self._incoming.give_to(self._target)
+
+    @property
+    def _manifest(self) -> Manifest:
+        manifest = self._incoming.manifest
+        assert manifest is not None
+        return manifest
+
+    def _is_released(self) -> bool:
+        try:
+            self._moving.release()
+        except LeaseHeldError:
+            return False
+        return True
+
+
+def _is_state(outcome: CheckpointOutcome, wanted: str) -> bool:
+    """Return whether the writer says so; raise MigrationError if it has refused."""
+    if outcome.state.startswith("refused"):
+        raise MigrationError(f"the writer's checkpoint: {outcome.state}")
+    return outcome.state == wanted
+
+
+def _until(is_true: Callable[[], bool], seconds: float) -> bool:
+    due = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > due:
+            return False
+        time.sleep(_LOOK)
+    return True

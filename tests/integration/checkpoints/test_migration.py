@@ -1,0 +1,187 @@
+"""A session moves to another one, as to another GPU: its program goes on here or there, never twice and never nowhere.
+
+No GPU: memfds stand for the memory of both GPUs; vault, processes, images and kills are real.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsguard.client import LeaseRole, UnknownSessionError
+from mpsguard.client.migration.errors import MigrationError
+from mpsguard.client.migration.receive import receive
+from tests.integration.checkpoints import faulty_copier, migrating
+from tests.integration.checkpoints.migrating import PIECE
+from tests.integration.checkpoints.world import World
+from tests.integration.vault.running import wait_for
+
+ROOT = Path(__file__).parents[3]
+WITHIN = 50.0
+RECEIVER_STEPS = {
+    "first round": "mpsguard.client.migration.incoming:IncomingMemory.update|after|1",
+    "given": "mpsguard.client.migration.incoming:IncomingMemory.give_to|after|1",
+    "ready": "mpsguard.client.session:Session.report_ready|after|1",
+    "offered": "mpsguard.vault.checkpoint_requests:offer|after|1",
+    "promoted": "mpsguard.client.session:Session.wait_for_promotion|after|1",
+    "released": "mpsguard.client.session:Session.release|after|1",
+    "published": "mpsguard.client.session:Session.publish|after|1",
+}
+ALWAYS = ("first round", "promoted", "released", "held")
+"""Steps of every run; the others are those of the campaign."""
+SOURCE_GOES_ON = ("first round", "given", "ready")
+SOURCE_STEPS = {
+    "begun": "mpsguard.client.checkpoints.handover:hold|before|1",
+    "held": "mpsguard.client.checkpoints.handover:_until|before|1",
+    "left": "mpsguard.client.session:Session.close|after|1",
+}
+
+
+def steps(places: dict[str, str]) -> list[Any]:
+    return [pytest.param(step, marks=() if step in ALWAYS else pytest.mark.soak) for step in places]
+
+
+class Program:
+    """One side of a migration."""
+
+    def __init__(self, world: World, side: str, fault: str | None, deadline: float | None) -> None:
+        variables = os.environ | ({faulty_copier.VARIABLE: f"{fault}|kill"} if fault else {})
+        if deadline is not None:
+            variables[migrating.DEADLINE] = str(deadline)
+        command = [sys.executable, "-m", migrating.__name__, side, world.vault.socket, str(world.store)]
+        self._process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        self.lines.append(self._process.stdout.readline().strip())
+        return self.lines[-1]
+
+    def end(self) -> int:
+        """Return how it ended, with all its lines read."""
+        out, _ = self._process.communicate(timeout=WITHIN)
+        self.lines += out.split()
+        return self._process.returncode
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def program(world: World, side: str, fault: str | None = None, deadline: float | None = None) -> Iterator[Program]:
+    started = Program(world, side, fault, deadline)
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+def step_of(world: World, name: str) -> int | None:
+    """The step that a session is at, with its memory compared; None: there is none, or it has no state."""
+    try:
+        with world.vault.session(name, role=LeaseRole.READER) as session:
+            state = session.state()
+            if state is None:
+                return None
+            for region, expected in (("a", migrating.content(int(state))), ("weights", b"w" * PIECE)):
+                with session.open(region) as opened:
+                    assert os.pread(opened.fds[0], len(expected) + 1, 0) == expected
+            return int(state)
+    except UnknownSessionError:
+        return None
+
+
+def steps_in(source: Program) -> list[int]:
+    return [int(line) for line in source.lines if line.isdigit()]
+
+
+@pytest.mark.slow(seconds=4, reason="two programs and a copier")
+def test_a_session_moves_while_its_program_works(world: World) -> None:
+    with program(world, "source") as source:
+        assert source.line() == "1"
+        with program(world, "receiver") as receiver:
+            assert receiver.end() == 0
+        assert source.end() == 0
+    steps = steps_in(source)
+    assert source.lines[-1] == "moved"
+    assert receiver.lines == [str(steps[-1])]
+    # No step is lost or made twice: the receiver begins behind the last one that the source had.
+    assert steps == list(range(1, steps[-1] + 1))
+    assert (step_of(world, "s"), step_of(world, "t")) == (None, steps[-1])
+    with world.vault.session("t") as session:
+        assert session.describe("weights").is_sealed
+        assert session.describe("a").metadata == b"mine"
+
+
+@pytest.mark.slow(seconds=30, reason="programs and copiers for each step; some of them wait for a deadline")
+@pytest.mark.parametrize("step", steps(RECEIVER_STEPS))
+def test_a_receiver_that_is_killed(world: World, step: str) -> None:
+    with program(world, "source") as source:
+        assert source.line() == "1"
+        with program(world, "receiver", RECEIVER_STEPS[step]) as receiver:
+            assert receiver.end() < 0
+        if step in SOURCE_GOES_ON:
+            last = int(source.line())
+            while int(source.line()) < last + 20:
+                pass
+        else:
+            assert source.end() == 0
+            # Nothing works on it, and all of it is in one place: the old session, the new one, or the handover's image.
+            last = steps_in(source)[-1] + 1
+            kept = [found for name in "st" if (found := step_of(world, name)) is not None]
+            assert kept == ([] if step == "released" else [last])
+        if step in ("offered", "promoted"):
+            # A program that is started anew finds it as it was.
+            assert step_of(world, "t") is None
+            return
+        with program(world, "receiver") as again:
+            assert again.end() == 0
+        if step in SOURCE_GOES_ON:
+            assert source.end() == 0
+            last = steps_in(source)[-1]
+    assert again.lines == [str(last)]
+    assert (step_of(world, "s"), step_of(world, "t")) == (None, last)
+
+
+@pytest.mark.slow(seconds=12, reason="programs and copiers for each step; one of them waits for a deadline")
+@pytest.mark.parametrize("step", steps(SOURCE_STEPS))
+def test_a_source_that_is_killed(world: World, step: str) -> None:
+    with program(world, "source", SOURCE_STEPS[step]) as source:
+        assert source.line() == "1"
+        # Long enough for a copier to start.
+        with program(world, "receiver", deadline=10.0 if step == "begun" else None) as receiver:
+            status = receiver.end()
+        assert source.end() < 0
+    wait_for("the leases to end", lambda: not world.vault.vault.store.writers())
+    # Its last publication may not have been printed.
+    found = {name: step_of(world, name) for name in "st"}
+    if step == "begun":
+        assert (status != 0, found["t"]) == (True, None)
+        assert found["s"] in (steps_in(source)[-1], steps_in(source)[-1] + 1)
+    else:
+        assert (status, found["s"]) == (0, None)
+        assert found["t"] in (steps_in(source)[-1], steps_in(source)[-1] + 1)
+        assert receiver.lines == [str(found["t"])]
+
+
+def test_what_cannot_move_is_told(world: World) -> None:
+    with pytest.raises(MigrationError, match="neither"):
+        receive("t", "s", socket=world.vault.socket, store=world.store)
+    with world.vault.session("s") as session:
+        session.publish(b"1")
+        with pytest.raises(MigrationError, match="takes no checkpoints"):
+            receive("t", "s", socket=world.vault.socket, store=world.store)
+    with world.session("s") as session:
+        # The page is made with the first publication; this program makes no other one.
+        session.publish(b"2")
+        with pytest.raises(MigrationError, match="says nothing"):
+            receive("t", "s", socket=world.vault.socket, store=world.store, deadline=0.2)
+        assert session.publish(b"3")
+    assert list(world.vault.vault.store.sessions) != []
+    assert all(key.name == "s" for key in world.vault.vault.store.sessions)
