@@ -95,7 +95,7 @@ def test_a_misspelt_key_is_found() -> None:
 
 
 def judge() -> Any:
-    """The library with the schemas, whose import takes seconds, which each worker of a parallel run would spend."""
+    """The library with the schemas, imported on first use: an import takes seconds in every worker."""
     import kubernetes_validate  # noqa: PLC0415 - see above
 
     return kubernetes_validate
