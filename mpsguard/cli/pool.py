@@ -42,6 +42,9 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
 )
 @click.option("--gpu-memory", metavar="SIZE", callback=_size, help="GPU memory for images; none by default.")
 @click.option(
+    "--pinned-memory", metavar="SIZE", callback=_size, help="Host memory that workers pin as a whole; none by default."
+)
+@click.option(
     "--prepare", metavar="MODULE:FUNCTION", callback=_function, help="What warm workers execute before they wait."
 )
 @click.option("--minimum", type=click.IntRange(0, 256), default=1, show_default=True, help="Workers that wait.")
@@ -60,6 +63,7 @@ def pool(
     socket: Path | None,
     host_memory: int,
     gpu_memory: int,
+    pinned_memory: int,
     prepare: str | None,
     minimum: int,
     maximum: int,
@@ -75,7 +79,8 @@ def pool(
         if minimum > maximum:
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
-        asyncio.run(_serve(path, {Tier.HOST: host_memory, Tier.GPU: gpu_memory}, prepare, policy))
+        budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}
+        asyncio.run(_serve(path, budgets, prepare, policy))
     except ModuleNotFoundError as error:
         if error.name != "blake3":
             raise
@@ -99,7 +104,7 @@ async def _serve(path: Path, budgets: dict[Tier, int], prepare: str | None, poli
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     owner = TierOwner(budgets)
-    workers = None if prepare is None else WorkerPool(prepare, policy)
+    workers = None if prepare is None else WorkerPool(prepare, policy, path)
     server = PoolServer(owner, workers)
     try:
         server.open(path)

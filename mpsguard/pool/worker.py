@@ -42,8 +42,14 @@ _GRACE: Final = 10.0
 class Assigned(NamedTuple):
     """What a worker is to start."""
 
-    image: ImagePages
-    """Stays owned by the worker, to its end."""
+    store: Path
+    """Directory of the image's store."""
+    name: str
+    """The image's name there."""
+    key: str
+    """Of the image that is meant; see `mpsguard.pool.image_memory.key_of`."""
+    pages: ImagePages | None
+    """The image in host memory; None if the program left it to this worker to hold it."""
     payload: bytes
     """What the program sent along."""
 
@@ -69,13 +75,13 @@ def main(channel_fd: int, prepare: str) -> int:
             packet = seqpacket.receive(channel, PACKET, max_fds=2)
         except OSError:
             return 0
-        if packet.end or packet.truncated or len(packet.fds) != 2:
+        if packet.end or packet.truncated or not packet.fds:
             close_all(packet.fds)
             return 0
-        connection = owned.enter_context(socket.socket(fileno=packet.fds[1]))
+        connection = owned.enter_context(socket.socket(fileno=packet.fds[0]))
         _end_with(channel, connection)
         try:
-            serve = start(_assigned(packet.data, packet.fds[0], owned))
+            serve = start(_assigned(packet.data, packet.fds[1:], owned))
         except Exception as error:  # the program's own; what it says goes to the program that asked
             _say(channel, WorkerFailed(f"{type(error).__name__}: {error}"[:4096]))
             return 1
@@ -90,17 +96,21 @@ def _function(path: str) -> Prepare:
     return found
 
 
-def _assigned(data: bytes, fd: int, owned: ExitStack) -> Assigned:
+def _assigned(data: bytes, fds: tuple[int, ...], owned: ExitStack) -> Assigned:
     """Return the assignment; its memory goes to ``owned``. Raise ImageError."""
     with ExitStack() as undo:
-        undo.callback(os.close, fd)
+        undo.callback(close_all, fds)
         assignment = decode_assignment(data)
-        with ImageStore(Path(assignment.store)) as store, store.open(assignment.name) as image:
+        directory = Path(assignment.store)
+        if not fds:
+            return Assigned(directory, assignment.name, assignment.key, None, assignment.payload)
+        with ImageStore(directory) as store, store.open(assignment.name) as image:
             manifest = image.manifest
         if key_of(manifest) != assignment.key:
             raise ImageError(f"image {assignment.name}: another one has come in its place")
         undo.pop_all()
-    return Assigned(owned.enter_context(ImagePages(fd, manifest)), assignment.payload)
+    pages = owned.enter_context(ImagePages(fds[0], manifest))
+    return Assigned(directory, assignment.name, assignment.key, pages, assignment.payload)
 
 
 def _say(channel: socket.socket, message: FromWorker) -> None:
