@@ -19,6 +19,7 @@ from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS, Packet
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import key_of, read_into, read_whole, size_of
 from mpsguard.pool.messages import (
+    LISTED,
     MAX_PACKET,
     Answer,
     ArenaOpened,
@@ -112,7 +113,7 @@ class PoolConversation:
                 return self._arena()
             case ListTiers(start):
                 workers = () if self._workers is None else self._workers.info()
-                return replace(self._owner.listing(start), workers=workers), ()
+                return replace(self._owner.listing(start, LISTED), workers=workers), ()
 
     async def _hold(self, request: HoldImage) -> tuple[Answer, tuple[int, ...]]:
         if self._uses.total() >= _MOST_USES:

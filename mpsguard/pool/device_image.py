@@ -71,6 +71,11 @@ class DeviceImage:
             after.push(self._undo.pop_all())
             self._undo = after.pop_all()
 
+    @property
+    def made(self) -> bool:
+        """Whether this process allocated the memory; otherwise it has mapped what was there."""
+        return self._handle is not None
+
     def begin_fill(self, sources: Iterable[PinnedPieces]) -> None:
         """Begin to copy pieces that this process has in host memory; `CopyingBackend.settle` waits for it."""
         with self.backend.entered():

@@ -44,7 +44,7 @@ class PinnedArena:
         Raises:
             PoolError: the pool has none.
             OSError: it cannot be mapped.
-            Exception: the backend's error if it cannot be pinned.
+            Exception: the backend's error.
         """
         fd, self.size = pool.open_arena()
         with ExitStack() as undo:
@@ -58,8 +58,10 @@ class PinnedArena:
                 raise OSError(number, os.strerror(number))
             self.address: int = address
             undo.callback(_libc.munmap, address, self.size)
-            backend.pin(address, self.size)
-            undo.callback(backend.unpin, address)
+            self.pinned = backend.pin(address, self.size)
+            """Whether it is pinned. Otherwise copies from it are slower, but no less right."""
+            if self.pinned:
+                undo.callback(backend.unpin, address)
             self._undo = undo.pop_all()
 
     def sources(self, runs: Sequence[Run]) -> Iterator[PinnedPieces]:

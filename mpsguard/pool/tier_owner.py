@@ -13,7 +13,8 @@ from mpsguard.pool import tiers
 from mpsguard.pool.arena import Arena
 from mpsguard.pool.arena_slots import Run
 from mpsguard.pool.errors import PoolError
-from mpsguard.pool.messages import LISTED, ImageInTier, PoolListing
+from mpsguard.pool.messages import ImageInTier, PoolListing
+from mpsguard.pool.metrics import PoolMetrics, TierResult
 from mpsguard.pool.tiers import Tier, TierState
 from mpsguard.tasks import TaskSet
 
@@ -35,11 +36,12 @@ class _End(Enum):
 class TierOwner:
     """Owns a descriptor for each image in host memory, those of each image in GPU memory, and the pinned arena."""
 
-    def __init__(self, budgets: Mapping[Tier, int]) -> None:
+    def __init__(self, budgets: Mapping[Tier, int], metrics: PoolMetrics) -> None:
         """Begin with nothing in any tier.
 
         Args:
             budgets: bytes of each tier; a tier without one holds nothing.
+            metrics: what is counted.
 
         Raises:
             PoolError: there is no memory for the arena.
@@ -47,6 +49,7 @@ class TierOwner:
         pinned = budgets.get(Tier.PINNED, 0)
         self.arena: Final = Arena(pinned) if pinned else None
         """None if nothing is to be pinned."""
+        self._metrics: Final = metrics
         self._runs: dict[str, tuple[Run, ...]] = {}
         self._states = {tier: TierState(budgets.get(tier, 0)) for tier in Tier}
         self._fds: dict[tuple[Tier, str], tuple[int, ...]] = {}
@@ -121,15 +124,15 @@ class TierOwner:
         """End one use of an image, which stays until its room is needed."""
         self._states[tier] = tiers.release(self._states[tier], key)
 
-    def listing(self, start: int) -> PoolListing:
-        """Return what the tiers hold, without the first ``start`` images."""
+    def listing(self, start: int = 0, most: int | None = None) -> PoolListing:
+        """Return what the tiers hold, without the first ``start`` images, and ``most`` of the others."""
         images = (
             ImageInTier(image.key, tier, image.size, image.uses, image.whole)
             for tier, state in self._states.items()
             for image in state.images
         )
         budgets = {tier: state.budget for tier, state in self._states.items()}
-        return PoolListing(tuple(islice(images, start, start + LISTED)), budgets)
+        return PoolListing(tuple(islice(images, start, None if most is None else start + most)), budgets)
 
     async def close(self) -> None:
         """End all loading, and give the memory back; no image may be held or waited for any more."""
@@ -146,8 +149,11 @@ class TierOwner:
         """Count a use; return whether the image has to be brought there."""
         decision = tiers.request(self._states[tier], key, size)
         if decision.refusal is not None:
+            self._metrics.requested(tier, TierResult.REFUSED)
             raise PoolError(f"tier {tier}: {decision.refusal}")
+        self._metrics.requested(tier, TierResult.MISS if decision.load else TierResult.HIT)
         for evicted in decision.evicted:
+            self._metrics.evicted(tier)
             self._drop(tier, evicted)
         if decision.load:
             self._arrivals[tier, key] = asyncio.get_running_loop().create_future()

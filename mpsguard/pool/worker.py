@@ -9,6 +9,7 @@ def prepare():                     # imports, context, skeleton
 """
 
 import os
+import select
 import socket
 import sys
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from mpsguard.images.errors import ImageError
 from mpsguard.images.store import ImageStore
@@ -35,6 +36,8 @@ from mpsguard.pool.worker_messages import (
     encode,
 )
 
+_CHECKED: Final = 1.0
+"""Seconds between two checks of a worker that waits."""
 _GRACE: Final = 10.0
 """Seconds to end in after the pool has ended."""
 
@@ -56,7 +59,21 @@ class Assigned(NamedTuple):
 
 Serve = Callable[[socket.socket], object]
 Start = Callable[[Assigned], Serve]
-Prepare = Callable[[], Start]
+
+
+class Warm(NamedTuple):
+    """What a preparation may return in the place of `Start` alone."""
+
+    start: Start
+    check: Callable[[], object]
+    """Called each second while the worker waits; if it raises an exception, the worker ends and another one comes."""
+
+
+Prepare = Callable[[], Start | Warm]
+
+
+class WorkerLostError(Exception):
+    """Raised by a start: this process cannot work any more, for instance after a fault of its GPU; another one may."""
 
 
 def main(channel_fd: int, prepare: str) -> int:
@@ -69,8 +86,11 @@ def main(channel_fd: int, prepare: str) -> int:
     with socket.socket(fileno=channel_fd) as channel, ExitStack() as owned:
         if seqpacket.peer(channel).uid != os.geteuid():
             raise PermissionError("the pool is another user's")
-        start = _function(prepare)()
+        prepared = _function(prepare)()
+        warm = prepared if isinstance(prepared, Warm) else Warm(prepared, lambda: None)
         _say(channel, WorkerPrepared())
+        while not select.select([channel], [], [], _CHECKED)[0]:
+            _end_unless(warm.check)
         try:
             packet = seqpacket.receive(channel, PACKET, max_fds=2)
         except OSError:
@@ -81,13 +101,30 @@ def main(channel_fd: int, prepare: str) -> int:
         connection = owned.enter_context(socket.socket(fileno=packet.fds[0]))
         _end_with(channel, connection)
         try:
-            serve = start(_assigned(packet.data, packet.fds[1:], owned))
+            serve = warm.start(_assigned(packet.data, packet.fds[1:], owned))
+        except WorkerLostError as error:
+            _end_lost(error)
         except Exception as error:  # the program's own; what it says goes to the program that asked
             _say(channel, WorkerFailed(f"{type(error).__name__}: {error}"[:4096]))
             return 1
         _say(channel, WorkerStarted())
         serve(connection)
     return 0
+
+
+def _end_unless(check: Callable[[], object]) -> None:
+    """End the process if the check fails."""
+    try:
+        check()
+    except Exception as error:  # whatever it is, this worker is not what it should be
+        _end_lost(error)
+
+
+def _end_lost(error: Exception) -> NoReturn:
+    """End the process at once: the libraries' own ends can hang on a lost context."""
+    sys.stderr.write(f"mpsguard pool: worker {os.getpid()} ends: {type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _function(path: str) -> Prepare:
@@ -136,4 +173,5 @@ def _end_with(channel: socket.socket, connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2]))
+    # The preparation's `Warm` and `WorkerLostError` are those of the module by its name, not those of __main__.
+    sys.exit(import_module("mpsguard.pool.worker").main(int(sys.argv[1]), sys.argv[2]))

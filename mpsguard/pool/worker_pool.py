@@ -13,6 +13,7 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.pool import schedule
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.messages import WorkerInfo
+from mpsguard.pool.metrics import PoolMetrics, StartOutcome
 from mpsguard.pool.schedule import (
     Action,
     AnswerProgram,
@@ -20,6 +21,7 @@ from mpsguard.pool.schedule import (
     EndWorker,
     Event,
     KillWorker,
+    Phase,
     PoolCloses,
     PoolPolicy,
     Prepared,
@@ -50,16 +52,18 @@ class _Request:
 class WorkerPool:
     """Owns the processes and their requests."""
 
-    def __init__(self, prepare: str, policy: PoolPolicy, pool: Path) -> None:
+    def __init__(self, prepare: str, policy: PoolPolicy, pool: Path, metrics: PoolMetrics) -> None:
         """Begin without workers.
 
         Args:
             prepare: what workers execute first, ``module:function``.
             policy: how many there are.
             pool: socket of this pool, at which workers find it.
+            metrics: what is counted.
         """
         self._prepare = prepare
         self._pool = pool
+        self._metrics = metrics
         self._state = ScheduleState(policy)
         self._workers: dict[int, WorkerProcess] = {}
         self._requests: dict[int, _Request] = {}
@@ -82,17 +86,24 @@ class WorkerPool:
         Raises:
             PoolError: the worker says that it cannot, or workers died over it.
         """
-        number = next(self._numbers)
+        loop = asyncio.get_running_loop()
+        began, number = loop.time(), next(self._numbers)
+        outcome = StartOutcome.REFUSED
         request = self._requests[number] = _Request(assignment, fd, release)
         self._on(Requested(number))
         try:
-            return await asyncio.shield(request.answer)
+            connection = await asyncio.shield(request.answer)
+            outcome = StartOutcome.STARTED
+            return connection
         except asyncio.CancelledError:
+            outcome = StartOutcome.WITHDRAWN
             if request.answer.done() and request.answer.exception() is None:
                 request.answer.result().close()
             else:
                 self._on(Withdrawn(number))
             raise
+        finally:
+            self._metrics.start_ended(outcome, loop.time() - began)
 
     def info(self) -> tuple[WorkerInfo, ...]:
         """Return the workers."""
@@ -205,6 +216,9 @@ class WorkerPool:
             # What it said last counts.
             continue
         loop.remove_reader(worker.channel.fileno())
+        known = self._state.worker(number)
+        if known is not None and known.phase is Phase.STARTING:
+            self._metrics.repeated()
         del self._workers[number]
         worker.reap()
         self._on(WorkerEnded(number))

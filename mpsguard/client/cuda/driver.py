@@ -12,6 +12,8 @@ _PORTABLE: Final = 1
 """CU_MEMHOSTREGISTER_PORTABLE."""
 _READ_ONLY: Final = 8
 """CU_MEMHOSTREGISTER_READ_ONLY."""
+_CANNOT_PIN: Final = frozenset({1, 304, 801})
+"""CUDA_ERROR_INVALID_VALUE, OPERATING_SYSTEM and NOT_SUPPORTED: of drivers that do not pin memory mapped read-only."""
 _NON_BLOCKING: Final = 1
 """CU_STREAM_NON_BLOCKING."""
 
@@ -174,9 +176,15 @@ class CudaBackend:
             self._call("cuMemcpyHtoD", va, data, len(data))
             self._call("cuCtxSynchronize")
 
-    def pin(self, address: int, size: int) -> None:
+    def pin(self, address: int, size: int) -> bool:
         """Call cuMemHostRegister, for all contexts of this process, without the right to write."""
-        self.call("cuMemHostRegister", address, size, _PORTABLE | _READ_ONLY)
+        try:
+            self.call("cuMemHostRegister", address, size, _PORTABLE | _READ_ONLY)
+        except CudaError as error:
+            if error.code in _CANNOT_PIN:
+                return False
+            raise
+        return True
 
     def unpin(self, address: int) -> None:
         """Call cuMemHostUnregister."""

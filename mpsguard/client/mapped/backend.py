@@ -82,8 +82,8 @@ class Backend(Protocol):
 class CopyingBackend(Backend, Protocol):
     """A backend that also copies from host memory without waiting."""
 
-    def pin(self, address: int, size: int) -> None:
-        """Lock host memory of this process, which is mapped read-only, so that the device can copy from it."""
+    def pin(self, address: int, size: int) -> bool:
+        """Lock host memory that is mapped read-only, for copies at the bus' full rate; False if it cannot be locked."""
 
     def unpin(self, address: int) -> None:
         """Unlock memory that was locked as a whole, from ``address`` on."""

@@ -95,8 +95,9 @@ class HostBackend:
         """Copy to the addresses."""
         ctypes.memmove(va, data, len(data))
 
-    def pin(self, address: int, size: int) -> None:
+    def pin(self, address: int, size: int) -> bool:  # noqa: ARG002 - the interface
         """Do nothing: the processor copies from any memory."""
+        return True
 
     def unpin(self, address: int) -> None:
         """Do nothing."""

@@ -36,9 +36,10 @@ class CountingBackend(HostBackend):
         self.broken = False
         self.locked: dict[int, int] = {}
 
-    def pin(self, address: int, size: int) -> None:
+    def pin(self, address: int, size: int) -> bool:
         """See `CopyingBackend.pin`."""
         self.locked[address] = size
+        return True
 
     def unpin(self, address: int) -> None:
         """See `CopyingBackend.unpin`."""
