@@ -22,9 +22,10 @@ from tests.gpu.core.bench import Bench
 from tests.gpu.core.client import Client, Clients
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.guard import Guard
-from tests.gpu.start.prepared import DEVICE, KIND, NOTES
 from tests.harness.guard_process import REPOSITORY
 
+KIND, DEVICE, NOTES = "START_KIND", "START_DEVICE", "START_NOTES"
+"""A worker's variables: the model, PyTorch's device, a file to which a line is written for each preparation."""
 MIB: Final = 1 << 20
 PREPARED: Final = 180.0
 """Seconds: PyTorch from a cold disk, for several processes at once."""

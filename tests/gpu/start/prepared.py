@@ -21,9 +21,8 @@ from mpsguard.pool.image_tensors import tensors_of
 from mpsguard.pool.pinned_arena import PinnedArena
 from mpsguard.pool.worker import Assigned, Serve, Warm, WorkerLostError
 from tests.gpu.start.models import Skeleton
+from tests.gpu.start.place import DEVICE, KIND, NOTES
 
-KIND, DEVICE, NOTES = "START_KIND", "START_DEVICE", "START_NOTES"
-"""Variables: the model, PyTorch's device, a file to which a line is written for each preparation."""
 _WITHIN: Final = 120.0
 
 
