@@ -6,14 +6,20 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec.structs import replace
 
+from mpsguard.cli import listening
+from mpsguard.cli.listening import Address
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.schedule import PoolPolicy
 from mpsguard.pool.tiers import Tier
+
+if TYPE_CHECKING:
+    from mpsguard.pool.metrics import PoolMetrics
 
 _SIZE: Final = re.compile(r"([1-9][0-9]{0,8})([MGT])\Z")
 _SHIFTS: Final = {"M": 20, "G": 30, "T": 40}
@@ -26,6 +32,10 @@ def _size(_context: click.Context, _parameter: click.Parameter, text: str | None
     if found is None:
         raise click.BadParameter(f'{text!r} is no whole number with M, G or T, such as "16G"')
     return int(found[1]) << _SHIFTS[found[2]]
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Address | None:
+    return None if text is None else listening.address(text)
 
 
 def _function(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
@@ -42,7 +52,13 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
 )
 @click.option("--gpu-memory", metavar="SIZE", callback=_size, help="GPU memory for images; none by default.")
 @click.option(
+    "--pinned-memory", metavar="SIZE", callback=_size, help="Host memory that workers pin as a whole; none by default."
+)
+@click.option(
     "--prepare", metavar="MODULE:FUNCTION", callback=_function, help="What warm workers execute before they wait."
+)
+@click.option(
+    "--metrics", metavar="HOST:PORT", callback=_address, help="Where Prometheus gets /metrics; nowhere by default."
 )
 @click.option("--minimum", type=click.IntRange(0, 256), default=1, show_default=True, help="Workers that wait.")
 @click.option(
@@ -60,7 +76,9 @@ def pool(
     socket: Path | None,
     host_memory: int,
     gpu_memory: int,
+    pinned_memory: int,
     prepare: str | None,
+    metrics: Address | None,
     minimum: int,
     maximum: int,
     idle: float,
@@ -75,7 +93,8 @@ def pool(
         if minimum > maximum:
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
-        asyncio.run(_serve(path, {Tier.HOST: host_memory, Tier.GPU: gpu_memory}, prepare, policy))
+        budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}
+        asyncio.run(_serve(path, budgets, prepare, policy, metrics))
     except ModuleNotFoundError as error:
         if error.name != "blake3":
             raise
@@ -86,8 +105,11 @@ def pool(
         sys.exit(1)
 
 
-async def _serve(path: Path, budgets: dict[Tier, int], prepare: str | None, policy: PoolPolicy) -> None:
+async def _serve(
+    path: Path, budgets: dict[Tier, int], prepare: str | None, policy: PoolPolicy, address: Address | None
+) -> None:
     # They need blake3, which a node without images need not have.
+    from mpsguard.pool.metrics import PoolMetrics  # noqa: PLC0415
     from mpsguard.pool.server import PoolServer  # noqa: PLC0415
     from mpsguard.pool.tier_owner import TierOwner  # noqa: PLC0415
     from mpsguard.pool.worker_pool import WorkerPool  # noqa: PLC0415
@@ -98,11 +120,15 @@ async def _serve(path: Path, budgets: dict[Tier, int], prepare: str | None, poli
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    owner = TierOwner(budgets)
-    workers = None if prepare is None else WorkerPool(prepare, policy)
+    counted = PoolMetrics()
+    owner = TierOwner(budgets, counted)
+    workers = None if prepare is None else WorkerPool(prepare, policy, path, counted)
+    counted.watch(lambda: replace(owner.listing(), workers=() if workers is None else workers.info()))
     server = PoolServer(owner, workers)
     try:
         server.open(path)
+        if address is not None:
+            _serve_metrics(address, counted)
         if workers is not None:
             workers.open()
         click.echo(f"mpsguard pool: serves {path}", err=True)
@@ -112,3 +138,15 @@ async def _serve(path: Path, budgets: dict[Tier, int], prepare: str | None, poli
         if workers is not None:
             await workers.close()
         await owner.close()
+
+
+def _serve_metrics(address: Address, counted: "PoolMetrics") -> None:
+    # As above: a node without metrics need not have it.
+    from prometheus_client import make_wsgi_app  # noqa: PLC0415
+
+    from mpsguard.metrics.server import serve_http  # noqa: PLC0415
+
+    try:
+        serve_http(address.host, address.port, make_wsgi_app(counted.registry))
+    except OSError as error:
+        raise PoolError(f"{address.host}:{address.port}: {error.strerror or error}") from None

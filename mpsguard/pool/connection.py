@@ -15,6 +15,7 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
 from mpsguard.pool.address import default_socket
+from mpsguard.pool.arena_slots import Run
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import key_of
 from mpsguard.pool.image_pages import ImagePages
@@ -24,11 +25,13 @@ from mpsguard.pool.messages import (
     MOST_PAYLOAD,
     MOST_SECONDS,
     Answer,
+    ArenaOpened,
     FillImage,
     HoldImage,
     ImageHeld,
     ImageStarted,
     ListTiers,
+    OpenArena,
     PoolListing,
     ReleaseImage,
     Request,
@@ -107,7 +110,36 @@ class PoolConnection:
             raise PoolError(f"{self._path}: {len(fds)} descriptors for an image in host memory")
         return SharedImage(self, fds[0], image, key)
 
-    def start(self, store: ImageStore, image: Image, payload: bytes = b"", *, within: float = 60.0) -> socket.socket:
+    def hold_pinned(self, store: ImageStore, image: Image, *, within: float = 60.0) -> tuple[Run, ...]:
+        """Hold an image in the arena; it is loaded if it is not there. `release` it later.
+
+        Returns:
+            The arena's slots of 2 MiB that have its pieces, in their order.
+
+        Raises:
+            PoolError: there is no room, the image is damaged, or time is over.
+        """
+        held, fds = self._hold(Tier.PINNED, store, image, key_of(image.manifest), within)
+        close_all(fds)
+        return held.runs
+
+    def open_arena(self) -> tuple[int, int]:
+        """Return a descriptor of the arena, owned by the caller, and its size in bytes; raise PoolError."""
+        opened, fds = self._ask(OpenArena(), ArenaOpened)
+        if len(fds) != 1:
+            close_all(fds)
+            raise PoolError(f"{self._path}: {len(fds)} descriptors for the arena")
+        return fds[0], opened.size
+
+    def start(
+        self,
+        store: ImageStore,
+        image: Image,
+        payload: bytes = b"",
+        *,
+        within: float = 60.0,
+        in_host: bool = True,
+    ) -> socket.socket:
         """Have a warm worker start an image; the worker ends when the connection does.
 
         Args:
@@ -115,6 +147,8 @@ class PoolConnection:
             image: stays owned by the caller.
             payload: for the worker, 32768 bytes at most.
             within: seconds until it serves, 600 at most.
+            in_host: whether the worker gets the image in the host tier; otherwise it holds it by itself, for instance
+                in the pinned tier or on the GPU.
 
         Returns:
             A connection to the worker, a stream, owned by the caller; it does not depend on this object.
@@ -126,7 +160,7 @@ class PoolConnection:
             raise PoolError(f"{len(payload)} bytes for the worker; {MOST_PAYLOAD} is the most")
         _check(within)
         key = key_of(image.manifest)
-        request = StartImage(str(store.directory.absolute()), image.name, key, within, payload)
+        request = StartImage(str(store.directory.absolute()), image.name, key, within, payload, in_host)
         _, fds = self._ask(request, ImageStarted, more=within)
         if len(fds) != 1:
             close_all(fds)

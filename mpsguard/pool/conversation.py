@@ -17,15 +17,18 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS, Packet
 from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_memory import key_of, read_whole, size_of
+from mpsguard.pool.image_memory import key_of, read_into, read_whole, size_of
 from mpsguard.pool.messages import (
+    LISTED,
     MAX_PACKET,
     Answer,
+    ArenaOpened,
     FillImage,
     HoldImage,
     ImageHeld,
     ImageStarted,
     ListTiers,
+    OpenArena,
     ReleaseImage,
     Request,
     RequestDone,
@@ -106,14 +109,22 @@ class PoolConversation:
             case ReleaseImage(tier, key):
                 self._release(tier, key)
                 return RequestDone(), ()
+            case OpenArena():
+                return self._arena()
             case ListTiers(start):
                 workers = () if self._workers is None else self._workers.info()
-                return replace(self._owner.listing(start), workers=workers), ()
+                return replace(self._owner.listing(start, LISTED), workers=workers), ()
 
     async def _hold(self, request: HoldImage) -> tuple[Answer, tuple[int, ...]]:
         if self._uses.total() >= _MOST_USES:
             raise PoolError(f"a connection holds {_MOST_USES} images at most")
         size = await asyncio.to_thread(_size, request)
+        if request.tier is Tier.PINNED:
+            runs = await self._owner.hold_pinned(
+                request.key, size, lambda slots, stop: _load_into(request, slots, stop)
+            )
+            self._uses[request.tier, request.key] += 1
+            return ImageHeld(runs), ()
         if request.tier is Tier.HOST:
             fd = await self._owner.hold_in_host(request.key, size, lambda stop: _load(request, stop))
             self._uses[request.tier, request.key] += 1
@@ -128,13 +139,25 @@ class PoolConversation:
             return ImageHeld(to_fill=True), ()
         return ImageHeld(), found
 
+    def _arena(self) -> tuple[Answer, tuple[int, ...]]:
+        arena = self._owner.arena
+        if arena is None:
+            raise PoolError("this pool pins no memory: mpsguard pool --pinned-memory SIZE")
+        try:
+            return ArenaOpened(arena.size), (arena.descriptor(),)
+        except OSError as error:
+            raise PoolError(f"pinned memory: {error.strerror}") from None
+
     async def _start(self, request: StartImage) -> tuple[Answer, tuple[int, ...]]:
         if self._workers is None:
             raise PoolError("this pool has no workers: mpsguard pool --prepare MODULE:FUNCTION")
         key = request.key
+        assignment = WorkerAssignment(request.store, request.name, key, request.payload)
+        if not request.in_host:
+            connection = await self._workers.start(assignment, None, lambda: None)
+            return ImageStarted(), (connection.detach(),)
         size = await asyncio.to_thread(_size, request)
         fd = await self._owner.hold_in_host(key, size, lambda stop: _load(request, stop))
-        assignment = WorkerAssignment(request.store, request.name, key, request.payload)
         # From here on the use is the worker's, and ends with it.
         connection = await self._workers.start(assignment, fd, lambda: self._owner.release(Tier.HOST, key))
         return ImageStarted(), (connection.detach(),)
@@ -168,6 +191,13 @@ def _load(request: HoldImage | StartImage, stop: threading.Event) -> int:
         if key_of(image.manifest) != request.key:
             raise PoolError(f"image {request.name}: another one has come in its place")
         return read_whole(image, stop)
+
+
+def _load_into(request: HoldImage, slots: list[memoryview], stop: threading.Event) -> None:
+    with _store(request) as store, store.open(request.name) as image:
+        if key_of(image.manifest) != request.key:
+            raise PoolError(f"image {request.name}: another one has come in its place")
+        read_into(image, slots, stop)
 
 
 def _store(request: HoldImage | StartImage) -> ImageStore:

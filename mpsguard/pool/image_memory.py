@@ -5,20 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from mpsguard.images import manifest as manifests
 from mpsguard.images.errors import StoreFailedError, os_errors
 from mpsguard.images.image import Image
 from mpsguard.images.manifest import Manifest
-from mpsguard.images.pieces import PIECE_SIZE, Digest, digest_of, piece_count
+from mpsguard.images.pieces import PIECE_SIZE, Digest, digest_of, piece_count, piece_size
 from mpsguard.linux.descriptors import memfd
 
 _READERS: Final = min(32, 2 * (os.cpu_count() or 1))
 _BATCH: Final = 16
 """Pieces that a thread reads in turn."""
+
+W = TypeVar("W")
 
 
 class RegionPlace(NamedTuple):
@@ -72,6 +74,29 @@ def read_whole(image: Image, stop: threading.Event) -> int:
     return fd
 
 
+def read_into(image: Image, slots: Sequence[memoryview], stop: threading.Event) -> None:
+    """Read an image into memory: one slot of 2 MiB for each piece, in their order; what is zero is written as well.
+
+    Raises:
+        DamagedError: the image is damaged.
+        StoreFailedError: ``stop`` was set.
+    """
+    pieces = [
+        (digest, piece_size(region.size, index))
+        for region in image.manifest.regions
+        for index, digest in enumerate(region.pieces)
+    ]
+    work = list(zip(pieces, slots, strict=True))
+
+    def read(part: Sequence[tuple[tuple[Digest | None, int], memoryview]]) -> None:
+        for (digest, size), slot in part:
+            if stop.is_set():
+                raise StoreFailedError(f"image {image.name}: the pool ends")
+            image.read_into(digest, slot[:size])
+
+    _in_parts(work, read)
+
+
 def _fill(image: Image, fd: int, stop: threading.Event) -> None:
     work = list(_stored(image.manifest))
 
@@ -85,6 +110,11 @@ def _fill(image: Image, fd: int, stop: threading.Event) -> None:
             while done < size:
                 done += os.pwrite(fd, buffer[done:size], offset + done)
 
+    _in_parts(work, read)
+
+
+def _in_parts(work: Sequence[W], read: Callable[[Sequence[W]], None]) -> None:
+    """Have several threads do the work; the first error ends it, and is raised when none is at work any more."""
     with ThreadPoolExecutor(_READERS) as readers:
         running = [readers.submit(read, work[at : at + _BATCH]) for at in range(0, len(work), _BATCH)]
         try:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from mpsguard.decoding import decoded
+from mpsguard.pool.arena_slots import Run
 from mpsguard.pool.schedule import Phase
 from mpsguard.pool.tiers import Tier
 
@@ -44,6 +45,8 @@ class StartImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
     key: Key
     within: Seconds
     payload: Annotated[bytes, Meta(max_length=MOST_PAYLOAD)] = b""
+    in_host: bool = True
+    """Whether the worker gets it in the host tier; otherwise it holds what it needs by itself."""
 
 
 class FillImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fill"):
@@ -59,6 +62,10 @@ class ReleaseImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     key: Key
 
 
+class OpenArena(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arena"):
+    """Get the pinned tier's memory, to be mapped read-only. Answer: `ArenaOpened`, with its descriptor."""
+
+
 class ListTiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="list"):
     """List the tiers. Answer: `PoolListing`."""
 
@@ -69,8 +76,16 @@ class ListTiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="li
 class ImageHeld(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="held"):
     """The image is held."""
 
+    runs: tuple[Run, ...] = ()
+    """In the pinned tier: the arena's slots that have its pieces, in their order."""
     to_fill: bool = False
     """Whether the GPU tier does not have it yet: room is reserved, and the requester has to fill or release it."""
+
+
+class ArenaOpened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="arena_opened"):
+    """The arena's descriptor comes along."""
+
+    size: Size
 
 
 class ImageStarted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="started"):
@@ -113,8 +128,8 @@ class PoolListing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     workers: tuple[WorkerInfo, ...] = ()
 
 
-Request = HoldImage | StartImage | FillImage | ReleaseImage | ListTiers
-Answer = ImageHeld | ImageStarted | RequestDone | RequestRefused | PoolListing
+Request = HoldImage | StartImage | FillImage | ReleaseImage | OpenArena | ListTiers
+Answer = ImageHeld | ArenaOpened | ImageStarted | RequestDone | RequestRefused | PoolListing
 
 encode: Final = msgspec.json.encode
 _requests: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)

@@ -10,11 +10,16 @@ from typing import Final
 from mpsguard.images.errors import ImageError
 from mpsguard.linux.descriptors.fd_closer import FdCloser
 from mpsguard.pool import tiers
+from mpsguard.pool.arena import Arena
+from mpsguard.pool.arena_slots import Run
 from mpsguard.pool.errors import PoolError
-from mpsguard.pool.messages import LISTED, ImageInTier, PoolListing
+from mpsguard.pool.messages import ImageInTier, PoolListing
+from mpsguard.pool.metrics import PoolMetrics, TierResult
 from mpsguard.pool.tiers import Tier, TierState
 from mpsguard.tasks import TaskSet
 
+LoadInto = Callable[[list[memoryview], threading.Event], None]
+"""Reads an image into the arena's slots; on a thread, until the event is set. Raises ImageError or PoolError."""
 Load = Callable[[threading.Event], int]
 """Returns a descriptor of an image in host memory; on a thread, until the event is set. Raises ImageError
 or PoolError."""
@@ -29,10 +34,23 @@ class _End(Enum):
 
 
 class TierOwner:
-    """Owns a descriptor for each image in host memory, and those of each image in GPU memory."""
+    """Owns a descriptor for each image in host memory, those of each image in GPU memory, and the pinned arena."""
 
-    def __init__(self, budgets: Mapping[Tier, int]) -> None:
-        """``budgets``: bytes of each tier; a tier without one holds nothing."""
+    def __init__(self, budgets: Mapping[Tier, int], metrics: PoolMetrics) -> None:
+        """Begin with nothing in any tier.
+
+        Args:
+            budgets: bytes of each tier; a tier without one holds nothing.
+            metrics: what is counted.
+
+        Raises:
+            PoolError: there is no memory for the arena.
+        """
+        pinned = budgets.get(Tier.PINNED, 0)
+        self.arena: Final = Arena(pinned) if pinned else None
+        """None if nothing is to be pinned."""
+        self._metrics: Final = metrics
+        self._runs: dict[str, tuple[Run, ...]] = {}
         self._states = {tier: TierState(budgets.get(tier, 0)) for tier in Tier}
         self._fds: dict[tuple[Tier, str], tuple[int, ...]] = {}
         self._arrivals: dict[tuple[Tier, str], asyncio.Future[_End | str]] = {}
@@ -55,6 +73,29 @@ class TierOwner:
         if isinstance(end, str):
             raise PoolError(end)
         return self._fds[Tier.HOST, key][0]
+
+    async def hold_pinned(self, key: str, size: int, load: LoadInto) -> tuple[Run, ...]:
+        """Hold an image in the arena, loaded once for all that wait for it; release it later.
+
+        Returns:
+            The slots of its pieces, in their order.
+
+        Raises:
+            PoolError: there is no room, or it cannot be loaded.
+        """
+        if self._request(Tier.PINNED, key, size):
+            arena = self.arena
+            assert arena is not None
+            try:
+                runs = self._runs[key] = arena.take(size)
+            except PoolError as error:
+                self._failed(Tier.PINNED, key, str(error))
+                raise
+            self._loads.spawn(self._load_pinned(key, arena.places(runs), load))
+        end = await self._arrival(Tier.PINNED, key)
+        if isinstance(end, str):
+            raise PoolError(end)
+        return self._runs[key]
 
     async def hold_on_gpu(self, key: str, size: int) -> tuple[int, ...] | None:
         """Hold an image in GPU memory; release it later.
@@ -83,15 +124,15 @@ class TierOwner:
         """End one use of an image, which stays until its room is needed."""
         self._states[tier] = tiers.release(self._states[tier], key)
 
-    def listing(self, start: int) -> PoolListing:
-        """Return what the tiers hold, without the first ``start`` images."""
+    def listing(self, start: int = 0, most: int | None = None) -> PoolListing:
+        """Return what the tiers hold, without the first ``start`` images, and ``most`` of the others."""
         images = (
             ImageInTier(image.key, tier, image.size, image.uses, image.whole)
             for tier, state in self._states.items()
             for image in state.images
         )
         budgets = {tier: state.budget for tier, state in self._states.items()}
-        return PoolListing(tuple(islice(images, start, start + LISTED)), budgets)
+        return PoolListing(tuple(islice(images, start, None if most is None else start + most)), budgets)
 
     async def close(self) -> None:
         """End all loading, and give the memory back; no image may be held or waited for any more."""
@@ -101,14 +142,19 @@ class TierOwner:
             self._closer.take(fds)
         self._fds.clear()
         self._closer.close()
+        if self.arena is not None:
+            self.arena.close()
 
     def _request(self, tier: Tier, key: str, size: int) -> bool:
         """Count a use; return whether the image has to be brought there."""
         decision = tiers.request(self._states[tier], key, size)
         if decision.refusal is not None:
+            self._metrics.requested(tier, TierResult.REFUSED)
             raise PoolError(f"tier {tier}: {decision.refusal}")
+        self._metrics.requested(tier, TierResult.MISS if decision.load else TierResult.HIT)
         for evicted in decision.evicted:
-            self._closer.take(self._fds.pop((tier, evicted)))
+            self._metrics.evicted(tier)
+            self._drop(tier, evicted)
         if decision.load:
             self._arrivals[tier, key] = asyncio.get_running_loop().create_future()
         self._states[tier] = decision.state
@@ -127,6 +173,22 @@ class TierOwner:
                 self.release(tier, key)
             raise
 
+    def _drop(self, tier: Tier, key: str) -> None:
+        """Give back what an image takes up in a tier, if it does yet."""
+        self._closer.take(self._fds.pop((tier, key), ()))
+        if tier is Tier.PINNED and self.arena is not None:
+            self.arena.give(self._runs.pop(key, ()))
+
+    async def _load_pinned(self, key: str, slots: list[memoryview], load: LoadInto) -> None:
+        try:
+            await asyncio.to_thread(load, slots, self._stop)
+        except (ImageError, PoolError) as error:
+            self._failed(Tier.PINNED, key, str(error))
+        except Exception as error:  # as in `_load`
+            self._failed(Tier.PINNED, key, f"{type(error).__name__}: {error}")
+        else:
+            self._arrived(Tier.PINNED, key, ())
+
     async def _load(self, key: str, load: Load) -> None:
         try:
             fd = await asyncio.to_thread(load, self._stop)
@@ -144,4 +206,5 @@ class TierOwner:
 
     def _failed(self, tier: Tier, key: str, end: _End | str) -> None:
         self._states[tier] = tiers.failed(self._states[tier], key)
+        self._drop(tier, key)
         self._arrivals.pop((tier, key)).set_result(end)

@@ -15,6 +15,8 @@ class Tier(StrEnum):
     """Kind of memory that holds a whole image; all images are on disk besides."""
 
     GPU = "gpu"
+    PINNED = "pinned"
+    """The arena's host memory, from which GPUs copy at the full rate of the bus."""
     HOST = "host"
 
 

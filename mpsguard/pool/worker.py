@@ -9,6 +9,7 @@ def prepare():                     # imports, context, skeleton
 """
 
 import os
+import select
 import socket
 import sys
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from mpsguard.images.errors import ImageError
 from mpsguard.images.store import ImageStore
@@ -35,6 +36,8 @@ from mpsguard.pool.worker_messages import (
     encode,
 )
 
+_CHECKED: Final = 1.0
+"""Seconds between two checks of a worker that waits."""
 _GRACE: Final = 10.0
 """Seconds to end in after the pool has ended."""
 
@@ -42,15 +45,35 @@ _GRACE: Final = 10.0
 class Assigned(NamedTuple):
     """What a worker is to start."""
 
-    image: ImagePages
-    """Stays owned by the worker, to its end."""
+    store: Path
+    """Directory of the image's store."""
+    name: str
+    """The image's name there."""
+    key: str
+    """Of the image that is meant; see `mpsguard.pool.image_memory.key_of`."""
+    pages: ImagePages | None
+    """The image in host memory; None if the program left it to this worker to hold it."""
     payload: bytes
     """What the program sent along."""
 
 
 Serve = Callable[[socket.socket], object]
 Start = Callable[[Assigned], Serve]
-Prepare = Callable[[], Start]
+
+
+class Warm(NamedTuple):
+    """What a preparation may return in the place of `Start` alone."""
+
+    start: Start
+    check: Callable[[], object]
+    """Called each second while the worker waits; if it raises an exception, the worker ends and another one comes."""
+
+
+Prepare = Callable[[], Start | Warm]
+
+
+class WorkerLostError(Exception):
+    """Raised by a start: this process cannot work any more, for instance after a fault of its GPU; another one may."""
 
 
 def main(channel_fd: int, prepare: str) -> int:
@@ -63,19 +86,24 @@ def main(channel_fd: int, prepare: str) -> int:
     with socket.socket(fileno=channel_fd) as channel, ExitStack() as owned:
         if seqpacket.peer(channel).uid != os.geteuid():
             raise PermissionError("the pool is another user's")
-        start = _function(prepare)()
+        prepared = _function(prepare)()
+        warm = prepared if isinstance(prepared, Warm) else Warm(prepared, lambda: None)
         _say(channel, WorkerPrepared())
+        while not select.select([channel], [], [], _CHECKED)[0]:
+            _end_unless(warm.check)
         try:
             packet = seqpacket.receive(channel, PACKET, max_fds=2)
         except OSError:
             return 0
-        if packet.end or packet.truncated or len(packet.fds) != 2:
+        if packet.end or packet.truncated or not packet.fds:
             close_all(packet.fds)
             return 0
-        connection = owned.enter_context(socket.socket(fileno=packet.fds[1]))
+        connection = owned.enter_context(socket.socket(fileno=packet.fds[0]))
         _end_with(channel, connection)
         try:
-            serve = start(_assigned(packet.data, packet.fds[0], owned))
+            serve = warm.start(_assigned(packet.data, packet.fds[1:], owned))
+        except WorkerLostError as error:
+            _end_lost(error)
         except Exception as error:  # the program's own; what it says goes to the program that asked
             _say(channel, WorkerFailed(f"{type(error).__name__}: {error}"[:4096]))
             return 1
@@ -84,23 +112,42 @@ def main(channel_fd: int, prepare: str) -> int:
     return 0
 
 
+def _end_unless(check: Callable[[], object]) -> None:
+    """End the process if the check fails."""
+    try:
+        check()
+    except Exception as error:  # whatever it is, this worker is not what it should be
+        _end_lost(error)
+
+
+def _end_lost(error: Exception) -> NoReturn:
+    """End the process at once: the libraries' own ends can hang on a lost context."""
+    sys.stderr.write(f"mpsguard pool: worker {os.getpid()} ends: {type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
 def _function(path: str) -> Prepare:
     module, _, name = path.partition(":")
     found: Prepare = getattr(import_module(module), name)
     return found
 
 
-def _assigned(data: bytes, fd: int, owned: ExitStack) -> Assigned:
+def _assigned(data: bytes, fds: tuple[int, ...], owned: ExitStack) -> Assigned:
     """Return the assignment; its memory goes to ``owned``. Raise ImageError."""
     with ExitStack() as undo:
-        undo.callback(os.close, fd)
+        undo.callback(close_all, fds)
         assignment = decode_assignment(data)
-        with ImageStore(Path(assignment.store)) as store, store.open(assignment.name) as image:
+        directory = Path(assignment.store)
+        if not fds:
+            return Assigned(directory, assignment.name, assignment.key, None, assignment.payload)
+        with ImageStore(directory) as store, store.open(assignment.name) as image:
             manifest = image.manifest
         if key_of(manifest) != assignment.key:
             raise ImageError(f"image {assignment.name}: another one has come in its place")
         undo.pop_all()
-    return Assigned(owned.enter_context(ImagePages(fd, manifest)), assignment.payload)
+    pages = owned.enter_context(ImagePages(fds[0], manifest))
+    return Assigned(directory, assignment.name, assignment.key, pages, assignment.payload)
 
 
 def _say(channel: socket.socket, message: FromWorker) -> None:
@@ -126,4 +173,5 @@ def _end_with(channel: socket.socket, connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2]))
+    # The preparation's `Warm` and `WorkerLostError` are those of the module by its name, not those of __main__.
+    sys.exit(import_module("mpsguard.pool.worker").main(int(sys.argv[1]), sys.argv[2]))

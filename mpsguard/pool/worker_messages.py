@@ -10,7 +10,7 @@ from mpsguard.pool.messages import MAX_PACKET, Key, Path
 
 
 class WorkerAssignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="assignment"):
-    """Start an image. Its memory and a connection to the program come along, in this order."""
+    """Start an image. A connection to the program comes along, and its memory, in this order."""
 
     store: Path
     name: str

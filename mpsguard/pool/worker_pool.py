@@ -1,17 +1,19 @@
 """Owns the workers: carries out what `schedule` decides."""
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 
 import msgspec
 
 from mpsguard.linux.descriptors import memfd
+from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.pool import schedule
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.messages import WorkerInfo
+from mpsguard.pool.metrics import PoolMetrics, StartOutcome
 from mpsguard.pool.schedule import (
     Action,
     AnswerProgram,
@@ -19,6 +21,7 @@ from mpsguard.pool.schedule import (
     EndWorker,
     Event,
     KillWorker,
+    Phase,
     PoolCloses,
     PoolPolicy,
     Prepared,
@@ -39,7 +42,7 @@ from mpsguard.pool.worker_process import WorkerProcess
 class _Request:
     """A start that a program waits for, and the image's memory as long as a worker has it."""
 
-    def __init__(self, assignment: WorkerAssignment, fd: int, release: Callable[[], None]) -> None:
+    def __init__(self, assignment: WorkerAssignment, fd: int | None, release: Callable[[], None]) -> None:
         self.assignment = assignment
         self.fd = fd
         self.release = release
@@ -49,9 +52,18 @@ class _Request:
 class WorkerPool:
     """Owns the processes and their requests."""
 
-    def __init__(self, prepare: str, policy: PoolPolicy) -> None:
-        """``prepare``: what workers execute first, ``module:function``."""
+    def __init__(self, prepare: str, policy: PoolPolicy, pool: Path, metrics: PoolMetrics) -> None:
+        """Begin without workers.
+
+        Args:
+            prepare: what workers execute first, ``module:function``.
+            policy: how many there are.
+            pool: socket of this pool, at which workers find it.
+            metrics: what is counted.
+        """
         self._prepare = prepare
+        self._pool = pool
+        self._metrics = metrics
         self._state = ScheduleState(policy)
         self._workers: dict[int, WorkerProcess] = {}
         self._requests: dict[int, _Request] = {}
@@ -63,28 +75,35 @@ class WorkerPool:
         """Start the first workers."""
         self._on(TimePassed())
 
-    async def start(self, assignment: WorkerAssignment, fd: int, release: Callable[[], None]) -> socket.socket:
+    async def start(self, assignment: WorkerAssignment, fd: int | None, release: Callable[[], None]) -> socket.socket:
         """Return a connection, owned by the caller, to a worker that has started an image.
 
         Args:
             assignment: what to start.
-            fd: of the image's memory; valid until ``release`` is called.
+            fd: of the image's memory, valid until ``release`` is called; None if the worker gets none.
             release: called once, when no worker has the image any more.
 
         Raises:
             PoolError: the worker says that it cannot, or workers died over it.
         """
-        number = next(self._numbers)
+        loop = asyncio.get_running_loop()
+        began, number = loop.time(), next(self._numbers)
+        outcome = StartOutcome.REFUSED
         request = self._requests[number] = _Request(assignment, fd, release)
         self._on(Requested(number))
         try:
-            return await asyncio.shield(request.answer)
+            connection = await asyncio.shield(request.answer)
+            outcome = StartOutcome.STARTED
+            return connection
         except asyncio.CancelledError:
+            outcome = StartOutcome.WITHDRAWN
             if request.answer.done() and request.answer.exception() is None:
                 request.answer.result().close()
             else:
                 self._on(Withdrawn(number))
             raise
+        finally:
+            self._metrics.start_ended(outcome, loop.time() - began)
 
     def info(self) -> tuple[WorkerInfo, ...]:
         """Return the workers."""
@@ -144,7 +163,7 @@ class WorkerPool:
     def _spawn(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            worker = self._workers[number] = WorkerProcess(self._prepare)
+            worker = self._workers[number] = WorkerProcess(self._prepare, self._pool)
         except OSError:
             # No process or descriptor left: as a death in preparation, it is tried again later.
             loop.call_soon(self._on, WorkerEnded(number))
@@ -157,11 +176,11 @@ class WorkerPool:
         try:
             worker.answer, theirs = socket.socketpair()
             with theirs:
-                memory = memfd.read_only(start.fd)
+                memory = () if start.fd is None else (memfd.read_only(start.fd),)
                 try:
-                    worker.send(encode(start.assignment), (memory, theirs.fileno()))
+                    worker.send(encode(start.assignment), (theirs.fileno(), *memory))
                 finally:
-                    os.close(memory)
+                    close_all(memory)
         except OSError as error:
             # No descriptor left: the worker gets nothing and could not be told apart from one that hangs.
             reason = f"the pool: {error.strerror}"
@@ -197,6 +216,9 @@ class WorkerPool:
             # What it said last counts.
             continue
         loop.remove_reader(worker.channel.fileno())
+        known = self._state.worker(number)
+        if known is not None and known.phase is Phase.STARTING:
+            self._metrics.repeated()
         del self._workers[number]
         worker.reap()
         self._on(WorkerEnded(number))

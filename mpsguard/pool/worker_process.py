@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets import seqpacket
+from mpsguard.pool.address import SOCKET_VARIABLE
 from mpsguard.pool.worker_messages import PACKET, FromWorker, decode_from_worker
 
 MODULE: Final = "mpsguard.pool.worker"
@@ -20,14 +22,15 @@ MODULE: Final = "mpsguard.pool.worker"
 class WorkerProcess:
     """Owns the process, its pidfd and the channel to it. It leads a process group, which ends with it."""
 
-    def __init__(self, prepare: str) -> None:
-        """Start it; raise OSError. ``prepare``: ``module:function``."""
+    def __init__(self, prepare: str, pool: Path) -> None:
+        """Start it; raise OSError. ``prepare``: ``module:function``; ``pool``: the pool's socket."""
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", MODULE, str(theirs.fileno()), prepare],
                     stdin=subprocess.DEVNULL,
+                    env={**os.environ, SOCKET_VARIABLE: str(pool)},
                     pass_fds=(theirs.fileno(),),
                     # Signals to the pool's group, such as Ctrl-C, are not for it: the end of the channel ends it.
                     start_new_session=True,

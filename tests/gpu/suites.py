@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.gpu import broker, checkpoint, classes, failover, hostile, isolation, ops, sensors, sm, triage
+from tests.gpu import broker, checkpoint, classes, failover, hostile, isolation, ops, sensors, sm, start, triage
 from tests.gpu.core.bench import Measurement
 
 SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
@@ -16,4 +16,5 @@ SUITES: Final[dict[str, tuple[Measurement, ...]]] = {
     "classes": classes.MEASUREMENTS,
     "ops": ops.MEASUREMENTS,
     "checkpoint": checkpoint.MEASUREMENTS,
+    "start": start.MEASUREMENTS,
 }

@@ -4,9 +4,18 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from mpsguard.client.mapped.backend import Held
+
+_PORTABLE: Final = 1
+"""CU_MEMHOSTREGISTER_PORTABLE."""
+_READ_ONLY: Final = 8
+"""CU_MEMHOSTREGISTER_READ_ONLY."""
+_CANNOT_PIN: Final = frozenset({1, 304, 801})
+"""CUDA_ERROR_INVALID_VALUE, OPERATING_SYSTEM and NOT_SUPPORTED: of drivers that do not pin memory mapped read-only."""
+_NON_BLOCKING: Final = 1
+"""CU_STREAM_NON_BLOCKING."""
 
 
 class NoCudaError(Exception):
@@ -166,6 +175,34 @@ class CudaBackend:
         with self.entered():
             self._call("cuMemcpyHtoD", va, data, len(data))
             self._call("cuCtxSynchronize")
+
+    def pin(self, address: int, size: int) -> bool:
+        """Call cuMemHostRegister, for all contexts of this process, without the right to write."""
+        try:
+            self.call("cuMemHostRegister", address, size, _PORTABLE | _READ_ONLY)
+        except CudaError as error:
+            if error.code in _CANNOT_PIN:
+                return False
+            raise
+        return True
+
+    def unpin(self, address: int) -> None:
+        """Call cuMemHostUnregister."""
+        self.call("cuMemHostUnregister", address)
+
+    def begin_copy(self, va: int, address: int, size: int) -> None:
+        """Call cuMemcpyHtoDAsync on a stream of the calling thread."""
+        self.call("cuMemcpyHtoDAsync", va, address, size, self._stream())
+
+    def settle(self) -> None:
+        """Call cuStreamSynchronize for the calling thread's stream."""
+        self.call("cuStreamSynchronize", self._stream())
+
+    def _stream(self) -> Any:
+        """Return the stream of the calling thread; it exists until the process ends, as the context does."""
+        if not hasattr(self._inside, "stream"):
+            self._inside.stream = self.call("cuStreamCreate", _NON_BLOCKING)
+        return self._inside.stream
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Make another call of the driver in the primary context; raise CudaError."""

@@ -77,3 +77,19 @@ class Backend(Protocol):
 
     def write(self, va: int, data: bytes) -> None:
         """Copy from host memory; finished on return."""
+
+
+class CopyingBackend(Backend, Protocol):
+    """A backend that also copies from host memory without waiting."""
+
+    def pin(self, address: int, size: int) -> bool:
+        """Lock host memory that is mapped read-only, for copies at the bus' full rate; False if it cannot be locked."""
+
+    def unpin(self, address: int) -> None:
+        """Unlock memory that was locked as a whole, from ``address`` on."""
+
+    def begin_copy(self, va: int, address: int, size: int) -> None:
+        """Begin to copy from host memory to ``va``, after this thread's earlier copies."""
+
+    def settle(self) -> None:
+        """Return when all copies that this thread began are finished."""

@@ -56,8 +56,10 @@ class HostBackend:
         os.close(handle)
 
     def reserve(self, va: int, size: int) -> int:
-        """Map inaccessible pages, at ``va`` or else where the kernel chooses."""
+        """Map inaccessible pages, at ``va`` or else where the kernel chooses; 0 is no address."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        if not va:
+            return _map(0, size, flags, -1)
         try:
             return _map(va, size, flags | _FIXED_NOREPLACE, -1)
         except FileExistsError:
@@ -92,6 +94,20 @@ class HostBackend:
     def write(self, va: int, data: bytes) -> None:
         """Copy to the addresses."""
         ctypes.memmove(va, data, len(data))
+
+    def pin(self, address: int, size: int) -> bool:  # noqa: ARG002 - the interface
+        """Do nothing: the processor copies from any memory."""
+        return True
+
+    def unpin(self, address: int) -> None:
+        """Do nothing."""
+
+    def begin_copy(self, va: int, address: int, size: int) -> None:
+        """Copy at once."""
+        ctypes.memmove(va, address, size)
+
+    def settle(self) -> None:
+        """Do nothing."""
 
 
 def _map(va: int, size: int, flags: int, fd: int) -> int:

@@ -1,27 +1,20 @@
-"""An image in this process's memory, mapped before its content is there; the program waits for what it needs.
+"""An image in memory, mapped before its content is there; the program waits for what it needs.
 
 Readers bring one piece after another, in the order of a profile; what a program waits for comes first.
 """
 
-import ctypes
-import mmap
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+from mpsguard.client.on_demand.destination import Destination, HostDestination, Piece
 from mpsguard.client.on_demand.profile import Profile, profile_of, reading_order
 from mpsguard.images.image import Image
 from mpsguard.images.manifest import RegionImage
-from mpsguard.images.pieces import PIECE_SIZE, piece_count, piece_size
-
-_READERS: Final = min(16, 2 * (os.cpu_count() or 1))
-
-Piece = tuple[str, int]
-"""Region and index."""
+from mpsguard.images.pieces import PIECE_SIZE, piece_count
 
 
 class ArrivalError(Exception):
@@ -29,11 +22,12 @@ class ArrivalError(Exception):
 
 
 class ArrivingRegion(NamedTuple):
-    """A region with content that arrives: its memory, writable and of this process alone."""
+    """A region with content that arrives: its memory, of this process alone."""
 
     arrival: "ArrivingImage"
     name: str
-    memory: mmap.mmap
+    memory: Any
+    """In host memory an mmap.mmap."""
     size: int
     va: int
     """Address of the memory."""
@@ -56,8 +50,9 @@ class ArrivingRegion(NamedTuple):
 class ArrivingImage:
     """Owns the memory of the regions and the threads that fill it. Returned by `open_on_demand`."""
 
-    def __init__(self, image: Image, profile: Profile | None) -> None:
+    def __init__(self, image: Image, profile: Profile | None, destination: Destination) -> None:
         self._image = image
+        self._destination = destination
         self._regions: dict[str, RegionImage] = {region.name: region for region in image.manifest.regions}
         counts = {name: len(region.pieces) for name, region in self._regions.items()}
         self._changed = threading.Condition()
@@ -73,7 +68,9 @@ class ArrivingImage:
             name: self._mapped(region) for name, region in self._regions.items()
         }
         """By name; none after `close`."""
-        self._threads = [threading.Thread(target=self._read, name="on-demand", daemon=True) for _ in range(_READERS)]
+        self._threads = [
+            threading.Thread(target=self._read, name="on-demand", daemon=True) for _ in range(destination.readers)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -124,36 +121,32 @@ class ArrivingImage:
         self.close()
 
     def _mapped(self, region: RegionImage) -> ArrivingRegion:
-        memory = mmap.mmap(-1, region.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        va = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        memory, va = self._destination.room(region)
         return ArrivingRegion(self, region.name, memory, region.size, va)
 
-    def _next(self) -> Piece | None:
-        """Take the next piece; None at the end."""
+    def _next(self) -> list[Piece]:
+        """Take the next pieces; none at the end."""
+        taken: list[Piece] = []
         with self._changed:
-            while not self._closed and self._error is None and (self._urgent or self._order):
+            while len(taken) < self._destination.batch and (self._urgent or self._order):
+                if self._closed or self._error is not None:
+                    return []
                 piece = self._urgent.popleft() if self._urgent else self._order.popleft()
                 if piece not in self._begun:
                     self._begun.add(piece)
-                    return piece
-        return None
+                    taken.append(piece)
+        return taken
 
     def _read(self) -> None:
-        while (piece := self._next()) is not None:
-            name, index = piece
-            region = self._regions[name]
-            digest = region.pieces[index]
+        while pieces := self._next():
             error: Exception | None = None
-            if digest is not None:
-                at = index * PIECE_SIZE
-                try:
-                    part = memoryview(self.regions[name].memory)[at : at + piece_size(region.size, index)]
-                    self._image.read_into(digest, part)
-                except Exception as caught:  # every waiter is told of it
-                    error = caught
+            try:
+                self._destination.bring(pieces)
+            except Exception as caught:  # every waiter is told of it
+                error = caught
             with self._changed:
                 if error is None:
-                    self._arrived.add(piece)
+                    self._arrived.update(pieces)
                 else:
                     self._error = self._error or error
                 self._changed.notify_all()
@@ -169,4 +162,4 @@ def open_on_demand(image: Image, profile: Profile | None = None) -> ArrivingImag
     Raises:
         OSError: there is no memory.
     """
-    return ArrivingImage(image, profile)
+    return ArrivingImage(image, profile, HostDestination(image))

@@ -15,9 +15,10 @@ def prepare() -> Start:
 
 def _start(assigned: Assigned) -> Serve:
     _dies("start")
+    assert assigned.pages is not None
     if assigned.payload == b"refuse":
         raise ValueError("this is not for me")
-    pages = {name: assigned.image.map(name, private=True) for name in assigned.image.places}
+    pages = {name: assigned.pages.map(name, private=True) for name in assigned.pages.places}
     _dies("mapped")
 
     def serve(connection: socket.socket) -> None:

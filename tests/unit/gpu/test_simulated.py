@@ -4,7 +4,7 @@ import pytest
 
 from tests.gpu.main import main
 
-pytestmark = pytest.mark.slow(seconds=50, reason="runs measurements on the simulated stack")
+pytestmark = pytest.mark.slow(seconds=90, reason="runs measurements on the simulated stack")
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_no_way_to_attribute_an_sm_fault_accuses_an_innocent_there(capsys: pytes
     printed = capsys.readouterr().out
     lines = [line for line in printed.splitlines() if line.startswith("false accusations")]
     assert [line.split()[-1] for line in lines] == ["yes"], printed
+
+
+def test_a_start_is_repeated_there(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    status = main(["start", "--simulated", "--quick", "--only", "fault", "--deadline", "240"])
+    assert status == 0, capsys.readouterr().out

@@ -16,6 +16,7 @@ from mpsguard.client.on_demand import (
     open_on_demand,
     save_profile,
 )
+from mpsguard.client.on_demand.destination import HostDestination
 from mpsguard.client.on_demand.profile import reading_order
 from mpsguard.images.image import Image
 from mpsguard.images.manifest import Manifest
@@ -78,10 +79,10 @@ def test_all_content_arrives(store: ImageStore) -> None:
 
 
 def test_what_is_waited_for_comes_before_the_rest(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpsguard.client.on_demand.arrival._READERS", 1)
+    monkeypatch.setattr(HostDestination, "readers", 1)
     with slow(store) as image:
         digests = {index: digest for index, digest, _ in image.manifest.regions[0].stored()}
-        arriving = ArrivingImage(image, Profile("", (("a", 2),)))
+        arriving = ArrivingImage(image, Profile("", (("a", 2),)), HostDestination(image))
         try:
             waiter = threading.Thread(target=arriving.regions["a"].ready, args=(5 * PIECE_SIZE, 7))
             waiter.start()
@@ -116,7 +117,7 @@ def test_damage_reaches_all_that_wait_and_no_wrong_byte_is_ready(store: ImageSto
 
 def test_a_closed_image_lets_nothing_wait(store: ImageStore) -> None:
     with slow(store) as image:
-        arriving = ArrivingImage(image, None)
+        arriving = open_on_demand(image)
         failures: list[BaseException] = []
 
         def wait() -> None:

@@ -1,0 +1,87 @@
+"""Images that arrive in GPU memory, from the pinned tier, while the program works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from mpsguard.client.mapped.backend import CopyingBackend
+from mpsguard.client.on_demand.arrival import ArrivingImage
+from mpsguard.client.on_demand.destination import Destination, Piece, Room
+from mpsguard.client.on_demand.profile import load_profile
+from mpsguard.images.image import Image
+from mpsguard.images.manifest import RegionImage
+from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.images.store import ImageStore
+from mpsguard.pool.connection import PoolConnection
+from mpsguard.pool.device_image import DeviceImage, pinned
+from mpsguard.pool.pinned_arena import PinnedArena, PinnedPieces
+
+_BATCH: Final = 8
+"""Pieces: 16 MiB take a bus some 300 us, and the interpreter a tenth of that."""
+
+
+class DeviceDestination(Destination):
+    """An image's own memory on a GPU, filled from host memory."""
+
+    readers = 2
+    batch = _BATCH
+
+    def __init__(self, memory: DeviceImage, sources: Sequence[PinnedPieces]) -> None:
+        """``sources``: all pieces of the image; ``memory`` stays owned by the caller."""
+        self._memory = memory
+        self._addresses = [source.address + index * PIECE_SIZE for source in sources for index in range(source.pieces)]
+
+    def room(self, region: RegionImage) -> Room:
+        """See `Destination.room`."""
+        return Room(self._memory, self._memory.va + self._memory.places[region.name].offset)
+
+    def bring(self, pieces: Sequence[Piece]) -> None:
+        """See `Destination.bring`."""
+        joined: list[PinnedPieces] = []
+        for name, index in pieces:
+            number = self._memory.places[name].offset // PIECE_SIZE + index
+            address, last = self._addresses[number], joined[-1] if joined else None
+            if last is not None and last.first + last.pieces == number and _end(last) == address:
+                joined[-1] = last._replace(pieces=last.pieces + 1)
+            else:
+                joined.append(PinnedPieces(number, 1, address))
+        self._memory.begin_fill(joined)
+        self._memory.backend.settle()
+
+
+@contextmanager
+def open_on_gpu(
+    pool: PoolConnection,
+    store: ImageStore,
+    image: Image,
+    arena: PinnedArena,
+    backend: CopyingBackend,
+    *,
+    within: float = 60.0,
+) -> Iterator[tuple[DeviceImage, ArrivingImage]]:
+    """Map an image in GPU memory of this process alone, and begin to fill it in the order of its profile.
+
+    Args:
+        pool: stays owned by the caller.
+        store: of the image.
+        image: stays owned by the caller.
+        arena: of this pool, pinned for ``backend``.
+        backend: of the GPU.
+        within: seconds until the image is in the pinned tier, where it is held until the block ends.
+
+    Raises:
+        PoolError: there is no room, the image is damaged, or time is over.
+        Exception: the backend's error.
+    """
+    with (
+        pinned(pool, store, image, arena, within=within) as sources,
+        DeviceImage(backend, image.manifest) as memory,
+        ArrivingImage(image, load_profile(store, image), DeviceDestination(memory, sources)) as arriving,
+    ):
+        yield memory, arriving
+
+
+def _end(source: PinnedPieces) -> int:
+    return source.address + source.pieces * PIECE_SIZE

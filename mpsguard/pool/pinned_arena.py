@@ -1,0 +1,82 @@
+"""The pool's pinned tier as a program maps it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final, NamedTuple, Self
+
+from mpsguard.client.mapped.backend import CopyingBackend
+from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.pool.arena_slots import Run
+from mpsguard.pool.connection import PoolConnection
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+class PinnedPieces(NamedTuple):
+    """Consecutive pieces of an image in host memory."""
+
+    first: int
+    """Index of the first one among all pieces of the image."""
+    pieces: int
+    """How many there are."""
+    address: int
+
+
+class PinnedArena:
+    """Owns the mapping of the arena, pinned once for all images that come and go in it."""
+
+    def __init__(self, pool: PoolConnection, backend: CopyingBackend) -> None:
+        """Map it and pin it.
+
+        Args:
+            pool: stays owned by the caller, and is needed in this call only.
+            backend: of the GPU that is to copy from it.
+
+        Raises:
+            PoolError: the pool has none.
+            OSError: it cannot be mapped.
+            Exception: the backend's error.
+        """
+        fd, self.size = pool.open_arena()
+        with ExitStack() as undo:
+            try:
+                # The module mmap gives no address of a read-only mapping.
+                address = _libc.mmap(None, self.size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+            finally:
+                os.close(fd)
+            if address == _FAILED:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+            self.address: int = address
+            undo.callback(_libc.munmap, address, self.size)
+            self.pinned = backend.pin(address, self.size)
+            """Whether it is pinned. Otherwise copies from it are slower, but no less right."""
+            if self.pinned:
+                undo.callback(backend.unpin, address)
+            self._undo = undo.pop_all()
+
+    def sources(self, runs: Sequence[Run]) -> Iterator[PinnedPieces]:
+        """Yield where the pieces of an image are that has these slots; valid as long as the image is held."""
+        first = 0
+        for run in runs:
+            yield PinnedPieces(first, run.count, self.address + run.first * PIECE_SIZE)
+            first += run.count
+
+    def close(self) -> None:
+        """Unpin and unmap it; safe to call twice."""
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

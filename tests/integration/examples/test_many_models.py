@@ -1,0 +1,91 @@
+"""Many tiny models in memory for some of them, over HTTP, with a real pool; host memory stands for the GPU's."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsguard.images.store import ImageStore
+from tests.integration.pool.running import running
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from safetensors.torch import save_file  # noqa: E402 - needs PyTorch
+
+from examples.llm_server import memory  # noqa: E402 - imports PyTorch
+from examples.llm_server.decode import Decoder, Next  # noqa: E402
+from examples.llm_server.many import ManyModels, Server, add  # noqa: E402
+from examples.llm_server.shapes import SHAPES  # noqa: E402
+
+pytestmark = pytest.mark.slow(seconds=20, reason="loads PyTorch")
+
+SHAPE, CPU, TOKENS = SHAPES["tiny-llama"], torch.device("cpu"), 12
+MEMORY = ("--host-memory", "8M", "--pinned-memory", "6M", "--gpu-memory", "4M")
+"""An image takes up 2 MiB: two models are on the GPU, three in pinned memory."""
+
+
+def make(seed: int, path: Path) -> list[int]:
+    """Write a model's own safetensors file, and return what it answers."""
+    loaded = memory.cold(SHAPE, 1, seed, CPU)
+    save_file({name: tensor.detach().clone() for name, tensor in loaded.network.named_parameters()}, path)
+    decoder = Decoder(loaded.network, loaded.slots, SHAPE, 1, CPU)
+    tokens = [decoder.prefill(0, list(b"once"), 7)]
+    while len(tokens) < TOKENS:
+        tokens.append(decoder.step({0: Next(tokens[-1], 4 + len(tokens) - 1, 7)})[0])
+    return tokens
+
+
+def ask(port: int, body: object) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/generate", json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@contextmanager
+def serving(models: ManyModels) -> Iterator[int]:
+    with Server(0, models) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_each_model_answers_as_itself_and_cold_ones_are_restored(tmp_path: Path) -> None:
+    files = {f"m{seed}": tmp_path / f"{seed}.safetensors" for seed in range(4)}
+    expected = {name: make(seed, files[name]) for seed, name in enumerate(files)}
+    assert len({tuple(tokens) for tokens in expected.values()}) == 4
+    save_file({"other": torch.zeros(3)}, tmp_path / "other.safetensors")
+    with running(tmp_path, *MEMORY) as pool, ImageStore(pool.store) as store, pool.connect() as mine:
+        for name, path in files.items():
+            add(store, f"{name}={path}")
+        add(store, f"other={tmp_path / 'other.safetensors'}")
+        models = ManyModels(SHAPE, CPU, mine, store)
+        with serving(models) as port:
+            seen = []
+            for name in ("m0", "m1", "m0", "m2", "m0", "m1", "m3", "m3"):
+                asked = {"model": name, "prompt": "once", "max_tokens": TOKENS, "seed": 7}
+                status, answer = ask(port, asked)
+                assert (status, answer["tokens"]) == (200, expected[name])
+                seen.append(answer["cold"])
+            assert seen == [True, True, False, True, False, True, True, False]
+            wrong = {"model": "m0", "prompt": "once", "max_tokens": 4000}
+            statuses = [ask(port, {**wrong, **more})[0] for more in ({}, {"model": "none", "max_tokens": 4}, {"x": 1})]
+            assert statuses == [400, 404, 400]
+            status, answer = ask(port, {"model": "other", "prompt": "once"})
+            assert status == 400
+            assert "no tensor" in answer["error"]
+        models.close()
+        assert {image.uses for image in mine.listing().images} == {0}

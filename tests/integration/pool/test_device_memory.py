@@ -1,0 +1,199 @@
+"""The GPU tier and the pinned tier of a real pool. Host memory stands for the GPU's: this is a simulation of CUDA."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpsguard.client.mapped.host import HostBackend
+from mpsguard.client.on_demand import save_profile
+from mpsguard.images.image import Image
+from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.images.store import ImageStore
+from mpsguard.pool.connection import PoolConnection
+from mpsguard.pool.device_image import DeviceImage, copy_to_gpu, hold_on_gpu, pinned
+from mpsguard.pool.device_on_demand import open_on_gpu
+from mpsguard.pool.errors import PoolError
+from mpsguard.pool.image_memory import key_of
+from mpsguard.pool.pinned_arena import PinnedArena
+from mpsguard.pool.tiers import Tier
+from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
+from tests.unit.images.samples import some_bytes
+
+MEMORY = ("--host-memory", "16M", "--pinned-memory", "17M", "--gpu-memory", "16M")
+"""Eight slots are pinned."""
+
+
+class CountingBackend(HostBackend):
+    """Host memory in the place of a GPU's, with what a program did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied = 0
+        self.broken = False
+        self.locked: dict[int, int] = {}
+
+    def pin(self, address: int, size: int) -> bool:
+        """See `CopyingBackend.pin`."""
+        self.locked[address] = size
+        return True
+
+    def unpin(self, address: int) -> None:
+        """See `CopyingBackend.unpin`."""
+        del self.locked[address]
+
+    def begin_copy(self, va: int, address: int, size: int) -> None:
+        """See `CopyingBackend.begin_copy`."""
+        if self.broken:
+            raise OSError("the copy failed")
+        self.copied += size
+        super().begin_copy(va, address, size)
+
+
+class Program:
+    """One program's connection and memory."""
+
+    def __init__(self, pool: RunningPool, stack: ExitStack) -> None:
+        self.store = stack.enter_context(ImageStore(pool.store))
+        self.backend = CountingBackend()
+        self.pool: PoolConnection = stack.enter_context(pool.connect())
+        self.arena = stack.enter_context(PinnedArena(self.pool, self.backend))
+        self._stack = stack
+
+    def image(self, name: str) -> Image:
+        return self._stack.enter_context(self.store.open(name))
+
+    def hold(self, name: str) -> DeviceImage:
+        return hold_on_gpu(self.pool, self.store, self.image(name), self.arena, self.backend, within=DEADLINE)
+
+    def copy(self, name: str) -> DeviceImage:
+        return copy_to_gpu(self.pool, self.store, self.image(name), self.arena, self.backend, within=DEADLINE)
+
+
+@contextmanager
+def program(pool: RunningPool) -> Iterator[Program]:
+    with ExitStack() as stack:
+        made = Program(pool, stack)
+        yield made
+    assert made.backend.locked == {}
+
+
+def region(image: DeviceImage, name: str) -> bytes:
+    place = image.places[name]
+    return bytes(np.asarray(image)[place.offset : place.offset + place.size])
+
+
+def test_programs_map_what_the_first_one_has_copied(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as first, program(pool) as second:
+        pool.make("a", 5 * MIB + 3, 100)
+        assert list(first.backend.locked.values()) == [16 * MIB]
+        with first.hold("a") as mine, second.hold("a") as theirs:
+            for held in (mine, theirs):
+                assert region(held, "r0") == some_bytes(("a", 0), 5 * MIB + 3)
+                assert region(held, "r1") == some_bytes(("a", 1), 100)
+            assert (first.backend.copied, second.backend.copied) == (8 * MIB, 0)
+            uses = {each.tier: each.uses for each in pool.listed()}
+            assert uses == {Tier.GPU: 2, Tier.PINNED: 0}
+        assert {each.uses for each in pool.listed()} == {0}
+
+
+def test_a_copy_is_the_programs_own(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine:
+        pool.make("a", 3 * MIB)
+        with mine.copy("a") as one, mine.copy("a") as other:
+            np.asarray(one)[:4] = 7
+            assert region(other, "r0") == some_bytes(("a", 0), 3 * MIB)
+        assert [(each.tier, each.uses) for each in pool.listed()] == [(Tier.PINNED, 0)]
+
+
+def test_slots_are_used_again_in_pieces_and_zeros_are_written(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine, ExitStack() as held:
+        for name in "abcd":
+            pool.make(name, 4 * MIB)
+        pool.make("large", 8 * MIB)
+        zeros = pool.make("zeros", regions={"r0": bytes(2 * MIB)})
+        assert zeros.regions[0].pieces == (None,)
+        for name in "abcd":
+            mine.copy(name).close()
+        # b and d stay; the large one gets the slots of a and c.
+        for name in "bd":
+            held.enter_context(pinned(mine.pool, mine.store, mine.image(name), mine.arena))
+        runs = mine.pool.hold_pinned(mine.store, mine.image("large"))
+        assert sorted((run.first, run.count) for run in runs) == [(0, 2), (4, 2)]
+        mine.pool.release(Tier.PINNED, key_of(mine.image("large").manifest))
+        with mine.copy("large") as large:
+            assert region(large, "r0") == some_bytes(("large", 0), 8 * MIB)
+        with mine.copy("zeros") as found:
+            assert region(found, "r0") == bytes(2 * MIB)
+        pool.make("larger", 18 * MIB)
+        with pytest.raises(PoolError, match="the budget of all images"):
+            mine.copy("larger")
+
+
+def test_no_program_writes_to_the_arena(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, pool.connect() as mine:
+        fd, _ = mine.open_arena()
+        try:
+            again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+            try:
+                with pytest.raises(PermissionError):
+                    os.pwrite(again, b"x", 0)
+            finally:
+                os.close(again)
+        finally:
+            os.close(fd)
+
+
+def test_a_damaged_image_is_refused_and_takes_no_room(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine:
+        pool.make("a", 6 * MIB)
+        piece = max((path for path in pool.store.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+        content = piece.read_bytes()
+        piece.chmod(0o600)
+        piece.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(PoolError, match="damaged"):
+            mine.hold("a")
+        assert pool.listed() == []
+        pool.make("whole", 16 * MIB)
+        with mine.hold("whole") as held:
+            assert region(held, "r0") == some_bytes(("whole", 0), 16 * MIB)
+
+
+def test_a_program_that_fills_and_fails_leaves_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine, program(pool) as other:
+        pool.make("a", 3 * MIB)
+        mine.backend.broken = True
+        with pytest.raises(OSError, match="the copy failed"):
+            mine.hold("a")
+        with other.hold("a") as held:
+            assert region(held, "r0") == some_bytes(("a", 0), 3 * MIB)
+        assert {(each.tier, each.uses) for each in pool.listed()} == {(Tier.GPU, 0), (Tier.PINNED, 0)}
+
+
+def test_an_image_arrives_in_the_order_of_its_profile(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine:
+        pool.make("a", 7 * MIB, 6 * MIB)
+        image = mine.image("a")
+        for _ in range(2):
+            with open_on_gpu(mine.pool, mine.store, image, mine.arena, mine.backend) as (memory, arriving):
+                arriving.regions["r1"].ready(5 * MIB, 1)
+                at = memory.places["r1"].offset + 5 * MIB
+                assert bytes(np.asarray(memory)[at : at + 1]) == some_bytes(("a", 1), 6 * MIB)[5 * MIB : 5 * MIB + 1]
+                arriving.ready()
+                assert region(memory, "r0") == some_bytes(("a", 0), 7 * MIB)
+                assert region(memory, "r1") == some_bytes(("a", 1), 6 * MIB)
+                profile = arriving.profile()
+                assert profile.pieces == (("r1", 5 * MIB // PIECE_SIZE),)
+                save_profile(mine.store, "a", profile)
+
+
+def test_a_pool_without_an_arena_says_so(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, "--host-memory", "16M") as pool,
+        pool.connect() as mine,
+        pytest.raises(PoolError, match="--pinned-memory"),
+    ):
+        mine.open_arena()
