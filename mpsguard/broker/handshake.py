@@ -1,4 +1,4 @@
-"""Handshake: greets a peer, learns its credentials from the kernel, and learns from the peer what it wants."""
+"""Handshake: learns the credentials of a greeted peer from the kernel, and from the peer what it wants."""
 
 import asyncio
 from contextlib import suppress
@@ -32,11 +32,11 @@ class Introduction(msgspec.Struct, frozen=True):
 
 
 async def introduce(front: PacketStream, greeting: bytes, deadline: float) -> Introduction | None:
-    """Greet a peer and return its introduction.
+    """Return the introduction of a peer that has been greeted.
 
     Args:
         front: the connection to the peer.
-        greeting: the first message, as the lane's control daemon would send it.
+        greeting: the message that was sent to it, as the lane's control daemon would have.
         deadline: seconds for the whole introduction.
 
     Returns:
@@ -55,7 +55,6 @@ async def introduce(front: PacketStream, greeting: bytes, deadline: float) -> In
 
 
 async def _open(front: PacketStream, greeting: bytes) -> Introduction | None:
-    await front.send(greeting)
     first = await front.receive(mps_protocol.WORD_LIMIT)
     if first.end:
         return None

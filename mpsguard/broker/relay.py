@@ -7,20 +7,23 @@ The vendor's daemon has one thread, which waits for a client's last message, the
 socket at once (`Acknowledger`), and absorbs the client's own acknowledgement whenever it arrives. For the same reason
 it introduces the client before the daemon greets: all that the daemon reads is there already, and it never waits for
 the guard's event loop.
+
+What the daemon says is passed on by the callback that brings it, not by a task that the callback would wake: a client
+waits for one pass of the event loop from the daemon's answer on, however many other clients have work in each pass.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from mpsguard.broker.handshake import Introduction, RefusedError, checked, gone
+from mpsguard.broker.handshake import Introduction, RefusedError, checked
 from mpsguard.lanes import mps_protocol
-from mpsguard.lanes.acknowledger import Acknowledger, Heard
+from mpsguard.lanes.acknowledger import Acknowledger
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.model import Credentials
-from mpsguard.tasks import end_tasks
 
 _LINGER: Final = 5.0
 """Seconds for one side to finish after the other."""
@@ -67,9 +70,21 @@ class Relay:
         self._greeting = greeting
         self._acknowledger = acknowledger
         self._sender: Credentials | None = introduction.sender if impersonate else None
+        self._greeted: Callable[[bytes], None] | None = None
+        """What is to be called with the greeting; None once it has come."""
+        self._captured = self._handed_over = _nothing
         self._answered = False
         self._acknowledged = False
-        self._handed_over = False
+        self._left = False
+        """Whether the peer has said all."""
+        self._deaf = False
+        """Whether the control daemon listens no more."""
+        self._over = False
+        """Whether nothing more is to be passed back."""
+        self._failure: Exception | None = None
+        self._words = 0
+        self._changed: asyncio.Future[None] | None = None
+        """See `_change`; None: it is not waited for."""
 
     async def run(
         self, greeted: Callable[[bytes], None], captured: Callable[[], None], handed_over: Callable[[], None]
@@ -87,30 +102,18 @@ class Relay:
             OtherGreetingError: the control daemon greeted with another word than was expected.
             RefusedError: the peer broke the protocol, or left.
         """
-        with self._acknowledger.hear(self._back, self._sender) as heard:
-            await self._introduce(heard, greeted)
-            await self._pass(heard, captured, handed_over)
+        self._greeted, self._captured, self._handed_over = greeted, captured, handed_over
+        with self._acknowledger.hear(self._back, self._sender, self._take):
+            await self._introduce()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as patience:
+                    while not (self._over and self._left):
+                        self._limit(patience)
+                        await self._pass_on()
+        if self._failure is not None:
+            raise self._failure
 
-    async def _pass(self, heard: Heard, captured: Callable[[], None], handed_over: Callable[[], None]) -> None:
-        forth = asyncio.create_task(self._pass_on())
-        back = asyncio.create_task(self._pass_back(heard, captured, handed_over))
-        try:
-            await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
-            if self._acknowledged:
-                # Only the client's acknowledgement is missing. If the relay closed before it, SIGPIPE would end the
-                # client.
-                await asyncio.wait({forth, back})
-            elif self._answered or not back.done():
-                await asyncio.wait({forth, back}, timeout=0 if _failed(forth) else _LINGER)
-        finally:
-            await end_tasks((forth, back))
-        for task in (forth, back):
-            if _failed(task):
-                task.result()
-        if not self._answered and not back.cancelled():
-            raise LaneGoneError
-
-    async def _introduce(self, heard: Heard, greeted: Callable[[bytes], None]) -> None:
+    async def _introduce(self) -> None:
         try:
             await self._back.send(mps_protocol.credentials_word(self._greeting), sender=self._sender)
             await self._back.send(mps_protocol.encode_kind(self._introduction.kind), sender=self._sender)
@@ -118,70 +121,119 @@ class Relay:
             raise RefusedError("hung_up", "ended before it was introduced") from None
         except (BrokenPipeError, ConnectionResetError):
             raise LaneGoneError from None
+        if self._has_spoken():
+            return
         # A peer is silent while it waits for its socket, so input from it can only be its end. It waits for a hanging
         # daemon as long as it would without the guard.
-        greeting = asyncio.create_task(heard.next())
-        left = asyncio.create_task(gone(self._front))
-        try:
-            await asyncio.wait({greeting, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not greeting.done():
-                raise RefusedError("hung_up", "left before the control daemon spoke")
-            self._check(greeting.result(), greeted)
-        finally:
-            await end_tasks((greeting, left))
+        await self._change()
+        if not self._has_spoken():
+            raise RefusedError("hung_up", "left before the control daemon spoke")
 
-    def _check(self, greeting: Packet, greeted: Callable[[bytes], None]) -> None:
-        close_all(greeting.fds)
-        if greeting.end or greeting.fds:
-            raise LaneGoneError
-        greeted(greeting.data)
-        if greeting.data != self._greeting:
-            raise OtherGreetingError
+    def _has_spoken(self) -> bool:
+        """Whether the control daemon has greeted, or will not."""
+        return self._greeted is None or self._over
+
+    def _limit(self, patience: asyncio.Timeout) -> None:
+        """Give one side a while to finish after the other, if the client has no socket.
+
+        If it has, only its acknowledgement is missing: if the relay closed before it, SIGPIPE would end the client.
+        """
+        ends = (self._over or self._left) and not self._acknowledged
+        if ends and patience.when() is None:
+            patience.reschedule(asyncio.get_running_loop().time() + _LINGER)
+        elif not ends and patience.when() is not None:
+            patience.reschedule(None)
 
     async def _pass_on(self) -> None:
-        deaf = False
-        for _ in range(MAX_WORDS):
-            packet = await self._front.receive(mps_protocol.PACKET_LIMIT)
-            if packet.end:
-                self._back.end_sending()
-                return
-            checked(packet, self._introduction.sender)
-            if deaf or self._acknowledged:
-                continue
-            try:
-                await self._back.send(packet.data, sender=self._sender)
-            except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
-                # Go on reading: closing with unread input would reset the front, and the peer would lose the daemon's
-                # last messages.
-                deaf = True
-        raise RefusedError("garbage", f"more than {MAX_WORDS} packets after the opening")
+        """Pass the peer's next packet on, or wait until there is one or something has changed."""
+        if self._failure is not None:
+            raise self._failure
+        if self._left:
+            await self._change()
+            return
+        try:
+            packet = self._front.receive_now(mps_protocol.PACKET_LIMIT)
+        except BlockingIOError:
+            await self._change()
+            return
+        if packet.end:
+            self._left = True
+            self._back.end_sending()
+            return
+        checked(packet, self._introduction.sender)
+        self._words += 1
+        if self._words == MAX_WORDS:
+            raise RefusedError("garbage", f"more than {MAX_WORDS} packets after the opening")
+        if self._deaf or self._acknowledged:
+            return
+        try:
+            await self._back.send(packet.data, sender=self._sender)
+        except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
+            # Go on reading: closing with unread input would reset the front, and the peer would lose the daemon's
+            # last messages.
+            self._deaf = True
 
-    async def _pass_back(self, heard: Heard, captured: Callable[[], None], handed_over: Callable[[], None]) -> None:
-        while True:
-            if self._acknowledged:
-                packet = await self._back.receive(mps_protocol.PACKET_LIMIT)
+    async def _change(self) -> None:
+        """Wait until the peer has said something, the control daemon has said all, or it has answered one that left."""
+        self._changed = asyncio.get_running_loop().create_future()
+        try:
+            await (self._changed if self._left else self._front.readable(self._changed))
+        finally:
+            self._changed = None
+
+    def _take(self, found: Packet | OSError) -> None:
+        """Take what the control daemon has said, or why it is heard no more."""
+        try:
+            if isinstance(found, OSError):
+                self._over = True
+                self._failure = None if self._acknowledged else found
             else:
-                packet = await heard.next()
-            try:
-                if packet.end:
-                    if self._answered and not self._acknowledged:
-                        self._front.end_sending()
-                    return
-                self._answered = True
-                first = bool(packet.fds) and not self._handed_over
-                if first:
-                    self._acknowledged = True
-                    captured()
-                await self._front.send(packet.data, fds=packet.fds)
-                if first:
-                    self._handed_over = True
-                    # For every connection type: a process with a socket to the server can run kernels there.
-                    handed_over()
-            except (BrokenPipeError, ConnectionResetError, ProcessLookupError):
+                self._pass_back(found)
+        except Exception as error:  # told to the task that runs the relay
+            self._over = True
+            self._failure = error
+        # Else there is nothing for the task to do: it goes on waiting for the peer's next word.
+        concerns = self._over or self._left
+        if concerns and self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    def _pass_back(self, packet: Packet) -> None:
+        try:
+            if self._over:
                 return
-            finally:
-                close_all(packet.fds)
+            if self._greeted is not None:
+                self._check(packet, self._greeted)
+                self._greeted = None
+                return
+            if packet.end:
+                self._over = True
+                if not self._answered:
+                    raise LaneGoneError
+                if not self._acknowledged:
+                    self._front.end_sending()
+                return
+            self._answered = True
+            first = bool(packet.fds) and not self._acknowledged
+            if first:
+                self._acknowledged = True
+                self._captured()
+            self._front.send_now(packet.data, fds=packet.fds)
+            if first:
+                # For every connection type: a process with a socket to the server can run kernels there.
+                self._handed_over()
+        except (BlockingIOError, BrokenPipeError, ConnectionResetError, ProcessLookupError):
+            # It has left; or it has left hundreds of messages unread, which no driver sends.
+            self._over = True
+        finally:
+            close_all(packet.fds)
+
+    def _check(self, packet: Packet, greeted: Callable[[bytes], None]) -> None:
+        if packet.end or packet.fds:
+            raise LaneGoneError
+        greeted(packet.data)
+        if packet.data != self._greeting:
+            raise OtherGreetingError
 
 
-def _failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is not None
+def _nothing() -> None:
+    """Stand for a callback that has not been given yet."""

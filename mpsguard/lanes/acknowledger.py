@@ -9,7 +9,7 @@ import errno
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -24,21 +24,16 @@ _CLOSE_WITHIN: Final = 5.0
 
 
 class Heard:
-    """What a control daemon says on one connection, up to the client's socket."""
+    """What a control daemon says on one connection, told to the event loop packet by packet."""
 
-    def __init__(self, stream: PacketStream, sender: Credentials | None) -> None:
+    def __init__(
+        self, stream: PacketStream, sender: Credentials | None, take: Callable[[Packet | OSError], None]
+    ) -> None:
         self._stream = stream
         self._sender = sender
+        self._take = take
         self._loop = asyncio.get_running_loop()
-        self._packets: asyncio.Queue[Packet | OSError] = asyncio.Queue()
         self._over = False
-
-    async def next(self) -> Packet:
-        """Return the next packet; if descriptors are in it, they have been acknowledged, and it is the last one."""
-        found = await self._packets.get()
-        if isinstance(found, OSError):
-            raise found
-        return found
 
     def read(self) -> bool:
         """Take a packet that is there, on the thread; return whether more is to be heard."""
@@ -58,13 +53,11 @@ class Heard:
         if packet.fds:
             self._acknowledge()
         self.tell(packet)
-        return not packet.fds and not packet.end
+        return not packet.end
 
     def close(self) -> None:
-        """Close what was not taken."""
+        """Take nothing more; what is on its way is closed."""
         self._over = True
-        while not self._packets.empty():
-            _drop(self._packets.get_nowait())
 
     def _acknowledge(self) -> None:
         try:
@@ -85,7 +78,7 @@ class Heard:
         if self._over:
             _drop(found)
         else:
-            self._packets.put_nowait(found)
+            self._take(found)
 
 
 class Acknowledger:
@@ -103,20 +96,24 @@ class Acknowledger:
         self._thread.start()
 
     @contextmanager
-    def hear(self, stream: PacketStream, sender: Credentials | None) -> Iterator[Heard]:
-        """Hear a control daemon, and acknowledge the client's socket.
+    def hear(
+        self, stream: PacketStream, sender: Credentials | None, take: Callable[[Packet | OSError], None]
+    ) -> Iterator[None]:
+        """Hear a control daemon to its end, and acknowledge the client's socket.
 
         Args:
-            stream: the connection; no task receives from it meanwhile, until descriptors have come.
+            stream: the connection; no task receives from it meanwhile.
             sender: the client; None: the guard sends as itself.
+            take: called in the event loop with each packet, and closes its descriptors; those of a socket have
+                been acknowledged. An end or an error is the last. Must not raise.
         """
         fd = stream.fileno()
-        heard = Heard(stream, sender)
+        heard = Heard(stream, sender, take)
         with self._lock:
             self._epoll.register(fd, select.EPOLLIN)
             self._heard[fd] = heard
         try:
-            yield heard
+            yield
         finally:
             with self._lock:
                 self._forget(fd)

@@ -73,10 +73,13 @@ class PacketStream:
             # The peer is gone already: it needs no telling.
             return
 
-    async def readable(self) -> None:
-        """Wait until a packet or the end of the stream is there, and take nothing."""
+    async def readable(self, or_else: asyncio.Future[None] | None = None) -> None:
+        """Wait until a packet or the end of the stream is there, and take nothing; or until ``or_else`` is done.
+
+        ``or_else`` is done afterwards in either case.
+        """
         loop = asyncio.get_running_loop()
-        await self._ready(loop.add_reader, loop.remove_reader)
+        await self._ready(loop.add_reader, loop.remove_reader, or_else)
 
     async def writable(self) -> None:
         """Wait until the peer's buffer has room."""
@@ -109,9 +112,14 @@ class PacketStream:
         """As `send`; BlockingIOError if the peer's buffer is full. On any thread."""
         seqpacket.send(self._socket, data, sender=sender, fds=fds)
 
-    async def _ready(self, add: Callable[[int, Callable[[], None]], object], remove: Callable[[int], object]) -> None:
+    async def _ready(
+        self,
+        add: Callable[[int, Callable[[], None]], object],
+        remove: Callable[[int], object],
+        or_else: asyncio.Future[None] | None = None,
+    ) -> None:
         fd = self._socket.fileno()
-        ready = asyncio.get_running_loop().create_future()
+        ready = asyncio.get_running_loop().create_future() if or_else is None else or_else
         add(fd, lambda: None if ready.done() else ready.set_result(None))
         try:
             await ready
@@ -141,20 +149,20 @@ class StrangerStream(PacketStream):
         self._sealed = not seqpacket.takes_descriptors(sock)
         self._received: list[int] = []
 
-    async def readable(self) -> None:
+    async def readable(self, or_else: asyncio.Future[None] | None = None) -> None:
         """See `PacketStream.readable`."""
-        await self._turns.readable(self._uid, self._socket.fileno())
+        await self._turns.readable(self._uid, self._socket.fileno(), or_else)
 
     async def writable(self) -> None:
         """See `PacketStream.writable`."""
         await self._turns.writable(self._uid, self._socket.fileno())
 
-    async def receive(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
-        """The next packet; its descriptors stay the stream's and are closed with it.
+    def receive_now(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
+        """See `PacketStream.receive_now`; a packet's descriptors stay the stream's and are closed with it.
 
         All that the kernel passes are taken: those it has no room for it would close itself, in this very call.
         """
-        packet = await super().receive(limit, max_fds=max_fds if self._sealed else seqpacket.KERNEL_MAX_FDS)
+        packet = super().receive_now(limit, max_fds=max_fds if self._sealed else seqpacket.KERNEL_MAX_FDS)
         self._received += packet.fds
         return packet
 

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -137,6 +139,36 @@ def test_no_pass_of_the_event_loop_is_waited_for(kind: PeerKind) -> None:
             os.close(files[0])
             assert (word, len(files)) == (HANDOVER, 1)
             await _end(task)
+
+    asyncio.run(run())
+
+
+def test_a_client_waits_for_one_pass_of_the_event_loop_after_the_answer() -> None:
+    """Each pass is as long as all that other users have ready in it: greeting and socket come in the same one."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        calls, told = loop.call_soon_threadsafe, threading.Semaphore(0)
+
+        def call(callback: Callable[..., object], *arguments: Any) -> asyncio.Handle:
+            handle = calls(callback, *arguments)
+            told.release()
+            return handle
+
+        with patch.object(loop, "call_soon_threadsafe", call), _relay(_hand_over) as (relay, _, peer):
+            entered: list[str] = []
+            task = asyncio.create_task(relay.run(lambda _: None, lambda: None, lambda: entered.append("client")))
+            try:
+                await asyncio.sleep(0)
+                # The loop stands still until greeting and socket have been read.
+                for _ in range(2):
+                    assert told.acquire(timeout=_DEADLINE)
+                await asyncio.sleep(0)
+                word, files, _, _ = socket.recv_fds(peer, 64, 4, socket.MSG_DONTWAIT)
+            finally:
+                await _end(task)
+            os.close(files[0])
+            assert (word, entered) == (HANDOVER, ["client"])
 
     asyncio.run(run())
 
