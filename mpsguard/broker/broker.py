@@ -32,8 +32,8 @@ from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Credentials
 
-_ACCEPT_BATCH: Final = 256
-"""Connections accepted in one turn of the event loop, some 2.5 ms: connections in service need turns of their own. The
+_ACCEPT_BATCH: Final = 512
+"""Connections accepted in one turn of the event loop, some 5 ms: connections in service need turns of their own. The
 kernel's backlog is one queue for all users, so that a flood in it holds up the others."""
 
 _WAITING_OF_A_USER: Final = 1024
@@ -46,7 +46,7 @@ MAX_CLIENTS_OF_A_USER: Final = 512
 """Clients of a user other than root: eight GPUs have 480 MPS clients at most. Each costs some three descriptors, and
 0.02 % of a core."""
 
-_DROPPED_OF_A_USER: Final = 32
+_DROPPED_OF_A_USER: Final = 64
 """Connections of one user that have ended before they were served, dropped in one turn: some 9 us each, where serving
 one takes 150 us."""
 

@@ -3,25 +3,15 @@
 asyncio handles all that is ready in one pass. A thousand connections that one user closes at once would take a third of
 a second, in which no other peer's next step is made. Here the sockets of each user are in an epoll instance of its own,
 and a pass takes few of its events, however many are ready (epoll(7): the others stay ready, in the order of coming).
-A user that has had many of late gets one in a pass: what another's handshake waits for is one step of each flood.
 """
 
 import asyncio
 import select
-import time
-from collections.abc import Callable
 from typing import Final
 
 QUOTA: Final = 4
-"""Events of one user in a pass."""
-
-OF_LATE: Final = 64
-"""Events of a user in `WINDOW` after which it gets one in a pass. A handshake has two or three, so that a program of
-some thirty processes starts at full speed; of more, the others follow by one event in a pass, some 0.3 ms each. With
-sixteen users that flood, a handshake of six passes waits for 30 ms."""
-
-WINDOW: Final = 0.1
-"""Seconds."""
+"""Events of one user in a pass. Each leads to some 0.1 ms of work, and a handshake takes six passes: with sixteen users
+that flood, a handshake waits for 40 ms."""
 
 _ALWAYS: Final = select.EPOLLERR | select.EPOLLHUP
 """Reported without being asked for; whatever is waited for would not block then."""
@@ -30,13 +20,9 @@ _ALWAYS: Final = select.EPOLLERR | select.EPOLLHUP
 class _UserSockets:
     """Owns the epoll instance of one user, and knows what is waited for."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         self.open = 0
         """Sockets that were entered and have not left."""
-        self._clock = clock
-        self._window = clock()
-        """When the count of events began."""
-        self._events = 0
         self._epoll = select.epoll()
         self._waiting: dict[int, dict[int, asyncio.Future[None]]] = {}
         """Futures by descriptor and event."""
@@ -65,12 +51,7 @@ class _UserSockets:
         self._epoll.close()
 
     def _turn(self) -> None:
-        now = self._clock()
-        if now - self._window >= WINDOW:
-            self._window, self._events = now, 0
-        found = self._epoll.poll(0, QUOTA if self._events < OF_LATE else 1)
-        self._events += len(found)
-        for fd, seen in found:
+        for fd, seen in self._epoll.poll(0, QUOTA):
             for event, ready in self._waiting[fd].items():
                 if seen & (event | _ALWAYS) and not ready.done():
                     ready.set_result(None)
@@ -79,15 +60,14 @@ class _UserSockets:
 class UserTurns:
     """Waits for sockets of users; has a descriptor for each user with a socket that was entered."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._users: dict[int, _UserSockets] = {}
 
     def enter(self, uid: int) -> None:
         """Prepare for a socket of ``uid``; `leave` when it is closed."""
         watched = self._users.get(uid)
         if watched is None:
-            watched = self._users[uid] = _UserSockets(self._clock)
+            watched = self._users[uid] = _UserSockets()
         watched.open += 1
 
     def leave(self, uid: int) -> None:

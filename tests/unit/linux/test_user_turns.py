@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from mpsguard.linux.sockets import accepting
-from mpsguard.linux.sockets.user_turns import OF_LATE, QUOTA, WINDOW, UserTurns
+from mpsguard.linux.sockets.user_turns import QUOTA, UserTurns
 
 DEADLINE = 30.0
 FLOODS, CALM = 65534, 1000
@@ -46,38 +46,6 @@ def test_a_user_is_not_heeded_after_all_that_another_has_ready() -> None:
     asyncio.run(run())
     assert len(order) == 101
     assert order.index(CALM) <= QUOTA
-
-
-def test_a_user_that_floods_on_gets_one_event_in_a_pass_until_it_pauses() -> None:
-    now = 0.0
-
-    async def run() -> list[int]:
-        nonlocal now
-        turns = UserTurns(lambda: now)
-        turns.enter(FLOODS)
-        pairs = [pair() for _ in range(OF_LATE + 3 * QUOTA)]
-        waiting = [asyncio.create_task(turns.readable(FLOODS, ours.fileno())) for ours, _ in pairs]
-        await asyncio.sleep(0)
-        for _, theirs in pairs:
-            theirs.close()
-        done, taken = 0, list[int]()
-        for _ in range(10 * len(pairs)):
-            await asyncio.sleep(0)
-            before, done = done, sum(task.done() for task in waiting)
-            if done > before:
-                taken.append(done - before)
-            if done == OF_LATE + QUOTA:
-                now = WINDOW
-        turns.leave(FLOODS)
-        for ours, _ in pairs:
-            ours.close()
-        return taken
-
-    taken = asyncio.run(run())
-    at_first = OF_LATE // QUOTA
-    assert sum(taken) == OF_LATE + 3 * QUOTA
-    assert taken[: at_first + QUOTA] == [QUOTA] * at_first + [1] * QUOTA
-    assert QUOTA in taken[at_first + QUOTA :]
 
 
 def test_a_socket_is_waited_for_in_both_directions() -> None:
