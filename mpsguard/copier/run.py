@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Final
 
 from blake3 import blake3
@@ -79,8 +79,10 @@ class CheckpointRun:
         self._writer = writer
         self._on_copied = on_copied
         self._lock = threading.Condition()
-        self._free: SimpleQueue[memoryview] = SimpleQueue()
-        self._filled: SimpleQueue[tuple[int, memoryview, _HeldBuffer]] = SimpleQueue()
+        # Not SimpleQueue: where several threads wait with a timeout, its `get` can wait for ever (CPython 3.11: a
+        # thread that wakes after its deadline and finds the queue empty goes on with a negative timeout).
+        self._free: Queue[memoryview] = Queue()
+        self._filled: Queue[tuple[int, memoryview, _HeldBuffer]] = Queue()
         self._stopped = threading.Event()
         self._error: BaseException | None = None
         self._zeros = {size: blake3(bytes(size)).digest() for size in {self.size(n) for n in range(plan.pieces)}}

@@ -1,0 +1,69 @@
+"""One run of the copier in this process, with a real store and threads that all want the interpreter."""
+
+import os
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from mpsguard.client.checkpoints.messages import CutPlan
+from mpsguard.client.checkpoints.piece_table import PieceTable
+from mpsguard.client.checkpoints.pieces import PIECE, spans
+from mpsguard.copier.run import CheckpointRun, RunMemory
+from mpsguard.copier.sources import HostCopySource, host_buffers
+from mpsguard.images.store import ImageStore
+from mpsguard.linux.descriptors import memfd
+
+PIECES = 3
+RUNS = 8
+BUSY = 40
+"""Threads that compute: one that wakes gets the interpreter after each of them had it for 5 ms, so after a tick."""
+DEADLINE = 60.0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_run_ends_where_its_threads_wake_late(tmp_path: Path) -> None:
+    """A thread that waits for a piece, and wakes after its time is up, must not wait for ever."""
+    content = os.urandom(PIECES * PIECE)
+    over = threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(10_000))
+
+    busy = [threading.Thread(target=compute, daemon=True) for _ in range(BUSY)]
+    with ExitStack() as undo:
+        fd = memfd.create("content", len(content), fixed=True)
+        os.pwrite(fd, content, 0)
+        source = HostCopySource((fd,), (len(content),), undo)
+        undo.callback(os.close, fd)
+        store = undo.enter_context(ImageStore(tmp_path / "store"))
+        for thread in busy:
+            thread.start()
+        undo.callback(over.set)
+        for number in range(RUNS):
+            table, shared = PieceTable.create(PIECES, number)
+            with ExitStack() as of_run:
+                of_run.callback(os.close, shared)
+                for piece in range(PIECES):
+                    begin = piece * PIECE
+                    table.digests[piece * 32 : (piece + 1) * 32] = blake3(content[begin : begin + PIECE]).digest()
+                plan = CutPlan(number, "one", 1, number, b"", (), PIECES, bytes([1]) * PIECES)
+                memory = RunMemory(
+                    [(spans([("a", len(content))])[0], source)], None, 0, host_buffers(64 << 20, 32 << 20).each
+                )
+                # A draft each, in a store without these pieces: abandoned, they are collected.
+                writer = of_run.enter_context(store.begin("one"))
+                run = CheckpointRun(plan, table, memory, writer, lambda: None)
+                working = threading.Thread(target=run.work, daemon=True)
+                working.start()
+                working.join(DEADLINE)
+                assert not working.is_alive()
+                assert run.schedule.is_whole
+            content = os.urandom(PIECES * PIECE)
+            os.pwrite(fd, content, 0)
+    for thread in busy:
+        thread.join(DEADLINE)
