@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 from tests.vm.sources import KEPT
@@ -35,7 +36,8 @@ def program(name: str, tree: Path) -> Path:
     built = KEPT / "guest" / key / name
     if not built.exists():
         built.parent.mkdir(parents=True, exist_ok=True)
-        fresh = built.with_suffix(f".new-{os.getpid()}")
+        # Two threads may build it at once: the stock and the patched module are measured side by side.
+        fresh = built.with_suffix(f".new-{os.getpid()}-{threading.get_ident()}")
         subprocess.run(
             [
                 *("gcc", "-O1", "-static", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
