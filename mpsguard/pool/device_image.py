@@ -59,7 +59,7 @@ class DeviceImage:
             else:
                 self._handle = None
                 held = Held()
-                undo.callback(_give_back, backend, self.va, held)
+                undo.callback(held.give_back, backend, self.va)
                 backend.map_all(self.va, [(fds[0], self.size)], held)
             backend.allow(self.va, self.size, writable=fds is None)
             self._undo = undo.pop_all()
@@ -194,11 +194,3 @@ def pinned(
         yield tuple(arena.sources(runs))
     finally:
         pool.release(Tier.PINNED, key_of(image.manifest))
-
-
-def _give_back(backend: CopyingBackend, va: int, held: Held) -> None:
-    with ExitStack() as undo:
-        for handle in held.handles:
-            undo.callback(backend.drop, handle)
-        if held.mapped:
-            undo.callback(backend.unmap, va, held.mapped)

@@ -1,7 +1,7 @@
 """The interface between mapped regions and the kind of memory: the calls that a driver, or the kernel, implements."""
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +18,16 @@ class Held:
     """Handles to drop, in the backend's own form."""
     mapped: int = 0
     """Bytes from the start that are to be unmapped."""
+
+    def give_back(self, backend: "Backend", va: int) -> None:
+        """Unmap what was mapped from ``va`` on, and drop the handles; all of it, also where a step fails."""
+        # Handles are dropped here and not after mapping, which a failover waits for; a mapping keeps its memory without
+        # them.
+        with ExitStack() as undo:
+            for handle in self.handles:
+                undo.callback(backend.drop, handle)
+            if self.mapped:
+                undo.callback(backend.unmap, va, self.mapped)
 
 
 @runtime_checkable

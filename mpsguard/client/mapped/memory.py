@@ -212,7 +212,7 @@ def attach(session: Session, backend: Backend, name: str, *, writable: bool = Fa
         _reserve_exactly(backend, name, va, room)
         undo.callback(backend.unreserve, va, room)
         held = Held()
-        undo.callback(_give_back, backend, va, held)
+        undo.callback(held.give_back, backend, va)
         backend.map_all(va, zip(region.fds, sizes, strict=True), held)
         backend.allow(va, sum(sizes), writable=writable)
         return _noted(session, Memory(backend, region, undo, writable=writable, made=False))
@@ -267,15 +267,6 @@ def _noted(session: Session, memory: Memory) -> Memory:
     memory.undo.callback(session.note_unmapped, memory.name)
     memory.undo = memory.undo.pop_all()
     return memory
-
-
-def _give_back(backend: Backend, va: int, held: Held) -> None:
-    # Handles are dropped here and not in `attach`, which a failover waits for; a mapping keeps its memory without them.
-    with ExitStack() as undo:
-        for handle in held.handles:
-            undo.callback(backend.drop, handle)
-        if held.mapped:
-            undo.callback(backend.unmap, va, held.mapped)
 
 
 def _reserve_exactly(backend: Backend, name: str, va: int, size: int) -> None:
