@@ -19,7 +19,7 @@ from msgspec import Meta
 import mpsguard
 from mpsguard.decoding import decoded
 from mpsguard.images.errors import BadManifestError, DamagedError
-from mpsguard.images.pieces import Digest, digest_of, piece_count, piece_size
+from mpsguard.images.pieces import PIECE_SIZE, Digest, digest_of, piece_count, piece_size
 from mpsguard.linux.processes.procfs import printable
 from mpsguard.vault.region import Address, ChunkSize, Gpu, Name, Uid
 
@@ -56,6 +56,9 @@ DTYPE_BITS: Final = {
 
 Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
 Text = Annotated[str, Meta(max_length=4096)]
+_HEXADECIMAL: Final = b"0123456789abcdef"
+_DigestText = Annotated[str, Meta(min_length=64, max_length=64)]
+"""A `Digest`; `RegionImage` looks at the digits of all at once, since a start waits for the manifest."""
 
 
 class Maker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,8 +87,8 @@ class RegionImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     sizes: tuple[ChunkSize, ...]
     """Size of each of its chunks in the vault; their bytes, in this order, are the region's bytes."""
-    pieces: tuple[Digest | None, ...]
-    """Digest of every 2 MiB of the region's bytes; None where all are zero."""
+    pieces: tuple[_DigestText | None, ...]
+    """`Digest` of every 2 MiB of the region's bytes; None where all are zero."""
     va: Address | None = None
     """Address in every process; None if it does not matter."""
     metadata: bytes = b""
@@ -100,6 +103,8 @@ class RegionImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"region {self.name}: {self.size} bytes; {MOST_REGION_BYTES} is the most")
         if len(self.pieces) != piece_count(self.size):
             raise ValueError(f"region {self.name}: {len(self.pieces)} pieces for {self.size} bytes")
+        if "".join(filter(None, self.pieces)).encode().translate(None, _HEXADECIMAL):
+            raise ValueError(f"region {self.name}: pieces: a digest is not 64 lower-case hexadecimal digits")
         if list(self.sealed) != sorted(set(self.sealed)) or any(index >= len(self.sizes) for index in self.sealed):
             raise ValueError(f"region {self.name}: sealed chunks that it does not have, or out of order")
 
@@ -123,7 +128,8 @@ class TensorImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     """As safetensors names it: a key of `DTYPE_BITS`."""
     shape: tuple[Natural, ...]
-    region: Name
+    region: Text
+    """Name of a region of the same image."""
     offset: Natural
     """Bytes from the region's start."""
 
@@ -197,11 +203,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _check_sizes(regions: tuple[RegionImage, ...]) -> None:
-    sizes: dict[str, int] = {}
+    """Refuse a piece that stands for two sizes; only a region's last one may be shorter than `PIECE_SIZE`."""
+    whole: set[Digest | None] = set()
+    short: dict[Digest, int] = {}
     for region in regions:
-        for index, digest, size in region.stored():
-            if sizes.setdefault(digest, size) != size:
-                raise ValueError(f"region {region.name}: piece {index} has the digest of one with another size")
+        rest = region.size % PIECE_SIZE
+        whole.update(region.pieces[:-1] if rest else region.pieces)
+        last = region.pieces[-1] if rest else None
+        if last is not None and short.setdefault(last, rest) != rest:
+            raise ValueError(f"region {region.name}: its last piece has the digest of one with another size")
+    if both := whole & short.keys():
+        raise ValueError(f"a last piece has the digest of one with another size: {min(map(str, both))}")
 
 
 class _FirstLine(msgspec.Struct, frozen=True):
