@@ -32,7 +32,7 @@ from mpsguard.images.location import default_directory
 from mpsguard.images.manifest import Manifest
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.device_image import hold_on_gpu
+from mpsguard.pool.device_image import GpuTiers, hold_on_gpu
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_tensors import tensors_of
 from mpsguard.pool.pinned_arena import PinnedArena
@@ -68,14 +68,14 @@ class ManyModels:
 
     def __init__(self, shape: Shape, device: torch.device, pool: PoolConnection, store: ImageStore) -> None:
         """Prepare all that does not depend on a model; ``pool`` and ``store`` stay owned by the caller."""
-        self._shape, self._device, self._pool, self._store = shape, device, pool, store
-        self._backend = HostBackend() if device.type == "cpu" else CudaBackend()
+        self._shape, self._device, self._store = shape, device, store
+        backend = HostBackend() if device.type == "cpu" else CudaBackend()
         self._loaded = memory.cold(shape, 1, 0, device)
         self._decoder = Decoder(self._loaded.network, self._loaded.slots, shape, 1, device)
         self._decoder.warm(record=False)
         self._specs = {name: tuple(tensor.shape) for name, tensor in self._loaded.network.named_parameters()}
         self._let_go()
-        self._arena = PinnedArena(pool, self._backend)
+        self._tiers = GpuTiers(pool, store, PinnedArena(pool, backend), backend)
 
     def answer(self, asked: ModelRequest) -> ModelAnswer:
         """Answer a request.
@@ -90,7 +90,7 @@ class ManyModels:
             raise UnfitRequestError(f"prompt and max_tokens: {self._shape.length} tokens together at most")
         with (
             self._store.open(asked.model) as image,
-            hold_on_gpu(self._pool, self._store, image, self._arena, self._backend) as held,
+            hold_on_gpu(self._tiers, image) as held,
         ):
             tensors = tensors_of(held)
             for name, shape in self._specs.items():
@@ -109,7 +109,7 @@ class ManyModels:
 
     def close(self) -> None:
         """Give the arena's mapping back."""
-        self._arena.close()
+        self._tiers.arena.close()
 
     def _let_go(self) -> None:
         dtype = getattr(torch, self._shape.dtype)

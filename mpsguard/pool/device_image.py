@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from mpsguard.client.mapped import layout
 from mpsguard.client.mapped.backend import CopyingBackend, Held
@@ -15,18 +15,34 @@ from mpsguard.images.store import ImageStore
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_memory import key_of, places, size_of
+from mpsguard.pool.image_addresses import ImageAddresses, ImageBytes
+from mpsguard.pool.image_memory import key_of
 from mpsguard.pool.pinned_arena import PinnedArena, PinnedPieces
 from mpsguard.pool.tiers import Tier
 
 
-class DeviceImage:
-    """Owns a mapping of the memory; its regions lie as `mpsguard.pool.image_memory.places` says.
+class GpuTiers(NamedTuple):
+    """By which way a program's images come to its GPU; stays owned by the program, and open while an image is held."""
 
-    It is an object that CuPy, Numba and PyTorch make a one-dimensional array of uint8 from without a copy.
-    """
+    pool: PoolConnection
+    store: ImageStore
+    arena: PinnedArena
+    """Of this pool, pinned for ``backend``."""
+    backend: CopyingBackend
+    """Of the GPU that the pool's tier is meant for."""
 
-    def __init__(self, backend: CopyingBackend, manifest: Manifest, *, fds: tuple[int, ...] | None = None) -> None:
+
+class DeviceImage(ImageBytes):
+    """Owns a mapping of the memory."""
+
+    def __init__(
+        self,
+        backend: CopyingBackend,
+        manifest: Manifest,
+        *,
+        fds: tuple[int, ...] | None = None,
+        addresses: ImageAddresses | None = None,
+    ) -> None:
         """Map an image.
 
         Args:
@@ -34,22 +50,23 @@ class DeviceImage:
             manifest: the image's.
             fds: of memory that is there already, mapped read-only; they stay owned by the caller. None: new memory,
                 writable, with undefined content.
+            addresses: where to; they stay owned by the caller, for at least as long as this object. None: anywhere.
 
         Raises:
-            PoolError: the memory is not the pool's form of an image.
+            PoolError: the memory is not the pool's form of an image, or the addresses are not for this one.
             Exception: the backend's error.
         """
-        self.backend = backend
-        self.manifest = manifest
-        self.places = places(manifest)
-        """Where each region is, by name."""
-        self.size = layout.rounded(size_of(manifest), backend.granularity)
+        super().__init__(backend, manifest)
         if fds is not None and len(fds) != 1:
             raise PoolError(f"{len(fds)} descriptors for an image in GPU memory")
         with backend.entered(), ExitStack() as undo:
-            room = layout.room(self.size)
-            self.va = backend.reserve(0, room)
-            undo.callback(backend.unreserve, self.va, room)
+            if addresses is None:
+                room = layout.room(self.size)
+                self.va = backend.reserve(0, room)
+                undo.callback(backend.unreserve, self.va, room)
+            else:
+                self.va = addresses.take(self.size)
+                undo.callback(addresses.give_back)
             if fds is None:
                 handle = backend.make(self.size)
                 self._handle: int | None = handle
@@ -94,22 +111,6 @@ class DeviceImage:
             raise
         return fd
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.backend.gpu is None:
-            raise AttributeError("__cuda_array_interface__: this is memory of the host")
-        return {**self._array(), "stream": None}
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        if self.backend.gpu is not None:
-            raise AttributeError("__array_interface__: this is memory of a GPU")
-        return self._array()
-
-    def _array(self) -> dict[str, Any]:
-        # Declared writable, because PyTorch has no read-only tensors; see `View`.
-        return {"shape": (self.size,), "typestr": "|u1", "data": (self.va, False), "strides": None, "version": 3}
-
     def close(self) -> None:
         """Unmap it, and end its use; no array made from it may be used any more. Safe to call twice."""
         with self.backend.entered():
@@ -123,34 +124,26 @@ class DeviceImage:
 
 
 def hold_on_gpu(
-    pool: PoolConnection,
-    store: ImageStore,
-    image: Image,
-    arena: PinnedArena,
-    backend: CopyingBackend,
-    *,
-    within: float = 60.0,
+    tiers: GpuTiers, image: Image, *, addresses: ImageAddresses | None = None, within: float = 60.0
 ) -> DeviceImage:
     """Map an image of the GPU tier, read-only; it is copied there from the pinned tier if it is not there.
 
     Args:
-        pool: stays owned by the caller, and open until the result is closed.
-        store: of the image.
+        tiers: of the program.
         image: stays owned by the caller.
-        arena: of this pool, pinned for ``backend``.
-        backend: of the tier's GPU.
+        addresses: see `DeviceImage`.
         within: seconds for each of the two tiers.
 
     Raises:
-        PoolError: there is no room, the image is damaged, or time is over.
+        PoolError: there is no room, the image is damaged, time is over, or the addresses are not for this image.
         Exception: the backend's error. Nothing is held after an exception.
     """
-    key = key_of(image.manifest)
-    fds = pool.hold_on_gpu(store, image, within=within)
+    pool, key = tiers.pool, key_of(image.manifest)
+    fds = pool.hold_on_gpu(tiers.store, image, within=within)
     with ExitStack() as undo:
         undo.callback(pool.release, Tier.GPU, key)
         if fds is None:
-            found = undo.enter_context(copy_to_gpu(pool, store, image, arena, backend, within=within))
+            found = undo.enter_context(copy_to_gpu(tiers, image, addresses=addresses, within=within))
             exported = (found.export(),)
             try:
                 pool.fill(image, exported)
@@ -158,7 +151,7 @@ def hold_on_gpu(
                 close_all(exported)
         else:
             try:
-                found = DeviceImage(backend, image.manifest, fds=fds)
+                found = DeviceImage(tiers.backend, image.manifest, fds=fds, addresses=addresses)
             finally:
                 close_all(fds)
         undo.pop_all()
@@ -167,30 +160,22 @@ def hold_on_gpu(
 
 
 def copy_to_gpu(
-    pool: PoolConnection,
-    store: ImageStore,
-    image: Image,
-    arena: PinnedArena,
-    backend: CopyingBackend,
-    *,
-    within: float = 60.0,
+    tiers: GpuTiers, image: Image, *, addresses: ImageAddresses | None = None, within: float = 60.0
 ) -> DeviceImage:
     """Return a copy of an image in GPU memory that is this process's own, writable; else as `hold_on_gpu`."""
-    with pinned(pool, store, image, arena, within=within) as sources, ExitStack() as undo:
-        made = undo.enter_context(DeviceImage(backend, image.manifest))
+    with pinned(tiers, image, within=within) as sources, ExitStack() as undo:
+        made = undo.enter_context(DeviceImage(tiers.backend, image.manifest, addresses=addresses))
         made.begin_fill(sources)
-        backend.settle()
+        tiers.backend.settle()
         undo.pop_all()
     return made
 
 
 @contextmanager
-def pinned(
-    pool: PoolConnection, store: ImageStore, image: Image, arena: PinnedArena, *, within: float = 60.0
-) -> Iterator[tuple[PinnedPieces, ...]]:
+def pinned(tiers: GpuTiers, image: Image, *, within: float = 60.0) -> Iterator[tuple[PinnedPieces, ...]]:
     """Hold an image in the pinned tier for a block; raise PoolError as `PoolConnection.hold_pinned`."""
-    runs = pool.hold_pinned(store, image, within=within)
+    runs = tiers.pool.hold_pinned(tiers.store, image, within=within)
     try:
-        yield tuple(arena.sources(runs))
+        yield tuple(tiers.arena.sources(runs))
     finally:
-        pool.release(Tier.PINNED, key_of(image.manifest))
+        tiers.pool.release(Tier.PINNED, key_of(image.manifest))

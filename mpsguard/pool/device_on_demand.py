@@ -6,17 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from mpsguard.client.mapped.backend import CopyingBackend
 from mpsguard.client.on_demand.arrival import ArrivingImage
 from mpsguard.client.on_demand.destination import Destination, Piece, Room
 from mpsguard.client.on_demand.profile import load_profile
 from mpsguard.images.image import Image
 from mpsguard.images.manifest import RegionImage
 from mpsguard.images.pieces import PIECE_SIZE
-from mpsguard.images.store import ImageStore
-from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.device_image import DeviceImage, pinned
-from mpsguard.pool.pinned_arena import PinnedArena, PinnedPieces
+from mpsguard.pool.device_image import DeviceImage, GpuTiers, pinned
+from mpsguard.pool.image_addresses import ImageAddresses
+from mpsguard.pool.pinned_arena import PinnedPieces
 
 _BATCH: Final = 8
 """Pieces: 16 MiB take a bus some 300 us, and the interpreter a tenth of that."""
@@ -53,32 +51,24 @@ class DeviceDestination(Destination):
 
 @contextmanager
 def open_on_gpu(
-    pool: PoolConnection,
-    store: ImageStore,
-    image: Image,
-    arena: PinnedArena,
-    backend: CopyingBackend,
-    *,
-    within: float = 60.0,
+    tiers: GpuTiers, image: Image, *, addresses: ImageAddresses | None = None, within: float = 60.0
 ) -> Iterator[tuple[DeviceImage, ArrivingImage]]:
     """Map an image in GPU memory of this process alone, and begin to fill it in the order of its profile.
 
     Args:
-        pool: stays owned by the caller.
-        store: of the image.
+        tiers: of the program.
         image: stays owned by the caller.
-        arena: of this pool, pinned for ``backend``.
-        backend: of the GPU.
+        addresses: see `DeviceImage`.
         within: seconds until the image is in the pinned tier, where it is held until the block ends.
 
     Raises:
-        PoolError: there is no room, the image is damaged, or time is over.
+        PoolError: there is no room, the image is damaged, time is over, or the addresses are not for this image.
         Exception: the backend's error.
     """
     with (
-        pinned(pool, store, image, arena, within=within) as sources,
-        DeviceImage(backend, image.manifest) as memory,
-        ArrivingImage(image, load_profile(store, image), DeviceDestination(memory, sources)) as arriving,
+        pinned(tiers, image, within=within) as sources,
+        DeviceImage(tiers.backend, image.manifest, addresses=addresses) as memory,
+        ArrivingImage(image, load_profile(tiers.store, image), DeviceDestination(memory, sources)) as arriving,
     ):
         yield memory, arriving
 

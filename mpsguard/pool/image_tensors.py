@@ -6,8 +6,8 @@ from typing import Final
 import torch
 
 from mpsguard.images.manifest import Manifest
-from mpsguard.pool.device_image import DeviceImage
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.image_addresses import ImageBytes
 from mpsguard.pool.image_memory import places
 
 _TYPES: Final = {
@@ -27,7 +27,7 @@ _TYPES: Final = {
 }
 
 
-def tensors_of(image: DeviceImage) -> dict[str, torch.Tensor]:
+def tensors_of(image: ImageBytes) -> dict[str, torch.Tensor]:
     """Return the tensors that the image's manifest names, in its memory, which they do not keep alive.
 
     Raises:

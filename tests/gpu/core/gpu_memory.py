@@ -22,12 +22,14 @@ class GpuMemory(Protocol):
 
 
 class NvmlMemory:
-    """GPU 0; one reading takes about a millisecond."""
+    """GPU 0, or the one that CUDA_VISIBLE_DEVICES names by its UUID; one reading takes about a millisecond."""
 
     def __init__(self, library: Any) -> None:
         """``library`` is pynvml (nvidia-ml-py), initialised."""
         self._library = library
-        self._handle = library.nvmlDeviceGetHandleByIndex(0)
+        uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        named = uuid.startswith("GPU-")
+        self._handle = library.nvmlDeviceGetHandleByUUID(uuid) if named else library.nvmlDeviceGetHandleByIndex(0)
 
     def used(self) -> int:
         """By nvmlDeviceGetMemoryInfo."""

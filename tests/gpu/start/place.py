@@ -26,6 +26,8 @@ from tests.harness.guard_process import REPOSITORY
 
 KIND, DEVICE, NOTES = "START_KIND", "START_DEVICE", "START_NOTES"
 """A worker's variables: the model, PyTorch's device, a file to which a line is written for each preparation."""
+STORE, IMAGE = "START_STORE", "START_IMAGE"
+"""And the image for whose addresses a worker prepares itself."""
 MIB: Final = 1 << 20
 PREPARED: Final = 180.0
 """Seconds: PyTorch from a cold disk, for several processes at once."""
@@ -156,6 +158,7 @@ def pool(
         argv += ["--prepare", "tests.gpu.start.prepared:prepare"]
         argv += ["--minimum", str(workers), "--maximum", str(workers)]
     variables = {**_variables(bench), KIND: kind, DEVICE: device(bench), NOTES: str(notes)}
+    variables |= {STORE: str(made.directory / "store"), IMAGE: made.names[0]}
     client = clients.start(argv, guard.pipe_directory, "pool", variables)
     found = Pool(made, path, notes)
     try:

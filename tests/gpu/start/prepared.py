@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -15,13 +16,14 @@ from mpsguard.client.on_demand.profile import save_profile
 from mpsguard.client.torch_regions.waiting import wait_for_layers
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.device_image import copy_to_gpu, hold_on_gpu
+from mpsguard.pool.device_image import GpuTiers, copy_to_gpu, hold_on_gpu
 from mpsguard.pool.device_on_demand import open_on_gpu
+from mpsguard.pool.image_addresses import ImageAddresses
 from mpsguard.pool.image_tensors import tensors_of
 from mpsguard.pool.pinned_arena import PinnedArena
 from mpsguard.pool.worker import Assigned, Serve, Warm, WorkerLostError
 from tests.gpu.start.models import Skeleton
-from tests.gpu.start.place import DEVICE, KIND, NOTES
+from tests.gpu.start.place import DEVICE, IMAGE, KIND, NOTES, STORE
 
 _WITHIN: Final = 120.0
 
@@ -44,21 +46,25 @@ def settle(device: str) -> None:
 class _Worker:
     def __init__(self) -> None:
         began = time.perf_counter()
+        self.owned = ExitStack()
         self.device = os.environ[DEVICE]
         torch.zeros(1, device=self.device)
-        self.backend = backend_for(self.device)
-        self.pool = PoolConnection(deadline=_WITHIN)
+        backend = backend_for(self.device)
+        pool = PoolConnection(deadline=_WITHIN)
         pinning = time.perf_counter()
-        self.arena = PinnedArena(self.pool, self.backend)
+        arena = PinnedArena(pool, backend)
         pinned = time.perf_counter()
+        self.tiers = GpuTiers(pool, ImageStore(Path(os.environ[STORE])), arena, backend)
+        # What is prepared for this image's addresses is right for all images of the same form.
+        with self.tiers.store.open(os.environ[IMAGE]) as image:
+            self.addresses = ImageAddresses(backend, image.manifest)
         self.skeleton = Skeleton(os.environ[KIND], self.device)
-        self.skeleton.warm()
-        if self.device != "cpu":
-            torch.cuda.empty_cache()
-        note = {"pinned": int(self.arena.pinned), "pin": pinned - pinning, "all": time.perf_counter() - began}
+        self.skeleton.bind(tensors_of(self.addresses))
+        self.skeleton.record()
+        note = {"pinned": int(arena.pinned), "pin": pinned - pinning, "all": time.perf_counter() - began}
+        note["recorded"] = int(self.skeleton.recorded)
         with open(os.environ[NOTES], "a") as file:  # one write of a short line: whole among those of other workers
             file.write(json.dumps(note) + "\n")
-        self.owned = ExitStack()
 
     def check(self) -> None:
         """Find out whether the context is lost."""
@@ -74,34 +80,39 @@ class _Worker:
     def _started(self, assigned: Assigned) -> Serve:
         asked: dict[str, Any] = json.loads(assigned.payload)
         began = time.perf_counter()
-        store = self.owned.enter_context(ImageStore(assigned.store))
-        image = self.owned.enter_context(store.open(assigned.name))
-        parts = (self.pool, store, image, self.arena, self.backend)
+        image = self.owned.enter_context(self.tiers.store.open(assigned.name))
+        opened = time.perf_counter()
         arriving = None
         if asked["how"] == "demand":
-            memory, arriving = self.owned.enter_context(open_on_gpu(*parts, within=_WITHIN))
+            _, arriving = self.owned.enter_context(
+                open_on_gpu(self.tiers, image, addresses=self.addresses, within=_WITHIN)
+            )
         else:
             hold = hold_on_gpu if asked["how"] == "gpu" else copy_to_gpu
-            memory = self.owned.enter_context(hold(*parts, within=_WITHIN))
+            self.owned.enter_context(hold(self.tiers, image, addresses=self.addresses, within=_WITHIN))
         filled = time.perf_counter()
-        self.skeleton.bind(tensors_of(memory))
         if arriving is not None:
             wait_for_layers(self.skeleton.model, arriving, within=_WITHIN)
         if asked.get("busy"):
             self._be_busy(asked["busy"], asked["mark"])
 
         def serve(connection: socket.socket) -> None:
-            answer = self.skeleton.answer()
-            told = {"answer": answer, "filled": filled - began, "answered": time.perf_counter() - began}
+            # A graph cannot wait for a layer.
+            answer = self.skeleton.answer() if arriving is not None else self.skeleton.quick_answer()
+            told = {
+                "answer": answer,
+                "opened": opened - began,
+                "filled": filled - began,
+                "answered": time.perf_counter() - began,
+            }
             if arriving is not None:
                 arriving.ready()
                 told["whole"] = time.perf_counter() - began
-                save_profile(store, assigned.name, arriving.profile())
+                save_profile(self.tiers.store, assigned.name, arriving.profile())
             connection.sendall(json.dumps(told).encode() + b"\n")
             connection.recv(1)
             # The connection stays, so that no other worker prepares itself while the next start is timed.
             settle(self.device)
-            self.skeleton.drop()
             self.owned.close()
             connection.sendall(b"\n")
             connection.recv(1)
@@ -114,7 +125,7 @@ class _Worker:
             file.write(str(os.getpid()))
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self.skeleton.answer()
+            self.skeleton.quick_answer()
             settle(self.device)
 
 

@@ -149,14 +149,19 @@ def _ours(
 
 def _first_answer(name: str, starts: list[Start], bar: float | None, note: str) -> Finding:
     samples = [1e3 * start.seconds for start in starts]
-    filled = percentile([1e3 * start.told["filled"] for start in starts], 0.5)
+    opened, filled, answered = (
+        percentile([1e3 * start.told[key] for start in starts], 0.5) for key in ("opened", "filled", "answered")
+    )
+    steps = (
+        f"in the worker: manifest read after {opened:.2f} ms, memory there after {filled:.2f}, answered {answered:.2f}"
+    )
     return sampled(
         f"{name}: request to first answer",
         samples,
         unit="ms",
         bar="none: for comparison" if bar is None else f"p50 <= {bar:.4g}",
         holds=bar is None or percentile(samples, 0.5) <= bar,
-        note="; ".join(filter(None, [_spread(samples), f"memory there after {filled:.2f} ms", note])),
+        note="; ".join(filter(None, [_spread(samples), steps, note])),
     )
 
 
@@ -188,7 +193,7 @@ def _memory(
         bar="none: stated",
         holds=True,
         note=f"{'of it' if all(note['pinned'] for note in notes) else 'NOT PINNED:'} {percentile(pinning, 0.5):.2f} s "
-        f"to pin the arena; "
+        f"to pin the arena; {sum(note['recorded'] for note in notes):.0f} of {len(notes)} with a CUDA graph; "
         f"an idle worker has {idle / 1e6:.0f} MB of GPU memory",
     )
     if device(bench) == "cpu":

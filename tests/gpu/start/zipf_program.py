@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.device_image import hold_on_gpu
+from mpsguard.pool.device_image import GpuTiers, hold_on_gpu
 from mpsguard.pool.image_tensors import tensors_of
 from mpsguard.pool.pinned_arena import PinnedArena
 from tests.gpu.checkpoint.images_program import forget
@@ -59,16 +59,14 @@ class Pooled:
     """The pool's tiers."""
 
     def __init__(self, socket: Path, store: Path, device: str) -> None:
-        self._backend = backend_for(device)
-        self._pool = PoolConnection(socket, deadline=WITHIN)
-        self._arena = PinnedArena(self._pool, self._backend)
-        self._store = ImageStore(store)
+        backend, pool = backend_for(device), PoolConnection(socket, deadline=WITHIN)
+        self._tiers = GpuTiers(pool, ImageStore(store), PinnedArena(pool, backend), backend)
 
     def answer(self, skeleton: Skeleton, name: str) -> tuple[list[float], bool]:
         """Return the model's answer, and whether it was there."""
         with (
-            self._store.open(name) as image,
-            hold_on_gpu(self._pool, self._store, image, self._arena, self._backend, within=WITHIN) as held,
+            self._tiers.store.open(name) as image,
+            hold_on_gpu(self._tiers, image, within=WITHIN) as held,
         ):
             skeleton.bind(tensors_of(held))
             try:

@@ -14,9 +14,10 @@ from mpsguard.images.image import Image
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.device_image import DeviceImage, copy_to_gpu, hold_on_gpu, pinned
+from mpsguard.pool.device_image import DeviceImage, GpuTiers, copy_to_gpu, hold_on_gpu, pinned
 from mpsguard.pool.device_on_demand import open_on_gpu
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.image_addresses import ImageAddresses
 from mpsguard.pool.image_memory import key_of
 from mpsguard.pool.pinned_arena import PinnedArena
 from mpsguard.pool.tiers import Tier
@@ -60,17 +61,18 @@ class Program:
         self.store = stack.enter_context(ImageStore(pool.store))
         self.backend = CountingBackend()
         self.pool: PoolConnection = stack.enter_context(pool.connect())
-        self.arena = stack.enter_context(PinnedArena(self.pool, self.backend))
+        arena = stack.enter_context(PinnedArena(self.pool, self.backend))
+        self.tiers = GpuTiers(self.pool, self.store, arena, self.backend)
         self._stack = stack
 
     def image(self, name: str) -> Image:
         return self._stack.enter_context(self.store.open(name))
 
-    def hold(self, name: str) -> DeviceImage:
-        return hold_on_gpu(self.pool, self.store, self.image(name), self.arena, self.backend, within=DEADLINE)
+    def hold(self, name: str, addresses: ImageAddresses | None = None) -> DeviceImage:
+        return hold_on_gpu(self.tiers, self.image(name), addresses=addresses, within=DEADLINE)
 
-    def copy(self, name: str) -> DeviceImage:
-        return copy_to_gpu(self.pool, self.store, self.image(name), self.arena, self.backend, within=DEADLINE)
+    def copy(self, name: str, addresses: ImageAddresses | None = None) -> DeviceImage:
+        return copy_to_gpu(self.tiers, self.image(name), addresses=addresses, within=DEADLINE)
 
 
 @contextmanager
@@ -120,7 +122,7 @@ def test_slots_are_used_again_in_pieces_and_zeros_are_written(tmp_path: Path) ->
             mine.copy(name).close()
         # b and d stay; the large one gets the slots of a and c.
         for name in "bd":
-            held.enter_context(pinned(mine.pool, mine.store, mine.image(name), mine.arena))
+            held.enter_context(pinned(mine.tiers, mine.image(name)))
         runs = mine.pool.hold_pinned(mine.store, mine.image("large"))
         assert sorted((run.first, run.count) for run in runs) == [(0, 2), (4, 2)]
         mine.pool.release(Tier.PINNED, key_of(mine.image("large").manifest))
@@ -178,7 +180,7 @@ def test_an_image_arrives_in_the_order_of_its_profile(tmp_path: Path) -> None:
         pool.make("a", 7 * MIB, 6 * MIB)
         image = mine.image("a")
         for _ in range(2):
-            with open_on_gpu(mine.pool, mine.store, image, mine.arena, mine.backend) as (memory, arriving):
+            with open_on_gpu(mine.tiers, image) as (memory, arriving):
                 arriving.regions["r1"].ready(5 * MIB, 1)
                 at = memory.places["r1"].offset + 5 * MIB
                 assert bytes(np.asarray(memory)[at : at + 1]) == some_bytes(("a", 1), 6 * MIB)[5 * MIB : 5 * MIB + 1]
@@ -188,6 +190,30 @@ def test_an_image_arrives_in_the_order_of_its_profile(tmp_path: Path) -> None:
                 profile = arriving.profile()
                 assert profile.pieces == (("r1", 5 * MIB // PIECE_SIZE),)
                 save_profile(mine.store, "a", profile)
+
+
+def test_tensors_at_addresses_prepared_before_have_the_image_then(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine:
+        for name in "ab":
+            pool.make(name, 7 * MIB, 5)
+        pool.make("small", 3 * MIB)
+        with ImageAddresses(mine.backend, mine.image("a").manifest, repeated=3 * MIB) as addresses:
+            before = np.asarray(addresses)
+            assert not before.any()
+            before[0] = 9  # of the memory that repeats: of every third MiB, and of no image
+            assert before[3 * MIB] == 9
+            for name in "aba":
+                with mine.hold(name, addresses) as held:
+                    assert held.va == addresses.va
+                    assert bytes(before[: 7 * MIB]) == some_bytes((name, 0), 7 * MIB)
+                    with pytest.raises(PoolError, match="already"):
+                        mine.copy("b", addresses)
+            with pytest.raises(PoolError, match=f"of {10 * MIB} bytes, and not of {4 * MIB}"):
+                mine.hold("small", addresses)
+            with mine.copy("b", addresses), open_on_gpu(mine.tiers, mine.image("a")) as (elsewhere, arriving):
+                assert elsewhere.va != addresses.va
+                arriving.ready()
+        assert {each.uses for each in pool.listed()} == {0}
 
 
 def test_a_pool_without_an_arena_says_so(tmp_path: Path) -> None:
