@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -164,10 +165,19 @@ class Skeleton:
         self.drop()
 
     def record(self) -> None:
-        """Load all kernels, and record the answer as a CUDA graph of the bound tensors, whatever is in them."""
+        """Load all kernels, and record the answer as a CUDA graph of the bound tensors, whatever is in them.
+
+        Without a GPU there is no graph, nor for a model whose answer waits for the GPU halfway (RuntimeError).
+        """
         self.answer()
         if self.device == "cpu":
             return
+        try:
+            self._graph = self._recorded()
+        except RuntimeError as error:
+            sys.stderr.write(f"no CUDA graph: {error}\n")
+
+    def _recorded(self) -> torch.cuda.CUDAGraph:
         # As torch.cuda.graph wants it: first on another stream, so that what is made once is not recorded.
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -181,7 +191,7 @@ class Skeleton:
         # The first launch brings it to the GPU.
         graph.replay()
         torch.cuda.synchronize()
-        self._graph = graph
+        return graph
 
     @property
     def recorded(self) -> bool:
