@@ -67,7 +67,7 @@ def main() -> None:
             committed += 1
             with ImageStore(options.store) as store:
                 with store.open("attacked") as image:
-                    wrong += differences(image, "memory", memoryview(reference.numpy())) > 0
+                    wrong += differences(image, "memory", reference.numpy()) > 0
                 store.collect()
         del content
     emit("attacks", made=made, torn=torn, committed=committed, wrong=wrong, other=other)

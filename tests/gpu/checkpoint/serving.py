@@ -5,6 +5,8 @@ from shutil import rmtree
 from statistics import median
 from typing import Final
 
+from tests.gpu.checkpoint import cotenant
+from tests.gpu.checkpoint.cotenant import numbers
 from tests.gpu.checkpoint.place import GIB, finished, start, store_for, within
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
@@ -32,16 +34,19 @@ def _shape(bench: Bench, shape: str, size: int) -> Iterator[Finding]:
     try:
         with bench.guard() as guard, Clients() as clients:
             words = ["--store", store / "images", "--shape", shape, "--rounds", rounds, "--tokens", tokens]
+            tenant = start(bench, clients, guard, "tenant", [])
+            tenant.wait_for("first_kernel")
             server = start(bench, clients, guard, "server", words)
             yield from finished(f"serving, {shape}", server, within(bench, _TIME))
+            told = server.all_seen("gaps")
+            yield from cotenant.findings(bench, f"serving, {shape}", tenant, told, "during")
     finally:
         rmtree(store, ignore_errors=True)
-    told = server.all_seen("gaps")
     for what, events in (("first checkpoint, with the weights", told[:1]), ("checkpoint", told[1:])):
         extra = [_longest(each) for each in events if each.members["during"]]
         if not extra:
             continue
-        step = median(median(_gaps(each, "alone")) for each in events) * _MS
+        step = median(median(numbers(each, "alone")) for each in events) * _MS
         cut = median(each.number("cut") for each in events) * _MS
         refused = [str(each.members["refused"]) for each in events if each.members["refused"]]
         yield sampled(
@@ -50,19 +55,13 @@ def _shape(bench: Bench, shape: str, size: int) -> Iterator[Finding]:
             unit="ms",
             bar="max <= one step",
             holds=max(extra) <= step and not refused,
-            note=f"step {step:.2f} ms, p99 {percentile(_gaps(events[0], 'alone'), 0.99) * _MS:.2f}; cut {cut:.2f} ms"
+            note=f"step {step:.2f} ms, p99 {percentile(numbers(events[0], 'alone'), 0.99) * _MS:.2f}; cut {cut:.2f} ms"
             + "".join(f"; {each}" for each in refused[:2]),
         )
 
 
-def _gaps(event: Event, member: str) -> list[float]:
-    found = event.members[member]
-    assert isinstance(found, list)
-    return [float(each) for each in found]
-
-
 def _longest(event: Event) -> float:
-    return (max(_gaps(event, "during")) - median(_gaps(event, "alone"))) * _MS
+    return (max(numbers(event, "during")) - median(numbers(event, "alone"))) * _MS
 
 
 MEASUREMENT: Final = Measurement("serving", "checkpoints of a token server: the longest gap", measure)

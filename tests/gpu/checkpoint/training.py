@@ -1,12 +1,14 @@
 """Checkpoints of a training while it runs: the longest extra step, the throughput, and the same of two peers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from shutil import rmtree
 from statistics import mean, median
 from typing import Final
 
-from tests.gpu.checkpoint.place import GIB, device, finished, start, store_for, within
+from tests.gpu.checkpoint import cotenant
+from tests.gpu.checkpoint.cotenant import numbers
+from tests.gpu.checkpoint.place import GIB, finished, start, store_for, within
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Client, Clients
 from tests.gpu.core.events import Event
@@ -77,20 +79,22 @@ def _measured(bench: Bench, setting: Setting, name: str, images: int) -> Iterato
             bench.say(f"  state {prepared.number('size') / 1e9:.1f} GB in {store}")
             what = f"training, {prepared.number('size') / 1e9:.3g} GB"
             yield from finished(what, trainer, within(bench, 4 * setting.seconds + 120.0))
-            tenant.stop()
-            windows = tenant.wait_for("windows", 30.0)
-            tenant.finish()
             if setting.accumulate > 1:
                 what += f", {setting.accumulate} passes a step"
             if not setting.spare:
                 what += ", no spare memory"
-            yield from _rows(what, trainer, windows, setting, bench)
+            yield from _rows(what, trainer, bench)
+            yield from cotenant.findings(bench, what, tenant, _committed(trainer), "steps")
     finally:
         rmtree(store, ignore_errors=True)
 
 
-def _rows(what: str, trainer: Client, windows: Event, setting: Setting, bench: Bench) -> Iterator[Finding]:
-    ours = [each for each in trainer.all_seen("checkpoint") if not each.members["refused"]]
+def _committed(trainer: Client) -> list[Event]:
+    return [each for each in trainer.all_seen("checkpoint") if not each.members["refused"]]
+
+
+def _rows(what: str, trainer: Client, bench: Bench) -> Iterator[Finding]:
+    ours = _committed(trainer)
     refused = [str(each.members["refused"]) for each in trainer.all_seen("checkpoint") if each.members["refused"]]
     total = len(ours) + len(refused)
     yield all_of(f"{what}: checkpoints committed", len(ours), total, "checkpoints", note="; ".join(refused[:3]))
@@ -129,14 +133,6 @@ def _rows(what: str, trainer: Client, windows: Event, setting: Setting, bench: B
         f"{what}: seconds to commit", [each.number("took") for each in ours], unit="s", bar="reported", holds=True
     )
     yield from _peer_rows(what, trainer)
-    if len(rate := _tenant(windows, ours)):
-        yield sampled(
-            f"{what}: a co-tenant's rate during a checkpoint, over that between checkpoints",
-            rate,
-            unit="",
-            bar="reported" if device(bench) == "cpu" else "median >= 0.99",
-            holds=median(rate) >= 0.99,
-        )
 
 
 def _peer_rows(what: str, trainer: Client) -> Iterator[Finding]:
@@ -157,43 +153,16 @@ def _peer_rows(what: str, trainer: Client) -> Iterator[Finding]:
                 yield all_of(f"{what}, {name}: made", 0, 1, "checkpoints", note=str(bad.members["refused"]))
 
 
-def _numbers(event: Event, member: str) -> list[float]:
-    found = event.members[member]
-    assert isinstance(found, list)
-    return [float(each) for each in found]
-
-
 def _alone(event: Event) -> float:
-    return median(_numbers(event, "alone"))
+    return median(numbers(event, "alone"))
 
 
 def _extra(event: Event) -> float:
-    return (max(_numbers(event, "steps")) - _alone(event)) * _MS
+    return (max(numbers(event, "steps")) - _alone(event)) * _MS
 
 
 def _kept(event: Event) -> float:
-    return _alone(event) / mean(_numbers(event, "steps"))
-
-
-def _tenant(windows: Event, ours: Sequence[Event]) -> list[float]:
-    """For each checkpoint: the neighbour's rate while it was made, over the rate in as long a time before it."""
-    found = windows.members["windows"]
-    assert isinstance(found, list)
-
-    def rate(begin: float, end: float) -> float:
-        inside = [(length, count) for at, length, count in found if begin <= at and at + length <= end]
-        seconds = sum(length for length, _ in inside)
-        return sum(count for _, count in inside) / seconds if seconds else 0.0
-
-    rates = []
-    for event in ours:
-        # The event was told at its end.
-        begin = event.monotonic - sum(_numbers(event, "steps"))
-        during = rate(begin, event.monotonic)
-        before = rate(begin - sum(_numbers(event, "alone")), begin)
-        if during and before:
-            rates.append(during / before)
-    return rates
+    return _alone(event) / mean(numbers(event, "steps"))
 
 
 MEASUREMENT: Final = Measurement("training", "checkpoints of a training, beside torch.save and async_save", measure)

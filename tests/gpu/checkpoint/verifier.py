@@ -45,17 +45,19 @@ def whole(memory: Any, device: str) -> torch.Tensor:
     return torch.as_tensor(view, device=device) if device != "cpu" else torch.from_numpy(np.asarray(view))
 
 
-def differences(image: Image, name: str, reference: memoryview) -> int:
+def differences(image: Image, name: str, reference: np.ndarray[Any, Any]) -> int:
     """Pieces of a region that are not as they should be."""
     region = next(each for each in image.manifest.regions if each.name == name)
 
     def differs(part: Sequence[int]) -> int:
-        buffer = memoryview(bytearray(PIECE))
+        memory = bytearray(PIECE)
+        buffer: np.ndarray[Any, Any] = np.frombuffer(memory, np.uint8)
         wrong = 0
         for index in part:
             expected = reference[index * PIECE : (index + 1) * PIECE]
-            image.read_into(region.pieces[index], buffer[: len(expected)])
-            wrong += buffer[: len(expected)] != expected
+            image.read_into(region.pieces[index], memoryview(memory)[: len(expected)])
+            # NumPy compares without the interpreter's lock; comparing memoryviews takes ten times as long, with it.
+            wrong += not np.array_equal(buffer[: len(expected)], expected)
         return wrong
 
     with ThreadPoolExecutor(16) as pool:
@@ -80,7 +82,7 @@ def verify(training: Training, options: argparse.Namespace) -> None:
         ended = checkpoint.wait(WITHIN)
         with ImageStore(options.store) as store:
             with store.open("verified") as image:
-                wrong = differences(image, REGION, memoryview(reference.numpy()))
+                wrong = differences(image, REGION, reference.numpy())
                 state = image.manifest.forward_state
             if not last:
                 store.collect()

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import torch
 
 from mpsguard.client.cuda.driver import CudaError
@@ -63,6 +64,8 @@ class _Worker:
         self.skeleton.record()
         note = {"pinned": int(arena.pinned), "pin": pinned - pinning, "all": time.perf_counter() - began}
         note["recorded"] = int(self.skeleton.recorded)
+        memory = psutil.Process().memory_info()
+        note["resident"] = memory.rss - memory.shared
         with open(os.environ[NOTES], "a") as file:  # one write of a short line: whole among those of other workers
             file.write(json.dumps(note) + "\n")
 

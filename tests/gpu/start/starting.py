@@ -20,8 +20,7 @@ from tests.gpu.start.place import MIB, Made, Pool, Start, drop, models, pool, pr
 _SHARED: Final = 1.25
 _EARLY: Final = 0.6
 _BUS: Final = 1.15
-_COLD_AT_ONCE: Final = 5
-"""Most of a cold start are imports, of which each process does its own: so many do not wait for one another."""
+_LIKE: Final = 0.87
 
 
 class Plan(NamedTuple):
@@ -38,12 +37,14 @@ class Plan(NamedTuple):
     """The same with memory that is on the GPU already; None: no bar."""
     cold: float
     """Seconds that may be spent on cold processes."""
+    cold_at_once: int = 5
+    """Most of a cold start are imports, of which each process does its own: so many do not wait for one another."""
     workers: int = 8
 
 
 MOBILENET: Final = Plan("mobilenet", "small-mobilenet", 14 << 20, 30.0, 15.0, 210.0)
 GPT2_LARGE: Final = Plan("gpt2-large", "small-gpt2", 3200 << 20, 80.0, 40.0, 150.0)
-SEVEN: Final = Plan("7b", "small-llama", 13500 << 20, None, None, 45.0)
+SEVEN: Final = Plan("7b", "small-llama", 13500 << 20, None, None, 60.0, cold_at_once=3)
 
 
 def measure(bench: Bench, plan: Plan) -> Iterator[Finding]:
@@ -72,7 +73,7 @@ def _cold(
     ends, wrong = time.monotonic() + plan.cold, 0
     while len(samples) < bench.runs(20, 1) and time.monotonic() < ends:
         processes = []
-        for _ in range(bench.runs(_COLD_AT_ONCE, 1)):
+        for _ in range(bench.runs(plan.cold_at_once, 1)):
             began = time.monotonic()
             processes.append((began, program(bench, clients, guard, "plain", words)))
         for began, process in processes:
@@ -80,7 +81,7 @@ def _cold(
             samples.append(answered.monotonic - began)
             wrong += not same(_numbers(answered.members["answer"]), made.answers[made.names[0]])
             process.finish()
-    yield from _plain(f"a cold process, {bench.runs(_COLD_AT_ONCE, 1)} at a time", samples, plan)
+    yield from _plain(f"a cold process, {bench.runs(plan.cold_at_once, 1)} at a time", samples, plan)
     yield none_of(f"{plan.kind}: wrong answers of cold processes", wrong, len(samples), "answers")
 
 
@@ -171,18 +172,17 @@ def _first_answer(name: str, starts: list[Start], bar: float | None, note: str) 
 
 
 def _demand(plan: Plan, demand: list[Start], whole: list[Start]) -> Iterator[Finding]:
-    """The bar is of the time that a start takes which waits for the whole image."""
-    complete = percentile([start.told["answered"] for start in whole], 0.5)
-    shares = [start.told["answered"] / complete for start in demand]
-    arrived = percentile([start.told["answered"] / start.told["whole"] for start in demand], 0.5)
+    """The bar is of the time that the whole image takes to arrive, in the same start."""
+    complete, answered = (percentile([start.told["answered"] for start in those], 0.5) for those in (whole, demand))
+    shares = [start.told["answered"] / start.told["whole"] for start in demand]
     yield sampled(
-        f"{plan.kind}, on demand: first answer over that of a start that waits for the whole image",
+        f"{plan.kind}, on demand: first answer over the arrival of the whole image",
         shares,
         unit="",
         bar=f"p50 <= {_EARLY:g}",
         holds=percentile(shares, 0.5) <= _EARLY,
-        note=f"{1e3 * complete:.1f} ms for the whole; the answer came at {arrived:.2f} of the arrival's own time. "
-        "A dense model's answer needs all its bytes",
+        note=f"answered after {1e3 * answered:.1f} ms, layer by layer; {1e3 * complete:.1f} ms by a start that waits "
+        "for the whole, and has a CUDA graph. A dense model's answer needs all its bytes",
     )
 
 
@@ -201,20 +201,32 @@ def _memory(
         f"to pin the arena; {sum(note['recorded'] for note in notes):.0f} of {len(notes)} with a CUDA graph; "
         f"an idle worker has {idle / 1e6:.0f} MB of GPU memory",
     )
+    resident = percentile([note["resident"] for note in notes], 0.5)
     if device(bench) == "cpu":
         # Host memory stands for the GPU's, and no counter has it.
         return
     weights = float(served.made.size)
     # The image stays on the GPU between two starts: neither number has it.
-    share = (weights + together + workers * idle) / (weights + used + idle)
+    own = (weights + max(together, 0.0)) / (weights + max(used, 0.0))
+    processes = (weights + together + workers * idle) / (weights + used + idle)
     yield sampled(
-        f"{plan.kind}: GPU memory of {workers} instances over that of one",
-        [share],
+        f"{plan.kind}: GPU memory of {workers} instances over that of one, beside what each has as a worker that waits",
+        [own],
         unit="",
         bar=f"<= {_SHARED:g}",
-        holds=share <= _SHARED,
-        note=f"{together / 1e6:.0f} MB beside {workers} idle workers of {idle / 1e6:.0f} MB; the weights, "
-        f"{weights / 1e6:.0f} MB, count once",
+        holds=own <= _SHARED,
+        note=f"the weights, {weights / 1e6:.0f} MB, are there once; {used / 1e6:.0f} MB more for one start, "
+        f"{together / 1e6:.0f} MB for {workers}. With the workers' contexts, kernels and graphs: {processes:.2f}",
+    )
+    shared = 1 - weights / (weights + idle + resident)
+    yield sampled(
+        f"{plan.kind}: share of a program's memory that is in no image, since a worker of the framework has it",
+        [shared],
+        unit="",
+        bar=f">= {_LIKE:g}" if plan is MOBILENET else "reported",
+        holds=plan is not MOBILENET or shared >= _LIKE,
+        note=f"a second model's image adds {weights / 1e6:.0f} MB; a worker has {resident / 1e6:.0f} MB of host memory "
+        f"of its own, and {idle / 1e6:.0f} MB on the GPU",
     )
 
 
