@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from mpsguard.copier.run import CheckpointRun, RunMemory, RunStoppedError
 from mpsguard.copier.session_memory import RegionChangedError, SessionMemory
 from mpsguard.copier.tensors import tensor_images
 from mpsguard.images.errors import ImageError
+from mpsguard.images.held_pieces import HeldPieces
 from mpsguard.images.manifest import Manifest, RegionImage
 from mpsguard.images.store import ImageStore
 from mpsguard.linux.descriptors.fd_closer import close_all
@@ -71,14 +72,13 @@ class _Writer:
         with suppress(BlockingIOError):
             os.eventfd_write(self._event, 1)
 
-    def watch(self, run: CheckpointRun, over: threading.Event) -> None:
-        """Stop a run when the writer ends; return when the run is over."""
+    def watch(self, run: CheckpointRun, over: int) -> None:
+        """Stop a run when the writer ends; return then, or when ``over``, an eventfd, says that the run is over."""
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
-        while not over.is_set():
-            if poll.poll(100):
-                run.stop()
-                return
+        poll.register(over, select.POLLIN)
+        if any(fd != over for fd, _ in poll.poll()):
+            run.stop()
 
 
 class CopierMain:
@@ -95,6 +95,8 @@ class CopierMain:
         self._store = store
         self._before: dict[int, bytes] = {}
         """Digests at the last cut, by region id."""
+        self._held: HeldPieces | None = None
+        """The pieces of the last image: most of a session is the same at the next cut."""
 
     def serve(self) -> None:
         """Take checkpoints until the writer ends."""
@@ -133,8 +135,8 @@ class CopierMain:
             # CudaError cannot be named without cuda-bindings.
             return refused(CheckpointRefusal.MEMORY, f"{type(error).__name__}: {error}")
         try:
-            with store.begin(plan.image) as writer:
-                run = CheckpointRun(plan, table, memory, writer, self._writer.on_copied)
+            with store.begin(plan.image, held=self._held) as writer:
+                run = CheckpointRun(table, memory, writer, self._writer.on_copied)
                 table.enter(CopierStage.COPYING)
                 self._watched(run)
                 table.enter(CopierStage.CHECKING)
@@ -145,7 +147,7 @@ class CopierMain:
                     return refused(CheckpointRefusal.STALE, "the writer was fenced off meanwhile")
                 manifest = self._manifest(plan, run, memory)
                 table.enter(CopierStage.COMMITTING)
-                writer.commit(manifest)
+                self._hold(writer.commit_held(manifest))
                 table.enter(CopierStage.ENDING)
                 now = time.monotonic()
                 return Ended(
@@ -166,15 +168,27 @@ class CopierMain:
         except Exception as error:
             return refused(CheckpointRefusal.MEMORY, f"{type(error).__name__}: {error}")
 
+    def _hold(self, held: HeldPieces | None) -> None:
+        before, self._held = self._held, held
+        if before is not None:
+            before.close()
+
+    def close(self) -> None:
+        """Let the last image's pieces go; safe to call twice."""
+        self._hold(None)
+
     def _watched(self, run: CheckpointRun) -> None:
-        over = threading.Event()
-        watcher = threading.Thread(target=self._writer.watch, args=(run, over), daemon=True)
-        watcher.start()
+        over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
-            run.work()
+            watcher = threading.Thread(target=self._writer.watch, args=(run, over), daemon=True)
+            watcher.start()
+            try:
+                run.work()
+            finally:
+                os.eventfd_write(over, 1)
+                watcher.join()
         finally:
-            over.set()
-            watcher.join()
+            os.close(over)
 
     def _is_stale(self, plan: CutPlan) -> bool:
         try:
@@ -207,7 +221,7 @@ class CopierMain:
                 RegionImage(
                     record.name,
                     record.layout.sizes,
-                    tuple(run.stored_digest(number) for number in range(span.first, span.end)),
+                    run.stored_digests(span),
                     record.layout.va,
                     record.metadata,
                     record.sealed,
@@ -248,7 +262,8 @@ def main(socket_fd: int, event: int) -> int:
         store = _opened(setup)
         try:
             memory.prepare(setup.gpus)
-            CopierMain(writer, setup, session, memory, store).serve()
+            with closing(CopierMain(writer, setup, session, memory, store)) as copier:
+                copier.serve()
         finally:
             # A driver call that hangs must not keep the session's lease: the process ends in any case.
             timer = threading.Timer(_LEAVING, os._exit, (1,))

@@ -14,7 +14,6 @@ from typing import Final
 
 from blake3 import blake3
 
-from mpsguard.client.checkpoints.messages import CutPlan
 from mpsguard.client.checkpoints.piece_table import PieceTable
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, span_of
 from mpsguard.copier.schedule import Claim, Schedule
@@ -59,18 +58,17 @@ class CheckpointRun:
     """Copies the pieces of one checkpoint into an image's draft. Used once."""
 
     def __init__(
-        self, plan: CutPlan, table: PieceTable, memory: RunMemory, writer: ImageWriter, on_copied: Callable[[], None]
+        self, table: PieceTable, memory: RunMemory, writer: ImageWriter, on_copied: Callable[[], None]
     ) -> None:
         """Prepare it; `work` does it.
 
         Args:
-            plan: of the cut.
             table: shared with the writer; stays owned by the caller.
             memory: stays owned by the caller.
             writer: the image's draft.
             on_copied: called after pieces were copied.
         """
-        self.digests = [table.digest(number) for number in range(plan.pieces)]
+        self.digests = table.all_digests()
         self._spans = [span for span, _ in memory.regions]
         self._sources = {span.name: source for span, source in memory.regions}
         self.schedule = Schedule(self.digests, [span.first for span in self._spans])
@@ -82,10 +80,12 @@ class CheckpointRun:
         # Not SimpleQueue: where several threads wait with a timeout, its `get` can wait for ever (CPython 3.11: a
         # thread that wakes after its deadline and finds the queue empty goes on with a negative timeout).
         self._free: Queue[memoryview] = Queue()
-        self._filled: Queue[tuple[int, memoryview, _HeldBuffer]] = Queue()
+        self._filled: Queue[tuple[int, memoryview, _HeldBuffer] | None] = Queue()
+        """None wakes a thread that looks whether the run is over."""
         self._stopped = threading.Event()
         self._error: BaseException | None = None
-        self._zeros = {size: blake3(bytes(size)).digest() for size in {self.size(n) for n in range(plan.pieces)}}
+        sizes = {self.size(number) for span in self._spans for number in (span.first, span.end - 1)}
+        self._zeros = {size: blake3(bytes(size)).digest() for size in sizes}
         self.drained_at: float | None = None
         """When no piece of the session's memory was needed any more; CLOCK_MONOTONIC."""
 
@@ -93,10 +93,13 @@ class CheckpointRun:
         """Return the bytes of a piece."""
         return span_of(self._spans, number).bounds(number)[1]
 
-    def stored_digest(self, number: int) -> str | None:
-        """Return a piece's digest as an image's manifest has it: None if all of it is zero."""
-        digest = self.digests[number]
-        return None if digest == self._zeros[self.size(number)] else digest.hex()
+    def stored_digests(self, span: RegionSpan) -> tuple[str | None, ...]:
+        """Return the digests of a region's pieces as an image's manifest has them: None where all is zero."""
+        *most, last = range(span.first, span.end)
+        whole = self._zeros[self.size(span.first)]
+        found = [None if self.digests[number] == whole else self.digests[number].hex() for number in most]
+        zero = self._zeros[self.size(last)]
+        return *found, None if self.digests[last] == zero else self.digests[last].hex()
 
     def stop(self) -> None:
         """Have `work` end soon, by RunStoppedError."""
@@ -111,6 +114,7 @@ class CheckpointRun:
         """
         for buffer in self._memory.buffers:
             self._free.put(buffer)
+        self._reuse_held()
         storers = min(_MOST_STORERS, max(2, os.cpu_count() or 1))
         threads = [
             *(threading.Thread(target=self._guarded, args=(self._drain, n), daemon=True) for n in range(DRAINERS)),
@@ -133,10 +137,25 @@ class CheckpointRun:
                 if self._error is None:
                     self._error = error
             self._stopped.set()
+        # A thread ends when the run is over: the others hear of it one by the other, and not at their next look.
+        self._filled.put(None)
+        with self._lock:
+            self._lock.notify_all()
 
     @property
     def _is_over(self) -> bool:
         return self._stopped.is_set() or self.schedule.is_over
+
+    def _reuse_held(self) -> None:
+        """Have done at once with what the image before has: of a large session almost all of it."""
+        zeros, holds = frozenset(self._zeros.values()), self._writer.holds
+        found = [number for number, each in enumerate(self.digests) if each in zeros or holds(each.hex())]
+        for number in found:
+            self.schedule.reuse(number)
+            self._table.set_copied(number)
+        if found:
+            self._table.set_stored(len(found))
+            self._on_copied()
 
     # --- draining
 
@@ -211,9 +230,12 @@ class CheckpointRun:
         del thread
         while not self._is_over:
             try:
-                number, content, held = self._filled.get(timeout=_TICK)
+                filled = self._filled.get(timeout=_TICK)
             except Empty:
                 continue
+            if filled is None:
+                continue
+            number, content, held = filled
             digest = self._writer.put(content)
             found = self._zeros[len(content)] if digest is None else bytes.fromhex(digest)
             with self._lock:

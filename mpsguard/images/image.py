@@ -87,6 +87,9 @@ class Image:
                 return None
             self._distrust(digest)
         except FileNotFoundError:
+            if self._own:
+                with suppress(OSError):
+                    self._pieces.note_damage()
             return "is missing"
         except OSError as error:
             return f"cannot be read: {error.strerror}"

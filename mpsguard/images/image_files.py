@@ -83,7 +83,7 @@ def read(fd: int, name: str) -> Manifest:
     return manifests.decode(data, name)
 
 
-def publish(files: StoreFiles, name: str, manifest: Manifest, draft: str) -> None:
+def publish(files: StoreFiles, name: str, manifest: Manifest, draft: str) -> int:
     """Put an image in the place of the one of that name, if there is one, and return when that is on disk.
 
     Args:
@@ -91,6 +91,9 @@ def publish(files: StoreFiles, name: str, manifest: Manifest, draft: str) -> Non
         name: of the image.
         manifest: of the image; its pieces are on disk.
         draft: path of the draft's directory.
+
+    Returns:
+        A locked descriptor of the image's file, owned by the caller; as that of `open_locked`.
     """
     beside, path = f"{draft}/{_DRAFT}", f"{IMAGES}/{file_name(name)}"
     data = manifests.encode(manifest)
@@ -98,13 +101,17 @@ def publish(files: StoreFiles, name: str, manifest: Manifest, draft: str) -> Non
     try:
         write_all(fd, data)
         os.fsync(fd)
-    finally:
+        # Ahead of its name: behind it, another process may remove the image and collect.
+        lock(fd, fcntl.LOCK_SH, f"image {name}")
+        with files.exclusive():
+            with suppress(FileNotFoundError):
+                os.link(path, _removed_path(), src_dir_fd=files.fd, dst_dir_fd=files.fd, follow_symlinks=False)
+            os.rename(beside, path, src_dir_fd=files.fd, dst_dir_fd=files.fd)
+        files.sync_directory(IMAGES)
+    except BaseException:
         os.close(fd)
-    with files.exclusive():
-        with suppress(FileNotFoundError):
-            os.link(path, _removed_path(), src_dir_fd=files.fd, dst_dir_fd=files.fd, follow_symlinks=False)
-        os.rename(beside, path, src_dir_fd=files.fd, dst_dir_fd=files.fd)
-    files.sync_directory(IMAGES)
+        raise
+    return fd
 
 
 def remove(files: StoreFiles, name: str) -> None:

@@ -7,6 +7,7 @@ this mode. One that is not kept may have been cut off by a failure of power, and
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,8 @@ _KEPT: Final = 0o400
 _SYNCING: Final = 16
 """Threads that wait for the disk at a commit."""
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
+_DAMAGE: Final = "damage"
+"""File of which the time of the last change says when a piece was last found damaged or missing; it is empty."""
 
 
 class Presence(Enum):
@@ -124,8 +127,29 @@ class PieceFiles:
             self.remove(digest)
             raise
 
+    def damage_mark(self) -> int:
+        """Return a number that is another one after a piece was found damaged or missing."""
+        try:
+            return os.stat(_DAMAGE, dir_fd=self._files.fd, follow_symlinks=False).st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def note_damage(self) -> None:
+        """Have drafts ask for each piece again that they would rely on without asking."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(_DAMAGE, flags, 0o600, dir_fd=self._files.fd)
+        try:
+            # By the clock's full resolution: the kernel's own times are some milliseconds apart.
+            now = time.time_ns()
+            os.utime(fd, ns=(now, now))
+        finally:
+            os.close(fd)
+
     def distrust(self, digest: Digest) -> None:
         """Mark a damaged piece, so that the next draft with this piece writes it again."""
+        # Where there is no room even for that, no draft is committed either.
+        with suppress(OSError):
+            self.note_damage()
         fd = self._files.open_file(_path(digest))
         try:
             os.fchmod(fd, 0o600)

@@ -8,6 +8,7 @@ from typing import Self
 from mpsguard.images import collector, image_files
 from mpsguard.images.collector import Collected
 from mpsguard.images.errors import os_errors
+from mpsguard.images.held_pieces import HeldPieces
 from mpsguard.images.image import Image
 from mpsguard.images.piece_files import PieceFiles
 from mpsguard.images.store_files import StoreFiles
@@ -36,8 +37,13 @@ class ImageStore:
         self._pieces = PieceFiles(self._files)
         self._stored = StoredBytes(self._files, self._count)
 
-    def begin(self, name: str) -> ImageWriter:
+    def begin(self, name: str, *, held: HeldPieces | None = None) -> ImageWriter:
         """Begin a draft of an image; several at once, also of one name: the last one that is committed stays.
+
+        Args:
+            name: of the image.
+            held: of an image that this store has committed; to be closed behind this draft. Its pieces count as put,
+                unless one was found damaged since.
 
         Raises:
             BadNameError: ``name`` is no name of an image.
@@ -47,7 +53,7 @@ class ImageStore:
         """
         image_files.check_image_name(name)
         self._files.check_own()
-        return ImageWriter(self._files, self._pieces, self._stored, name, self._quota)
+        return ImageWriter(self._files, self._pieces, self._stored, name, quota=self._quota, held=held)
 
     def open(self, name: str) -> Image:
         """Open an image for reading.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 from mpsguard.images import image_files
 from mpsguard.images.draft_directory import DraftDirectory
 from mpsguard.images.errors import StoreFailedError, UnknownPieceError, os_errors
+from mpsguard.images.held_pieces import HeldPieces
 from mpsguard.images.manifest import Manifest
 from mpsguard.images.piece_files import PieceFiles, Presence
 from mpsguard.images.pieces import PIECE_SIZE, Digest, bytes_of, piece_digest
@@ -26,7 +28,14 @@ class ImageWriter:
     """
 
     def __init__(
-        self, files: StoreFiles, pieces: PieceFiles, stored: StoredBytes, name: str, quota: int | None
+        self,
+        files: StoreFiles,
+        pieces: PieceFiles,
+        stored: StoredBytes,
+        name: str,
+        *,
+        quota: int | None,
+        held: HeldPieces | None,
     ) -> None:
         self.name = name
         self._files = files
@@ -40,7 +49,9 @@ class ImageWriter:
         self.written = 0
         """Bytes of the pieces that the store lacked."""
         with os_errors(f"image {name}"), files.shared():
+            self._mark = pieces.damage_mark()
             self._directory: DraftDirectory | None = DraftDirectory.make(files)
+        self._held: Mapping[Digest, int] = held.sizes if held is not None and held.mark == self._mark else {}
 
     def put(self, data: ReadableBuffer) -> Digest | None:
         """Store a piece, unless the store has it, and return its digest.
@@ -79,12 +90,18 @@ class ImageWriter:
             self.written += size if presence is Presence.ABSENT else 0
         return digest
 
+    def holds(self, digest: Digest) -> bool:
+        """Return whether the image before has a piece, without a look at the store; if so, it counts as put."""
+        return digest in self._held
+
     def has(self, digest: Digest) -> bool:
         """Return whether the store has a piece; if so, it counts as put.
 
         Raises:
             StoreFailedError: the operating system refuses.
         """
+        if self.holds(digest):
+            return True
         with os_errors(f"image {self.name}"):
             size = self._pieces.size(digest)
             if size is None or not 1 <= size <= PIECE_SIZE:
@@ -102,7 +119,9 @@ class ImageWriter:
                     return False
 
     def _note(self, digest: Digest, size: int, *, reserve: bool = True) -> Presence:
-        """Have the collector spare a piece; KEPT also if this draft has done so before."""
+        """Have the collector spare a piece; KEPT also if this draft has done so before, or the image before has it."""
+        if self._held.get(digest) == size:
+            return Presence.KEPT
         with self._mutex:
             if digest in self._noted:
                 return Presence.KEPT
@@ -121,7 +140,11 @@ class ImageWriter:
             return False
 
     def commit(self, manifest: Manifest) -> None:
-        """Make the draft the image of its name, and return when all of it is on disk.
+        """Make the draft the image of its name, and return when all of it is on disk; errors as `commit_held`."""
+        self.commit_held(manifest).close()
+
+    def commit_held(self, manifest: Manifest) -> HeldPieces:
+        """Make the draft the image of its name, and return its pieces, for `ImageStore.begin`, when all is on disk.
 
         Raises:
             UnknownPieceError: the manifest needs a piece that was not put.
@@ -129,15 +152,17 @@ class ImageWriter:
             StoreFullError: the file system is full.
             StoreFailedError: the operating system refuses.
         """
-        draft, needed = self._draft, manifest.pieces()
+        draft, needed, there = self._draft, manifest.pieces(), {**self._held, **self._noted}
         for digest, size in needed.items():
-            if self._noted.get(digest) != size:
+            if there.get(digest) != size:
                 region = manifest.place_of(digest)
                 raise UnknownPieceError(f"image {self.name}: a piece of region {region} was not put: {digest}")
         with os_errors(f"image {self.name}"):
             self._pieces.keep([digest for digest in needed if digest in self._unsynced])
-            image_files.publish(self._files, self.name, manifest, draft.path)
+            fd = image_files.publish(self._files, self.name, manifest, draft.path)
+        held = HeldPieces(fd, needed, self._mark)
         self.close()
+        return held
 
     @property
     def _draft(self) -> DraftDirectory:

@@ -90,9 +90,10 @@ class PieceTable:
             raise PieceTableError(f"not the table of checkpoint {serial} with {pieces} pieces")
         return cls(mmap.mmap(fd, size, mmap.MAP_SHARED), pieces)
 
-    def digest(self, number: int) -> bytes:
-        """Return a piece's digest at the cut."""
-        return bytes(self.digests[number * DIGEST : (number + 1) * DIGEST])
+    def all_digests(self) -> list[bytes]:
+        """Return the digest of each piece at the cut."""
+        found = bytes(self.digests)
+        return [found[at : at + DIGEST] for at in range(0, self.pieces * DIGEST, DIGEST)]
 
     # --- the writer's arrays
 

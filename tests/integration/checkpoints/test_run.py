@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from mpsguard.client.checkpoints.messages import CutPlan
 from mpsguard.client.checkpoints.piece_table import PieceTable
 from mpsguard.client.checkpoints.pieces import PIECE, spans
 from mpsguard.copier.run import CheckpointRun, RunMemory
@@ -51,13 +50,12 @@ def test_a_run_ends_where_its_threads_wake_late(tmp_path: Path) -> None:
                 for piece in range(PIECES):
                     begin = piece * PIECE
                     table.digests[piece * 32 : (piece + 1) * 32] = blake3(content[begin : begin + PIECE]).digest()
-                plan = CutPlan(number, "one", 1, number, b"", (), PIECES, bytes([1]) * PIECES)
                 memory = RunMemory(
                     [(spans([("a", len(content))])[0], source)], None, 0, host_buffers(64 << 20, 32 << 20).each
                 )
                 # A draft each, in a store without these pieces: abandoned, they are collected.
                 writer = of_run.enter_context(store.begin("one"))
-                run = CheckpointRun(plan, table, memory, writer, lambda: None)
+                run = CheckpointRun(table, memory, writer, lambda: None)
                 working = threading.Thread(target=run.work, daemon=True)
                 working.start()
                 working.join(DEADLINE)
