@@ -65,13 +65,13 @@ class PieceFiles:
     def read_into(self, digest: Digest, buffer: WriteableBuffer, *, checked: bool = True) -> bool:
         """Read a piece into ``buffer`` and return whether it fills it, and is whole (``checked``)."""
         view = memoryview(buffer).cast("B")
-        fd = self._files.open_file(_path(digest))
+        fd, size = self._files.open_sized(_path(digest))
         try:
-            if os.fstat(fd).st_size != len(view):
+            if size != len(view):
                 return False
             at = 0
             while at < len(view):
-                count = os.readv(fd, [view[at:]])
+                count = os.readv(fd, [view[at:] if at else view])
                 if not count:
                     return False
                 at += count

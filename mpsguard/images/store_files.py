@@ -118,14 +118,19 @@ class StoreFiles:
         Raises:
             OSError: there is none, or it is no regular file: nothing else is opened for long, or followed.
         """
+        return self.open_sized(name)[0]
+
+    def open_sized(self, name: str) -> tuple[int, int]:
+        """Return a descriptor of a file to read, as `open_file`, and the file's size in bytes."""
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.fd)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "no regular file")
         except BaseException:
             os.close(fd)
             raise
-        return fd
+        return fd, found.st_size
 
     def read(self, name: str, most: int) -> bytes:
         """Return the content of a file, at most one byte more than ``most``."""

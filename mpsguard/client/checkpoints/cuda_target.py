@@ -3,7 +3,7 @@
 import ctypes
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from queue import SimpleQueue
 from typing import Final
 
@@ -48,21 +48,22 @@ class CudaFiller:
             self._undo = undo.pop_all()
 
     @contextmanager
-    def reading(self) -> Iterator[int]:
-        """Give the calling thread pinned memory for a piece, and make the context current; yield the address."""
+    def reading(self) -> Iterator[memoryview]:
+        """Give the calling thread pinned memory for a piece, and make the context current."""
         number = self._free.get()
         try:
             self._own.stream = self._streams[number % STREAMS]
+            self._own.address = self._pinned + number * PIECE
             with self.backend.entered():
-                yield self._pinned + number * PIECE
+                yield memoryview((ctypes.c_char * PIECE).from_address(self._own.address)).cast("B")
         finally:
             self._free.put(number)
 
-    def copy(self, va: int, content: memoryview) -> None:
+    def copy(self, va: int, size: int) -> None:
         """Copy from the calling thread's pinned memory to the GPU; finished on return."""
-        address = ctypes.addressof(ctypes.c_char.from_buffer(content))
-        self.backend.call("cuMemcpyHtoDAsync", va, address, len(content), self._own.stream)
-        self.backend.call("cuStreamSynchronize", self._own.stream)
+        own = self._own
+        self.backend.call("cuMemcpyHtoDAsync", va, own.address, size, own.stream)
+        self.backend.call("cuStreamSynchronize", own.stream)
 
     def pieces(self) -> CudaPieces | None:
         """Return the digest kernel, loaded at the first call; None if this GPU cannot run it (before sm_75)."""
@@ -109,15 +110,13 @@ class CudaTarget(Target):
             backend.allow(self._va, size, writable=True)
             self._undo = undo.pop_all()
 
-    @contextmanager
-    def room(self, size: int) -> Iterator[memoryview]:
-        """See `Target.room`; the buffer is pinned."""
-        with self._filler.reading() as address:
-            yield memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+    def filling(self) -> AbstractContextManager[memoryview]:
+        """See `Target.filling`; the buffer is pinned."""
+        return self._filler.reading()
 
     def write(self, index: int, content: memoryview) -> None:
         """See `Target.write`."""
-        self._filler.copy(self._va + index * PIECE, content)
+        self._filler.copy(self._va + index * PIECE, len(content))
 
     def clear(self, index: int, size: int) -> None:
         """See `Target.clear`; a new allocation's content is undefined."""
@@ -127,17 +126,16 @@ class CudaTarget(Target):
         """See `Target.prepare`: the driver compiles the kernel where it has not done so before."""
         self._filler.pieces()
 
-    def digests(self) -> bytes:
+    def digests(self, indices: Sequence[int]) -> bytes:
         """See `Target.digests`."""
         pieces = self._filler.pieces()
-        count = self._size // PIECE
         if pieces is None:
             read = self._backend.read
-            return b"".join(blake3(read(self._va + number * PIECE, PIECE)).digest() for number in range(count))
-        found = memoryview(bytearray(count * DIGEST))
+            return b"".join(blake3(read(self._va + number * PIECE, PIECE)).digest() for number in indices)
+        found = memoryview(bytearray(len(indices) * DIGEST))
         with self._backend.entered():
             pieces.settle()
-            pieces.digest(self._va, range(count), found)
+            pieces.digest(self._va, indices, found)
         return bytes(found)
 
     def export(self) -> list[int]:

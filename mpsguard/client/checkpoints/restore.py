@@ -6,7 +6,7 @@ moment this process died at.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,8 @@ from mpsguard.vault.region import LeaseRole
 if TYPE_CHECKING:
     from mpsguard.client.checkpoints.cuda_target import CudaFiller
 
+_PART: Final = 16
+"""Pieces that a reader reads in turn."""
 _READERS: Final = min(32, 2 * (os.cpu_count() or 1))
 """Each reads and copies, for host memory it compares the digest, too; while it waits for the disk, others work."""
 
@@ -98,45 +100,55 @@ def fill(
     Returns:
         Bytes that were read, or cleared.
     """
-    pieces = [(target, region.size, index) for region, target in filled for index in _differing(region, before or {})]
-    digests = {id(target): region.pieces for region, target in filled}
+    parts: list[tuple[RegionImage, Target, Sequence[int]]] = []
+    compared: list[tuple[RegionImage, Target, Sequence[int]]] = []
+    for region, target in filled:
+        wanted = _differing(region, (before or {}).get(region.name))
+        step = max(1, min(_PART, len(wanted) // _READERS))
+        parts += [(region, target, wanted[at : at + step]) for at in range(0, len(wanted), step)]
+        if target.digests_itself and wanted:
+            compared.append((region, target, wanted))
 
-    def read(part: Sequence[tuple[Target, int, int]]) -> None:
-        for target, whole, index in part:
-            size, digest = piece_size(whole, index), digests[id(target)][index]
-            if digest is None:
-                target.clear(index, size)
-                continue
-            with target.room(size) as buffer:
-                image.read_into(digest, buffer, checked=not target.digests_itself)
-                target.write(index, buffer)
+    def read(region: RegionImage, target: Target, indices: Sequence[int]) -> int:
+        total, whole = 0, region.size
+        with target.filling() as buffer:
+            for index in indices:
+                size, digest = piece_size(whole, index), region.pieces[index]
+                if digest is None:
+                    target.clear(index, size)
+                else:
+                    content = buffer[:size]
+                    image.read_into(digest, content, checked=not target.digests_itself)
+                    target.write(index, content)
+                total += size
+        return total
 
-    step = max(1, min(16, len(pieces) // _READERS))
     with ThreadPoolExecutor(_READERS) as pool:
-        running = [pool.submit(target.prepare) for _, target in filled if target.digests_itself]
-        running += [pool.submit(read, pieces[at : at + step]) for at in range(0, len(pieces), step)]
+        preparing = [pool.submit(target.prepare) for _, target, _ in compared]
+        running = [pool.submit(read, *part) for part in parts]
         try:
-            for each in running:
+            total = sum(each.result() for each in running)
+            for each in preparing:
                 each.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    for region, target in filled:
-        if target.digests_itself:
-            _compare(image, region, target.digests())
-    return sum(piece_size(whole, index) for _, whole, index in pieces)
+    for region, target, indices in compared:
+        _compare(image, region, indices, target.digests(indices))
+    return total
 
 
-def _differing(region: RegionImage, before: Mapping[str, RegionImage]) -> Iterable[int]:
-    old = before.get(region.name)
+def _differing(region: RegionImage, old: RegionImage | None) -> Sequence[int]:
     if old is None:
         return range(len(region.pieces))
     return [index for index, (new, had) in enumerate(zip(region.pieces, old.pieces, strict=True)) if new != had]
 
 
-def _compare(image: Image, region: RegionImage, found: bytes) -> None:
-    for index, digest in enumerate(region.pieces):
-        if digest is not None and found[index * DIGEST : (index + 1) * DIGEST].hex() != digest:
+def _compare(image: Image, region: RegionImage, indices: Sequence[int], found: bytes) -> None:
+    hexadecimal = found.hex()
+    for number, index in enumerate(indices):
+        digest, at = region.pieces[index], 2 * DIGEST * number
+        if digest is not None and hexadecimal[at : at + 2 * DIGEST] != digest:
             image.refuse(digest)
 
 

@@ -26,12 +26,12 @@ class Target(ABC):
     read, which costs the processor twice what reading them does."""
 
     @abstractmethod
-    def room(self, size: int) -> AbstractContextManager[memoryview]:
-        """Return a buffer of the calling thread, for one piece, as a context."""
+    def filling(self) -> AbstractContextManager[memoryview]:
+        """Return a buffer of `PIECE` bytes for the calling thread, as a context for several pieces."""
 
     @abstractmethod
     def write(self, index: int, content: memoryview) -> None:
-        """Write a piece from the thread's buffer; finished on return."""
+        """Write a piece from the start of the thread's buffer; finished on return."""
 
     @abstractmethod
     def clear(self, index: int, size: int) -> None:
@@ -40,8 +40,8 @@ class Target(ABC):
     def prepare(self) -> None:  # noqa: B027 - most kinds need nothing
         """Prepare `digests`; may be called beside writes."""
 
-    def digests(self) -> bytes:
-        """Return the BLAKE3 digests of all pieces, one after the other, as the memory has them after all writes."""
+    def digests(self, indices: Sequence[int]) -> bytes:
+        """Return the BLAKE3 digests of pieces, one after the other, as the memory has them after all writes."""
         raise NotImplementedError
 
     @abstractmethod
@@ -70,12 +70,12 @@ class HostTarget(Target):
             raise
 
     @contextmanager
-    def room(self, size: int) -> Iterator[memoryview]:
-        """See `Target.room`."""
+    def filling(self) -> Iterator[memoryview]:
+        """See `Target.filling`."""
         buffer = getattr(_own, "buffer", None)
         if buffer is None:
             buffer = _own.buffer = memoryview(bytearray(PIECE))
-        yield buffer[:size]
+        yield buffer
 
     def write(self, index: int, content: memoryview) -> None:
         """See `Target.write`."""

@@ -1,19 +1,24 @@
 """What images cost: how fast one is restored, beside disk and bus, and what fine-tunes of one model share.
 
-Events: `restored` (bytes and seconds; rates of the disk and of the bus in bytes a second), `shared` (bytes of all
-images, and bytes in the store).
+Events: `restored` (bytes and seconds, of them those of each step; rates of the disk and of the bus in bytes a second),
+`shared` (bytes of all images, and bytes in the store).
 """
 
 import argparse
+import functools
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mpsguard import client
 from mpsguard.client import mapped
+from mpsguard.client.checkpoints import restore as restoring
 from mpsguard.client.torch_regions import backend_of
 from tests.gpu.checkpoint.telling import emit, run
 from tests.gpu.checkpoint.verifier import whole
@@ -67,6 +72,40 @@ def bus_rate(device: str) -> float:
     return max(rates)
 
 
+@contextmanager
+def laps(device: str) -> Iterator[dict[str, float]]:
+    """Have the steps of restoring say how long they take, in seconds; those of the GPU not without one."""
+    found: dict[str, float] = {}
+    with ExitStack() as undo:
+
+        def watch(owner: Any, name: str, step: str) -> None:
+            function = getattr(owner, name)
+
+            @functools.wraps(function)
+            def timed(*args: Any, **more: Any) -> Any:
+                began = time.perf_counter()
+                try:
+                    return function(*args, **more)
+                finally:
+                    found[step] = found.get(step, 0.0) + time.perf_counter() - began
+
+            setattr(owner, name, timed)
+            undo.callback(setattr, owner, name, function)
+
+        watch(restoring, "fill", "read and digested")
+        watch(restoring, "_compare", "digests compared")
+        watch(restoring, "give", "given to the vault")
+        if device != "cpu":
+            from mpsguard.client.checkpoints import cuda_target  # noqa: PLC0415 - needs cuda-bindings
+
+            watch(cuda_target.CudaFiller, "__init__", "pinned")
+            watch(cuda_target.CudaFiller, "pieces", "kernel loaded")
+            watch(cuda_target.CudaTarget, "__init__", "allocated")
+            watch(cuda_target.CudaTarget, "digests", "digested")
+            watch(cuda_target.CudaTarget, "close", "unmapped")
+        yield found
+
+
 def restore(options: argparse.Namespace) -> None:
     with (
         client.join("restored-from", keep=60) as session,
@@ -88,10 +127,13 @@ def restore(options: argparse.Namespace) -> None:
         disk = disk_rate(paths)
         forget(paths)
         began = time.perf_counter()
-        with client.join(f"restored-{number}", keep=5, image="restored", store=options.store) as session:
+        with (
+            laps(options.device) as steps,
+            client.join(f"restored-{number}", keep=5, image="restored", store=options.store) as session,
+        ):
             took = time.perf_counter() - began
             session.release()
-        emit("restored", size=options.size, seconds=took, disk=disk, bus=bus)
+        emit("restored", size=options.size, seconds=took, steps=steps, disk=disk, bus=bus)
 
 
 def share(options: argparse.Namespace) -> None:
@@ -126,10 +168,11 @@ def main() -> None:
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--size", type=int, default=2 << 30)
-    parser.add_argument("--model", type=int, default=1 << 30)
+    parser.add_argument("--model", type=int, default=1 << 30, help="0: no fine-tunes")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    share(options)
+    if options.model:
+        share(options)
     restore(options)
 
 

@@ -27,15 +27,15 @@ def device(bench: Bench) -> str:
     return "cpu" if bench.programs.simulated else "cuda"
 
 
-def store_for(bench: Bench, name: str, images: int, size: int) -> tuple[Path, int]:
+def store_for(bench: Bench, name: str, images: int, size: int, *, on_disk: bool = False) -> tuple[Path, int]:
     """A directory with room for so many images of ``size`` bytes, and the size that fits, if less does.
 
-    The larger of the run's own directory and a tmpfs: on a disk that is slower than the bus, the state of a checkpoint
-    waits in the copier's buffers.
+    The larger of the run's own directory and a tmpfs, unless ``on_disk``: on a disk that is slower than the bus, the
+    state of a checkpoint waits in the copier's buffers.
     """
     places = [bench.root]
     with suppress(OSError):
-        if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        if not on_disk and MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
             places.append(MEMORY)
     place = max(places, key=lambda path: shutil.disk_usage(path).free)
     free = shutil.disk_usage(place).free - (0 if bench.programs.simulated else _MARGIN)
