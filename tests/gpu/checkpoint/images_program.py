@@ -5,14 +5,10 @@ Events: `restored` (bytes and seconds, of them those of each step; rates of the 
 """
 
 import argparse
-import functools
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,6 +16,7 @@ from mpsguard import client
 from mpsguard.client import mapped
 from mpsguard.client.checkpoints import restore as restoring
 from mpsguard.client.torch_regions import backend_of
+from tests.gpu.checkpoint.laps import Laps
 from tests.gpu.checkpoint.telling import emit, run
 from tests.gpu.checkpoint.verifier import whole
 
@@ -72,38 +69,17 @@ def bus_rate(device: str) -> float:
     return max(rates)
 
 
-@contextmanager
-def laps(device: str) -> Iterator[dict[str, float]]:
-    """Have the steps of restoring say how long they take, in seconds; those of the GPU not without one."""
-    found: dict[str, float] = {}
-    with ExitStack() as undo:
+def watched(laps: Laps, device: str) -> Laps:
+    """Have the steps of restoring say how long they take; those of the GPU not without one."""
+    laps.watch(restoring, "fill", "read and digested")
+    laps.watch(restoring, "give", "given to the vault")
+    if device != "cpu":
+        from mpsguard.client.checkpoints import cuda_target  # noqa: PLC0415 - needs cuda-bindings
 
-        def watch(owner: Any, name: str, step: str) -> None:
-            function = getattr(owner, name)
-
-            @functools.wraps(function)
-            def timed(*args: Any, **more: Any) -> Any:
-                began = time.perf_counter()
-                try:
-                    return function(*args, **more)
-                finally:
-                    found[step] = found.get(step, 0.0) + time.perf_counter() - began
-
-            setattr(owner, name, timed)
-            undo.callback(setattr, owner, name, function)
-
-        watch(restoring, "fill", "read and digested")
-        watch(restoring, "_compare", "digests compared")
-        watch(restoring, "give", "given to the vault")
-        if device != "cpu":
-            from mpsguard.client.checkpoints import cuda_target  # noqa: PLC0415 - needs cuda-bindings
-
-            watch(cuda_target.CudaFiller, "__init__", "pinned")
-            watch(cuda_target.CudaFiller, "pieces", "kernel loaded")
-            watch(cuda_target.CudaTarget, "__init__", "allocated")
-            watch(cuda_target.CudaTarget, "digests", "digested")
-            watch(cuda_target.CudaTarget, "close", "unmapped")
-        yield found
+        laps.watch(cuda_target.CudaFiller, "__init__", "pinned")
+        laps.watch(cuda_target.CudaTarget, "__init__", "allocated")
+        laps.watch(cuda_target.CudaTarget, "digests", "of it digested")
+    return laps
 
 
 def restore(options: argparse.Namespace) -> None:
@@ -128,11 +104,12 @@ def restore(options: argparse.Namespace) -> None:
         forget(paths)
         began = time.perf_counter()
         with (
-            laps(options.device) as steps,
+            watched(Laps(), options.device) as laps,
             client.join(f"restored-{number}", keep=5, image="restored", store=options.store) as session,
         ):
             took = time.perf_counter() - began
             session.release()
+        steps = {step: sum(seconds) for step, seconds in laps.seconds.items()}
         emit("restored", size=options.size, seconds=took, steps=steps, disk=disk, bus=bus)
 
 

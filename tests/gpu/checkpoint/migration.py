@@ -8,11 +8,14 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from shutil import rmtree
+from statistics import median
 from typing import Final
 
+from tests.gpu.checkpoint.laps import described
 from tests.gpu.checkpoint.place import GIB, start, store_for
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
+from tests.gpu.core.events import Event
 from tests.gpu.core.finding import Finding, none_of, not_measured, sampled
 from tests.gpu.core.guard import Options
 from tests.gpu.failover.two_gpus import uuids
@@ -37,6 +40,8 @@ def measure(bench: Bench) -> Iterator[Finding]:
     options = Options(gpus=tuple(cards[:2]))
     store, size = store_for(bench, "migration", 3, size)
     pauses: list[float] = []
+    told: list[Event] = []
+    sent: list[Event] = []
     lost = tokens = 0
     failed: list[str] = []
     try:
@@ -59,7 +64,15 @@ def measure(bench: Bench) -> Iterator[Finding]:
                 lost += abs(round(taken.number("token")) - round(ended.number("token")) - 1)
                 lost += round(taken.number("wrong"))
                 pauses.append((taken.number("at") - ended.number("at")) * _MS)
-                bench.say(f"  run {number}: pause {pauses[-1]:.1f} ms")
+                told.append(taken)
+                sent.append(ended)
+                rounds = taken.members["rounds"]
+                assert isinstance(rounds, list)
+                bench.say(
+                    f"  run {number}: pause {pauses[-1]:.1f} ms; {described([taken])}; a token "
+                    f"{ended.number('each') * _MS:.2f} ms, the last cut {ended.number('cut') * _MS:.2f} ms; rounds "
+                    f"{' '.join(f'{each:.2f}' for each in rounds)} s"
+                )
     finally:
         rmtree(store, ignore_errors=True)
         if pauses:
@@ -70,6 +83,7 @@ def measure(bench: Bench) -> Iterator[Finding]:
                 unit="ms",
                 bar=f"max <= {PAUSE:g}",
                 holds=max(pauses) <= PAUSE and not failed,
+                note=f"a token takes {median(each.number('each') for each in sent) * _MS:.2f} ms; {described(told)}",
             )
 
 

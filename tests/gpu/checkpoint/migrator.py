@@ -1,7 +1,8 @@
-"""Both sides of a migration: a token loop with a large state, of which each token writes a little.
+"""Both sides of a migration: a token loop that reads all its state for each token, as a decoder does, and writes some.
 
-Events: `serving`; of the source `moved` (its last token, and when the one before it was made), of the receiver `taken`
-(the first token that it made, when, and the pieces that are not what they should be).
+Events: `serving`; of the source `moved` (its last token, when the one before it was made, the seconds of a token and of
+the last cut), of the receiver `taken` (the first token that it made, when, the seconds of the handover's steps, and the
+pieces that are not what they should be).
 """
 
 import argparse
@@ -12,18 +13,21 @@ import torch
 
 from mpsguard import client
 from mpsguard.client import mapped
+from mpsguard.client.migration import receive as migration
 from mpsguard.client.migration.receive import receive
 from mpsguard.client.torch_regions import backend_of
+from tests.gpu.checkpoint.laps import Laps
 from tests.gpu.checkpoint.telling import emit, run
 from tests.gpu.checkpoint.verifier import whole
 
 PIECE = 2 << 20
-WRITES = 8
-"""Pieces that each token writes."""
+WRITES = 2
+"""Pieces that each token writes: a row of a cache of keys and values, and what follows from it."""
 
 
 def token(session: client.Session, memory: mapped.Memory, content: torch.Tensor, number: int, device: str) -> None:
-    """Write to some pieces, in turn, and publish."""
+    """Read everything, write to some pieces, in turn, and publish."""
+    content.view(torch.float32).sum()
     pieces = len(content) // PIECE
     for each in range(WRITES):
         at = (number * WRITES + each) % pieces * PIECE
@@ -44,7 +48,7 @@ def serve(options: argparse.Namespace) -> None:
         session.publish(b"0")
         session.checkpoints(store=options.store, buffers=2 << 30).start()
         made, before = 0, 0.0
-        now = time.monotonic()
+        began = now = time.monotonic()
         emit("serving")
         while True:
             try:
@@ -53,16 +57,22 @@ def serve(options: argparse.Namespace) -> None:
                 break
             # `publish` returned from the handover behind the last one: the pause begins at the token before it.
             before, now, made = now, time.monotonic(), made + 1
-        emit("moved", token=made, at=before)
+        each = (before - began) / max(made - 1, 1)
+        emit("moved", token=made, at=before, each=each, cut=session.checkpoints().last_cut)
         del content
 
 
 def take(options: argparse.Namespace) -> None:
     source = f"migrated-{options.number}"
+    laps = Laps()
+    for name, step in (("_ask", "image"), ("_load", "load"), ("_give", "vault"), ("_take_over", "lease")):
+        laps.watch(migration._Migration, name, step)
     with (
+        laps,
         receive(f"{source}-there", source, store=options.store) as session,
         mapped.attach(session, backend_of(options.device), "memory", writable=True) as memory,
     ):
+        there = time.monotonic()
         made = int(session.state() or b"0")
         content = whole(memory, options.device)
         token(session, memory, content, made + 1, options.device)
@@ -73,7 +83,9 @@ def take(options: argparse.Namespace) -> None:
             for each in range(WRITES):
                 first = (number * WRITES + each) % pieces * PIECE
                 wrong += int((content[first : first + PIECE] != number % 251).any().item())
-        emit("taken", token=made + 1, at=at, wrong=wrong)
+        steps = {step: seconds[-1] for step, seconds in laps.seconds.items()} | {"map, and first token": at - there}
+        rounds = list(map(sum, zip(laps.seconds["image"], laps.seconds["load"], strict=True)))
+        emit("taken", token=made + 1, at=at, wrong=wrong, steps=steps, rounds=rounds)
         del content
         session.release()
 

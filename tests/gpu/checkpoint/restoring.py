@@ -1,14 +1,14 @@
 """Restoring an image: its rate beside that of disk and bus; and what fine-tunes of one model share in a store."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from shutil import rmtree
 from statistics import median
 from typing import Final
 
+from tests.gpu.checkpoint.laps import described
 from tests.gpu.checkpoint.place import GIB, finished, start, store_for, within
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Clients
-from tests.gpu.core.events import Event
 from tests.gpu.core.finding import Finding, sampled
 
 RATE: Final = 0.85
@@ -65,16 +65,8 @@ def _measured(bench: Bench, where: str, size: int, model: int) -> Iterator[Findi
             bar=f"median >= {RATE:g}",
             holds=median(shares) >= RATE,
             note=f"{median(rates) / 1e9:.2f} GB/s; disk {median(each.number('disk') for each in told) / 1e9:.2f}, "
-            f"bus {median(each.number('bus') for each in told) / 1e9:.1f} GB/s; {_steps(told)}",
+            f"bus {median(each.number('bus') for each in told) / 1e9:.1f} GB/s; {described(told)}",
         )
-
-
-def _steps(told: Sequence[Event]) -> str:
-    """Seconds of each step, in every round."""
-    laps = [each.members["steps"] for each in told]
-    names = dict.fromkeys(name for each in laps if isinstance(each, dict) for name in each)
-    found = {name: [each.get(name, 0.0) for each in laps if isinstance(each, dict)] for name in names}
-    return "; ".join(f"{name} {'/'.join(f'{each:.2f}' for each in those)} s" for name, those in found.items())
 
 
 MEASUREMENT: Final = Measurement("restore", "restoring an image, and what images share", measure)
