@@ -1,15 +1,15 @@
 // What a process that takes a snapshot (mpsguard/snapshot) is given: one region's memory for one request.
 //
 // The zone table says which regions there are; the name of the service's socket stands in it, too. The memory goes out
-// as a descriptor that the driver makes, so that this process copies nothing and stops for nothing. Whoever may read
-// this process's memory anyway is served: its own user, and root.
+// as a descriptor that the driver makes, so that this process copies nothing and stops for nothing. Served
+// are processes that may read this one's memory anyway: those of its own user, and root's.
 #pragma once
 
 #include "process.h"
 
 #define SNAPSHOT_MAGIC "mpsgSNP\1"
 
-// 24 bytes, little-endian as all of it: mpsguard/snapshot/conversation.py has the same.
+// 24 bytes, little-endian as all of it: mpsguard/snapshot/memory_requests.py has the same.
 typedef struct {
     char magic[8];
     uint64_t start;   // of the region's reserved addresses, as the zone table has it
@@ -34,7 +34,7 @@ typedef struct {
     uint8_t gpu[16];  // UUID; zeros if the driver does not say
 } snapshot_reply;
 
-_Static_assert(sizeof(snapshot_request) == 24 && sizeof(snapshot_reply) == 56, "as conversation.py has them");
+_Static_assert(sizeof(snapshot_request) == 24 && sizeof(snapshot_reply) == 56, "as memory_requests.py has them");
 
 // Answers one request.
 void snapshot_answer(process *p, int client, const snapshot_request *asked);

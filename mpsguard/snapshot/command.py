@@ -13,8 +13,8 @@ import msgspec
 
 from mpsguard.snapshot import messages
 from mpsguard.snapshot.draft import SnapshotDraft
-from mpsguard.snapshot.errors import FailureKind, NoRoomError, NotPreloadedError, SnapshotError
-from mpsguard.snapshot.messages import Copied, Expected, Failed, Message, Whole
+from mpsguard.snapshot.errors import FailureKind, NotPreloadedError, SnapshotError, SnapshotRoomError
+from mpsguard.snapshot.messages import Copied, Expected, Message, SnapshotFailed, Whole
 
 MODULE: Final = "mpsguard.snapshot"
 QUIET: Final = 60.0
@@ -76,14 +76,14 @@ def _followed(
                 on_copied(copied.bytes)
             case Whole() as whole:
                 return whole
-            case Failed() as failed:
+            case SnapshotFailed() as failed:
                 raise _ERRORS[failed.kind](failed.text)
 
 
 _ERRORS: Final = {
     FailureKind.FAILED: SnapshotError,
     FailureKind.NOT_PRELOADED: NotPreloadedError,
-    FailureKind.NO_ROOM: NoRoomError,
+    FailureKind.NO_ROOM: SnapshotRoomError,
 }
 
 

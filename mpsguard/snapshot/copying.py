@@ -11,14 +11,14 @@ from numpy.lib import format as npy
 
 from mpsguard.preload.zone_table import ZoneRegion
 from mpsguard.snapshot import document
-from mpsguard.snapshot.conversation import Conversation, MemoryOffer, RegionGoneError, RegionRefusedError
 from mpsguard.snapshot.document import Allocation, AllocationKind, Skipped, SnapshotDocument
 from mpsguard.snapshot.draft import SnapshotDraft, disk_error
 from mpsguard.snapshot.errors import SnapshotError
 from mpsguard.snapshot.excluded import not_included
 from mpsguard.snapshot.memory import BadOfferError, MemoryReader, Readers
+from mpsguard.snapshot.memory_requests import MemoryOffer, MemoryRequests, RegionGoneError, RegionRefusedError
 from mpsguard.snapshot.messages import Copied, Expected, Message, Whole
-from mpsguard.snapshot.program import Program
+from mpsguard.snapshot.program import PreloadedProgram
 
 _MARGIN: Final = 1 << 20
 """Bytes of room for `allocations.json` and the headers of the files, besides 256 for each allocation."""
@@ -32,7 +32,7 @@ class SnapshotRun:
     """
 
     def __init__(
-        self, program: Program, draft: SnapshotDraft, deadline: float, tell: Callable[[Message], None]
+        self, program: PreloadedProgram, draft: SnapshotDraft, deadline: float, tell: Callable[[Message], None]
     ) -> None:
         """``deadline``: seconds for each answer of the program."""
         self._program = program
@@ -51,8 +51,8 @@ class SnapshotRun:
         expected = sum(region.size for region in table.regions)
         self._draft.check_room(expected + _MARGIN + 256 * len(table.regions))
         self._tell(Expected(len(table.regions), expected))
-        conversation = Conversation(self._program.key.pid, table.service, self._deadline)
-        allocations = [made for region in table.regions if (made := self._one(conversation, region)) is not None]
+        requests = MemoryRequests(self._program.key.pid, table.service, self._deadline)
+        allocations = [made for region in table.regions if (made := self._one(requests, region)) is not None]
         missing = not_included(self._program.table())
         whole = SnapshotDocument(
             format=document.FORMAT,
@@ -79,10 +79,10 @@ class SnapshotRun:
             )
         )
 
-    def _one(self, conversation: Conversation, region: ZoneRegion) -> Allocation | None:
+    def _one(self, requests: MemoryRequests, region: ZoneRegion) -> Allocation | None:
         """Copy a region's allocation; None, with the reason noted, if it cannot be copied."""
         try:
-            offer = conversation.ask(region.start, region.number)
+            offer = requests.ask(region.start, region.number)
         except RegionGoneError:
             self._skip(region, "freed before it was copied")
             return None

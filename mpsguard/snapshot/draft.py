@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from mpsguard.snapshot.errors import NoRoomError, SnapshotError
+from mpsguard.snapshot.errors import SnapshotError, SnapshotRoomError
 
 SYNC_EVERY: Final = 256 << 20
 """Bytes of a file after which the disk is waited for, so that the wait at its end is short."""
@@ -46,11 +46,11 @@ class SnapshotDraft:
             raise disk_error(error, str(target)) from None
 
     def check_room(self, size: int) -> None:
-        """Raise NoRoomError unless ``size`` bytes are free."""
+        """Raise SnapshotRoomError unless ``size`` bytes are free."""
         found = os.fstatvfs(self._fd)
         free = found.f_bavail * found.f_frsize
         if size > free:
-            raise NoRoomError(f"no room: {size} bytes are needed, and {free} are free")
+            raise SnapshotRoomError(f"no room: {size} bytes are needed, and {free} are free")
 
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
         """Write a new file, and wait for the disk; raise OSError."""
@@ -97,5 +97,5 @@ class SnapshotDraft:
 
 def disk_error(error: OSError, what: str) -> SnapshotError:
     """Return the error to be raised for one of the disk's."""
-    kind = NoRoomError if error.errno in _NO_ROOM else SnapshotError
+    kind = SnapshotRoomError if error.errno in _NO_ROOM else SnapshotError
     return kind(f"{what}: {error.strerror or error}")

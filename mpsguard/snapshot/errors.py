@@ -24,7 +24,7 @@ class NotPreloadedError(SnapshotError):
     kind = FailureKind.NOT_PRELOADED
 
 
-class NoRoomError(SnapshotError):
+class SnapshotRoomError(SnapshotError):
     """The disk, or the user's quota of it, has no room for the snapshot."""
 
     kind = FailureKind.NO_ROOM

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.copier.sources import CopySource, HostCopySource, host_buffers
-from mpsguard.snapshot.conversation import MemoryOffer
 from mpsguard.snapshot.errors import SnapshotError
+from mpsguard.snapshot.memory_requests import MemoryOffer
 
 BUFFER: Final = 32 << 20
 """Bytes that are copied at once: 0.6 ms of the bus."""
@@ -35,7 +35,7 @@ class MemoryReader(ABC):
 
     @abstractmethod
     def source(self, offer: MemoryOffer) -> CopySource:
-        """Return the memory of an offer, whose descriptor is the source's from now on; raise BadOfferError."""
+        """Return the memory of an offer; the source owns the offer's descriptor then. Raise BadOfferError."""
 
     @contextmanager
     def pieces(self, offer: MemoryOffer) -> Iterator[Iterator[memoryview]]:

@@ -29,14 +29,14 @@ class Whole(msgspec.Struct, frozen=True, tag="whole"):
     seconds: float
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class SnapshotFailed(msgspec.Struct, frozen=True, tag="failed"):
     """There is no snapshot."""
 
     kind: FailureKind
     text: str
 
 
-Message = Expected | Copied | Whole | Failed
+Message = Expected | Copied | Whole | SnapshotFailed
 
 
 def encode(message: Message) -> bytes:

@@ -8,8 +8,8 @@ from mpsguard.snapshot import messages
 from mpsguard.snapshot.copying import SnapshotRun
 from mpsguard.snapshot.draft import SnapshotDraft
 from mpsguard.snapshot.errors import FailureKind, SnapshotError
-from mpsguard.snapshot.messages import Failed, Message
-from mpsguard.snapshot.program import Program
+from mpsguard.snapshot.messages import Message, SnapshotFailed
+from mpsguard.snapshot.program import PreloadedProgram
 
 
 def main(pid: int, deadline: float, parent: int, draft_name: str) -> int:
@@ -27,14 +27,14 @@ def main(pid: int, deadline: float, parent: int, draft_name: str) -> int:
             # No control daemon is there, so CUDA runs outside of MPS: this process can be killed in a copy.
             os.environ["CUDA_MPS_PIPE_DIRECTORY"] = nowhere
             try:
-                with Program(pid) as program:
+                with PreloadedProgram(pid) as program:
                     SnapshotRun(program, draft, deadline, _tell).take()
             except SnapshotError as error:
                 draft.discard()
-                _tell(Failed(error.kind, str(error)))
+                _tell(SnapshotFailed(error.kind, str(error)))
             except Exception as error:
                 draft.discard()
-                _tell(Failed(FailureKind.FAILED, f"{type(error).__name__}: {error}"))
+                _tell(SnapshotFailed(FailureKind.FAILED, f"{type(error).__name__}: {error}"))
     except BrokenPipeError:
         # The command has ended, by a signal: its snapshot is of no use to it any more.
         draft.discard()

@@ -1,4 +1,4 @@
-"""The program whose memory is wanted: held, allowed to be looked at, and its zone table."""
+"""The program that a snapshot is taken of: held by a pidfd, with its zone table."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ _MOST_TABLES: Final = 4
 """Copies made of descriptors that are named as zone tables are; a program that has mpsguard's Python zones has two."""
 
 
-class Program:
+class PreloadedProgram:
     """Owns a pidfd and a descriptor of the program's zone table."""
 
     def __init__(self, pid: int) -> None:

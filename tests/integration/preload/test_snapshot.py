@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from mpsguard.preload.library import PreloadSettings
-from mpsguard.snapshot.program import Program
+from mpsguard.snapshot.program import PreloadedProgram
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.preload.bench import SECONDS, Bench
 from tests.integration.vault.running import wait_for
@@ -38,6 +38,15 @@ except OSError:
     print("refused")
 """
 """Asks a program's socket as the user of that number."""
+AS_USER = """
+import os, sys
+from mpsguard.snapshot import process
+user = int(sys.argv[1])
+os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+parent = os.open(sys.argv[3], os.O_RDONLY)
+os.mkdir("draft", 0o700, dir_fd=parent)
+sys.exit(process.main(int(sys.argv[2]), 10.0, parent, "draft"))
+"""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 
@@ -100,7 +109,7 @@ def until_ready(stream: IO[str] | None) -> list[str]:
 
 
 def command(
-    pid: int, output: Path, *words: str, user: int | None = None, first: Callable[[], None] | None = None
+    pid: int, output: Path, *words: str, first: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mpsguard.cli.ctl", *words, "snapshot", str(pid), "--output", str(output)],
@@ -109,9 +118,6 @@ def command(
         text=True,
         timeout=SECONDS,
         check=False,
-        user=user,
-        group=user,
-        extra_groups=None if user is None else [],
         preexec_fn=first,
     )
 
@@ -150,7 +156,7 @@ def test_all_allocations_are_there_byte_by_byte_and_the_program_runs_on(plain: B
         done = command(program.pid, output, "--json")
         assert (done.returncode, done.stderr) == (0, "")
         assert program.say("step") == "2"
-        with Program(program.pid) as seen:
+        with PreloadedProgram(program.pid) as seen:
             assert seen.table().counters["snapshot_exported"] == 4
     document = json.loads((output / "allocations.json").read_text())
     for what, address, size, salt in program.allocations:
@@ -193,7 +199,7 @@ def test_a_program_that_cannot_be_looked_at_has_an_exit_code_of_its_own(plain: B
         assert str(program.pid) in refused(command(program.child, tmp_path / "x"), tmp_path, NOT_PRELOADED)
 
 
-def test_a_program_that_is_stopped_holds_nobody_up(plain: Bench, tmp_path: Path) -> None:
+def test_a_program_that_is_stopped_does_not_hold_the_command_up(plain: Bench, tmp_path: Path) -> None:
     with target(plain) as program:
         os.kill(program.pid, signal.SIGSTOP)
         refused(command(program.pid, tmp_path / "x", "--deadline", "1"), tmp_path)
@@ -261,7 +267,7 @@ def test_what_a_program_hands_out_is_not_trusted(lie: str, tmp_path: Path) -> No
 
 
 def test_a_program_cannot_pass_another_one_off_as_itself(plain: Bench, tmp_path: Path) -> None:
-    with target(plain) as other, Program(other.pid) as seen:
+    with target(plain) as other, PreloadedProgram(other.pid) as seen:
         name = seen.table().service
         assert name is not None
         with lying("another's socket", name.hex()) as program:
@@ -275,26 +281,38 @@ def reachable(bench: Bench, tmp_path: Path) -> None:
                 directory.chmod(directory.stat().st_mode | 0o011)
 
 
+def copied_as(user: int, pid: int, directory: Path) -> dict[str, object]:
+    """Run the copying process as that user; its last word. It becomes that user late: its interpreter may be root's."""
+    directory.mkdir()
+    os.chown(directory, user, user)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_USER, str(user), str(pid), str(directory)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    word: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return word
+
+
 @as_root
-def test_root_may_and_another_user_may_not(plain: Bench, tmp_path: Path) -> None:
+def test_its_own_user_and_root_may_and_another_user_may_not(plain: Bench, tmp_path: Path) -> None:
     reachable(plain, tmp_path)
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    os.chown(theirs, STRANGER, STRANGER)
-    others = tmp_path / "others"
-    others.mkdir()
-    os.chown(others, STRANGER - 1, STRANGER - 1)
     with target(plain, user=STRANGER) as program:
         assert command(program.pid, tmp_path / "of-root").returncode == 0
-        assert command(program.pid, theirs / "own", user=STRANGER).returncode == 0
-        assert (theirs / "own").stat().st_uid == STRANGER
-        refused(command(program.pid, others / "x", user=STRANGER - 1), others)
+        assert copied_as(STRANGER, program.pid, tmp_path / "own")["type"] == "whole"
+        assert (tmp_path / "own" / "draft" / "allocations.json").stat().st_uid == STRANGER
+        assert copied_as(STRANGER - 1, program.pid, tmp_path / "others")["type"] == "failed"
+        assert list((tmp_path / "others").iterdir()) == []
+        assert program.say("step") == "1"
 
 
 @as_root
 def test_the_program_gives_another_user_nothing(plain: Bench) -> None:
     """Past the command: the socket itself."""
-    with target(plain) as program, Program(program.pid) as seen:
+    with target(plain) as program, PreloadedProgram(program.pid) as seen:
         table = seen.table()
         assert table.service is not None
         region = table.regions[0]

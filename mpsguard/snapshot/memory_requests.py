@@ -53,7 +53,7 @@ class RegionRefusedError(Exception):
     """The program's driver makes no descriptor of this region; the text says why."""
 
 
-class Conversation:
+class MemoryRequests:
     """The questions to one program. Each has a deadline, and so have all together."""
 
     def __init__(self, pid: int, service: bytes, deadline: float) -> None:
