@@ -113,8 +113,10 @@ class MemoryRequests:
                 f"process {self._pid} is in another network namespace: "
                 f"nsenter --net --target {self._pid} mpsguard-ctl snapshot {self._pid}"
             )
-        if error.errno in {errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE}:
+        if error.errno == errno.ECONNREFUSED:
             return SnapshotError(f"process {self._pid} does not listen any more: it has ended")
+        if error.errno in {errno.ECONNRESET, errno.EPIPE}:
+            return SnapshotError(f"process {self._pid} broke the connection off")
         return SnapshotError(f"process {self._pid} cannot be asked: {error.strerror}")
 
     def _offer(self, packet: seqpacket.Packet) -> MemoryOffer:

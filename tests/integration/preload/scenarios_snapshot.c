@@ -15,8 +15,8 @@ static void tell(const char *what, uint64_t address, size_t size, unsigned salt)
 }
 
 // Large, in stream order, freed in stream order and held, small, of the driver's own; then `child PID` and `ready`.
-// Lines from standard input: "step" is answered by the number of steps so far, "free" frees the first; the end of it
-// ends the program.
+// Each line from standard input is answered by the number of lines so far. "free" frees the first allocation, "churn"
+// makes and frees many, "leave" frees all; the end of it ends the program.
 static void snapshot_target(const api *cuda) {
     char line[64];
     void *const stream = new_stream(cuda);
@@ -43,6 +43,9 @@ static void snapshot_target(const api *cuda) {
     fflush(stdout);
     for (unsigned long steps = 0; fgets(line, sizeof line, stdin) != NULL;) {
         if (strcmp(line, "free\n") == 0) CHECK(cuda->cuMemFree_v2(large) == 0);
+        if (strcmp(line, "churn\n") == 0)
+            for (size_t i = 0; i < 60; ++i) CHECK(cuda->cuMemFree_v2(allocated(cuda, MIB + 1 + i % 3 * MIB)) == 0);
+        if (strcmp(line, "leave\n") == 0) check_nothing_left(cuda);
         printf("%lu\n", ++steps);
         fflush(stdout);
     }

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from mpsguard.preload.library import PreloadSettings
+from mpsguard.snapshot.memory_requests import MemoryRequests, RegionGoneError
 from mpsguard.snapshot.program import PreloadedProgram
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.preload.bench import SECONDS, Bench
@@ -177,6 +179,32 @@ def test_all_allocations_are_there_byte_by_byte_and_the_program_runs_on(plain: B
     assert [path.name for path in tmp_path.iterdir()] == ["snapshot"]
     assert output.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in output.iterdir()} == {0o600}
+
+
+def test_regions_come_and_go_while_they_are_asked_for(plain: Bench) -> None:
+    with target(plain) as program, PreloadedProgram(program.pid) as seen:
+        table = seen.table()
+        assert table.service is not None
+        requests = MemoryRequests(program.pid, table.service, SECONDS)
+        (large,) = [region for region in table.regions if region.size > 5 << 20]
+        assert program.say("free") == "1"
+        with pytest.raises(RegionGoneError):
+            requests.ask(large.start, large.number)
+        given = 0
+        for count in range(2, 50):
+            with ThreadPoolExecutor(1) as aside:
+                answer = aside.submit(program.say, "churn")
+                while not answer.done():
+                    for region in seen.table().regions:
+                        with suppress(RegionGoneError):
+                            offer = requests.ask(region.start, region.number)
+                            os.close(offer.fd)
+                            assert (offer.address, offer.size) == (region.user, region.size)
+                            given += 1
+                assert answer.result() == str(count)
+            if given > 100:
+                break
+        assert program.say("leave") == str(count + 1)
 
 
 def test_a_directory_that_is_there_is_left_alone(plain: Bench, tmp_path: Path) -> None:
