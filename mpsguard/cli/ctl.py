@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "doctor": "mpsguard.cli.doctor",
     "vault": "mpsguard.cli.vault",
     "image": "mpsguard.cli.image",
+    "snapshot": "mpsguard.cli.snapshot",
     "rightsize": "mpsguard.cli.rightsize",
     "top": "mpsguard.cli.top",
 }

@@ -36,7 +36,8 @@
     X(ordered_unmarked) /* frees in stream order; only a later one, or a synchronisation, will show their end */ \
     X(ordered_lost)     /* frees in stream order without effect: no host memory for our own records */         \
     X(ipc_exported)     /* handles given by cuIpcGetMemHandle for memory of ours */                            \
-    X(ipc_imported)     /* memory of another process under the preload mapped by cuIpcOpenMemHandle */
+    X(ipc_imported)     /* memory of another process under the preload mapped by cuIpcOpenMemHandle */         \
+    X(snapshot_exported) /* regions handed to a process that takes a snapshot */
 
 typedef enum {
 #define COUNTER_NAME(name) COUNT_##name,

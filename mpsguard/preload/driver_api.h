@@ -26,6 +26,7 @@ enum {
     MG_INVALID_CONTEXT = 201,
     MG_MAP_FAILED = 205,
     MG_INVALID_HANDLE = 400,
+    MG_NOT_SUPPORTED = 801,
 };
 
 // Handles that stand for a stream: the default one that waits for others, and each thread's own.
@@ -150,6 +151,7 @@ typedef struct {
     X(cuMemPoolSetAttribute, (mg_pool, int, void *))                                                                 \
     X(cuMemPoolGetAttribute, (mg_pool, int, void *))                                                                 \
     X(cuMemPoolTrimTo, (mg_pool, size_t))                                                                            \
+    X(cuDeviceGetUuid_v2, (void *, mg_device))                                                                       \
     X(cuDeviceGetMemPool, (mg_pool *, mg_device))                                                                    \
     X(cuDeviceGetDefaultMemPool, (mg_pool *, mg_device))                                                             \
     X(cuStreamGetId, (mg_stream, unsigned long long *))                                                              \

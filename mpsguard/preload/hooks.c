@@ -11,6 +11,7 @@
 #include "placement.h"
 #include "pools.h"
 #include "region.h"
+#include "service.h"
 #include "slab.h"
 
 const mg_driver *hooks_driver(void) {
@@ -22,6 +23,7 @@ static mg_address allocate(const mg_driver *d, uint64_t size, const void *caller
     if (size == 0 || process_inside) return 0;
     ++process_inside;
     const mg_address address = placement_allocate(d, size, caller);
+    if (address != 0) service_begin();
     --process_inside;
     return address;
 }

@@ -4,6 +4,7 @@
 #include "hooks.h"
 #include "ordered.h"
 #include "pools.h"
+#include "service.h"
 
 // The default stream by the name that does not depend on the caller.
 static mg_stream named(mg_stream stream, bool per_thread) {
@@ -15,6 +16,7 @@ static mg_address allocate(const mg_driver *d, uint64_t size, mg_pool pool, mg_s
     if (size == 0 || process_inside) return 0;
     ++process_inside;
     const mg_address address = ordered_allocate(d, size, pool, stream, caller);
+    if (address != 0) service_begin();
     --process_inside;
     return address;
 }

@@ -1,8 +1,8 @@
 // Legacy CUDA IPC (cuIpcGetMemHandle and its counterparts) for memory in regions.
 //
 // The driver has no such handle for memory made by cuMemCreate. So the exporting process keeps a POSIX descriptor of the
-// region's memory and hands it out on an abstract socket, for the key in the handle: a thread does that, started
-// with the first export and in no other process. The importer maps the memory in a reservation of its own.
+// region's memory and hands it out for the key in the handle: the service's thread does that (service.h), on the socket
+// that the handle names. The importer maps the memory in a reservation of its own.
 // Only processes of the same user are served. Nothing here waits without a limit.
 #pragma once
 
@@ -23,6 +23,9 @@ _Static_assert(sizeof(ipc_handle) == sizeof(mg_ipc_handle), "CU_IPC_HANDLE_SIZE"
 
 // A handle for the allocation that holds `address`. False if that is none of ours; `result` is the answer if it is.
 bool ipc_export(process *p, const mg_driver *d, mg_address address, ipc_handle *out, mg_result *result);
+
+// Answers a process that asks for the memory of a key.
+void ipc_answer(process *p, int client, const uint8_t *key);
 
 // Whether some preload has made the handle, and not the driver.
 bool ipc_is_ours(const mg_ipc_handle *handle);

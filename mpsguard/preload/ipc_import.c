@@ -65,7 +65,7 @@ mg_result ipc_import(process *p, const mg_driver *d, const mg_ipc_handle *given,
     memcpy(&handle, given, sizeof handle);
     if (!placement_context(p, d, &c) || d->cuMemImportFromShareableHandle == NULL) return MG_INVALID_CONTEXT;
     // As the driver answers to its own process.
-    if (handle.pid == (uint32_t)getpid() && memcmp(handle.server, p->ipc_server, sizeof handle.server) == 0)
+    if (handle.pid == (uint32_t)getpid() && memcmp(handle.server, p->service_name, sizeof handle.server) == 0)
         return MG_INVALID_CONTEXT;
     pthread_mutex_lock(&p->lock);
     *out = use(p, &handle, c.context);

@@ -44,26 +44,29 @@ int ipc_socket_listen(const uint8_t name[16], int backlog) {
     return -1;
 }
 
-bool ipc_socket_prepare(int fd) {
+ipc_peer ipc_socket_prepare(int fd) {
     struct ucred peer;
     limit(fd);
-    return peer_of(fd, &peer) && peer.uid == geteuid();
+    if (!peer_of(fd, &peer)) return IPC_STRANGER;
+    return peer.uid == geteuid() ? IPC_SAME_USER : peer.uid == 0 ? IPC_ROOT : IPC_STRANGER;
 }
 
-void ipc_socket_send(int fd, int memory_fd, uint64_t memory) {
+void ipc_socket_send(int fd, int memory_fd, const void *data, size_t size) {
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(sizeof(int))];
     } control = {0};
-    struct iovec data = {.iov_base = &memory, .iov_len = sizeof memory};
-    const struct msghdr message = {
-        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes,
-    };
-    struct cmsghdr *const rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(rights), &memory_fd, sizeof memory_fd);
+    struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (memory_fd >= 0) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *const rights = CMSG_FIRSTHDR(&message);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(rights), &memory_fd, sizeof memory_fd);
+    }
     // A peer that is gone, or does not read, gets nothing.
     const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
     (void)sent;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -10,11 +11,13 @@
 // A listening socket of that (random) abstract name, or -1.
 int ipc_socket_listen(const uint8_t name[16], int backlog);
 
-// Sets the limits of a connection. False if a process of another user is at its other end.
-bool ipc_socket_prepare(int fd);
+typedef enum { IPC_STRANGER, IPC_SAME_USER, IPC_ROOT } ipc_peer;
 
-// Passes a descriptor and how much memory it stands for.
-void ipc_socket_send(int fd, int memory_fd, uint64_t memory);
+// Sets the limits of a connection, and says which user's process is at its other end; root's own is the same user.
+ipc_peer ipc_socket_prepare(int fd);
+
+// Passes `size` bytes, and a descriptor unless it is -1.
+void ipc_socket_send(int fd, int memory_fd, const void *data, size_t size);
 
 // Asks the process `pid` behind a name for the memory of a key; the descriptor, or -1.
 int ipc_socket_ask(const uint8_t name[16], pid_t pid, const uint8_t key[16], uint64_t *memory);

@@ -41,6 +41,8 @@ class PreloadSettings(msgspec.Struct, frozen=True):
     """Of allocations: a power of two from 256 to 2 MiB."""
     placement: Placement | None = None
     small: Small | None = None
+    snapshots: bool | None = None
+    """Whether `mpsguard-ctl snapshot` is served."""
     report: Path | None = None
     """File to which a line with the counters is appended when the program ends."""
     plain_callers: tuple[str, ...] | None = None
@@ -76,6 +78,7 @@ def environment(settings: PreloadSettings, base: Mapping[str, str], *, library: 
         "MPSGUARD_ZONES_ALIGNMENT": settings.alignment,
         "MPSGUARD_ZONES_PLACEMENT": settings.placement,
         "MPSGUARD_ZONES_SMALL": settings.small,
+        "MPSGUARD_ZONES_SNAPSHOTS": None if settings.snapshots is None else "on" if settings.snapshots else "off",
         "MPSGUARD_ZONES_REPORT": settings.report,
         "MPSGUARD_ZONES_PLAIN_CALLERS": None if settings.plain_callers is None else ":".join(settings.plain_callers),
     }

@@ -91,10 +91,11 @@ typedef struct {
     uint64_t frees;                           // in stream order, so far
     imported *imports;                        // memory of other processes
 
-    // Written once, by the first export, under a lock of its own (ipc_export.c).
-    uint8_t ipc_server[16];
-    int ipc_listener;
-    bool ipc_served;
+    // Written once, under a lock of its own (service.c).
+    uint8_t service_name[16];
+    int service_listener;
+    bool service_runs;
+    _Atomic bool service_begun;
 } process;
 
 // Whether the preload is switched on in this environment.

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "region.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -236,6 +237,19 @@ counter region_make(process *p, const mg_driver *d, const context_entry *c, pool
     r->slab = NULL;
     region_unmake(p, d, r);
     return filled ? COUNT_plain_memory : COUNT_plain_driver;
+}
+
+mg_result region_export(const mg_driver *d, mg_address memory, int *fd) {
+    mg_handle handle;
+    *fd = -1;
+    if (d->cuMemExportToShareableHandle == NULL) return MG_NOT_SUPPORTED;
+    mg_result result = d->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)memory);
+    if (result != MG_SUCCESS) return result;
+    result = d->cuMemExportToShareableHandle(fd, handle, MG_HANDLE_POSIX, 0);
+    d->cuMemRelease(handle);
+    if (result != MG_SUCCESS) *fd = -1;
+    else fcntl(*fd, F_SETFD, FD_CLOEXEC);
+    return result;
 }
 
 mg_result region_sync(const mg_driver *d, const region *r) {

@@ -18,6 +18,9 @@ void region_use_again(process *p, region *r, uint64_t size);
 // Enters a region (again) where it can be found; false if there is no host memory for that.
 bool region_enter(process *p, region *r);
 
+// Makes a descriptor of the memory that is mapped at `memory`; `fd` is -1 if the driver refuses. Needs no context.
+mg_result region_export(const mg_driver *d, mg_address memory, int *fd);
+
 // Waits for the work of the region's context; the driver's error if that is not possible.
 mg_result region_sync(const mg_driver *d, const region *r);
 

@@ -66,6 +66,7 @@ settings settings_read(void) {
         .plain_callers = "libnccl.so:libnvshmem",
     };
     s.enabled = word(&s, "MPSGUARD_ZONES", "off", "on", 1) == 1;
+    s.snapshots = word(&s, "MPSGUARD_ZONES_SNAPSHOTS", "off", "on", 1) == 1;
     s.slabs = word(&s, "MPSGUARD_ZONES_SMALL", "plain", "slab", 1) == 1;
     s.placement = word(&s, "MPSGUARD_ZONES_PLACEMENT", "end", "start", LAYOUT_PLACE_END);
     bytes(&s, "MPSGUARD_ZONES_FRONT", 0, 1024 * 1024 * MIB, &s.front);

@@ -7,6 +7,7 @@
 
 typedef struct {
     bool enabled;
+    bool snapshots;         // other processes may ask for a snapshot
     bool slabs;             // allocations of at most half a unit come from slabs of one unit
     uint64_t front, back;   // bytes of zone wanted before and behind a region
     uint64_t alignment;     // of user addresses

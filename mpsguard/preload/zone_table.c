@@ -57,6 +57,10 @@ static void write_slot(zone_slot *slot, const zone_entry *entry) {
     atomic_store_explicit(&slot->sequence, sequence + 2, memory_order_release);
 }
 
+void zone_table_name(zone_table *table, const uint8_t name[16]) {
+    if (table->base != NULL) memcpy(table->base + ZONE_TABLE_SERVICE, name, 16);
+}
+
 int32_t zone_table_add(zone_table *table, const zone_entry *entry) {
     if (table->base == NULL) return -1;
     int32_t index = -1;

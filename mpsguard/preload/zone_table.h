@@ -5,7 +5,8 @@
 // shrunk or grown, so a reader that maps it never meets SIGBUS. mpsguard/preload/zone_table.py reads it.
 //
 // Layout, little-endian: a header of ZONE_TABLE_HEADER bytes (magic u64, version u32, header bytes u32, slot bytes u32,
-// slots u32, pid u32, counters u32; from byte 64 the counters, u64 each), then the slots. A slot is written between two
+// slots u32, pid u32, counters u32; from byte 32 the name of the service's socket, 16 bytes, zeros for none; from byte 64
+// the counters, u64 each), then the slots. A slot is written between two
 // increments of its sequence number, which is odd meanwhile.
 #pragma once
 
@@ -19,6 +20,7 @@
 enum {
     ZONE_TABLE_VERSION = 1,
     ZONE_TABLE_HEADER = 4096,
+    ZONE_TABLE_SERVICE = 32,
     ZONE_TABLE_COUNTERS = 64,
     ZONE_TABLE_SLOTS = 8192,
 };
@@ -56,6 +58,9 @@ typedef struct {
 // Makes the table of this process, and shares the counters through it. Without a table everything works but the guard's
 // reading. The descriptor stays open without an owner: it is how the guard finds the table.
 void zone_table_open(zone_table *table);
+
+// Writes the name of this process's service (service.h) into the table.
+void zone_table_name(zone_table *table, const uint8_t name[16]);
 
 // Enters a region; returns its slot, or -1 if there is no table or no room. Callers write one at a time.
 int32_t zone_table_add(zone_table *table, const zone_entry *entry);

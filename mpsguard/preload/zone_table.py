@@ -24,6 +24,9 @@ VERSION: Final = 1
 HEADER: Final = struct.Struct("<8sIIIIII")
 """Magic, version, `HEADER_BYTES`, bytes of a slot, slots, pid, counters."""
 HEADER_BYTES: Final = 4096
+SERVICE_AT: Final = 32
+SERVICE_BYTES: Final = 16
+"""The name of the program's service (mpsguard/preload/service.h); zeros where there is none."""
 COUNTERS_AT: Final = 64
 SLOT: Final = struct.Struct("<IIQQQQQQIi")
 """As `encode` writes it."""
@@ -72,6 +75,7 @@ COUNTERS: Final = (
     "ordered_lost",
     "ipc_exported",
     "ipc_imported",
+    "snapshot_exported",
 )
 """In the order of mpsguard/preload/counters.h, which says what they count."""
 
@@ -141,6 +145,8 @@ class ZoneTable(msgspec.Struct, frozen=True):
     """By address; they do not overlap."""
     unreadable: int
     """Slots that were being written, or make no sense."""
+    service: bytes | None = None
+    """Name of the socket at which the program's memory can be asked for (`mpsguard.snapshot`); None: at none."""
 
     def locate(self, address: int) -> Place | None:
         """Return the region with ``address`` in its memory or zones; None if none has it."""
@@ -242,7 +248,14 @@ def decode(contents: bytes, later: bytes | None = None) -> ZoneTable:
     regions = sorted((region for region in found if region is not None), key=lambda region: region.start)
     apart = _without_overlaps(regions)
     # A later version may count more, and this one less.
-    return ZoneTable(pid, dict(zip(COUNTERS, values, strict=False)), apart, len(found) - len(apart))
+    service = contents[SERVICE_AT : SERVICE_AT + SERVICE_BYTES]
+    return ZoneTable(
+        pid=pid,
+        counters=dict(zip(COUNTERS, values, strict=False)),
+        regions=apart,
+        unreadable=len(found) - len(apart),
+        service=service if any(service) else None,
+    )
 
 
 def _check_header(contents: bytes) -> tuple[int, int, int, int]:

@@ -50,6 +50,7 @@ NOT_RUN = {
     "mpsguard-ctl image": "needs files and another machine; run by tests/integration/images/test_command_line.py",
     "mpsguard-ctl resize": "needs such a program; run by tests/integration/sim/test_resize.py",
     "mpsguard-ctl rightsize": f"{READERS}; run by tests/integration/sim/test_rightsize.py",
+    "mpsguard-ctl snapshot": f"{READERS}; run by tests/integration/preload/test_snapshot.py",
     "mpsguard-ctl top": "needs a terminal; run by tests/integration/sim/test_top.py",
     "mpsguard-kmod": "needs a driver's source tree; run by tests/vm",
     "node-problem-detector": "needs a cluster",

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from mpsguard.cli.image_commands.connection import connected, one_address
-from mpsguard.cli.image_commands.store_option import mebibytes, opened, progress_bar, with_store
+from mpsguard.cli.image_commands.store_option import mebibytes, opened, with_store
 from mpsguard.cli.listening import Address
+from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession, Exit
 from mpsguard.images import transfer
 from mpsguard.images.pieces import Digest

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from mpsguard.cli.image_commands.store_option import fail, mebibytes, opened, progress_bar, with_store
+from mpsguard.cli.image_commands.store_option import fail, mebibytes, opened, with_store
+from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession, Exit
 from mpsguard.images import safetensors_file
 from mpsguard.images.errors import ImageError, UnknownImageError

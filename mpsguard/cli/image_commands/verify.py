@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from mpsguard.cli.image_commands.store_option import ImageExit, opened, progress_bar, with_store
+from mpsguard.cli.image_commands.store_option import ImageExit, opened, with_store
+from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession
 from mpsguard.images.errors import BadManifestError, DamagedError
 from mpsguard.images.image import Damage

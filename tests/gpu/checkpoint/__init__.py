@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.gpu.checkpoint import attack, migration, restoring, serving, training, whole_images
+from tests.gpu.checkpoint import attack, migration, restoring, serving, snapshot, training, whole_images
 
 MEASUREMENTS: Final = (
     training.MEASUREMENT,
@@ -12,4 +12,5 @@ MEASUREMENTS: Final = (
     restoring.MEASUREMENT,
     training.WITHOUT_SPARE,
     migration.MEASUREMENT,
+    snapshot.MEASUREMENT,
 )

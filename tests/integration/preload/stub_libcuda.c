@@ -27,7 +27,7 @@ typedef struct {
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static range reservations[MOST], mappings[MOST], plain[MOST];
 static size_t reservation_count, mapping_count, plain_count;
-static struct { int file; size_t size; bool released; bool used; bool exportable; } handles[MOST];
+static struct { int file; size_t size; int references; bool used; bool exportable; } handles[MOST];
 static struct { _Atomic bool live, primary; _Atomic int device; } contexts[64];
 _Atomic int capturing;
 static _Atomic int primary_count[8];
@@ -431,7 +431,7 @@ EXPORT int cuMemCreate(unsigned long long *handle, size_t size, const void *prop
     while (handles[i].used) ++i;
     handles[i].file = file;
     handles[i].size = size;
-    handles[i].released = false;
+    handles[i].references = 1;
     handles[i].used = true;
     // The second number of the properties says as what it may be exported.
     handles[i].exportable = properties != NULL && ((const int *)properties)[1] == 1;
@@ -457,7 +457,7 @@ EXPORT int cuMemImportFromShareableHandle(unsigned long long *handle, void *fd, 
     while (handles[i].used) ++i;
     handles[i].file = file;
     handles[i].size = (size_t)found.st_size;
-    handles[i].released = false;
+    handles[i].references = 1;
     handles[i].used = true;
     pthread_mutex_unlock(&lock);
     *handle = i;
@@ -466,16 +466,16 @@ EXPORT int cuMemImportFromShareableHandle(unsigned long long *handle, void *fd, 
 static void let_go(size_t i) {
     for (size_t m = 0; m < mapping_count; ++m)
         if (mappings[m].value == (int)i) return;
-    if (!handles[i].released || !handles[i].used) return;
+    if (handles[i].references > 0 || !handles[i].used) return;
     close(handles[i].file);
     handles[i].used = false;
 }
 EXPORT int cuMemRelease(unsigned long long handle) {
     ENTER;
     pthread_mutex_lock(&lock);
-    const bool known = handle > 0 && handle < MOST && handles[handle].used && !handles[handle].released;
+    const bool known = handle > 0 && handle < MOST && handles[handle].used && handles[handle].references > 0;
     if (known) {
-        handles[handle].released = true;
+        --handles[handle].references;
         let_go(handle);
     }
     pthread_mutex_unlock(&lock);
@@ -518,7 +518,7 @@ static int retain(unsigned long long *handle, void *address, bool held) {
     pthread_mutex_lock(&lock);
     const range *const found = find(mappings, mapping_count, (uint64_t)(uintptr_t)address, true);
     if (found != NULL) *handle = (unsigned long long)found->value;
-    if (found != NULL && held) handles[found->value].released = false;
+    if (found != NULL && held) ++handles[found->value].references;
     pthread_mutex_unlock(&lock);
     return found != NULL ? 0 : 1;
 }

@@ -1,0 +1,47 @@
+"""The copying process: it has CUDA and the program's descriptors, so it is one that can be killed at any time."""
+
+import os
+import sys
+import tempfile
+
+from mpsguard.snapshot import messages
+from mpsguard.snapshot.copying import SnapshotRun
+from mpsguard.snapshot.draft import SnapshotDraft
+from mpsguard.snapshot.errors import FailureKind, SnapshotError
+from mpsguard.snapshot.messages import Message, SnapshotFailed
+from mpsguard.snapshot.program import PreloadedProgram
+
+
+def main(pid: int, deadline: float, parent: int, draft_name: str) -> int:
+    """Take a snapshot; return the exit status.
+
+    Args:
+        pid: of the program.
+        deadline: seconds for each of its answers.
+        parent: descriptor of the directory with the draft.
+        draft_name: of the draft in it.
+    """
+    draft = SnapshotDraft(parent, draft_name)
+    try:
+        with tempfile.TemporaryDirectory(prefix="mpsguard-snapshot-") as nowhere:
+            # No control daemon is there, so CUDA runs outside of MPS: this process can be killed in a copy.
+            os.environ["CUDA_MPS_PIPE_DIRECTORY"] = nowhere
+            try:
+                with PreloadedProgram(pid) as program:
+                    SnapshotRun(program, draft, deadline, _tell).take()
+            except SnapshotError as error:
+                draft.discard()
+                _tell(SnapshotFailed(error.kind, str(error)))
+            except Exception as error:
+                draft.discard()
+                _tell(SnapshotFailed(FailureKind.FAILED, f"{type(error).__name__}: {error}"))
+    except BrokenPipeError:
+        # The command has ended, by a signal: its snapshot is of no use to it any more.
+        draft.discard()
+        return 1
+    return 0
+
+
+def _tell(message: Message) -> None:
+    line = messages.encode(message)
+    assert os.write(sys.stdout.fileno(), line) == len(line)
