@@ -2,7 +2,7 @@
 
 The process events connector tells at once. It takes CAP_NET_ADMIN and the initial pid, user and network namespaces, and
 holds so many pids; a process that it cannot watch is looked at from time to time: where its program and its stack
-begin is chosen anew by each exec (randomize_va_space). /proc/PID/stat, unlike much of /proc, waits for no lock.
+begin is chosen anew by each exec (randomize_va_space). /proc/PID/stat does not wait for the lock of the memory map.
 """
 
 import asyncio
