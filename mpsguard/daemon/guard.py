@@ -1,7 +1,6 @@
 """The guard: all domains, the API, and what the service manager wants, from start to orderly end."""
 
 import asyncio
-import resource
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +36,7 @@ from mpsguard.incidents.remedy_resolver import RemedyResolver
 from mpsguard.incidents.share_enforcer import ShareEnforcer
 from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import JournalError
+from mpsguard.linux.descriptors import fd_table
 from mpsguard.linux.systemd import service_manager
 from mpsguard.metrics.registry import Metrics
 from mpsguard.metrics.vault_collector import VaultMetrics
@@ -202,7 +202,7 @@ class Guard:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, or until every domain was told to quit. Raises GuardStartError."""
-        _raise_descriptor_limit()
+        fd_table.prepare_for_many()
         handed_over = service_manager.take_listen_fds()
         kept = [(fd, name) for fd, name in handed_over.items() if name.startswith(held_lifelines.NAME)]
         for fd, _ in kept:
@@ -390,8 +390,3 @@ def _vault_service(settings: Config, early_death: Callable[[EarlyDeath], None]) 
         simulated=limits.simulated,
         early_death=early_death,
     )
-
-
-def _raise_descriptor_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -19,9 +19,21 @@ class SideThreads:
     cannot be broken off.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int, *, alone_for: float = 0.0) -> None:
+        """Create them; they start as they are needed.
+
+        Args:
+            name: of each thread.
+            most: how many there are.
+            alone_for: seconds that a job waits for those before it to end, before it is done beside them. Each thread
+                that has something to do wants the interpreter's lock, and after each system call the event loop gets
+                it back behind all of them: jobs that take a millisecond are better done one by one.
+        """
         self._name: Final = name
         self._most: Final = most
+        self._alone_for: Final = alone_for
+        self._alone = threading.Lock()
+        """Held for a job, unless that has waited `alone_for` for it."""
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -55,18 +67,22 @@ class SideThreads:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            alone = self._alone_for > 0 and self._alone.acquire(timeout=self._alone_for)
             try:
                 job()
             except Exception:  # a fault of ours in one job must not cost the others their thread
                 told = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
                 threading.excepthook(told)
+            finally:
+                if alone:
+                    self._alone.release()
 
 
 class SharedThreads:
     """`SideThreads` on which each user but root has ``of_a_user`` jobs at a time; its next ones wait for these."""
 
-    def __init__(self, name: str, most: int, of_a_user: int) -> None:
-        self._threads = SideThreads(name, most)
+    def __init__(self, name: str, most: int, of_a_user: int, *, alone_for: float = 0.0) -> None:
+        self._threads = SideThreads(name, most, alone_for=alone_for)
         self._of_a_user: Final = of_a_user
         self._lock = threading.Lock()
         self._busy: Counter[int] = Counter()

@@ -207,13 +207,11 @@ class CoreDirectory(Sensor):
         if event.mask & fanotify.OVERFLOW:
             for file in self._files.values():
                 file.doubtful = True
-        if event.fd < 0:
-            return
         try:
-            if event.pid != os.getpid():
+            if event.fd >= 0 and event.pid != os.getpid():
                 self._note(events, event)
         finally:
-            os.close(event.fd)
+            event.close()
 
     def _note(self, events: DirectoryEvents, event: FileEvent) -> None:
         about = os.fstat(event.fd)
@@ -229,10 +227,11 @@ class CoreDirectory(Sensor):
                 return
             self._files[key] = file
             self._files_of[file.owner] += 1
-        if event.process is None:
+        process = event.process()
+        if process is None:
             file.doubtful = True
         else:
-            file.writers.add(event.process)
+            file.writers.add(process)
         if event.mask & fanotify.CLOSE_WRITE and key not in self._written_files and not file.told:
             core = self._read(event.fd, file.owner, file.name)
             self._written_files[key] = _Written(core, os.dup(event.fd), time.monotonic())

@@ -55,6 +55,8 @@ CLOSE_WITHIN: Final = 5.0
 _LOOKERS: Final = 8
 _LOOKERS_OF_A_USER: Final = 2
 """At a time: a client can bring it about that the driver holds up a look at it."""
+_HELD_UP: Final = 0.02
+"""Seconds after which a look is taken for held up, and the next one does not wait for it; most take a millisecond."""
 _CLOSERS: Final = 4
 
 
@@ -88,7 +90,7 @@ class UvmSensor(Sensor):
         self._loop = asyncio.get_running_loop()
         self._found: deque[Callable[[], None]] = deque()
         """What threads have found and the loop has yet to take."""
-        self._lookers = SharedThreads("uvm-look", _LOOKERS, _LOOKERS_OF_A_USER)
+        self._lookers = SharedThreads("uvm-look", _LOOKERS, _LOOKERS_OF_A_USER, alone_for=_HELD_UP)
         # Closing what is left of a dead client takes its address space apart in the kernel, which can take as long as
         # the GPU recovers: no look shall wait for that.
         self._closers = SideThreads("uvm-close", _CLOSERS)

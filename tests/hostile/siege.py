@@ -18,7 +18,7 @@ import psutil
 from mpsguard.vault.address import socket_path
 from tests.hostile.attacker import attack
 from tests.hostile.attacks import ATTACKS, GOOD, GOOD_CLIENTS, IMPORTS
-from tests.hostile.slices import Slices, slices
+from tests.hostile.slices import GUARD, Slices, of_user, slices
 from tests.hostile.stalled_files import StalledFiles
 from tests.integration.guarded import Guarded, Program, wait_for
 
@@ -57,11 +57,11 @@ class Siege:
         self._mount = mount
         self._slices = slices
         # This process, too: what it starts begins there.
-        slices.put(os.getpid(), "guard", WEIGHT)
+        slices.put(os.getpid(), GUARD, WEIGHT)
         self.guard = guarded.start()
         guarded.client().expect("started")
         self._good = attack(guarded, GOOD, uid=GOOD_UID, imports=IMPORTS)
-        slices.put(self._good.pid, f"uid-{GOOD_UID}")
+        slices.put(self._good.pid, of_user(GOOD_UID))
         self._good.expect("started")
         self._lock = threading.Lock()
         self._served: list[float] = []
@@ -82,7 +82,7 @@ class Siege:
                         for uid in UIDS:
                             attacker = attack(guarded, ATTACKS[name], *arguments, uid=uid, imports=IMPORTS)
                             programs.append(attacker)
-                            self._slices.put(attacker.pid, f"uid-{uid}")
+                            self._slices.put(attacker.pid, of_user(uid))
                     yield
                 finally:
                     for program in programs:

@@ -1,4 +1,8 @@
-"""A share of the processors for each user, as systemd gives one to each user's slice and to each service."""
+"""A share of the processors for each user and for the guard, in the tree that systemd makes.
+
+There users and services are in two slices of one weight, and `CPUWeight=` weighs a service against other services: the
+guard has half of the processors against all users together, and what they leave.
+"""
 
 import os
 from collections.abc import Iterator
@@ -10,12 +14,21 @@ _V1: Final = Path("/sys/fs/cgroup/cpu")
 _V2: Final = Path("/sys/fs/cgroup")
 _DEFAULT: Final = 100
 """systemd's CPUWeight= for a unit that sets none."""
+_MOST: Final = 10000
+"""The largest one: of all groups together, against what else the machine does, which is not to be measured."""
+GUARD: Final = "system.slice/mpsguard.service"
+
+
+def of_user(uid: int) -> str:
+    """The group of a user's processes."""
+    return f"user.slice/user-{uid}.slice"
 
 
 class Slices:
-    """Owns control groups of the processors, one for each name; without the controller it does nothing."""
+    """Owns control groups of the processors, by their paths; without the controller it does nothing."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self._root = next((root / name for root in (_V1, _V2) if _has_controller(root)), None)
         self._unified = self._root is not None and self._root.parent == _V2
         self._made: list[Path] = []
@@ -30,26 +43,40 @@ class Slices:
         if self._root is None:
             return
         directory = self._root / group
-        if directory not in self._made:
-            directory.mkdir(parents=True, exist_ok=True)
-            if self._unified:
-                (self._root / "cgroup.subtree_control").write_text("+cpu")
-                (directory / "cpu.weight").write_text(str(weight))
-            else:
-                # What systemd writes for a weight where there is no unified hierarchy.
-                (directory / "cpu.shares").write_text(str(1024 * weight // _DEFAULT))
-            self._made.append(directory)
+        self._make(self._root, _MOST)
+        for each in reversed((directory, *directory.parents[: group.count("/")])):
+            self._make(each, weight if each == directory else _DEFAULT)
         with suppress(ProcessLookupError):
             (directory / "cgroup.procs").write_text(str(pid))
+
+    def weight(self, group: str) -> int:
+        """The weight of a group that was made, as systemd counts it."""
+        assert self._root is not None
+        if self._unified:
+            return int((self._root / group / "cpu.weight").read_text())
+        return int((self._root / group / "cpu.shares").read_text()) * _DEFAULT // 1024
+
+    def _make(self, directory: Path, weight: int) -> None:
+        if directory in self._made:
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+        if self._unified:
+            (directory.parent / "cgroup.subtree_control").write_text("+cpu")
+            (directory / "cpu.weight").write_text(str(weight))
+        else:
+            # What systemd writes for a weight where there is no unified hierarchy.
+            (directory / "cpu.shares").write_text(str(1024 * weight // _DEFAULT))
+        self._made.append(directory)
 
     def close(self) -> None:
         """Take all away; what still runs in one keeps it."""
         if self._root is None:
             return
-        for directory in (*self._made, self._root):
+        for directory in reversed(self._made):
             with suppress(OSError):
                 for pid in (directory / "cgroup.procs").read_text().split():
-                    (self._root.parent / "cgroup.procs").write_text(pid)
+                    with suppress(ProcessLookupError):
+                        (self._root.parent / "cgroup.procs").write_text(pid)
                 directory.rmdir()
 
 

@@ -9,7 +9,6 @@ import os
 import select
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -49,13 +48,30 @@ _libc.fanotify_mark.argtypes = (ctypes.c_int, ctypes.c_uint, ctypes.c_uint64, ct
 
 
 class FileEvent(msgspec.Struct, frozen=True):
-    """One event. ``fd`` is open for reading and the receiver's to close; -1 for OVERFLOW, which is of no file."""
+    """One event, which the receiver closes."""
 
     mask: int
     fd: int
+    """Open for reading; -1 for OVERFLOW, which is of no file."""
     pid: int
-    process: ProcessKey | None
-    """The process that caused it; None if it had ended before it could be looked at."""
+    pidfd: int
+
+    def process(self) -> ProcessKey | None:
+        """Return the process that caused it, by start time; None if it has ended meanwhile."""
+        if self.pidfd < 0:
+            return None
+        try:
+            # "Pid: -1" once it has been waited for: the number may be another process's then.
+            key = procfs.process_key(self.pid)
+            return key if b"Pid:\t%d\n" % self.pid in procfs.read_short(f"/proc/self/fdinfo/{self.pidfd}") else None
+        except (OSError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """Close its descriptors; to be called once."""
+        for fd in (self.fd, self.pidfd):
+            if fd >= 0:
+                os.close(fd)
 
 
 class DirectoryEvents:
@@ -129,22 +145,8 @@ def _events(data: bytes) -> Iterator[FileEvent]:
             if kind == _PIDFD_RECORD:
                 (pidfd,) = struct.unpack_from("=i", data, record + _RECORD.size)
             record += max(size, _RECORD.size)
-        process = _held(pidfd, pid) if pidfd >= 0 else None
-        yield FileEvent(mask, fd, pid, process)
+        yield FileEvent(mask, fd, pid, pidfd)
         at += length
-
-
-def _held(pidfd: int, pid: int) -> ProcessKey | None:
-    """The process of a pidfd, which is closed; by start time, read while the pid was still its own."""
-    try:
-        key = procfs.process_key(pid)
-        info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
-        # "Pid: -1" once it has been waited for: the number may be another process's then.
-        return key if f"Pid:\t{pid}\n" in info else None
-    except (OSError, ValueError):
-        return None
-    finally:
-        os.close(pidfd)
 
 
 def _checked(result: int) -> int:

@@ -2,7 +2,7 @@
 
 The process events connector tells at once. It takes CAP_NET_ADMIN and the initial pid, user and network namespaces, and
 holds so many pids; a process that it cannot watch is looked at from time to time: where its program and its stack
-begin is chosen anew by each exec (randomize_va_space). /proc/PID/stat, unlike much of /proc, waits for no lock.
+begin is chosen anew by each exec (randomize_va_space). /proc/PID/stat does not wait for the lock of the memory map.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_events import ProcessEventKind, ProcessEvents
 from mpsguard.model import ProcessKey
@@ -114,7 +115,7 @@ class ExecWatch:
 def image(pid: int) -> tuple[int, int] | None:
     """Where the program and the stack of a process begin; None if it has ended, or we may not know (CAP_SYS_PTRACE)."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_bytes()
+        stat = procfs.read_short(f"{_PROC}/{pid}/stat")
     except OSError:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()

@@ -2,10 +2,12 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +71,12 @@ def test_the_command_line_answers_as_it_does_at_the_daemon_itself(guarded: Guard
     ):
         through, direct = guarded.ui(command), guarded.ui(command, pipe_directory=guarded.pipe)
         assert (through.stdout, through.returncode) == (direct.stdout, direct.returncode), command
+
+
+def test_no_connection_waits_for_a_larger_table_of_descriptors(guarded: Guarded) -> None:
+    status = Path(f"/proc/{guarded.guard.pid}/status").read_text().split()
+    slots = int(status[status.index("FDSize:") + 1])
+    assert slots >= min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 65536)
 
 
 def test_an_open_command_line_keeps_no_other_user_out(guarded: Guarded) -> None:

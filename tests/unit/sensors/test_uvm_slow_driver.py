@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -53,6 +54,10 @@ class GatedDriver(StandInDriver):
         finally:
             self.pass_on()
         assert not self.abandoned
+
+
+def _wait(gate: threading.Event) -> None:
+    gate.wait(ABANDONED)
 
 
 def gated(bench: Bench) -> GatedDriver:
@@ -223,3 +228,35 @@ def test_side_threads_do_every_job_and_no_fault_of_one_stops_them(monkeypatch: p
     threads.run(late.set)
     assert late.wait(10.0)
     assert [str(error) for error in told] == ["of the test"] * 20
+
+
+def test_side_threads_do_short_jobs_one_by_one() -> None:
+    threads = SideThreads("tried", 8, alone_for=60.0)
+    at_once, most = 0, 0
+    lock = threading.Lock()
+    given = threading.Event()
+
+    def job() -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        # Lets another thread come, if one may.
+        given.wait(0.005)
+        with lock:
+            at_once -= 1
+
+    for _ in range(24):
+        threads.run(job)
+    assert threads.close(60.0)
+    assert most == 1
+
+
+def test_side_threads_do_a_job_beside_one_that_is_held_up() -> None:
+    threads = SideThreads("tried", 2, alone_for=0.01)
+    gate, done = threading.Event(), threading.Event()
+    threads.run(partial(_wait, gate))
+    threads.run(done.set)
+    assert done.wait(ABANDONED / 2), "it waited for the one that is held up"
+    gate.set()
+    assert threads.close(10.0)
