@@ -17,7 +17,7 @@ from fault_injection.sim.wire import Channel
 
 _TERMINATION_S = 0.008
 CRASH = "null"
-"""The fault whose effects are those of a process that dies with a kernel in flight."""
+"""A process that dies with a kernel in flight has the effects of this fault."""
 
 
 def _faults() -> Mapping[str, Fault]:
