@@ -40,6 +40,9 @@
 #define REMAP_COMPONENTS 0x708
 
 #define UPPER_MASK 0x1ffffULL
+/* Between two looks for work. */
+#define SHORTEST_US 40U
+#define LONGEST_US 640U
 
 LIST_HEAD(mock_internal_channels);
 static struct task_struct *engine;
@@ -271,8 +274,14 @@ static bool run_channel(struct mock_internal_channel *channel)
 	return worked;
 }
 
+/*
+ * No doorbell tells the thread of new work: it looks. The longer there was none, the more seldom, up to LONGEST_US: in an
+ * emulated machine each look costs the host some 70 us, and most of the time there is nothing.
+ */
 static int run(void *unused)
 {
+	unsigned int pause_us = SHORTEST_US;
+
 	while (!kthread_should_stop()) {
 		struct mock_internal_channel *each;
 		bool worked = false;
@@ -283,8 +292,12 @@ static int run(void *unused)
 		mutex_unlock(&mock_lock);
 		if (mock_faults_pending())
 			worked |= mock_raise_interrupt();
-		if (!worked)
-			usleep_range(30, 100);
+		if (worked) {
+			pause_us = SHORTEST_US;
+		} else {
+			usleep_range(pause_us, 2 * pause_us);
+			pause_us = min(2 * pause_us, LONGEST_US);
+		}
 	}
 	return 0;
 }

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fault_injection.sim import misdeed
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 
 DIED = 3
@@ -78,6 +77,8 @@ class Client:
         self._iterations += 1
 
     def _misbehave(self, kind: str) -> None:
+        from fault_injection.sim import misdeed  # noqa: PLC0415 - reads the table of faults; most clients have none
+
         misdeed.prepared(self._cuda, kind)()
         self._cuda.synchronize()
         self._iterations += 1
@@ -93,6 +94,15 @@ class Client:
         sys.stdout.flush()
 
 
+def _fault(name: str) -> str:
+    """The name, if there is such a fault."""
+    from fault_injection.sim import misdeed  # noqa: PLC0415 - reads the table of faults; most clients have none
+
+    if name not in misdeed.NAMES:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(misdeed.NAMES)}")
+    return name
+
+
 def parse(arguments: Sequence[str]) -> Plan:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m fault_injection.sim.client", description=__doc__)
@@ -100,7 +110,7 @@ def parse(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--seconds", type=float, help="end after this long (default: run until SIGTERM)")
     parser.add_argument("--step-ms", type=float, default=Plan.step_ms, help="duration of a kernel")
     parser.add_argument("--memory-mib", type=int, default=Plan.memory_mib, help="simulated GPU memory")
-    parser.add_argument("--fault", choices=misdeed.NAMES, help="what to do wrong")
+    parser.add_argument("--fault", type=_fault, metavar="KIND", help="what to do wrong")
     parser.add_argument("--after", type=float, default=Plan.after, help="when to do it, in seconds")
     return Plan(**vars(parser.parse_args(arguments)))
 

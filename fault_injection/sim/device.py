@@ -8,7 +8,7 @@ import heapq
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fault_injection.sim import gpu
@@ -16,6 +16,15 @@ from fault_injection.sim.gpu import CudaError, Fault
 from fault_injection.sim.wire import Channel
 
 _TERMINATION_S = 0.008
+CRASH = "null"
+"""A process that dies with a kernel in flight has the effects of this fault."""
+
+
+def _faults() -> Mapping[str, Fault]:
+    """What a kernel can run into, by name; most servers never see any."""
+    from fault_injection.sim.gpu_faults import FAULTS  # noqa: PLC0415 - reads the table of faults
+
+    return FAULTS
 
 
 @dataclass(eq=False)
@@ -70,8 +79,8 @@ class Device:
         context.in_flight = True
         if context.failed:
             context.complete(context.failed)
-        elif fault in gpu.FAULTS:
-            self.fail(gpu.FAULTS[fault], context)
+        elif fault and fault in _faults():
+            self.fail(_faults()[fault], context)
         else:
             self.after(seconds, lambda: self._done(context))
 
@@ -115,7 +124,7 @@ class Device:
         if context.in_flight and not context.failed:
             context.in_flight = False  # no client is left to get its result
             if not self._spares():
-                self.fail(gpu.CRASH, context)
+                self.fail(_faults()[CRASH], context)
         self._renew()
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:

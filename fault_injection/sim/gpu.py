@@ -1,15 +1,9 @@
-"""The simulated GPU: its name, its faults, its memory.
-
-The effects of a fault come from the numbered faults (`fault_injection/faults.toml`): the errors of the culprit and of
-the other clients, and their delays.
-"""
+"""The simulated GPU: its name, its errors, its memory; what each fault does is in `gpu_faults`."""
 
 import os
 from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
-
-from fault_injection import catalog
 
 NAME = "Simulated GPU"
 BUS = 6
@@ -46,29 +40,6 @@ class Fault:
     def contained(self) -> bool:
         """Whether only the culprit is hurt."""
         return self.others is CudaError.SUCCESS
-
-
-def _simulated(row: catalog.Fault) -> Fault:
-    """A row of the numbered faults; where several codes were seen, the first of them."""
-    by_mmu = 31 in row.xids
-    return Fault(
-        CudaError(row.culprit[0]),
-        CudaError(row.innocents[0]) if row.innocents else CudaError.SUCCESS,
-        _MMU_NOTICED_S if by_mmu else _SM_NOTICED_S,
-        sum(row.delay_ms) / 2000 if row.delay_ms else 0.0,
-        names_client=by_mmu,
-    )
-
-
-_MMU_NOTICED_S, _SM_NOTICED_S = 0.147, 0.015
-
-FAULTS: dict[str, Fault] = {
-    row.name: _simulated(row) for row in catalog.FAULTS if row.twin and row.by_client and row.culprit
-}
-"""What a kernel can run into, by name."""
-
-CRASH = FAULTS["null"]
-"""A process that dies with a kernel in flight."""
 
 
 def printed(uuid: bytes) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fault_injection import catalog
 from fault_injection.sim.cuda import CudaProcess
-from fault_injection.sim.gpu import FAULTS
+from fault_injection.sim.gpu_faults import FAULTS
 
 NAMES = tuple(row.name for row in catalog.FAULTS if row.twin and row.by_client)
 _LONG_KERNEL_S, _SHORT_KERNEL_S = 60.0, 0.05

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import structlog
 
 from mpsguard import config
 from mpsguard.cli.config_option import config_option
 from mpsguard.config import ConfigError
+from mpsguard.control_api.structured_log import structlog
 from mpsguard.daemon import preflight
 from mpsguard.daemon.commands.table import HANDLERS
 from mpsguard.daemon.domain import launches

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-
 from mpsguard.control_api.protocol import Event
+from mpsguard.control_api.structured_log import structlog
 
 KEPT: Final = 1000
 """Events that are kept to be asked for later, of clients and of all else apart."""

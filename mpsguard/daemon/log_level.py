@@ -4,7 +4,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-import structlog
+from mpsguard.control_api.structured_log import structlog
 
 
 class LogLevel:

@@ -12,7 +12,7 @@ import pytest
 from fault_injection import catalog
 from fault_injection.catalog import CatalogError, parse
 from fault_injection.sim import misdeed
-from fault_injection.sim.gpu import FAULTS
+from fault_injection.sim.gpu_faults import FAULTS
 from fault_injection.sim.kernel import KERNEL
 
 pytestmark = pytest.mark.slow(seconds=8, reason="compiles CUDA programs")

@@ -29,6 +29,11 @@ class Archive:
         self._parents(name)
         self._add(name, stat.S_IFREG | (source.stat().st_mode & 0o777), source.read_bytes())
 
+    def data(self, name: str, content: bytes) -> None:
+        """A file with these bytes."""
+        self._parents(name)
+        self._add(name, stat.S_IFREG | 0o644, content)
+
     def link(self, name: str, target: str) -> None:
         """A symbolic link."""
         self._parents(name)

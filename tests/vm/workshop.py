@@ -76,11 +76,13 @@ def digest(*roots: Path | str) -> str:
 def build(tree: Path, kernel: Kernel, *, patched: bool, debug: bool = False) -> Modules:
     """The modules of this tree for this kernel; raises BuildError."""
     kind = "debug" if debug else "release"
-    base = digest(tree / "nvidia-uvm", tree / "common", MOCK, kernel.identity, kind)
+    own = digest(tree / "nvidia-uvm", tree / "common", kernel.identity, kind)
+    base = digest(own, MOCK)
     key = digest(base, *PATCH_PARTS) if patched else base
     name = f"{tree.name}-{kernel.release}-{kind}-{'patched' if patched else 'stock'}-{key}"
     modules = Modules(KEPT / "modules" / name, tree)
-    work = CACHE / "work" / f"{tree.name}-{kernel.release}-{kind}-{base}"
+    # Not by the mock GPU: where that alone changed, that alone is compiled.
+    work = CACHE / "work" / f"{tree.name}-{kernel.release}-{kind}-{own}"
     with _locked(work):
         if not modules.uvm.exists():
             conftest = KEPT / "conftest" / _conftest_key(tree, kernel)
@@ -138,23 +140,39 @@ def _prepare(tree: Path, work: Path, conftest: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
         ignored = shutil.ignore_patterns("nvidia-drm", "nvidia-modeset", "nvidia-peermem", "*.o_binary", "debian")
         shutil.copytree(tree, fresh, ignore=ignored, symlinks=True)
-        shutil.copytree(MOCK, fresh / "nvidia" / "mock_gpu", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(MOCK / "mock-sources.Kbuild", fresh / "nvidia" / "nvidia-sources.Kbuild")
+        _copy_mock(fresh)
         if conftest.exists():
             shutil.copytree(conftest, fresh / "conftest")
         _run([COMPILER, "-c", "-x", "c", "/dev/null", "-o", "nvidia/nv-kernel.o_binary"], fresh)
         fresh.rename(work)
         return
+    _copy_mock(work)
     # What an earlier version of the patch did is undone; files that did not change keep their time.
     stock = {path.relative_to(tree) for path in (tree / "nvidia-uvm").rglob("*") if path.is_file()}
     for name in stock:
-        if not (work / name).exists() or (work / name).read_bytes() != (tree / name).read_bytes():
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(tree / name, work / name)
+        _copy_if_new(tree / name, work / name)
     for path in list((work / "nvidia-uvm").rglob("*.[ch]")):
         if path.relative_to(work) not in stock and not path.name.endswith(".mod.c"):
             path.unlink()
     shutil.rmtree(work / ".mpsguard-kmod", ignore_errors=True)
+
+
+def _copy_mock(work: Path) -> None:
+    """Put the mock GPU in place of nvidia.ko's sources."""
+    target = work / "nvidia" / "mock_gpu"
+    for old in target.glob("*.[ch]"):
+        if not (MOCK / old.name).exists():
+            old.unlink()
+    for source in (path for path in MOCK.iterdir() if path.is_file()):
+        _copy_if_new(source, target / source.name)
+    _copy_if_new(MOCK / "mock-sources.Kbuild", work / "nvidia" / "nvidia-sources.Kbuild")
+
+
+def _copy_if_new(source: Path, target: Path) -> None:
+    """Copy unless the same is there, which keeps its time: make goes by that."""
+    if not target.exists() or target.read_bytes() != source.read_bytes():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
 
 
 def _apply(work: Path) -> None:

@@ -22,3 +22,10 @@ def test_no_command_loads_the_guard(name: str) -> None:
 
 def test_the_supervisor_of_a_program_does_not_load_the_guard() -> None:
     assert not (GUARD | REPORT) & set(modules_after(guard.COMMANDS["run"]))
+
+
+def test_a_guard_loads_nothing_that_draws() -> None:
+    """structlog would import rich, which costs a quarter of a guard's start and is used for nothing there."""
+    modules = {name.partition(".")[0] for name in modules_after(guard.COMMANDS["serve"])}
+    assert "structlog" in modules
+    assert not {"colorama", "pygments", "rich", "textual"} & modules
