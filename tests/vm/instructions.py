@@ -17,13 +17,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from tests.vm.guest_programs import program
 from tests.vm.guests import LOAD, UNLOAD, with_modules
-from tests.vm.machine import boot
+from tests.vm.machine import Run, boot
 from tests.vm.sources import Kernel
-from tests.vm.workshop import Modules
+from tests.vm.workshop import PATCH, Modules
 
 ROUNDS = 16
 DEADLINE_S = 1500.0
@@ -33,44 +34,52 @@ CALLER = "_isr_bottom_half"
 TOP_HALF = "uvm_isr_top_half"
 """Interrupts a service call whenever it likes, and is none of it."""
 
-_SECTION = "/sys/module/nvidia_uvm/sections/.text"
+SECTIONS = (".text", ".text.unlikely")
+"""Where a loaded module has code: what the compiler takes for cold, ours above all, is in the second."""
+
+_LOADED = "/sys/module/nvidia_uvm/sections/"
 _EXECUTED = re.compile(r"^Trace \d+: \S+ \[[0-9a-f]+/([0-9a-f]+)/")
-_BASE = re.compile(r"uvm-text (0x[0-9a-f]+)")
+_SYMBOL = re.compile(r"^([0-9a-f]+) .{5} F (\S+)\s+[0-9a-f]+ (?:\.hidden )?(\S+)$", re.MULTILINE)
+_SIZE = re.compile(r"^\s*\d+ (\S+)\s+([0-9a-f]+)\s", re.MULTILINE)
+_DEFINED = re.compile(r"^(?!#|typedef|struct)\w[\w \t*]*?\b(\w+)\([^;{}]*\)\n\{", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Symbols:
-    """The functions of a module's .text, by offset."""
+class Code:
+    """The functions of a loaded module, by address."""
 
     starts: list[int]
     names: list[str]
-    end: int
+    ranges: list[range]
+    """The addresses of each section."""
 
     @classmethod
-    def of(cls, module: Path) -> Symbols:
-        """Read from the module's symbol table."""
-        command = ["nm", "--numeric-sort", "--defined-only", str(module)]
-        listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60.0).stdout
-        header = subprocess.run(
-            ["objdump", "-h", "-j", ".text", str(module)], capture_output=True, text=True, check=True, timeout=60.0
-        ).stdout
-        size = re.search(r"\s\.text\s+([0-9a-f]+)", header)
-        inside = _functions_of_text(module)
-        found = [line.split() for line in listing.splitlines()]
-        pairs = [(int(value, 16), name) for value, kind, name in found if kind in "tT" and name in inside]
-        if size is None or not pairs:
-            raise ValueError(f"{module}: no functions in .text")
-        return cls([start for start, _ in pairs], [name for _, name in pairs], int(size[1], 16))
+    def of(cls, module: Path, bases: dict[str, int]) -> Code:
+        """Read the module's symbol table; `bases` says where each of SECTIONS was loaded. Raises ValueError."""
+        functions = sorted(
+            (bases[section] + int(offset, 16), name)
+            for offset, section, name in _SYMBOL.findall(_objdump(module, "-t"))
+            if section in bases
+        )
+        sizes = {section: int(size, 16) for section, size in _SIZE.findall(_objdump(module, "-h"))}
+        if not functions or not bases.keys() <= sizes.keys():
+            raise ValueError(f"{module}: no functions in {' and '.join(bases)}")
+        ranges = [range(base, base + sizes[section]) for section, base in bases.items()]
+        return cls([start for start, _ in functions], [name for _, name in functions], ranges)
 
-    def at(self, offset: int) -> str:
-        """The function at an offset."""
-        return self.names[max(bisect.bisect_right(self.starts, offset) - 1, 0)]
+    def at(self, address: int) -> str:
+        """The function at an address."""
+        return self.names[max(bisect.bisect_right(self.starts, address) - 1, 0)]
+
+    @property
+    def filter(self) -> str:
+        """The ranges as QEMU's -dfilter wants them."""
+        return ",".join(f"{part.start:#x}..{part.stop - 1:#x}" for part in self.ranges)
 
 
-def _functions_of_text(module: Path) -> set[str]:
-    command = ["objdump", "-t", "-j", ".text", str(module)]
-    listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60.0).stdout
-    return {line.split()[-1] for line in listing.splitlines() if " F .text" in line}
+def _objdump(module: Path, option: str) -> str:
+    command = ["objdump", option, str(module)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60.0).stdout
 
 
 @dataclass
@@ -107,13 +116,20 @@ def compared(ours: Service, stock: Service) -> tuple[int, int, dict[str, tuple[i
     return sum(pair[0] for pair in costs.values()), sum(pair[1] for pair in costs.values()), differing
 
 
-OWN = ("uvm_fault_isolation", "uvm_fault_report")
-"""How the names of the patch's own functions begin."""
+@cache
+def own_functions() -> frozenset[str]:
+    """The functions that the patch's own files define, static ones too."""
+    return frozenset(
+        name
+        for path in sorted((PATCH / "source").glob("*.c"))
+        for name in _DEFINED.findall(path.read_text(encoding="utf-8"))
+    )
 
 
 def own(ours: Service) -> int:
-    """Instructions of the patch's own functions in all calls."""
-    return sum(cost for call in ours.calls for name, cost in call.items() if name.startswith(OWN))
+    """Instructions of the patch's own functions in all calls, of parts that the compiler has split off, too."""
+    mine = own_functions()
+    return sum(cost for call in ours.calls for name, cost in call.items() if name.partition(".")[0] in mine)
 
 
 def tally(names: Iterable[str], entries: Sequence[str]) -> Service:
@@ -132,24 +148,44 @@ def tally(names: Iterable[str], entries: Sequence[str]) -> Service:
     return service
 
 
-def text_address(kernel: Kernel, modules: Modules) -> int:
+def loaded_at(kernel: Kernel, modules: Modules) -> dict[str, int]:
     """Where the machine loads the module's code; the same each time, for the kernel is told not to randomise."""
-    steps = [*LOAD, f"busybox echo uvm-text $(busybox cat {_SECTION}) > /dev/kmsg"]
-    run = boot(kernel, with_modules(modules), steps, deadline_s=DEADLINE_S, processors=1)
-    found = _BASE.search(run.console)
-    if found is None:
+    return bases(boot(kernel, with_modules(modules), [*LOAD, *TELL_BASES], deadline_s=DEADLINE_S, processors=1))
+
+
+TELL_BASES = [
+    f"busybox echo uvm-section {section} $(busybox cat {_LOADED}{section}) > /dev/kmsg" for section in SECTIONS
+]
+
+
+def bases(run: Run) -> dict[str, int]:
+    """The addresses of SECTIONS, as a machine has told them; raises RuntimeError."""
+    told = dict(re.findall(r"uvm-section (\S+) (0x[0-9a-f]+)", run.console))
+    if told.keys() != set(SECTIONS):
         raise RuntimeError(f"the machine does not say where nvidia-uvm is: {run.console[-2000:]}")
-    return int(found[1], 16)
+    return {section: int(told[section], 16) for section in SECTIONS}
 
 
-def count(kernel: Kernel, modules: Modules, rounds: int = ROUNDS) -> dict[str, Service]:
-    """Service calls of an SM's and of a copy engine's faults, each on managed memory of its own, none of them fatal."""
-    base, symbols = text_address(kernel, modules), Symbols.of(modules.uvm)
+@dataclass(frozen=True)
+class Counted:
+    """Service calls of one module."""
+
+    serviced: dict[str, Service]
+    """Of an SM's and of a copy engine's faults, each on managed memory of its own, none of them fatal."""
+
+    contained: Service
+    """Of a fatal fault of an SM after these; none if the module does not contain it."""
+
+
+def count(kernel: Kernel, modules: Modules, rounds: int = ROUNDS) -> Counted:
+    """Run the guest's `service`, and count. Raises RuntimeError if the run is not as it must be."""
+    where = loaded_at(kernel, modules)
+    code = Code.of(modules.uvm, where)
     archive = with_modules(modules)
     archive.file("program", program("service", modules.tree))
     steps = [
         *LOAD,
-        f"busybox echo uvm-text $(busybox cat {_SECTION}) > /dev/kmsg",
+        *TELL_BASES,
         f"/program {rounds} >/dev/ttyS1 2>/dev/console; S=$?",
         *UNLOAD,
         "(exit $S)",
@@ -158,22 +194,25 @@ def count(kernel: Kernel, modules: Modules, rounds: int = ROUNDS) -> dict[str, S
     with tempfile.TemporaryDirectory(prefix="mpsguard-count-") as directory:
         pipe = Path(directory) / "executed"
         os.mkfifo(pipe)
-        reader = threading.Thread(target=lambda: names.extend(_executed(pipe, base, symbols)), daemon=True)
+        reader = threading.Thread(target=lambda: names.extend(_executed(pipe, code)), daemon=True)
         reader.start()
         extra = (
             *("-icount", "shift=0,sleep=off", "-singlestep", "-d", "exec,nochain"),
-            *("-dfilter", f"{base:#x}..{base + symbols.end - 1:#x}", "-D", str(pipe)),
+            *("-dfilter", code.filter, "-D", str(pipe)),
         )
         run = boot(kernel, archive, steps, deadline_s=DEADLINE_S, processors=1, extra=extra)
         reader.join(timeout=60.0)
-    if run.status != 0 or run.lines != [{"faults": 2 * rounds}]:
+    if run.status != 0 or [line.get("faults") for line in run.lines] != [2 * rounds]:
         raise RuntimeError(f"status {run.status}, {run.lines}: {run.console[-2000:]}")
-    if f"uvm-text {base:#x}" not in run.console.replace("0x0", "0x"):
-        raise RuntimeError("nvidia-uvm is not where it was in the run before")
-    return {"an SM": tally(names, SM), "a copy engine": tally(names, COPY_ENGINE)}
+    if bases(run) != where:
+        raise RuntimeError(f"nvidia-uvm is at {bases(run)}, and was at {where} in the run before")
+    calls = tally(names, SM).calls
+    return Counted(
+        {"an SM": Service(calls[:rounds]), "a copy engine": tally(names, COPY_ENGINE)}, Service(calls[rounds:])
+    )
 
 
-def _executed(pipe: Path, base: int, symbols: Symbols) -> Iterator[str]:
+def _executed(pipe: Path, code: Code) -> Iterator[str]:
     """The function of each executed instruction, from the first service call on; the rest is not kept."""
     kept: dict[int, str] = {}
     began = False
@@ -185,7 +224,7 @@ def _executed(pipe: Path, base: int, symbols: Symbols) -> Iterator[str]:
             address = int(found[1], 16)
             name = kept.get(address)
             if name is None:
-                name = kept[address] = symbols.at(address - base)
+                name = kept[address] = code.at(address)
             began = began or name in SM or name in COPY_ENGINE
             if began:
                 yield name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.vm.instructions import SM, Service, compared, tally
+from tests.vm.instructions import SM, Code, Service, compared, own, own_functions, tally
 
 SERVE = SM[0]
 BACK = "replayable_faults_isr_bottom_half"
@@ -47,3 +47,27 @@ def test_what_waits_in_one_of_them_is_left_out_of_both() -> None:
     stock = service(["serve_block"], ["serve_block"], ["serve_block"])
     patched = service(["serve_block"], ["serve_block"] * 2, ["serve_block"] * 3)
     assert compared(patched, stock) == (1, 1, {})
+
+
+def test_functions_of_our_own_are_counted_static_and_split_ones_too() -> None:
+    names = [
+        "uvm_fault_isolation_contain",
+        "stop_client",
+        "tell.cold",
+        "place_small",
+        "serve_block",
+        "serve_block.cold",
+    ]
+    assert own(service(names)) == 4
+
+
+def test_our_own_functions_are_those_of_our_files() -> None:
+    found = own_functions()
+    assert {"uvm_fault_isolation_goes_first", "poison", "uvm_fault_report_contained", "make_sparse"} <= found
+    assert not {"if", "for", "while", "switch", "module_param", "uvm_push_begin_acquire"} & found
+
+
+def test_a_function_is_found_by_its_address_in_either_section() -> None:
+    code = Code([0x100, 0x140, 0x900], ["serve", "wait", "serve.cold"], [range(0x100, 0x180), range(0x900, 0x910)])
+    assert [code.at(address) for address in (0x100, 0x13F, 0x140, 0x905)] == ["serve", "serve", "wait", "serve.cold"]
+    assert code.filter == "0x100..0x17f,0x900..0x90f"

@@ -27,11 +27,26 @@
 
 #define WILD_VA 0x7a0000000000ULL
 #define LATER_VA 0x7b0000000000ULL
+/* What a packet says of an address without an entry; the mock reports such an access so whatever entry there is. */
+#define NO_ENTRY 2
+/* In the pass that places its sink and in the next one, each of which replays when it begins and when it ends. */
+#define MOST_FAULTS 6
 
 static void put_line(const char *name, bool fine)
 {
 	printf("{\"builtin\": \"%s\", \"result\": %d, \"status\": 0, \"s\": 0}\n", name, !fine);
 	fflush(stdout);
+}
+
+/* Of a GPU that does not heed its sink an access is not replayed for ever. */
+static bool is_cancelled_soon(bool copy_engine)
+{
+	struct client client = open_client(2 + copy_engine, 1);
+	struct mock_access done = access_full(&client, (struct mock_access){
+		.kind = MOCK_WRITE, .va = WILD_VA, .fault_type = NO_ENTRY, .copy_engine = copy_engine });
+
+	close_client(&client);
+	return done.ending == MOCK_TSG_DEAD && done.faults > 1 && done.faults <= MOST_FAULTS;
 }
 
 /* Where our test has put its sinks, accesses end without a fault; and its client gets nothing new. */
@@ -46,6 +61,8 @@ static void run_ours(struct client client)
 	put_line("FAULT_ISOLATION, beside it", beside.ending == MOCK_DONE_SPARSE && !beside.value);
 	put_line("FAULT_ISOLATION, no new range", try_range(&client, LATER_VA, 2 * MIB) == NV_ERR_INVALID_STATE);
 	put_line("FAULT_ISOLATION, the group lives", !statistics(client.tsg).tsg_dead);
+	put_line("FAULT_ISOLATION, an SM's fault in spite of its sink is cancelled", is_cancelled_soon(false));
+	put_line("FAULT_ISOLATION, a copy engine's fault in spite of its sink is cancelled", is_cancelled_soon(true));
 }
 
 int main(void)
