@@ -1,6 +1,6 @@
 """What the suite `checkpoint` makes of its programs' events."""
 
-from tests.gpu.checkpoint import serving, training
+from tests.gpu.checkpoint import cotenant, serving, training
 from tests.gpu.core.events import Event
 
 
@@ -22,8 +22,8 @@ def test_a_neighbours_rate_is_that_of_the_windows_that_lie_within_a_checkpoint()
         11.0,
         windows=[(7.9, 0.2, 1000), (8.1, 0.2, 40), (8.5, 0.2, 40), (8.9, 0.2, 1000), (9.1, 0.2, 30), (9.9, 0.2, 1000)],
     )
-    assert [round(rate, 6) for rate in training._tenant(windows, [made])] == [0.75]
-    assert training._tenant(event("windows", 1.0, windows=[]), [made]) == []
+    assert [round(rate, 6) for rate in cotenant._rates(windows, [made], "steps")] == [0.75]
+    assert cotenant._rates(event("windows", 1.0, windows=[]), [made], "steps") == []
 
 
 def test_a_servers_longest_gap_is_told_beyond_its_median() -> None:
