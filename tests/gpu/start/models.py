@@ -165,9 +165,9 @@ class Skeleton:
         self.drop()
 
     def record(self) -> None:
-        """Load all kernels, and record the answer as a CUDA graph of the bound tensors, whatever is in them.
+        """Load all kernels, and record the answer as a CUDA graph of the bound tensors, independent of their content.
 
-        Without a GPU there is no graph, nor for a model whose answer waits for the GPU halfway (RuntimeError).
+        Without a GPU there is no graph, nor if the model waits for the GPU halfway (RuntimeError).
         """
         self.answer()
         if self.device == "cpu":

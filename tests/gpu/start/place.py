@@ -27,7 +27,7 @@ from tests.harness.guard_process import REPOSITORY
 KIND, DEVICE, NOTES = "START_KIND", "START_DEVICE", "START_NOTES"
 """A worker's variables: the model, PyTorch's device, a file to which a line is written for each preparation."""
 STORE, IMAGE = "START_STORE", "START_IMAGE"
-"""And the image for whose addresses a worker prepares itself."""
+"""And the image that a worker prepares itself for: its addresses."""
 MIB: Final = 1 << 20
 PREPARED: Final = 180.0
 """Seconds: PyTorch from a cold disk, for several processes at once."""
