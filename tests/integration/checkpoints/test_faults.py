@@ -38,8 +38,8 @@ STEPS = {
     "put": "mpsguard.images.writer:ImageWriter.put|before|5",
     "stored": "mpsguard.copier.schedule:Schedule.stored|after|7",
     "whole": "mpsguard.copier.process:CopierMain._is_stale|after|1",
-    "commit": "mpsguard.images.writer:ImageWriter.commit|before|1",
-    "committed": "mpsguard.images.writer:ImageWriter.commit|after|1",
+    "commit": "mpsguard.images.writer:ImageWriter.commit_held|before|1",
+    "committed": "mpsguard.images.writer:ImageWriter.commit_held|after|1",
 }
 ALWAYS = ("setup", "cut", "held", "stored", "commit", "committed")
 """Steps of every run; between them lie those of the campaign."""
