@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,10 @@ _SWITCH: Final = 0.0003
 """Seconds that a thread keeps the interpreter while another one wants it; a copy of 32 MiB takes 0.6 ms."""
 _SETUP: Final = 30.0
 """Seconds for the writer's first message."""
+
+
+_AT_ONCE: Final = 128
+"""Digests that are compared at once."""
 
 
 class CopierProtocolError(Exception):
@@ -204,11 +209,8 @@ class CopierMain:
             count = -(-record.layout.size // PIECE)
             digests = now[record.id] = bytes(table.digests[first * DIGEST : (first + count) * DIGEST])
             before = self._before.get(record.id)
-            if before is not None and before != digests:
-                found += sum(
-                    not plan.dirty[first + n] and before[at : at + DIGEST] != digests[at : at + DIGEST]
-                    for n, at in enumerate(range(0, count * DIGEST, DIGEST))
-                )
+            if before is not None:
+                found += sum(not plan.dirty[first + index] for index in _differing(before, digests))
             first += count
         self._before = now
         return found
@@ -234,6 +236,16 @@ class CopierMain:
             sequence=plan.sequence,
             forward_state=plan.forward_state,
         )
+
+
+def _differing(before: bytes, now: bytes) -> Iterator[int]:
+    """Return the indices at which two sequences of digests differ. Most are equal: they are compared many at once."""
+    for start in range(0, len(now), _AT_ONCE * DIGEST):
+        stop = min(start + _AT_ONCE * DIGEST, len(now))
+        if before[start:stop] != now[start:stop]:
+            for at in range(start, stop, DIGEST):
+                if before[at : at + DIGEST] != now[at : at + DIGEST]:
+                    yield at // DIGEST
 
 
 def _torn(memory: RunMemory, number: int) -> str:

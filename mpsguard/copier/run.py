@@ -4,6 +4,7 @@ The threads that drain free the session's memory at the speed of the bus; those 
 needs. A piece counts only if its digest, taken from the copier's own buffer while it is stored, is the one at the cut.
 """
 
+import functools
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from mpsguard.client.checkpoints.piece_table import PieceTable
+from mpsguard.client.checkpoints.piece_table import DIGEST, PieceTable
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, span_of
 from mpsguard.copier.schedule import Claim, Schedule
 from mpsguard.copier.sources import CopySource
@@ -69,6 +70,9 @@ class CheckpointRun:
             on_copied: called after pieces were copied.
         """
         self.digests = table.all_digests()
+        hexadecimal = bytes(table.digests).hex()
+        self._names = [hexadecimal[at : at + 2 * DIGEST] for at in range(0, len(hexadecimal), 2 * DIGEST)]
+        """The digests as the store has them."""
         self._spans = [span for span, _ in memory.regions]
         self._sources = {span.name: source for span, source in memory.regions}
         self.schedule = Schedule(self.digests, [span.first for span in self._spans])
@@ -85,7 +89,7 @@ class CheckpointRun:
         self._stopped = threading.Event()
         self._error: BaseException | None = None
         sizes = {self.size(number) for span in self._spans for number in (span.first, span.end - 1)}
-        self._zeros = {size: blake3(bytes(size)).digest() for size in sizes}
+        self._zeros = {size: _zeros(size) for size in sizes}
         self.drained_at: float | None = None
         """When no piece of the session's memory was needed any more; CLOCK_MONOTONIC."""
 
@@ -95,11 +99,9 @@ class CheckpointRun:
 
     def stored_digests(self, span: RegionSpan) -> tuple[str | None, ...]:
         """Return the digests of a region's pieces as an image's manifest has them: None where all is zero."""
-        *most, last = range(span.first, span.end)
-        whole = self._zeros[self.size(span.first)]
-        found = [None if self.digests[number] == whole else self.digests[number].hex() for number in most]
-        zero = self._zeros[self.size(last)]
-        return *found, None if self.digests[last] == zero else self.digests[last].hex()
+        *most, last = self._names[span.first : span.end]
+        whole, short = self._zeros[self.size(span.first)].hex(), self._zeros[self.size(span.end - 1)].hex()
+        return *(None if each == whole else each for each in most), None if last == short else last
 
     def stop(self) -> None:
         """Have `work` end soon, by RunStoppedError."""
@@ -148,11 +150,10 @@ class CheckpointRun:
 
     def _reuse_held(self) -> None:
         """Have done at once with what the image before has: of a large session almost all of it."""
-        zeros, holds = frozenset(self._zeros.values()), self._writer.holds
-        found = [number for number, each in enumerate(self.digests) if each in zeros or holds(each.hex())]
-        for number in found:
-            self.schedule.reuse(number)
-            self._table.set_copied(number)
+        zeros, holds = frozenset(each.hex() for each in self._zeros.values()), self._writer.holds
+        found = [number for number, each in enumerate(self._names) if each in zeros or holds(each)]
+        self.schedule.reuse(found)
+        self._table.set_copied(found)
         if found:
             self._table.set_stored(len(found))
             self._on_copied()
@@ -167,9 +168,8 @@ class CheckpointRun:
                     # What the other thread copies may come back, if it was set aside meanwhile.
                     self._note_drained()
                     self._lock.wait(_TICK)
-            for number in found:
-                self._table.set_copied(number)
             if found:
+                self._table.set_copied(found)
                 self._on_copied()
             if claim is not None:
                 self._copy(claim, thread)
@@ -195,8 +195,7 @@ class CheckpointRun:
         with self._lock:
             kept = self.schedule.held(claim, self._slot)
             self._lock.notify_all()
-        for number in kept:
-            self._table.set_copied(number)
+        self._table.set_copied(kept)
         self._on_copied()
         if not kept:
             self._free.put(buffer)
@@ -247,3 +246,9 @@ class CheckpointRun:
                     self._lock.notify_all()
             if is_free:
                 self._free.put(held.buffer)
+
+
+@functools.cache
+def _zeros(size: int) -> bytes:
+    """Return the digest of so many zeros: of whole pieces, and of a region's last one."""
+    return blake3(bytes(size)).digest()

@@ -62,12 +62,13 @@ class Schedule:
         """Whether no piece of the session's memory is needed any more."""
         return PENDING not in self._state and COPYING not in self._state
 
-    def reuse(self, number: int) -> None:
-        """Record that the store has a pending piece's content at the cut."""
-        assert self._state[number] == PENDING
-        self._state[number] = STORED
-        self._left -= 1
-        self.reused += 1
+    def reuse(self, numbers: Sequence[int]) -> None:
+        """Record that the store has pending pieces' content at the cut."""
+        for number in numbers:
+            assert self._state[number] == PENDING
+            self._state[number] = STORED
+        self._left -= len(numbers)
+        self.reused += len(numbers)
 
     def is_pending(self, number: int) -> bool:
         """Return whether the piece is still to be copied."""
@@ -94,7 +95,7 @@ class Schedule:
             if first is None:
                 return found, None
             if has(self._digests[first]):
-                self.reuse(first)
+                self.reuse((first,))
                 found.append(first)
                 continue
             slot = slot_of(first)

@@ -195,7 +195,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def pieces(self) -> dict[Digest, int]:
         """Return the size of each piece that the image needs, by digest, in the order of first use."""
-        return {digest: size for region in self.regions for _, digest, size in region.stored()}
+        found: dict[Digest, int] = {}
+        for region in self.regions:
+            # Not by `stored`: a large session has tens of thousands, and a migration stands still meanwhile.
+            found.update(dict.fromkeys(filter(None, region.pieces[:-1]), PIECE_SIZE))
+            if region.pieces and (last := region.pieces[-1]) is not None:
+                found[last] = piece_size(region.size, len(region.pieces) - 1)
+        return found
 
     def place_of(self, digest: Digest) -> str | None:
         """Return the name of the first region that needs a piece."""

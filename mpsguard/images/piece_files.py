@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum, auto
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _KEPT: Final = 0o400
 _SYNCING: Final = 16
 """Threads that wait for the disk at a commit."""
+_AT_ONCE: Final = 0.0005
+"""Seconds: a file that takes longer to be on disk is on one that has to be waited for."""
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 _DAMAGE: Final = "damage"
 """File of which the time of the last change says when a piece was last found damaged or missing; it is empty."""
@@ -99,17 +101,9 @@ class PieceFiles:
 
     def keep(self, digests: Collection[Digest]) -> None:
         """Return when these pieces are on disk, and marked so."""
-        # By many threads: a disk that others write to takes up to seconds for each fsync, and one journal commit, or
-        # one flush of the disk's cache, serves all that wait for it.
-        with ThreadPoolExecutor(_SYNCING) as pool:
-            prefixes = sorted({digest[:2] for digest in digests})
-            for work, items in (
-                (self._files.sync_directory, [PIECES, *(f"{PIECES}/{prefix}" for prefix in prefixes)]),
-                (self._keep, list(digests)),
-            ):
-                # The first error cancels what has not begun, and is raised.
-                for _ in pool.map(work, items):
-                    pass
+        prefixes = sorted({digest[:2] for digest in digests})
+        _each(self._files.sync_directory, [PIECES, *(f"{PIECES}/{prefix}" for prefix in prefixes)])
+        _each(self._keep, list(digests))
 
     def _keep(self, digest: Digest) -> None:
         fd = self._files.open_file(_path(digest))
@@ -178,3 +172,20 @@ class PieceFiles:
 
 def _path(digest: Digest) -> str:
     return f"{PIECES}/{digest[:2]}/{digest}"
+
+
+def _each(sync: Callable[[str], None], items: Iterable[str]) -> None:
+    """Call ``sync`` with each item; the first error ends that, and is raised."""
+    left, took = iter(items), 0.0
+    while took < _AT_ONCE:
+        item = next(left, None)
+        if item is None:
+            return
+        began = time.monotonic()
+        sync(item)
+        took = time.monotonic() - began
+    # By many threads: a disk that others write to takes up to seconds for each fsync, and one journal commit, or one
+    # flush of the disk's cache, serves all that wait for it. Memory files answer sooner than threads start.
+    with ThreadPoolExecutor(_SYNCING) as pool:
+        for _ in pool.map(sync, left):
+            pass

@@ -118,9 +118,10 @@ class PieceTable:
 
     # --- the copier's array
 
-    def set_copied(self, number: int) -> None:
-        """Say that the piece's own memory may be written."""
-        self._copied[number] = 1
+    def set_copied(self, numbers: Iterable[int]) -> None:
+        """Say that the pieces' own memory may be written."""
+        for number in numbers:
+            self._copied[number] = 1
 
     def is_copied(self, number: int) -> bool:
         """Return whether the copier no longer needs the piece's own memory."""

@@ -46,7 +46,7 @@ def test_what_one_side_writes_the_other_one_sees() -> None:
     assert theirs.all_digests() == [bytes(DIGEST), b"d" * DIGEST, bytes(DIGEST)]
     table.want([2])
     table.set_aside(range(1), range(5, 6))
-    theirs.set_copied(1)
+    theirs.set_copied((1,))
     assert (theirs.wanted(), theirs.slot(0), theirs.slot(1)) == (b"\0\0\1", 5, None)
     assert table.open_pieces(range(3)) == [2]
     for each in (table, theirs):

@@ -62,7 +62,7 @@ class Simulation:
             yield
             found, claim = schedule.claim(table.wanted(), table.slot, 4, self.store.__contains__)
             for number in found:
-                table.set_copied(number)
+                table.set_copied((number,))
             if claim is None:
                 continue
             copies: list[Piece] = [[] for _ in claim.pieces]
@@ -74,7 +74,7 @@ class Simulation:
             kept = schedule.held(claim, table.slot)
             for number in kept:
                 yield
-                table.set_copied(number)
+                table.set_copied((number,))
             for number in kept:
                 yield
                 content = copies[number - claim.pieces.start]
