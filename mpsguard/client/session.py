@@ -551,8 +551,9 @@ class Session(RegionRequests):
         session is left as if the process had died: a ready standby is promoted. A checkpoint that is under way is given
         up: wait for it before.
         """
-        if self._checkpoints is not None and os.getpid() == self._pid:
-            self._checkpoints.close()
+        checkpoints = self._checkpoints if os.getpid() == self._pid else None
+        if checkpoints is not None:
+            checkpoints.stop()
         with self._lock:
             if self._connection is not None:
                 self._deadline = min(self._deadline, _CLOSING_DEADLINE)
@@ -567,6 +568,9 @@ class Session(RegionRequests):
             latency, self._latency = self._latency, None
         if latency is not None:
             latency.close()
+        if checkpoints is not None:
+            # Behind the lease: another process may wait for that, and a copier with pinned memory takes long to end.
+            checkpoints.close()
 
     def __enter__(self) -> Self:
         return self

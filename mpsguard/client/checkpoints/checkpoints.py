@@ -187,14 +187,25 @@ class Checkpoints:
             if self._running is not None:
                 self._on_ended(Ended(self._running.serial, CheckpointRefusal.CANCELLED, "what it copies is released"))
 
-    def close(self) -> None:
-        """End the copier; a checkpoint that is under way is refused. Safe to call twice."""
+    def stop(self) -> None:
+        """Have the copier end, without waiting for it; a checkpoint that is under way is refused. Then `close`."""
         with self._lock:
-            if self._copier is not None:
+            if self._running is not None:
                 self._end_copier(CheckpointRefusal.CANCELLED, "the session is closed")
+            elif self._copier is not None:
+                # Not by SIGKILL: it gives its lease back at once, and then what takes long to give back, its pinned
+                # memory. The kernel would do it the other way round.
+                copier, self._copier = self._copier, None
+                copier.close()
+                self._leaving.append(copier)
             if self._armed is not None:
                 self._armed.state = CheckpointState.REFUSED
                 self._armed = None
+
+    def close(self) -> None:
+        """End the copier, and wait for its end. Safe to call twice."""
+        self.stop()
+        with self._lock:
             for copier in self._leaving:
                 copier.reap(_LEAVING)
             self._leaving = []

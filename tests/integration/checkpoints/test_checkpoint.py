@@ -1,6 +1,8 @@
 """Checkpoints of a session that works on: real vault, real copier processes, memfds for memory."""
 
 import os
+import signal
+import threading
 
 import pytest
 
@@ -198,3 +200,23 @@ def test_closing_gives_up_what_is_under_way(world: World) -> None:
         checkpoint = session.checkpoint("one")
         session.checkpoints().close()
         assert checkpoint.state in (CheckpointState.REFUSED, CheckpointState.COMMITTED)
+
+
+def test_the_lease_does_not_wait_for_the_copier(world: World) -> None:
+    """A copier takes long to give back pinned memory; here it does not end at all until it is killed."""
+    with world.session() as session, region(session, "a", os.urandom(PIECE)):
+        session.publish(b"1")
+        session.checkpoint("one").wait(DEADLINE)
+        copier = session.checkpoints()._copier
+        assert copier is not None
+        with world.vault.session("s", role=LeaseRole.STANDBY) as standby:
+            standby.report_ready()
+            os.kill(copier.pid, signal.SIGSTOP)
+            closing = threading.Thread(target=session.close, kwargs={"in_order": False})
+            closing.start()
+            try:
+                assert standby.wait_for_promotion(DEADLINE)
+                assert not copier.has_ended
+            finally:
+                closing.join()
+        assert copier.has_ended

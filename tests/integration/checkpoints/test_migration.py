@@ -29,7 +29,7 @@ RECEIVER_STEPS = {
     "ready": "mpsguard.client.session:Session.report_ready|after|1",
     "offered": "mpsguard.vault.checkpoint_requests:offer|after|1",
     "promoted": "mpsguard.client.session:Session.wait_for_promotion|after|1",
-    "released": "mpsguard.client.session:Session.release|after|1",
+    "released": "mpsguard.client.session:Session.publish|before|1",
     "published": "mpsguard.client.session:Session.publish|after|1",
 }
 ALWAYS = ("first round", "promoted", "released", "held")
@@ -54,18 +54,19 @@ class Program:
         if deadline is not None:
             variables[migrating.DEADLINE] = str(deadline)
         command = [sys.executable, "-m", migrating.__name__, side, world.vault.socket, str(world.store)]
-        self._process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+        # Without a buffer: `communicate` reads past what a buffered reader of lines has read already.
+        self._process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, bufsize=0)
         self.lines: list[str] = []
 
     def line(self) -> str:
         assert self._process.stdout is not None
-        self.lines.append(self._process.stdout.readline().strip())
+        self.lines.append(self._process.stdout.readline().decode().strip())
         return self.lines[-1]
 
     def end(self) -> int:
         """Return how it ended, with all its lines read."""
         out, _ = self._process.communicate(timeout=WITHIN)
-        self.lines += out.split()
+        self.lines += out.decode().split()
         return self._process.returncode
 
     def kill(self) -> None:
