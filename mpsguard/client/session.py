@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mpsguard.client.checkpoints.checkpoint import Checkpoint
     from mpsguard.client.checkpoints.checkpoints import Checkpoints
     from mpsguard.client.checkpoints.writing_session import MappedMemory
+    from mpsguard.client.mapped_ahead import MappedAhead
 
 _CLOSING_DEADLINE: Final = 1.0
 """Seconds to wait for a restarting guard when only the lease is to be given back."""
@@ -102,6 +103,7 @@ class Session(RegionRequests):
         self._checkpoints: Checkpoints | None = None
         self.mapped: dict[str, MappedMemory] = {}
         """The regions that this process has mapped by `mpsguard.client.mapped` or `mpsguard.client.cuda`, by name."""
+        self._ahead: dict[str, MappedAhead] = {}
         self._connection: Connection | None = None
         self._hello = wire.Hello(
             0,
@@ -463,6 +465,14 @@ class Session(RegionRequests):
         """Note that this process has mapped a region."""
         self.mapped[name] = memory
 
+    def keep_ahead(self, name: str, mapping: MappedAhead) -> None:
+        """Own what this process has mapped of a region before it attaches to it, until `take_ahead` or `close`."""
+        self._ahead[name] = mapping
+
+    def take_ahead(self, name: str) -> MappedAhead | None:
+        """Return what `keep_ahead` has taken of a region, owned by the caller; None: nothing."""
+        return self._ahead.pop(name, None)
+
     def note_unmapped(self, name: str) -> None:
         """Note that this process unmaps a region."""
         self.mapped.pop(name, None)
@@ -571,6 +581,8 @@ class Session(RegionRequests):
         if checkpoints is not None:
             # Behind the lease: another process may wait for that, and a copier with pinned memory takes long to end.
             checkpoints.close()
+        while self._ahead:
+            self._ahead.popitem()[1].undo.close()
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 import ctypes
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Final
 
@@ -14,7 +14,8 @@ from mpsguard.client.checkpoints.piece_table import DIGEST
 from mpsguard.client.checkpoints.pieces import PIECE
 from mpsguard.client.checkpoints.targets import Target
 from mpsguard.client.cuda.driver import CudaBackend, CudaError
-from mpsguard.client.mapped import layout
+from mpsguard.client.mapped import AddressTakenError, layout
+from mpsguard.client.mapped_ahead import MappedAhead
 from mpsguard.linux.descriptors.fd_closer import close_all
 
 STREAMS: Final = 8
@@ -83,11 +84,23 @@ class CudaFiller:
 
 
 class CudaTarget(Target):
-    """A region's memory on a GPU, mapped anywhere while it is filled."""
+    """A region's memory on a GPU, mapped while it is filled."""
 
-    def __init__(self, sizes: Sequence[int], filler: CudaFiller) -> None:
-        """Allocate and map it; raise CudaError. ``filler`` stays owned by the caller."""
+    def __init__(self, sizes: Sequence[int], filler: CudaFiller, at: int | None = None) -> None:
+        """Allocate and map it.
+
+        Args:
+            sizes: bytes of each chunk.
+            filler: stays owned by the caller.
+            at: the region's address, so that what attaches to it need not map it again; None: anywhere.
+
+        Raises:
+            AddressTakenError: this process uses the addresses for something else.
+            CudaError: there is no room.
+        """
         self._filler = filler
+        self._sizes = tuple(sizes)
+        self._at = at
         self._backend = backend = filler.backend
         self.gpu = backend.gpu
         self._fds: list[int] = []
@@ -97,8 +110,10 @@ class CudaTarget(Target):
         with backend.entered(), ExitStack() as undo:
             undo.callback(self._close_fds)
             room = layout.room(size)
-            self._va = backend.reserve(0, room)
+            self._va = backend.reserve(at or 0, room)
             undo.callback(backend.unreserve, self._va, room)
+            if at not in (None, self._va):
+                raise AddressTakenError(f"a region belongs at {at:#x}, where this process has something else")
             for start, length in layout.pieces(self._va, sizes):
                 handle = backend.make(length)
                 try:
@@ -143,6 +158,18 @@ class CudaTarget(Target):
         self._backend.call("cuCtxSynchronize")
         fds, self._fds = self._fds, []
         return fds
+
+    def keep_mapped(self) -> MappedAhead | None:
+        """See `Target.keep_mapped`."""
+        if self._at is None:
+            return None
+        undo = ExitStack()
+        undo.callback(self._give_back, self._undo.pop_all())
+        return MappedAhead(self._at, self._sizes, self.gpu, undo)
+
+    def _give_back(self, mapping: ExitStack) -> None:
+        with self._backend.entered(), suppress(CudaError):
+            mapping.close()
 
     def close(self) -> None:
         """See `Target.close`: the vault's descriptors keep what was given to it."""

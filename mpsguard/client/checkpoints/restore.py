@@ -152,8 +152,14 @@ def _compare(image: Image, region: RegionImage, indices: Sequence[int], found: b
             image.refuse(digest)
 
 
-def targets(device: int, undo: ExitStack) -> Callable[[RegionImage], Target]:
-    """Return what makes the memory of a region; ``undo`` gives it back."""
+def targets(device: int, undo: ExitStack, *, in_place: bool = False) -> Callable[[RegionImage], Target]:
+    """Return what makes the memory of a region; ``undo`` gives it back.
+
+    Args:
+        device: CUDA's ordinal of the GPU for regions that lie on one.
+        undo: closes all that was made.
+        in_place: map GPU memory at its region's address while it is filled (`Target.keep_mapped`).
+    """
     fillers: list[CudaFiller] = []
 
     def make(region: RegionImage) -> Target:
@@ -168,7 +174,7 @@ def targets(device: int, undo: ExitStack) -> Callable[[RegionImage], Target]:
             if not fillers:
                 fillers.append(CudaFiller(device, _READERS))
                 undo.callback(fillers[0].close)
-            target = CudaTarget(region.sizes, fillers[0])
+            target = CudaTarget(region.sizes, fillers[0], region.va if in_place else None)
         undo.callback(target.close)
         return target
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from mpsguard.client.checkpoints.pieces import PIECE
+from mpsguard.client.mapped_ahead import MappedAhead
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.descriptors.fd_closer import close_all
 
@@ -48,9 +49,13 @@ class Target(ABC):
     def export(self) -> list[int]:
         """Return a descriptor for each chunk, owned by the caller; all pieces are written."""
 
+    def keep_mapped(self) -> MappedAhead | None:
+        """Return the mapping, owned by the caller from now on; None: it is not mapped at its region's address."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
-        """Give back what this process has of it."""
+        """Give back what this process has of it; safe to call twice."""
 
 
 class HostTarget(Target):

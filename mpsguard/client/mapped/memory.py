@@ -208,13 +208,14 @@ def attach(session: Session, backend: Backend, name: str, *, writable: bool = Fa
             raise LayoutMismatchError(f"region {name!r} is not made of units of {backend.granularity} bytes")
         if writable and region.sealed:
             raise SealedError(f"region {name!r}: {len(region.sealed)} of {len(sizes)} chunks are sealed")
-        room = layout.room(sum(sizes))
-        _reserve_exactly(backend, name, va, room)
-        undo.callback(backend.unreserve, va, room)
-        held = Held()
-        undo.callback(held.give_back, backend, va)
-        backend.map_all(va, zip(region.fds, sizes, strict=True), held)
-        backend.allow(va, sum(sizes), writable=writable)
+        if not _take_ahead(session, backend, region, undo, writable=writable):
+            room = layout.room(sum(sizes))
+            _reserve_exactly(backend, name, va, room)
+            undo.callback(backend.unreserve, va, room)
+            held = Held()
+            undo.callback(held.give_back, backend, va)
+            backend.map_all(va, zip(region.fds, sizes, strict=True), held)
+            backend.allow(va, sum(sizes), writable=writable)
         return _noted(session, Memory(backend, region, undo, writable=writable, made=False))
 
 
@@ -267,6 +268,20 @@ def _noted(session: Session, memory: Memory) -> Memory:
     memory.undo.callback(session.note_unmapped, memory.name)
     memory.undo = memory.undo.pop_all()
     return memory
+
+
+def _take_ahead(session: Session, backend: Backend, region: Region, undo: ExitStack, *, writable: bool) -> bool:
+    """Take over what this process has mapped of the region before; return False if that is nothing."""
+    ahead, wanted = session.take_ahead(region.name), region.layout
+    if ahead is None:
+        return False
+    if wanted.va is None or not ahead.is_of(wanted.va, wanted.sizes, wanted.gpu):
+        ahead.undo.close()
+        return False
+    undo.push(ahead.undo)
+    if not writable:
+        backend.allow(ahead.va, sum(ahead.sizes), writable=False)
+    return True
 
 
 def _reserve_exactly(backend: Backend, name: str, va: int, size: int) -> None:

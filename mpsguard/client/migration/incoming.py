@@ -16,7 +16,7 @@ class IncomingMemory:
     def __init__(self, device: int) -> None:
         """Fill regions of GPU memory on the GPU with that ordinal of CUDA."""
         self._undo = ExitStack()
-        self._make: Callable[[RegionImage], Target] = targets(device, self._undo)
+        self._make: Callable[[RegionImage], Target] = targets(device, self._undo, in_place=True)
         self._have: dict[str, tuple[RegionImage, Target]] = {}
         self.manifest: Manifest | None = None
         """Of the image that all memory is equal to; None: of none."""
@@ -27,20 +27,22 @@ class IncomingMemory:
         Raises:
             DamagedError: the image is damaged.
             RestoreError: a region has a name of mpsguard's own.
+            AddressTakenError: this process uses a region's addresses for something else.
             OSError, CudaError: no room for a region.
         """
         self.manifest = None
-        wanted: dict[str, tuple[RegionImage, Target]] = {}
-        before: dict[str, RegionImage] = {}
-        for region in image.manifest.regions:
-            found = self._have.get(region.name)
-            if found is not None and (found[0].sizes, found[0].gpu) == (region.sizes, region.gpu):
-                before[region.name] = found[0]
-                wanted[region.name] = region, found[1]
-            else:
-                # Memory of a region that is gone stays until the end: that is rare, and short.
-                wanted[region.name] = region, self._make(region)
-        self._have = {}
+        regions = image.manifest.regions
+        places = {region.name: _place(region) for region in regions}
+        have, self._have = self._have, {}
+        for name, (old, target) in have.items():
+            if places.get(name) != _place(old):
+                # At once: another region may be at its addresses now.
+                target.close()
+        before = {name: old for name, (old, _) in have.items() if places.get(name) == _place(old)}
+        wanted = {
+            region.name: (region, have[region.name][1] if region.name in before else self._make(region))
+            for region in regions
+        }
         copied = fill(image, list(wanted.values()), before)
         self._have = wanted
         self.manifest = image.manifest
@@ -51,6 +53,16 @@ class IncomingMemory:
         for region, target in self._have.values():
             give(session, region, target)
 
+    def keep_mapped(self, session: Session) -> None:
+        """Leave to a session, which has the regions now, what is mapped of them at their addresses."""
+        for region, target in self._have.values():
+            if (mapping := target.keep_mapped()) is not None:
+                session.keep_ahead(region.name, mapping)
+
     def close(self) -> None:
-        """Give back what was not given to a session."""
+        """Give back what was left to no session."""
         self._undo.close()
+
+
+def _place(region: RegionImage) -> tuple[object, ...]:
+    return region.sizes, region.gpu, region.va

@@ -158,6 +158,7 @@ class _Migration:
             if not _until(self._is_released, _RELEASE):
                 raise MigrationError(f"session {self._moving.name!r} is held by another process; it is as it was")
             self._target.publish(self._manifest.forward_state)
+            self._incoming.keep_mapped(self._target)
             checkpoint_requests.tell_moved(page.fds[0], self._manifest.sequence)
 
     def _round(self, page: int) -> CopyRound:

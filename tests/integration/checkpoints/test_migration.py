@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import pytest
 
 from mpsguard.client import LeaseRole, UnknownSessionError
 from mpsguard.client.migration.errors import MigrationError
+from mpsguard.client.migration.incoming import IncomingMemory
 from mpsguard.client.migration.receive import receive
+from mpsguard.images.store import ImageStore
 from tests.integration.checkpoints import faulty_copier, migrating
 from tests.integration.checkpoints.migrating import PIECE
-from tests.integration.checkpoints.world import World
+from tests.integration.checkpoints.world import DEADLINE, World, region
 from tests.integration.vault.running import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -186,3 +188,34 @@ def test_what_cannot_move_is_told(world: World) -> None:
         assert session.publish(b"3")
     assert list(world.vault.vault.store.sessions) != []
     assert all(key.name == "s" for key in world.vault.vault.store.sessions)
+
+
+def test_regions_come_and_go_between_two_rounds(world: World) -> None:
+    content = {name: os.urandom(pieces * PIECE) for name, pieces in (("same", 2), ("gone", 1), ("other", 1))}
+    with ExitStack() as undo:
+        source = undo.enter_context(world.session("s"))
+        incoming = IncomingMemory(0)
+        undo.callback(incoming.close)
+        undo.enter_context(region(source, "same", content["same"]))
+        with region(source, "gone", content["gone"]), region(source, "other", content["other"]):
+            source.publish(b"1")
+            source.checkpoint("one").wait(DEADLINE)
+        source.release("gone")
+        source.release("other")
+        content = {"same": content["same"], "other": os.urandom(2 * PIECE), "new": os.urandom(PIECE)}
+        for name in ("other", "new"):
+            undo.enter_context(region(source, name, content[name]))
+        source.publish(b"2")
+        source.checkpoint("two").wait(DEADLINE)
+        with ImageStore(world.store) as store:
+            copied = []
+            for name in ("one", "two"):
+                with store.open(name) as image:
+                    copied.append(incoming.update(image))
+        assert copied == [4 * PIECE, 3 * PIECE]
+        with world.vault.session("t") as target:
+            incoming.give_to(target)
+            assert set(target.names()) == set(content)
+            for name, expected in content.items():
+                with target.open(name) as opened:
+                    assert os.pread(opened.fds[0], len(expected) + 1, 0) == expected

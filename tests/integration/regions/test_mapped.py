@@ -9,15 +9,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpsguard.client import LayoutMismatchError, LeaseRole, SealedError, Session, UnknownRegionError, WrongGpuError
+from mpsguard.client import (
+    Chunk,
+    LayoutMismatchError,
+    LeaseRole,
+    SealedError,
+    Session,
+    UnknownRegionError,
+    WrongGpuError,
+)
 from mpsguard.client.mapped import AddressTakenError, HostBackend, Memory, attach, create
-from mpsguard.client.mapped.layout import FIRST, STEP
-from tests.integration.vault.running import ThreadedVault, close_chunks, descriptors, memory, wait_for
+from mpsguard.client.mapped.layout import FIRST, STEP, chunk_sizes, pieces
+from mpsguard.client.mapped_ahead import MappedAhead
+from tests.integration.vault.running import ThreadedVault, close_chunks, content, descriptors, memory, wait_for
 
 PAGE = 4096
 
@@ -107,6 +117,63 @@ def test_a_region_lies_nowhere_else(vault: ThreadedVault) -> None:
             attach(standby, HostBackend(), "r")
         settled(vault, before[0])
         assert len(mappings()) == before[1]
+
+
+def map_ahead(session: Session, name: str, content: bytes, largest: int | None = None) -> MappedAhead:
+    """Map memory, make a region of it, and leave the mapping to the session, as a migration does."""
+    backend, undo = HostBackend(), ExitStack()
+    sizes = chunk_sizes(len(content), PAGE, largest)
+    assert backend.reserve(FIRST, STEP) == FIRST
+    undo.callback(backend.unreserve, FIRST, STEP)
+    chunks = []
+    for start, length in pieces(FIRST, sizes):
+        handle = backend.make(length)
+        chunks.append(Chunk(backend.export(handle), length))
+        backend.map(start, length, handle)
+        backend.drop(handle)
+        undo.callback(backend.unmap, start, length)
+    backend.allow(FIRST, len(content), writable=True)
+    backend.write(FIRST, content)
+    session.create(name, chunks, va=FIRST)
+    close_chunks(chunks)
+    ahead = MappedAhead(FIRST, sizes, None, undo)
+    session.keep_ahead(name, ahead)
+    return ahead
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_what_was_mapped_ahead_is_not_mapped_again(vault: ThreadedVault, writable: bool) -> None:
+    with vault.session() as writer:
+        before = mappings()
+        map_ahead(writer, "r", b"ahead".ljust(3 * PAGE), largest=PAGE)
+        # Its addresses are taken: mapping them again is refused.
+        with attach(writer, HostBackend(), "r", writable=writable) as memory:
+            assert memory.view(0, 5).read() == b"ahead"
+            found = [line.split()[1] for line in mappings() if f"{FIRST:x}-" in line]
+            assert found == ["rw-s" if writable else "r--s"]
+        assert mappings() == before
+        # And then as always.
+        attach(writer, HostBackend(), "r").close()
+
+
+def test_what_is_mapped_ahead_goes_with_its_session(vault: ThreadedVault) -> None:
+    before = mappings()
+    with vault.session() as writer:
+        map_ahead(writer, "r", b"ahead".ljust(PAGE))
+        assert mappings() != before
+    assert mappings() == before
+
+
+def test_what_was_mapped_ahead_of_another_region_is_given_back(vault: ThreadedVault) -> None:
+    with vault.session() as writer:
+        ahead = map_ahead(writer, "r", b"old".ljust(2 * PAGE))
+        writer.release("r")
+        new = memory(1)
+        writer.create("r", [new], va=FIRST)
+        close_chunks([new])
+        assert ahead.sizes != (PAGE,)
+        with attach(writer, HostBackend(), "r") as attached:
+            assert (attached.size, attached.view().read()) == (PAGE, content(1))
 
 
 def test_a_new_region_makes_way_for_what_is_there_and_for_the_sessions_others(vault: ThreadedVault) -> None:
