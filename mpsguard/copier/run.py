@@ -27,6 +27,8 @@ _TICK: Final = 0.1
 """Seconds after which a thread that has nothing to do looks again, also for the end."""
 DRAINERS: Final = 3
 _MOST_STORERS: Final = 24
+_NICENESS: Final = 5
+"""Of the threads that store: a third of another thread's share where processors are short."""
 
 
 class RunStoppedError(Exception):
@@ -117,7 +119,7 @@ class CheckpointRun:
         for buffer in self._memory.buffers:
             self._free.put(buffer)
         self._reuse_held()
-        storers = min(_MOST_STORERS, max(2, os.cpu_count() or 1))
+        storers = storers_for(len(os.sched_getaffinity(0)))
         threads = [
             *(threading.Thread(target=self._guarded, args=(self._drain, n), daemon=True) for n in range(DRAINERS)),
             *(threading.Thread(target=self._guarded, args=(self._store, n), daemon=True) for n in range(storers)),
@@ -227,6 +229,9 @@ class CheckpointRun:
 
     def _store(self, thread: int) -> None:
         del thread
+        # The session's program, and others, come first: Linux counts niceness by thread (setpriority(2), Bugs).
+        own = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICENESS)
         while not self._is_over:
             try:
                 filled = self._filled.get(timeout=_TICK)
@@ -246,6 +251,11 @@ class CheckpointRun:
                     self._lock.notify_all()
             if is_free:
                 self._free.put(held.buffer)
+
+
+def storers_for(processors: int) -> int:
+    """Return how many threads store; some processors are left to the session's program, which starts the GPU's work."""
+    return min(_MOST_STORERS, max(2, processors * 3 // 4))
 
 
 @functools.cache

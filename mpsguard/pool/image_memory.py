@@ -16,7 +16,7 @@ from mpsguard.images.manifest import Manifest
 from mpsguard.images.pieces import PIECE_SIZE, Digest, digest_of, piece_count, piece_size
 from mpsguard.linux.descriptors import memfd
 
-_READERS: Final = min(32, 2 * (os.cpu_count() or 1))
+_READERS: Final = min(32, 2 * len(os.sched_getaffinity(0)))
 _BATCH: Final = 16
 """Pieces that a thread reads in turn."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PART: Final = 16
 """Pieces that a reader reads in turn."""
-_READERS: Final = min(32, 2 * (os.cpu_count() or 1))
+_READERS: Final = min(32, 2 * len(os.sched_getaffinity(0)))
 """Each reads and copies, for host memory it compares the digest, too; while it waits for the disk, others work."""
 
 

@@ -13,7 +13,7 @@ from mpsguard.client.checkpoints.piece_table import DIGEST
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, runs
 from mpsguard.linux.descriptors import memfd
 
-_THREADS: Final = min(os.cpu_count() or 1, 16)
+_THREADS: Final = min(len(os.sched_getaffinity(0)), 16)
 MOST_ASIDE: Final = 512
 """Pieces of one copy to spare memory: 1 GiB within a GPU takes about 0.8 ms on an H100, and holds up all other work."""
 

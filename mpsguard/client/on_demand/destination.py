@@ -44,7 +44,7 @@ class Destination(ABC):
 class HostDestination(Destination):
     """Memory of this process alone, filled from the store."""
 
-    readers = min(16, 2 * (os.cpu_count() or 1))
+    readers = min(16, 2 * len(os.sched_getaffinity(0)))
     batch = 1
 
     def __init__(self, image: Image) -> None:

@@ -136,6 +136,9 @@ def test_a_copier_that_hangs_says_where(
         if stage is CopierStage.COPYING:
             # It stopped in the fifth call that stores a piece.
             assert found.stored < 5
+            # Threads that store give way to others.
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            assert nicenesses(session.checkpoints()) == {own, own + 5}
         else:
             assert (found.copied, found.stored) == (PIECES, PIECES)
         with pytest.raises(TimeoutError, match=re.escape(str(found))):
@@ -146,6 +149,12 @@ def test_a_copier_that_hangs_says_where(
 def is_stopped(checkpoints: Checkpoints) -> bool:
     copier = checkpoints._copier
     return copier is not None and ") T " in Path(f"/proc/{copier.pid}/stat").read_text()
+
+
+def nicenesses(checkpoints: Checkpoints) -> set[int]:
+    copier = checkpoints._copier
+    assert copier is not None
+    return {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{copier.pid}/task")}
 
 
 @pytest.mark.parametrize(("step", "what"), [("put", "ENOSPC"), ("commit", "EIO"), ("copy", "EIO")])
