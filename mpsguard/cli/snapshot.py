@@ -1,9 +1,12 @@
 """`mpsguard-ctl snapshot`: the GPU memory of an unmodified program, for a post-mortem."""
 
 import importlib.util
+import signal
+import sys
 import time
 from enum import IntEnum
 from pathlib import Path
+from types import FrameType
 
 import click
 import msgspec
@@ -59,6 +62,7 @@ def snapshot(session: CliSession, pid: int, output: Path | None) -> None:
     from mpsguard.snapshot import command  # noqa: PLC0415 - what the other commands need not load
 
     target = output if output is not None else Path(f"snapshot-{pid}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    signal.signal(signal.SIGTERM, _end)
     try:
         with progress_bar(session, f"snapshot {pid}") as bar:
             whole = command.take(pid, target, deadline=session.deadline, on_expected=bar.expect, on_copied=bar.advance)
@@ -75,6 +79,11 @@ def snapshot(session: CliSession, pid: int, output: Path | None) -> None:
         f"{taken.skipped} not copied, {taken.not_included} kinds of memory not included: see allocations.json",
         markup=False,
     )
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """End as on Ctrl-C: the draft is removed on the way."""
+    sys.exit(128 + number)
 
 
 _EXITS = {

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -49,8 +50,15 @@ def take(
         on_copied: called with the bytes since its last call.
         quiet: seconds without a word of the copying process after which it is killed.
     """
-    draft = SnapshotDraft.make(target)
+    # A signal whose handler raises an exception waits until the draft is sure to be removed.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
+        draft = SnapshotDraft.make(target)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         process = _CopyingProcess(pid, draft, deadline)
         try:
             whole = _followed(process, deadline + quiet, on_expected, on_copied)
@@ -98,7 +106,8 @@ class _CopyingProcess:
         }
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(pid), str(deadline), str(draft.parent), draft.name],
+                # -P: the working directory, which may be another user's, is no place to import from.
+                [sys.executable, "-P", "-m", MODULE, str(pid), str(deadline), str(draft.parent), draft.name],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -262,6 +262,21 @@ def test_a_command_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
         wait_for("its removal", lambda: not any(tmp_path.iterdir()))
 
 
+def test_the_working_directory_is_no_place_to_import_from(tmp_path: Path) -> None:
+    """Root may call the command where another user can put files."""
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(77)")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "mpsguard.cli.ctl", "snapshot", str(os.getpid()), "--output", "x"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, "preload" in done.stderr) == (NOT_PRELOADED, True), done
+
+
 @contextmanager
 def lying(*words: str) -> Iterator[subprocess.Popen[str]]:
     process: subprocess.Popen[str] = subprocess.Popen(
