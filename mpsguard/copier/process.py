@@ -47,25 +47,37 @@ class CopierProtocolError(Exception):
 
 
 class _Writer:
-    """The socket to the writer, and the event that tells it of copied pieces."""
+    """The socket to the writer, its process, and the event that tells it of copied pieces."""
 
     def __init__(self, sock: socket.socket, event: int) -> None:
+        """Use the descriptors; raise ProcessLookupError if the writer has ended."""
         self._socket = sock
         self._event = event
-        self.ended = threading.Event()
-        """Set when the writer's side of the socket is closed."""
+        # A child that the writer forked keeps the socket open behind the writer's end.
+        self._process = os.pidfd_open(seqpacket.peer(sock).pid)
+        if os.getppid() != seqpacket.peer(sock).pid:
+            raise ProcessLookupError
 
     def receive(self, timeout: float | None) -> tuple[Setup | Begin | None, tuple[int, ...]]:
         """Return the next message and its descriptors; None at the end of the writer, or after ``timeout`` seconds."""
-        self._socket.settimeout(timeout)
+        if not self._heard(timeout):
+            return None, ()
         try:
             packet = seqpacket.receive(self._socket, messages.MAX_PACKET)
-        except (TimeoutError, ConnectionError):
+        except ConnectionError:
             return None, ()
         if packet.end or not packet.data:
             close_all(packet.fds)
             return None, ()
         return messages.decode_for_copier(packet.data), packet.fds
+
+    def _heard(self, timeout: float | None) -> bool:
+        """Wait for a message or the end of the socket; return False if the process has ended, or none came."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._process, select.POLLIN)
+        found = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1e3)}
+        return self._socket.fileno() in found and self._process not in found
 
     def send(self, message: CopierReady | Ended) -> None:
         """Send a message, if the writer is still there."""
@@ -81,6 +93,7 @@ class _Writer:
         """Stop a run when the writer ends; return then, or when ``over``, an eventfd, says that the run is over."""
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
+        poll.register(self._process, select.POLLIN)
         poll.register(over, select.POLLIN)
         if any(fd != over for fd, _ in poll.poll()):
             run.stop()
@@ -261,7 +274,10 @@ def main(socket_fd: int, event: int) -> int:
     """Serve the writer at the other end of a socket; return the exit status."""
     # A thread that has a copy to start on the bus waits for at most so long for one that stores.
     sys.setswitchinterval(_SWITCH)
-    writer = _Writer(socket.socket(fileno=socket_fd), event)
+    try:
+        writer = _Writer(socket.socket(fileno=socket_fd), event)
+    except ProcessLookupError:
+        return 0
     setup, fds = writer.receive(_SETUP)
     if not isinstance(setup, Setup):
         return 0 if setup is None else 2

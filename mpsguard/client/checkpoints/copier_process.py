@@ -47,7 +47,8 @@ class CopierProcess:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", MODULE, str(theirs.fileno()), str(self._event)],
+                    # -P: the working directory, which may be another user's, is no place to import from.
+                    [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(self._event)],
                     env=_environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -60,8 +61,6 @@ class CopierProcess:
             os.close(self._event)
             raise
         self._socket.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
         with suppress(CopierGoneError):
             self._send(setup, () if spare_fd is None else (spare_fd,))
 
@@ -99,16 +98,12 @@ class CopierProcess:
                 found.append(message)
 
     def wait(self, seconds: float) -> None:
-        """Wait until it says something, or has copied pieces, or has ended; at most ``seconds``."""
-        self._poll.poll(max(seconds, 0.0) * 1e3)
+        """Wait until it says something, or has ended; at most ``seconds``. Several threads may wait at once."""
+        _wait((self._socket.fileno(),), seconds)
 
     def wait_for_pieces(self, seconds: float) -> None:
         """The same, also for pieces that it has copied since the last call."""
-        self._poll.register(self._event, select.POLLIN)
-        try:
-            self._poll.poll(max(seconds, 0.0) * 1e3)
-        finally:
-            self._poll.unregister(self._event)
+        _wait((self._socket.fileno(), self._event), seconds)
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
 
@@ -149,6 +144,16 @@ class CopierProcess:
             seqpacket.send(self._socket, messages.encode(message), fds=fds)
         except OSError as error:
             raise CopierGoneError(f"the copier cannot be told: {error.strerror}") from None
+
+
+def _wait(fds: Sequence[int], seconds: float) -> None:
+    # An object for each call: one of several threads that poll with the same object raises RuntimeError.
+    poll = select.poll()
+    for fd in fds:
+        if fd < 0:
+            return  # another thread has closed it
+        poll.register(fd, select.POLLIN)
+    poll.poll(max(seconds, 0.0) * 1e3)
 
 
 def _environment() -> dict[str, str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -146,6 +147,21 @@ def test_a_copier_that_hangs_says_where(
     assert checkpoint.progress() is None
 
 
+def test_one_thread_waits_and_another_one_announces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copier hangs, so that both wait for it at once."""
+    with world.session(patience=0.5) as session, region(session, "a", os.urandom(PIECES * PIECE)) as a:
+        session.publish(b"1")
+        with with_fault(monkeypatch, "held", "stop"):
+            checkpoint = session.checkpoint("one")
+        wait_for("the copier to stop", lambda: is_stopped(session.checkpoints()))
+        with ThreadPoolExecutor(2) as threads:
+            waiting = [threads.submit(checkpoint.wait, DEADLINE) for _ in range(2)]
+            a.writing()
+        for each in waiting:
+            with pytest.raises(CheckpointRefusedError, match="held the program"):
+                each.result()
+
+
 def is_stopped(checkpoints: Checkpoints) -> bool:
     copier = checkpoints._copier
     return copier is not None and ") T " in Path(f"/proc/{copier.pid}/stat").read_text()
@@ -241,6 +257,40 @@ def test_a_writer_that_is_killed_takes_its_copier_with_it(world: World, delay: f
     # Its lease has ended, too.
     with world.vault.session() as session:
         assert session.state() == b"1"
+
+
+FORKED = WRITER.replace(
+    'session.checkpoint("second")',
+    "forked = os.fork()\nif not forked:\n    os.close(1)\n    sys.stdin.read()\n    os._exit(0)\n"
+    "os.kill(os.getpid(), 9)",
+)
+"""It has a child without exec, as a loader of data is one, which has the sockets of the writer."""
+
+
+def test_a_writer_that_is_killed_takes_its_copier_with_it_though_a_child_lives(world: World) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKED, world.vault.socket, str(world.store)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        pid = int(child.stdout.readline().split()[1])
+        assert child.wait() == -signal.SIGKILL
+        wait_for("the copier to end", lambda: not Path(f"/proc/{pid}").exists() or is_zombie(pid))
+
+
+def test_the_copier_imports_nothing_from_the_working_directory(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may be one in which another user can put files."""
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(77)")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    with world.session() as session, region(session, "a", os.urandom(PIECE)):
+        session.publish(b"1")
+        session.checkpoint("one").wait(DEADLINE)
 
 
 def is_zombie(pid: int) -> bool:
