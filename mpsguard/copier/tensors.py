@@ -33,7 +33,7 @@ DTYPES: Final = {
 
 
 def tensor_images(run: CheckpointRun, memory: RunMemory) -> tuple[TensorImage, ...]:
-    """Return the tensors of all regions that have a manifest, but for those that safetensors could not have.
+    """Return the tensors of all regions that have a manifest, but for those that no image, or safetensors, could have.
 
     A tensor has the name that it has in its region, and that of the region before it if two have one name.
     """
@@ -52,12 +52,24 @@ def tensor_images(run: CheckpointRun, memory: RunMemory) -> tuple[TensorImage, .
         else:
             found += _of(bytes(content), region.name, region.size)
     names = Counter(tensor.name for tensor in found)
-    return tuple(
-        tensor
-        if names[tensor.name] == 1
-        else TensorImage(f"{tensor.region}/{tensor.name}", tensor.dtype, tensor.shape, tensor.region, tensor.offset)
-        for tensor in found
-    )
+    named: dict[str, TensorImage] = {}
+    for tensor in found:
+        if names[tensor.name] == 1:
+            named.setdefault(tensor.name, tensor)
+        elif (longer := _made(f"{tensor.region}/{tensor.name}", *_rest(tensor))) is not None:
+            named.setdefault(longer.name, longer)
+    return tuple(named.values())
+
+
+def _rest(tensor: TensorImage) -> tuple[str, tuple[int, ...], str, int]:
+    return tensor.dtype, tensor.shape, tensor.region, tensor.offset
+
+
+def _made(name: str, dtype: str, shape: tuple[int, ...], region: str, offset: int) -> TensorImage | None:
+    try:
+        return TensorImage(name, dtype, shape, region, offset)
+    except ValueError:
+        return None
 
 
 def _of(content: bytes, region: str, size: int) -> list[TensorImage]:
@@ -66,8 +78,9 @@ def _of(content: bytes, region: str, size: int) -> list[TensorImage]:
     except TensorManifestError:
         # Some other region that is named so.
         return []
-    return [
-        TensorImage(name, DTYPES[placed.dtype], placed.shape, region, placed.offset)
+    made = [
+        _made(name, DTYPES[placed.dtype], placed.shape, region, placed.offset)
         for name, placed in manifest.tensors.items()
         if placed.dtype in DTYPES and placed.strides == contiguous(placed.shape)
     ]
+    return [tensor for tensor in made if tensor is not None]

@@ -54,8 +54,10 @@ DTYPE_BITS: Final = {
 }
 """Bits of an element, by the name that safetensors gives the type; in the order in which safetensors sorts them."""
 
-Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
-Text = Annotated[str, Meta(max_length=4096)]
+_MOST_NATURAL: Final = (1 << 57) - 1
+_MOST_TEXT: Final = 4096
+Natural = Annotated[int, Meta(ge=0, le=_MOST_NATURAL)]
+Text = Annotated[str, Meta(max_length=_MOST_TEXT)]
 _HEXADECIMAL: Final = b"0123456789abcdef"
 _DigestText = Annotated[str, Meta(min_length=64, max_length=64)]
 """A `Digest`; `RegionImage` looks at the digits of all at once, since a start waits for the manifest."""
@@ -139,6 +141,13 @@ class TensorImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"tensor {self.name}: type {self.dtype!r}; known are {', '.join(DTYPE_BITS)}")
         if len(self.shape) > 64:
             raise ValueError(f"tensor {self.name}: {len(self.shape)} dimensions; 64 is the most")
+        # msgspec looks at these when it decodes alone: here, so that none is committed that cannot be read.
+        if len(self.name) > _MOST_TEXT:
+            raise ValueError(
+                f"tensor {self.name[:64]}...: a name of {len(self.name)} characters; {_MOST_TEXT} is the most"
+            )
+        if not all(0 <= length <= _MOST_NATURAL for length in self.shape):
+            raise ValueError(f"tensor {self.name}: a dimension that is negative, or above {_MOST_NATURAL}")
         if prod(self.shape) * bits % 8:
             raise ValueError(f"tensor {self.name}: its elements fill no whole number of bytes")
 

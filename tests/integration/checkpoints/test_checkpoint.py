@@ -3,12 +3,15 @@
 import os
 import signal
 import threading
+from contextlib import ExitStack
 
 import pytest
 
-from mpsguard.client import BadRequestError, LeaseRole, NotPermittedError, UnknownRegionError
+from mpsguard.client import BadRequestError, LeaseRole, NotPermittedError, UnknownRegionError, tensor_manifest
 from mpsguard.client.checkpoints.checkpoint import CheckpointState
 from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError
+from mpsguard.client.tensor_manifest import Placed
+from mpsguard.images.store import ImageStore
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 
 
@@ -220,3 +223,22 @@ def test_the_lease_does_not_wait_for_the_copier(world: World) -> None:
             finally:
                 closing.join()
         assert copier.has_ended
+
+
+def placed(**tensors: int) -> bytes:
+    """A manifest of tensors of four bytes, by their offsets."""
+    shapes = {name: Placed("uint8", (4,), (1,), offset) for name, offset in tensors.items()}
+    return tensor_manifest.encode(tensor_manifest.of(shapes))
+
+
+def test_tensors_that_no_image_can_name_are_left_out(world: World) -> None:
+    long = "n" * 4097
+    manifests = {"a": placed(x=0, **{long: 8}), "b": placed(x=0), "c": placed(**{"a/x": 0, "y": 4})}
+    with world.session() as session, ExitStack() as undo:
+        for name, manifest in manifests.items():
+            undo.enter_context(region(session, name, bytes(PIECE)))
+            undo.enter_context(region(session, f"{name}.manifest", manifest))
+        session.publish(b"1")
+        session.checkpoint("one").wait(DEADLINE)
+    with ImageStore(world.store) as store, store.open("one") as image:
+        assert {tensor.name for tensor in image.manifest.tensors} == {"a/x", "b/x", "y"}

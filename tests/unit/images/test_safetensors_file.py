@@ -162,6 +162,22 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path, data: bytes, says: str)
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        ({"n" * 4097: ("U8", [1], b"x")}, "name"),
+        ({"a": ("U8", [1], b"x"), "b": ("U8", [0, 1 << 57], b"")}, "dimension"),
+    ],
+)
+def test_what_no_manifest_can_have_is_refused(store: ImageStore, tmp_path: Path, tensors: Tensors, says: str) -> None:
+    """An image that is committed can be opened: one that could not would also keep the collector from its work."""
+    path = tmp_path / "file"
+    path.write_bytes(file_of(tensors))
+    with pytest.raises(TensorFileError, match=says):
+        imported(store, "image", path)
+    assert store.names() == []
+
+
 @given(st.binary(max_size=200))
 @settings(max_examples=150)
 def test_any_bytes_are_a_file_or_an_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
