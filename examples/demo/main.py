@@ -22,7 +22,7 @@ _NEXT_STEPS: Final = (
     "To try next:",
     "  make test               every test this machine can run",
     "  make demo REAL=1        this tour on a machine with a GPU",
-    "  sudo scripts/install    the guard for good: README.md, Quick start",
+    "  sudo scripts/install    the guard for good: README.md, Install",
 )
 
 

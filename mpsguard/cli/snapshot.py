@@ -54,8 +54,8 @@ def snapshot(session: CliSession, pid: int, output: Path | None) -> None:
 
     The directory has a file of NumPy for each allocation, and allocations.json, which says where each was, and what
     the snapshot does not have. Each allocation is copied at another moment: it is a consistent cut only if nothing is
-    written meanwhile. The process itself cannot be had. No guard is needed; --deadline is for each answer of the
-    process.
+    written meanwhile. The process itself cannot be had. No guard is needed. --deadline of mpsguard-ctl, before the
+    command, is for each answer of the process.
     """
     if importlib.util.find_spec("numpy") is None:
         session.fail(Exit.FAILED, "snapshot needs numpy: pip install 'mpsguard[snapshot]'")

@@ -87,7 +87,7 @@ class PoolConnection:
                 raise PoolError(f"{self._path}: the pool of another user")
         except OSError as error:
             self._socket.close()
-            raise PoolError(f"{self._path}: {error.strerror or error}") from None
+            raise PoolError(f"no pool at {self._path}: {error.strerror or error}") from None
         except BaseException:
             self._socket.close()
             raise

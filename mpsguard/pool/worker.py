@@ -128,8 +128,20 @@ def _end_lost(error: Exception) -> NoReturn:
 
 
 def _function(path: str) -> Prepare:
+    """Return the function that ``path`` names; end the process with one line if there is none."""
     module, _, name = path.partition(":")
-    found: Prepare = getattr(import_module(module), name)
+    try:
+        loaded = import_module(module)
+    except ModuleNotFoundError as error:
+        # A module that the preparation itself imports and lacks is shown with its traceback.
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        sys.exit(
+            f"mpsguard pool: --prepare {path}: no module {error.name}, neither in {Path.cwd()} nor in Python's path"
+        )
+    found: Prepare | None = getattr(loaded, name, None)
+    if not callable(found):
+        sys.exit(f"mpsguard pool: --prepare {path}: module {module} has no function {name}")
     return found
 
 

@@ -150,9 +150,10 @@ class SessionRecord(msgspec.Struct, frozen=True):
 
 
 def check_name(kind: str, name: str) -> None:
-    """Raise BadRequestError unless ``name`` is one that a ``kind`` ("session", "region") may have."""
+    """Raise BadRequestError unless ``name`` is one that a ``kind`` ("session", "region", "image") may have."""
     if not re.match(_NAME, name):
+        a_kind = f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
         raise BadRequestError(
-            f"{name!r} is no name of a {kind}: letters, digits and _.:/- are allowed, at most 128, the first one a "
+            f"{name!r} is no name of {a_kind}: letters, digits and _.:/- are allowed, at most 128, the first one a "
             "letter, a digit or _"
         )

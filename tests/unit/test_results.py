@@ -140,6 +140,14 @@ def test_a_part_with_nothing_of_its_own_left_is_not_shown(tmp_path: Path) -> Non
     assert [result.suite for result in newest(load_all(tmp_path))] == ["broker-all"]
 
 
+def test_of_one_day_a_quick_run_gives_way(tmp_path: Path) -> None:
+    quick = {**FILE, "suite": "broker-quick", "script": "scripts/gpu-suite broker --quick", "rows": [ROW]}
+    write(tmp_path, quick, "broker-quick-20260131.json")
+    write(tmp_path, {**FILE, "suite": "broker-part", "rows": [{**ROW, "value": 1}]}, "broker-part-20260131.json")
+    (shown,) = newest(load_all(tmp_path))
+    assert [(shown.suite, row.value) for row in shown.rows] == [("broker-part", 1)]
+
+
 def test_every_row_of_every_file_is_shown_or_marked_as_superseded(tmp_path: Path) -> None:
     gone = {**ROW, "name": "no longer measured"}
     write(tmp_path, {**FILE, "date": "2026-01-01", "rows": [ROW, gone]}, "broker-20260101.json")

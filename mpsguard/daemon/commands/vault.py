@@ -21,7 +21,7 @@ from mpsguard.control_api.messages.vault import (
 from mpsguard.control_api.protocol import RequestError
 from mpsguard.daemon.guard import Guard
 from mpsguard.vault import checkpoint_requests
-from mpsguard.vault.errors import LeaseHeldError, VaultError
+from mpsguard.vault.errors import BadRequestError, LeaseHeldError, VaultError
 from mpsguard.vault.region import SessionKey, check_name
 from mpsguard.vault.vault import Vault
 
@@ -74,6 +74,9 @@ async def serve_checkpoint(guard: Guard, arguments: CheckpointArguments) -> Chec
     key = SessionKey(arguments.uid, arguments.session)
     try:
         check_name("image", arguments.image)
+    except BadRequestError as error:
+        raise RequestError("arguments", str(error)) from None
+    try:
         session = vault.store.session(key)
     except VaultError as error:
         raise RequestError(error.code, str(error)) from None

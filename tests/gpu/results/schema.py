@@ -127,7 +127,8 @@ def newest(results: list[Result]) -> list[Result]:
     """Return the newest of each suite, by suite, without the rows that another part of it has measured again since.
 
     A suite's parts are called after it: `isolation-preload` is of `isolation`. A part is measured for itself because
-    of the whole: of one day, it is the later one.
+    of the whole: of one day, it is the later one. A run with --quick measures nothing well: of one day, it is the
+    earlier one.
     """
     last = _last(results)
     kept = []
@@ -160,8 +161,9 @@ def _last(results: list[Result]) -> dict[tuple[str, str], Result]:
     return {(_family(result), row.name): result for result in sorted(results, key=_age) for row in result.rows}
 
 
-def _age(result: Result) -> tuple[datetime.date, bool, str]:
-    return result.date, result.suite != _family(result), result.suite
+def _age(result: Result) -> tuple[datetime.date, bool, bool, str]:
+    quick = "--quick" in result.script.split()
+    return result.date, result.suite != _family(result), not quick, result.suite
 
 
 def _family(result: Result) -> str:

@@ -165,7 +165,7 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
         (["import", "b", "{store}/version"], 1, "no file of safetensors"),
         (["import", "b", "/nonexistent"], 1, "/nonexistent: No such file"),
         (["import", "b", "{weights}", "{weights}"], 2, "two of the files have the same name"),
-        (["export", "llm", "{weights}"], 1, "is there already"),
+        (["export", "llm", "{weights}"], 1, "is there already, and `replace` was not asked for"),
         (["export", "llm", "/nonexistent/x"], 1, "/nonexistent/x: No such file"),
         (["export", "bytes", "x"], 1, "there is no tensor in it"),
         (["pull"], 1, "the stream broke off"),

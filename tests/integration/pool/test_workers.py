@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.schedule import MOST_TRIES, Phase
+from tests.harness.guard_process import REPOSITORY
 from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
 from tests.integration.vault.running import wait_for
 from tests.unit.images.samples import some_bytes
@@ -145,3 +148,24 @@ def test_the_end_of_the_pool_ends_its_workers_and_their_connections(
             assert connection.recv(100) == b""
         wait_for("their ends", lambda: not lives(pid) and not lives(waits))
         pool.pool.start("--host-memory", "1M")
+
+
+@pytest.mark.parametrize("prepare", ["nosuch:f", "tests.nosuch:f", "tests.integration.pool.prepared:nosuch"])
+def test_a_preparation_that_is_not_there_is_one_line(prepare: str) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        fd = str(theirs.fileno())
+        command = [sys.executable, "-m", "mpsguard.pool.worker", fd, prepare]
+        ended = subprocess.run(
+            command,
+            check=False,
+            cwd=REPOSITORY,
+            pass_fds=[theirs.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+        )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert prepare in line
+    assert "nosuch" in line.partition(prepare)[2]

@@ -150,7 +150,7 @@ def test_a_program_is_asked_for_a_checkpoint(guarded: Guarded, tmp_path: Path) -
             writer.checkpoints(store=tmp_path / "store", buffers=64 << 20)
             # The page is made with the next publication.
             writer.publish(b"1")
-            assert ctl(guarded, "vault", "checkpoint", uid, "work", "../bad")[0] == 1
+            assert ctl(guarded, "vault", "checkpoint", uid, "work", "../bad")[0] == 2
             assert ctl(guarded, "vault", "checkpoint", uid, "work", "asked")[1]["number"] == 1
 
             def told() -> bool:
