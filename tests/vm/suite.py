@@ -50,7 +50,8 @@ def trees(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
     for record in (record_cases, record_builtin):
         for path in parsed.trees:
             try:
-                record(recorder, kernel, path, open_tree(path).version)
+                tree = open_tree(path)
+                record(recorder, kernel, tree.root, tree.version)
             except (KmodError, workshop.BuildError) as error:
                 say(f"{path}: {error}")
                 continue
@@ -66,9 +67,10 @@ def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> No
 def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """The cases and a tenth of the random faults on a kernel of one's own; with HMM, if it has that."""
     del kernel
-    built, newest = sources.built_kernel(parsed.kernel), sources.driver_tree(sources.BRANCHES[-1])
-    for tree in parsed.trees or [newest]:
-        label = f"{sources.BRANCHES[-1] if tree == newest else open_tree(tree).version}, KASAN"
+    built, newest = sources.built_kernel(parsed.kernel), sources.BRANCHES[-1]
+    given = [(tree.root, tree.version) for tree in map(open_tree, parsed.trees)]
+    for tree, name in given or [(sources.driver_tree(newest), newest)]:
+        label = f"{name}, KASAN"
         record_cases(recorder, built, tree, f"{label}, with HMM", parameters=HMM, boot_with=NO_LOCKDEP)
         recorder.write()
         record_cases(recorder, built, tree, f"{label} and lockdep", parameters=NO_HMM)
