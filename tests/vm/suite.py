@@ -20,6 +20,7 @@ from tests.vm.rows import (
     record_campaign,
     record_cases,
     record_cost,
+    record_pids,
     record_series,
     record_stress,
     say,
@@ -27,6 +28,7 @@ from tests.vm.rows import (
 from tests.vm.sources import Kernel
 
 FAULTS = 10_000
+PIDS = 10_000
 HMM = "uvm_disable_hmm=0"
 NO_LOCKDEP = "lockdep.prove_locking=0"
 """The vendor's HMM calls mmu_interval_notifier_insert with the mmap lock held: lockdep takes that for a recursion, and
@@ -62,6 +64,12 @@ def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> No
     """Random faults, on the newest branch; the tests have the oldest."""
     newest = sources.BRANCHES[-1]
     record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults, machines=parsed.machines)
+
+
+def pids(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Pids given away, on the newest branch."""
+    newest = sources.BRANCHES[-1]
+    record_pids(recorder, kernel, sources.driver_tree(newest), newest, parsed.pids, machines=parsed.machines)
 
 
 def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
@@ -112,6 +120,7 @@ def command(parsed: argparse.Namespace) -> str:
     words += ["--kernel KERNEL"] if parsed.kernel else []
     words += ["--debug"] if parsed.debug else []
     words += [f"--faults {parsed.faults}"] if parsed.faults != FAULTS else []
+    words += [f"--pids {parsed.pids}"] if parsed.pids != PIDS else []
     return " ".join([*words, *("TREE" for _ in parsed.trees)])
 
 
@@ -131,6 +140,7 @@ PARTS = {
     "cases": cases,
     "trees": trees,
     "faults": faults,
+    "pids": pids,
     "campaign": campaigns,
     "sanitized": sanitized,
     "branches": branches,
@@ -159,7 +169,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kernel", type=Path, help="sanitized: a built kernel tree with KASAN and PROVE_LOCKING")
     parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"random faults (default {FAULTS})")
-    parser.add_argument("--machines", type=int, default=1, choices=range(1, 9), help="faults: virtual machines at once")
+    parser.add_argument("--pids", type=int, default=PIDS, help=f"pids that are given away (default {PIDS})")
+    parser.add_argument("--machines", type=int, default=1, choices=range(1, 9), help="faults, pids: machines at once")
     parsed = parser.parse_args(arguments)
     if parsed.part == "sanitized" and parsed.kernel is None:
         parser.error("sanitized needs --kernel TREE")
