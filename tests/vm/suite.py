@@ -149,8 +149,8 @@ PARTS = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure and write one file for each part; 3 if something that is needed is not here."""
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Return what is asked for; ends the process if that is nothing there is."""
     parser = argparse.ArgumentParser(prog="kmod-suite", description=__doc__)
     parser.add_argument("part", choices=[*PARTS, "hardware"])
     parser.add_argument(
@@ -171,11 +171,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"random faults (default {FAULTS})")
     parser.add_argument("--pids", type=int, default=PIDS, help=f"pids that are given away (default {PIDS})")
     parser.add_argument("--machines", type=int, default=1, choices=range(1, 9), help="faults, pids: machines at once")
-    parsed = parser.parse_args(arguments)
+    # `sanitized --kernel KERNEL TREE`: a tree can come after an option, which parse_args takes for a mistake.
+    parsed = parser.parse_intermixed_args(arguments)
     if parsed.part == "sanitized" and parsed.kernel is None:
         parser.error("sanitized needs --kernel TREE")
     if parsed.part == "trees" and not parsed.trees:
         parser.error("trees needs at least one TREE")
+    return parsed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write one file for each part; 3 if something that is needed is not here."""
+    parsed = parse(arguments)
     if parsed.part == "hardware":
         return hardware()
     reason = sources.missing("linux", *(f"nvidia-{branch}" for branch in sources.BRANCHES))
