@@ -13,7 +13,7 @@ from kmod_patch.tree import BRANCHES as KNOWN_BRANCHES
 from kmod_patch.tree import open_tree
 from tests.gpu.results.recorder import Recorder
 from tests.gpu.results.schema import Peer
-from tests.vm import campaign, instructions, workshop
+from tests.vm import campaign, instructions, recycled, workshop
 from tests.vm.compiled import compile_all, compile_each
 from tests.vm.guests import run_program
 from tests.vm.machine import Run
@@ -270,4 +270,39 @@ def record_campaign(recorder: Recorder, kernel: Kernel, tree: Path, label: str) 
         bar=f">= {campaign.LEAST_ROUNDS:.0%} of those beside three clients that do nothing wrong",
         holds=well and found.share >= campaign.LEAST_ROUNDS,
         peer=Peer(name="beside three that do nothing wrong", value=offenders["rounds_calm"]),
+    )
+
+
+def record_pids(recorder: Recorder, kernel: Kernel, tree: Path, label: str, pids: int, *, machines: int) -> None:
+    """Pids given away before the sensor reads the list; a part of them in each of so many machines."""
+    modules = workshop.build(tree, kernel, patched=True)
+    parts = [pids // machines + (number < pids % machines) for number in range(machines)]
+    say(f"{label}: {pids} pids given away, in {machines} machines")
+    with ThreadPoolExecutor(machines) as pool:
+        runs = list(pool.map(partial(recycled.give_away, kernel, modules), parts))
+    good = [ended_well(run) for run in runs]
+    well = all(good)
+    told = [line for run in runs for line in run.lines]
+    say(f"{label}: {told}")
+    contained, away, wrong, proven = (
+        sum(int(facts[what]) for facts in told) for what in ("contained", "given away", "wrong", "proven")
+    )
+    recorder.row(
+        f"{label}: wrong names over pids given away, of owners that faulted or whose clients did",
+        wrong,
+        count=away,
+        unit="names",
+        bar=f"0 of {pids}, each fault contained, no warning in the log",
+        holds=well and wrong == 0 and contained == away == pids,
+        runs=machines,
+    )
+    wanted = sum(map(recycled.proofs, parts))
+    recorder.row(
+        f"{label}: faults of clients of the guard that ended, and that are named all the same",
+        proven,
+        count=wanted,
+        unit="faults",
+        bar=f"{wanted} of {wanted}",
+        holds=well and proven == wanted,
+        runs=machines,
     )

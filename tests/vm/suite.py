@@ -20,6 +20,7 @@ from tests.vm.rows import (
     record_campaign,
     record_cases,
     record_cost,
+    record_pids,
     record_series,
     record_stress,
     say,
@@ -27,6 +28,7 @@ from tests.vm.rows import (
 from tests.vm.sources import Kernel
 
 FAULTS = 10_000
+PIDS = 10_000
 HMM = "uvm_disable_hmm=0"
 NO_LOCKDEP = "lockdep.prove_locking=0"
 """The vendor's HMM calls mmu_interval_notifier_insert with the mmap lock held: lockdep takes that for a recursion, and
@@ -50,7 +52,8 @@ def trees(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
     for record in (record_cases, record_builtin):
         for path in parsed.trees:
             try:
-                record(recorder, kernel, path, open_tree(path).version)
+                tree = open_tree(path)
+                record(recorder, kernel, tree.root, tree.version)
             except (KmodError, workshop.BuildError) as error:
                 say(f"{path}: {error}")
                 continue
@@ -63,12 +66,19 @@ def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> No
     record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults, machines=parsed.machines)
 
 
+def pids(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Pids given away, on the newest branch."""
+    newest = sources.BRANCHES[-1]
+    record_pids(recorder, kernel, sources.driver_tree(newest), newest, parsed.pids, machines=parsed.machines)
+
+
 def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """The cases and a tenth of the random faults on a kernel of one's own; with HMM, if it has that."""
     del kernel
-    built, newest = sources.built_kernel(parsed.kernel), sources.driver_tree(sources.BRANCHES[-1])
-    for tree in parsed.trees or [newest]:
-        label = f"{sources.BRANCHES[-1] if tree == newest else open_tree(tree).version}, KASAN"
+    built, newest = sources.built_kernel(parsed.kernel), sources.BRANCHES[-1]
+    given = [(tree.root, tree.version) for tree in map(open_tree, parsed.trees)]
+    for tree, name in given or [(sources.driver_tree(newest), newest)]:
+        label = f"{name}, KASAN"
         record_cases(recorder, built, tree, f"{label}, with HMM", parameters=HMM, boot_with=NO_LOCKDEP)
         recorder.write()
         record_cases(recorder, built, tree, f"{label} and lockdep", parameters=NO_HMM)
@@ -110,6 +120,7 @@ def command(parsed: argparse.Namespace) -> str:
     words += ["--kernel KERNEL"] if parsed.kernel else []
     words += ["--debug"] if parsed.debug else []
     words += [f"--faults {parsed.faults}"] if parsed.faults != FAULTS else []
+    words += [f"--pids {parsed.pids}"] if parsed.pids != PIDS else []
     return " ".join([*words, *("TREE" for _ in parsed.trees)])
 
 
@@ -129,6 +140,7 @@ PARTS = {
     "cases": cases,
     "trees": trees,
     "faults": faults,
+    "pids": pids,
     "campaign": campaigns,
     "sanitized": sanitized,
     "branches": branches,
@@ -137,8 +149,8 @@ PARTS = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure and write one file for each part; 3 if something that is needed is not here."""
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Return what is asked for; ends the process if that is nothing there is."""
     parser = argparse.ArgumentParser(prog="kmod-suite", description=__doc__)
     parser.add_argument("part", choices=[*PARTS, "hardware"])
     parser.add_argument(
@@ -157,12 +169,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kernel", type=Path, help="sanitized: a built kernel tree with KASAN and PROVE_LOCKING")
     parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"random faults (default {FAULTS})")
-    parser.add_argument("--machines", type=int, default=1, choices=range(1, 9), help="faults: virtual machines at once")
-    parsed = parser.parse_args(arguments)
+    parser.add_argument("--pids", type=int, default=PIDS, help=f"pids that are given away (default {PIDS})")
+    parser.add_argument("--machines", type=int, default=1, choices=range(1, 9), help="faults, pids: machines at once")
+    # `sanitized --kernel KERNEL TREE`: a tree can come after an option, which parse_args takes for a mistake.
+    parsed = parser.parse_intermixed_args(arguments)
     if parsed.part == "sanitized" and parsed.kernel is None:
         parser.error("sanitized needs --kernel TREE")
     if parsed.part == "trees" and not parsed.trees:
         parser.error("trees needs at least one TREE")
+    return parsed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write one file for each part; 3 if something that is needed is not here."""
+    parsed = parse(arguments)
     if parsed.part == "hardware":
         return hardware()
     reason = sources.missing("linux", *(f"nvidia-{branch}" for branch in sources.BRANCHES))

@@ -104,11 +104,13 @@ async def recycled(rounds: int) -> dict[str, object]:
         (each for each in evidence if isinstance(each.what, FaultContained)), key=lambda each: each.observed_at
     )
     told = [(each.process, each.trust) for each in faults]
+    wrong = [str(each) for each in zip(told, expected, strict=True) if each[0] != each[1]]
     return {
         "rounds": rounds,
         "given away": given_away,
         "contained": contained,
-        "wrong": [str(each) for each in zip(told, expected, strict=True) if each[0] != each[1]][:5],
+        "wrong": len(wrong),
+        "examples": wrong[:5],
         "proven": sum(trust is Trust.PROOF for _, trust in told),
     }
 
