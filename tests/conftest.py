@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,27 @@ def restore_process_state() -> None:
 
 
 restore_process_state()
+
+LATE = ("torch", "transformers")
+"""Take seconds to import: see `tests/late.py`."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the test files, once in each worker: without looking for garbage, of which there is none.
+
+    Nor is it looked for later among what was imported: what pytest collects at its end would take a second and a half.
+    """
+    before = set(sys.modules)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        early = [name for name in LATE if name in sys.modules and name not in before]
+        if early:
+            raise pytest.UsageError(f"a test file imports {' and '.join(early)}, in every worker: see tests/late.py")
 
 
 @pytest.hookimpl(trylast=True)

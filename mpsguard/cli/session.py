@@ -5,16 +5,19 @@ import socket
 import sys
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import click
 import msgspec
 import zmq
-from rich.console import Console
 
 from mpsguard.control_api import protocol
 from mpsguard.control_api.protocol import Reply, Request
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -56,8 +59,14 @@ class CliSession:
         self.run_directory_named = run_directory_named
         self.as_json = as_json
         self.deadline = deadline
+
+    @cached_property
+    def console(self) -> "Console":
+        """Where tables and sentences go; rich is loaded with its first use, of which --json makes none."""
+        from rich.console import Console  # noqa: PLC0415 - a quarter of the command's start
+
         # In a pipe nothing is cut or folded: other programs read it.
-        self.console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+        return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
 
     def ask(self, command: str, arguments: msgspec.Struct, result: type[T], *, after: float = 0.0) -> T:
         """Send one request and return its result; exits with UNREACHABLE or FAILED if there is none.

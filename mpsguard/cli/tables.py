@@ -1,12 +1,14 @@
-"""Tables for people: one line a row; on a terminal with colours, in a pipe plain and whole."""
+"""Tables for people: one line a row; on a terminal with colours, in a pipe plain and whole.
+
+rich is loaded with the first table: a command that prints JSON has none.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 _COLOURS = {
     "ACTIVE": "green",
@@ -21,7 +23,7 @@ _COLOURS = {
 
 
 def show_table(
-    console: Console,
+    console: "Console",
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
@@ -40,6 +42,11 @@ def show_table(
             names them.
         cut: heading of the column that ends in "…" where that is still not enough. No other cell is ever cut.
     """
+    from rich import box  # noqa: PLC0415
+    from rich.cells import cell_len  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     cells = [[str(cell) for cell in row] for row in rows]
     widths = {
         heading: max([len(heading), *(cell_len(row[number]) for row in cells)])
@@ -80,6 +87,8 @@ def _total(widths: Mapping[str, int], left_out: Sequence[str]) -> int:
     return sum(kept) + _BETWEEN * (len(kept) - 1)
 
 
-def coloured(word: str) -> Text:
+def coloured(word: str) -> "Text":
     """A state or a health in its colour."""
+    from rich.text import Text  # noqa: PLC0415
+
     return Text(word, style=_COLOURS.get(word, ""))

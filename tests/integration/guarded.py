@@ -20,6 +20,7 @@ from mpsguard.control_api import protocol
 from tests.harness.guard_config import GuardFile
 from tests.harness.guard_process import REPOSITORY, GuardProcess
 from tests.harness.leftovers import end_all
+from tests.integration.ctl_in_process import document_of
 
 SIMULATED = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
 DEADLINE = 30.0
@@ -173,11 +174,9 @@ class Guarded:
             check=False,
         )
 
-    def json(self, *arguments: str) -> Any:
-        """What a command of mpsguard-ctl answers."""
-        done = self.ctl("--json", *arguments)
-        assert done.stdout, done.stderr
-        return json.loads(done.stdout)
+    def json(self, name: str, *arguments: str, deadline: float = 10.0) -> Any:
+        """What a command of mpsguard-ctl answers with --json. It runs in this process; `ctl` starts one."""
+        return document_of(str(self.run_directory), name, *arguments, deadline=deadline)
 
     def asked(self, command: str) -> Any:
         """What the guard's API answers: what a command of mpsguard-ctl prints, without half a second to start it."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from fault_injection.catalog import CatalogError, parse
 from fault_injection.sim import misdeed
 from fault_injection.sim.gpu_faults import FAULTS
 from fault_injection.sim.kernel import KERNEL
+from tests.unit.strict_nvcc import compiles
 
 pytestmark = pytest.mark.slow(seconds=8, reason="compiles CUDA programs")
 
@@ -75,20 +74,5 @@ def test_a_table_that_cannot_be_meant_is_refused(text: str, words: str) -> None:
         parse(text)
 
 
-def test_the_cuda_programs_compile_without_a_warning(tmp_path: Path) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
-    command = [
-        nvcc,
-        "-std=c++20",
-        "-O2",
-        "-arch=sm_90",
-        "-Werror",
-        "all-warnings",
-        "-Xcompiler",
-        "-Wall,-Wextra,-Werror",
-    ]
-    command += ["-c", str(CUDA / "worker.cu"), "-o", str(tmp_path / "worker.o")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+def test_the_cuda_programs_compile_without_a_warning() -> None:
+    compiles("worker.cu")

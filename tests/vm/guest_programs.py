@@ -7,8 +7,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from tests.vm.sources import KEPT
-from tests.vm.workshop import MOCK, PATCH, digest
+from tests.harness.kept import KEPT, digest
+from tests.vm.workshop import MOCK, PATCH
 
 SOURCES = Path(__file__).resolve().parent / "guest"
 CASES = (

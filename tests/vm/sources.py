@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "kernel"
-KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mpsguard"
-"""What was built, keyed by what went into it; for every clone of this repository."""
 BRANCHES = ("535", "550")
 TOOLS = {
     "gcc-12": "gcc-12",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -21,7 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.vm.sources import CACHE, KEPT, ROOT, Kernel
+from tests.harness.kept import KEPT, digest
+from tests.vm.sources import CACHE, ROOT, Kernel
 
 MOCK = ROOT / "fault_injection" / "mock_gpu"
 PATCH = ROOT / "kmod_patch"
@@ -54,23 +54,6 @@ class Modules:
 
 class BuildError(Exception):
     """A build that failed: its last lines."""
-
-
-def digest(*roots: Path | str) -> str:
-    """Of names and contents of files but documentation, and of texts."""
-    total = hashlib.sha256()
-    for root in roots:
-        if isinstance(root, str):
-            total.update(root.encode())
-            continue
-        inside = root.rglob("*") if root.is_dir() else [root]
-        paths = sorted(
-            path for path in inside if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts
-        )
-        for path in paths:
-            total.update(f"{path.relative_to(root.parent)}\0".encode())
-            total.update(hashlib.sha256(path.read_bytes()).digest())
-    return total.hexdigest()[:16]
 
 
 def build(tree: Path, kernel: Kernel, *, patched: bool, debug: bool = False) -> Modules:

@@ -11,10 +11,9 @@ import time
 
 import torch
 
+from tests.gpu.checkpoint.pattern import FACTOR
 from tests.gpu.checkpoint.telling import emit, run
 
-FACTOR = 48271
-"""Element ``i`` is ``i * FACTOR + salt``, in 32 bits."""
 WINDOW = 0.02
 
 

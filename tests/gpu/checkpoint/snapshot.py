@@ -14,7 +14,7 @@ import msgspec
 
 from mpsguard.snapshot import document
 from mpsguard.snapshot.document import SnapshotDocument
-from tests.gpu.checkpoint.observed import FACTOR
+from tests.gpu.checkpoint.pattern import FACTOR
 from tests.gpu.checkpoint.place import finished, start, store_for
 from tests.gpu.core.bench import Bench, Measurement
 from tests.gpu.core.client import Client, Clients

@@ -1,24 +1,20 @@
 """A training loop of PyTorch on the CPU, with its state in a region: two lines make checkpoints of it."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mpsguard.client import join
 from mpsguard.images.store import ImageStore
 from tests.integration.checkpoints.world import DEADLINE, World
+from tests.late import Late
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("numpy", reason="NumPy is not installed")
+if TYPE_CHECKING:
+    from mpsguard.client.torch_regions import StateDict
 
-from mpsguard.client.torch_regions import (  # noqa: E402 - imports PyTorch
-    Spec,
-    StateDict,
-    announce_writes,
-    create_state_dict,
-    open_state_dict,
-)
+torch = Late("torch")
+torch_regions = Late("mpsguard.client.torch_regions", "torch", "numpy")
 
 WIDTH = 256
 
@@ -35,10 +31,14 @@ def one_thread() -> Iterator[None]:
 def specs() -> dict[str, Any]:
     wanted = {}
     for name, tensor in network().state_dict().items():
-        like = Spec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        like = torch_regions.Spec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         wanted[name] = like
         if tensor.is_floating_point() and "running" not in name:
-            wanted |= {f"exp_avg/{name}": like, f"exp_avg_sq/{name}": like, f"step/{name}": Spec("float32", ())}
+            wanted |= {
+                f"exp_avg/{name}": like,
+                f"exp_avg_sq/{name}": like,
+                f"step/{name}": torch_regions.Spec("float32", ()),
+            }
     return wanted
 
 
@@ -55,7 +55,7 @@ def network() -> Any:
 class Training:
     """A model, its optimizer and its buffers, all in one region."""
 
-    def __init__(self, state: StateDict, *, first: bool) -> None:
+    def __init__(self, state: "StateDict", *, first: bool) -> None:
         self.state = state
         with torch.device("meta"):
             self.model = network()
@@ -83,9 +83,9 @@ class Training:
 
 def test_a_resumed_run_computes_the_same_losses(world: World) -> None:
     losses: dict[int, float] = {}
-    with world.session() as session, create_state_dict(session, "training", specs(), "cpu") as state:
+    with world.session() as session, torch_regions.create_state_dict(session, "training", specs(), "cpu") as state:
         training = Training(state, first=True)
-        writes = announce_writes([state.memory], optimizer=training.optimizer, model=training.model)
+        writes = torch_regions.announce_writes([state.memory], optimizer=training.optimizer, model=training.model)
         session.publish(b"0")
         checkpoints = {}
         for step in range(1, 19):
@@ -107,7 +107,7 @@ def test_a_resumed_run_computes_the_same_losses(world: World) -> None:
         del training
     with (
         join("resumed", socket=world.vault.socket, image="step-12", store=world.store) as session,
-        open_state_dict(session, "training", "cpu", writable=True) as state,
+        torch_regions.open_state_dict(session, "training", "cpu", writable=True) as state,
     ):
         assert session.state() == b"12"
         resumed = Training(state, first=False)
@@ -116,7 +116,7 @@ def test_a_resumed_run_computes_the_same_losses(world: World) -> None:
 
 
 def test_without_the_hooks_writes_are_found(world: World) -> None:
-    with world.session() as session, create_state_dict(session, "training", specs(), "cpu") as state:
+    with world.session() as session, torch_regions.create_state_dict(session, "training", specs(), "cpu") as state:
         training = Training(state, first=True)
         session.publish(b"0")
         session.checkpoint("one").wait(DEADLINE)

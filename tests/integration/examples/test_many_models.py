@@ -7,38 +7,39 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mpsguard.images.store import ImageStore
 from tests.integration.pool.running import running
+from tests.late import Late
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
+if TYPE_CHECKING:
+    from examples.llm_server.many import ManyModels
 
-from safetensors.torch import save_file  # noqa: E402 - needs PyTorch
-
-from examples.llm_server import memory  # noqa: E402 - imports PyTorch
-from examples.llm_server.decode import Decoder, Next  # noqa: E402
-from examples.llm_server.many import ManyModels, Server, add  # noqa: E402
-from examples.llm_server.shapes import SHAPES  # noqa: E402
+torch = Late("torch")
+tensors = Late("safetensors.torch", "torch")
+decode, many, memory, shapes = (
+    Late(f"examples.llm_server.{name}", "torch", "transformers") for name in ("decode", "many", "memory", "shapes")
+)
 
 pytestmark = pytest.mark.slow(seconds=20, reason="loads PyTorch")
 
-SHAPE, CPU, TOKENS = SHAPES["tiny-llama"], torch.device("cpu"), 12
+MODEL, TOKENS = "tiny-llama", 12
 MEMORY = ("--host-memory", "8M", "--pinned-memory", "6M", "--gpu-memory", "4M")
 """An image takes up 2 MiB: two models are on the GPU, three in pinned memory."""
 
 
 def make(seed: int, path: Path) -> list[int]:
     """Write a model's own safetensors file, and return what it answers."""
-    loaded = memory.cold(SHAPE, 1, seed, CPU)
-    save_file({name: tensor.detach().clone() for name, tensor in loaded.network.named_parameters()}, path)
-    decoder = Decoder(loaded.network, loaded.slots, SHAPE, 1, CPU)
+    shape, cpu = shapes.SHAPES[MODEL], torch.device("cpu")
+    loaded = memory.cold(shape, 1, seed, cpu)
+    tensors.save_file({name: tensor.detach().clone() for name, tensor in loaded.network.named_parameters()}, path)
+    decoder = decode.Decoder(loaded.network, loaded.slots, shape, 1, cpu)
     tokens = [decoder.prefill(0, list(b"once"), 7)]
     while len(tokens) < TOKENS:
-        tokens.append(decoder.step({0: Next(tokens[-1], 4 + len(tokens) - 1, 7)})[0])
+        tokens.append(decoder.step({0: decode.Next(tokens[-1], 4 + len(tokens) - 1, 7)})[0])
     return tokens
 
 
@@ -52,8 +53,8 @@ def ask(port: int, body: object) -> tuple[int, dict[str, Any]]:
 
 
 @contextmanager
-def serving(models: ManyModels) -> Iterator[int]:
-    with Server(0, models) as server:
+def serving(models: "ManyModels") -> Iterator[int]:
+    with many.Server(0, models) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
@@ -67,12 +68,12 @@ def test_each_model_answers_as_itself_and_cold_ones_are_restored(tmp_path: Path)
     files = {f"m{seed}": tmp_path / f"{seed}.safetensors" for seed in range(4)}
     expected = {name: make(seed, files[name]) for seed, name in enumerate(files)}
     assert len({tuple(tokens) for tokens in expected.values()}) == 4
-    save_file({"other": torch.zeros(3)}, tmp_path / "other.safetensors")
+    tensors.save_file({"other": torch.zeros(3)}, tmp_path / "other.safetensors")
     with running(tmp_path, *MEMORY) as pool, ImageStore(pool.store) as store, pool.connect() as mine:
         for name, path in files.items():
-            add(store, f"{name}={path}")
-        add(store, f"other={tmp_path / 'other.safetensors'}")
-        models = ManyModels(SHAPE, CPU, mine, store)
+            many.add(store, f"{name}={path}")
+        many.add(store, f"other={tmp_path / 'other.safetensors'}")
+        models = many.ManyModels(shapes.SHAPES[MODEL], torch.device("cpu"), mine, store)
         with serving(models) as port:
             seen = []
             for name in ("m0", "m1", "m0", "m2", "m0", "m1", "m3", "m3"):

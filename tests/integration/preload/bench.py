@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mpsguard.preload import build, library
+from tests.harness.kept import compiler, kept
 
 HERE = Path(__file__).resolve().parent
 UVM_DEVICE = "/memfd:nvidia-uvm (deleted)"
@@ -77,10 +79,23 @@ def compile_c(target: Path, names: list[str], *flags: str) -> None:
 
 
 def make(directory: Path, sanitizer: str | None = None) -> Bench:
-    """Build everything into ``directory``; ``sanitizer`` is a value of gcc's -fsanitize. Skips without gcc."""
+    """Put everything into ``directory``; ``sanitizer`` is a value of gcc's -fsanitize. Skips without gcc."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed: the preload cannot be built")
     flags = [] if sanitizer is None else [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    headers = [*HERE.glob("*.[ch]"), *build.SOURCES.glob("*.[ch]"), build.SOURCES / "exports.map"]
+    parts: list[Path | str] = [
+        *sorted({*headers, *build.PRELOAD.sources}),
+        Path(__file__),
+        Path(build.__file__),
+        *flags,
+    ]
+    built = kept("preload", *parts, compiler("gcc"), make=partial(_build, flags=flags))
+    shutil.copytree(built, directory, dirs_exist_ok=True)
+    return Bench(directory, None if sanitizer is None else _runtime(sanitizer))
+
+
+def _build(directory: Path, flags: list[str]) -> None:
     shared = ["-shared", "-fPIC", "-fvisibility=hidden", *flags]
     driver = str(directory / "libcuda.so.1")
     here = "-Wl,-rpath,$ORIGIN"
@@ -91,7 +106,6 @@ def make(directory: Path, sanitizer: str | None = None) -> Bench:
     compile_c(directory / "program", ["program.c", "reach.c", *scenarios], *flags, here, driver)
     compile_c(directory / "plugin.so", ["plugin.c", "reach.c"], *shared, here, "-Wl,-z,relro,-z,now", driver)
     compile_c(directory / "lazy_plugin.so", ["plugin.c", "reach.c"], *shared, here, "-Wl,-z,lazy", driver)
-    return Bench(directory, None if sanitizer is None else _runtime(sanitizer))
 
 
 def _runtime(sanitizer: str) -> str:

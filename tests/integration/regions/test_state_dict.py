@@ -10,20 +10,18 @@ import pytest
 
 from mpsguard.client.mapped import HostBackend, create
 from tests.integration.vault.running import ThreadedVault, descriptors
+from tests.late import Late
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("numpy", reason="NumPy is not installed")
-
-from mpsguard.client import torch_regions  # noqa: E402 - imports PyTorch
-from mpsguard.client.torch_regions import Spec, TensorManifestError  # noqa: E402
+torch = Late("torch")
+torch_regions = Late("mpsguard.client.torch_regions", "torch", "numpy")
 
 ROOT = Path(__file__).resolve().parents[3]
-SPECS = {
-    "weight": Spec("bfloat16", (3, 5)),
-    "bias": Spec("float32", (5,)),
-    "mask": Spec("bool", (2, 2)),
-    "step": Spec("int64", ()),
-    "empty": Spec("float32", (0, 4)),
+SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "weight": ("bfloat16", (3, 5)),
+    "bias": ("float32", (5,)),
+    "mask": ("bool", (2, 2)),
+    "step": ("int64", ()),
+    "empty": ("float32", (0, 4)),
 }
 
 
@@ -32,6 +30,10 @@ def vault() -> Iterator[ThreadedVault]:
     with ThreadedVault() as running:
         yield running
         running.storage.empty()
+
+
+def specs() -> dict[str, Any]:
+    return {name: torch_regions.Spec(*each) for name, each in SHAPES.items()}
 
 
 def fill(tensors: dict[str, Any]) -> None:
@@ -51,7 +53,7 @@ def test_another_process_has_the_same_tensors_on_the_same_memory(vault: Threaded
         " t['step'].item(), tuple(t['empty'].shape), sep='|')\n"
         "del t; state.close(); session.close()"
     )
-    with vault.session() as writer, torch_regions.create_state_dict(writer, "w", SPECS, "cpu") as state:
+    with vault.session() as writer, torch_regions.create_state_dict(writer, "w", specs(), "cpu") as state:
         fill(state.tensors)
         command = [sys.executable, "-c", program, vault.socket]
         said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
@@ -72,7 +74,7 @@ def test_another_process_has_the_same_tensors_on_the_same_memory(vault: Threaded
 def test_a_tensor_keeps_the_region_mapped(vault: ThreadedVault) -> None:
     with vault.session() as writer:
         before = descriptors()
-        state = torch_regions.create_state_dict(writer, "w", SPECS, "cpu")
+        state = torch_regions.create_state_dict(writer, "w", specs(), "cpu")
         fill(state.tensors)
         part = state.tensors["weight"][1:, 2]
         with pytest.raises(BufferError):
@@ -86,9 +88,9 @@ def test_a_tensor_keeps_the_region_mapped(vault: ThreadedVault) -> None:
 
 def test_a_model_is_found_again_as_it_was(vault: ThreadedVault) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
-    specs = {name: Spec(str(t.dtype)[6:], tuple(t.shape)) for name, t in model.state_dict().items()}
+    wanted = {name: torch_regions.Spec(str(t.dtype)[6:], tuple(t.shape)) for name, t in model.state_dict().items()}
     with vault.session() as writer:
-        with torch_regions.create_state_dict(writer, "m", specs, "cpu") as state:
+        with torch_regions.create_state_dict(writer, "m", wanted, "cpu") as state:
             for name, tensor in model.state_dict().items():
                 state.tensors[name].copy_(tensor)
         with torch_regions.open_state_dict(writer, "m", "cpu", writable=True) as found:
@@ -109,7 +111,7 @@ def test_tensors_of_anywhere_are_written_down_as_they_lie(vault: ThreadedVault) 
         whole.copy_(torch.arange(1024).reshape(32, 32))
         found = torch_regions.save_state_dict(writer, memory, {"t": whole.T[3:9:2, 1:], "same": whole[0]})
         assert found.tensors["t"].strides == (2, 32)
-        with pytest.raises(TensorManifestError, match="other"):
+        with pytest.raises(torch_regions.TensorManifestError, match="other"):
             torch_regions.save_state_dict(writer, memory, {"other": torch.zeros(3)})
         manifest = writer.describe("r.manifest")
         assert manifest.is_sealed
@@ -121,8 +123,8 @@ def test_tensors_of_anywhere_are_written_down_as_they_lie(vault: ThreadedVault) 
 
 def test_what_is_not_there_is_said(vault: ThreadedVault) -> None:
     with vault.session() as writer:
-        torch_regions.create_state_dict(writer, "w", SPECS, "cpu").close()
-        with pytest.raises(TensorManifestError, match="'wieght'"):
+        torch_regions.create_state_dict(writer, "w", specs(), "cpu").close()
+        with pytest.raises(torch_regions.TensorManifestError, match="'wieght'"):
             torch_regions.open_state_dict(writer, "w", "cpu", private=["wieght"])
         with pytest.raises(ValueError, match="meta"):
             torch_regions.open_state_dict(writer, "w", "meta")
@@ -132,7 +134,7 @@ def test_a_region_without_room_for_its_manifest_is_taken_back(vault: ThreadedVau
     with vault.session() as writer:
         create(writer, HostBackend(), "w.manifest", 1).close()
         with pytest.raises(Exception, match=r"w\.manifest"):
-            torch_regions.create_state_dict(writer, "w", SPECS, "cpu")
+            torch_regions.create_state_dict(writer, "w", specs(), "cpu")
         assert list(writer.names()) == ["w.manifest"]
 
 

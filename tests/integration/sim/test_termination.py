@@ -52,7 +52,7 @@ def test_force_signals_where_the_daemon_hangs(guarded: Guarded) -> None:
     victim = guarded.client()
     victim.expect("started")
     Script(guarded.pipe).hang("terminate_client")
-    outcome = guarded.json("--deadline", "1", "terminate", "--signal", "KILL", "--force", str(victim.pid))
+    outcome = guarded.json("terminate", "--signal", "KILL", "--force", str(victim.pid), deadline=1.0)
     assert (outcome["terminated"], outcome["work"], outcome["signals"]) == (False, "unknown", ["SIGKILL"])
     assert victim.wait() == -signal.SIGKILL
     Script(guarded.pipe).clear()
@@ -62,7 +62,7 @@ def test_a_daemon_that_hangs_in_its_list_costs_the_deadline_and_no_client_is_sig
     victim = guarded.client()
     victim.expect("started")
     Script(guarded.pipe).hang("get_client_list")
-    outcome = guarded.json("--deadline", "1", "terminate", "--signal", "KILL", str(victim.pid))
+    outcome = guarded.json("terminate", "--signal", "KILL", str(victim.pid), deadline=1.0)
     assert (outcome["work"], outcome["signals"]) == ("unknown", [])
     assert victim.process.poll() is None
     Script(guarded.pipe).clear()

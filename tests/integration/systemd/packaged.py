@@ -1,17 +1,24 @@
-"""The Debian package as scripts/build-packages makes it, once for a test session, and a later version of it."""
+"""The Debian package as scripts/build-packages makes it, and a later version of it."""
 
+import shutil
 import subprocess
 import sys
+from functools import partial
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from mpsguard import __version__
+from tests.harness.kept import compiler, kept
 from tests.integration.systemd.installed import REPOSITORY
 
 LATER: Final = "99.0"
 """Version of the package that upgrades."""
+
+_NOT_PACKED: Final = ("docs", "examples", "fault_injection", "tests")
+"""Folders of which no file is in a package, nor decides what is."""
 
 _BUILD_DEADLINE: Final = 600.0
 """Seconds; it takes some twenty on two idle cores."""
@@ -32,6 +39,26 @@ def build(directory: Path, *kinds: str) -> dict[str, Path]:
         pytest.skip(f"no packages to build from: {done.stderr.splitlines()[0]}")
     assert done.returncode == 0, done.stderr
     return {line.rpartition(".")[2]: Path(line) for line in done.stdout.splitlines()}
+
+
+def kept_build(directory: Path, *kinds: str) -> dict[str, Path]:
+    """The same, but what is in the user's cache directory is not built again.
+
+    It is if any file is another one that is not of the tests, the documentation or the simulation, or any package of
+    this environment. The time of the commit, which the packages bear, is not looked at; nor is Debian's interpreter.
+    """
+    command = ["git", "-C", str(REPOSITORY), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split("\0")
+    names = sorted(name for name in listed if name and name.partition("/")[0] not in _NOT_PACKED)
+    environment = sorted(f"{each.name} {each.version}" for each in distributions())
+    parts = [part for name in names for part in (f"\0{name}\0", REPOSITORY / name)]
+    built = kept("packages", *parts, *environment, *kinds, compiler("gcc"), make=partial(_build_into, kinds=kinds))
+    shutil.copytree(built, directory, dirs_exist_ok=True)
+    return {path.name.rpartition(".")[2]: path for path in directory.iterdir()}
+
+
+def _build_into(directory: Path, kinds: tuple[str, ...]) -> None:
+    build(directory, *kinds)
 
 
 def later(package: Path, scratch: Path) -> Path:

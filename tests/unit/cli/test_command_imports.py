@@ -20,6 +20,11 @@ def test_no_command_loads_the_guard(name: str) -> None:
     assert not ((GUARD | REPORT) - wanted) & set(modules_after(ctl.COMMANDS[name]))
 
 
+@pytest.mark.parametrize("name", sorted(ctl.COMMANDS.keys() - DRAWS - {"image", "snapshot", "top"}))
+def test_a_command_that_prints_json_does_not_load_rich(name: str) -> None:
+    assert not {"pygments", "rich"} & set(modules_after(ctl.COMMANDS[name]))
+
+
 def test_the_supervisor_of_a_program_does_not_load_the_guard() -> None:
     assert not (GUARD | REPORT) & set(modules_after(guard.COMMANDS["run"]))
 

@@ -5,8 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 from mpsguard.client import tensor_manifest as manifest
 from mpsguard.client.tensor_manifest import ALIGNMENT, SIZES, Placed, Spec, TensorManifest, TensorManifestError
 

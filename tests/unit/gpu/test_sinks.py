@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from tests.gpu.core.errors import NotRunError
 from tests.gpu.core.events import Event, Outcome
 from tests.gpu.core.programs import CUDA
 from tests.gpu.kmod.sinks import QUESTIONS, objection, parameters, refusal
+from tests.unit.strict_nvcc import compiles
 from tests.vm import suite
 
 ANSWER = {"value": 0, "intact": True}
@@ -98,21 +97,5 @@ def test_every_question_has_a_program() -> None:
     assert {*asked, "innocent"} == set(offered)
 
 
-def test_the_program_compiles_without_a_warning(tmp_path: Path) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
-    strict = ["-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror"]
-    command = [
-        nvcc,
-        "-std=c++20",
-        "-O2",
-        "-arch=sm_90",
-        *strict,
-        "-c",
-        str(CUDA / "sinks.cu"),
-        "-o",
-        str(tmp_path / "o"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+def test_the_program_compiles_without_a_warning() -> None:
+    compiles("sinks.cu")

@@ -4,14 +4,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from mpsguard.client.on_demand import Profile, load_profile, open_on_demand, save_profile
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.images.store import ImageStore
+from tests.late import Late
 from tests.unit.images.samples import commit
 
-torch = pytest.importorskip("torch")
+torch = Late("torch")
 
 LAYERS, WIDTH = 4, 724
 """Each layer takes 2 MiB, or nearly so."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.gpu import ordered_cost, preload_cost
 from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.programs import CUDA
+from tests.unit.strict_nvcc import compiles
 
 pytestmark = pytest.mark.slow(seconds=10, reason="compiles CUDA programs")
 
@@ -20,23 +18,8 @@ EVENT += '"free_worst":1e-3,"asked":100,"taken":%s,"left":0}'
 
 
 @pytest.mark.parametrize("name", ["zone_overrun.cu", "allocation_cost.cu", "ordered_cost.cu"])
-def test_it_compiles_without_a_warning(tmp_path: Path, name: str) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
-    command = [
-        nvcc,
-        "-std=c++20",
-        "-O2",
-        "-arch=sm_90",
-        "-Werror",
-        "all-warnings",
-        "-Xcompiler",
-        "-Wall,-Wextra,-Werror",
-    ]
-    command += ["-c", str(CUDA / name), "-o", str(tmp_path / "program.o")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+def test_it_compiles_without_a_warning(name: str) -> None:
+    compiles(name)
 
 
 def stand_in(directory: Path) -> Path:

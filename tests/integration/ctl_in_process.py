@@ -1,0 +1,40 @@
+"""A command of mpsguard-ctl without a process of its own, whose start would take longer than all that it does."""
+
+import json
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from mpsguard.cli.ctl import main
+from mpsguard.cli.session import CliSession, error_document
+
+
+class _Kept(CliSession):
+    """A session that keeps the documents instead of printing them."""
+
+    def __init__(self, run_directory: str, deadline: float) -> None:
+        super().__init__(run_directory, as_json=True, deadline=deadline, run_directory_named=True)
+        self.documents: list[Any] = []
+
+    def print_json(self, value: Any) -> None:
+        """Keep what would be printed."""
+        self.documents.append(json.loads(json.dumps(msgspec.to_builtins(value))))
+
+    def fail(self, code: int, message: str) -> NoReturn:
+        """Keep the error's document, and end the command."""
+        self.documents.append(json.loads(error_document(code, message)))
+        raise SystemExit(code)
+
+
+def document_of(run_directory: str, name: str, *arguments: str, deadline: float) -> Any:
+    """The one document that `mpsguard-ctl --json NAME ARGUMENTS` prints."""
+    command = main.get_command(click.Context(main), name)
+    assert command is not None, name
+    session = _Kept(run_directory, deadline)
+    # Most commands end with a status that says what the document says.
+    with suppress(SystemExit):
+        command.main(list(arguments), prog_name=name, obj=session, standalone_mode=False)
+    (document,) = session.documents
+    return document
