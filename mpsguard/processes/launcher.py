@@ -51,7 +51,8 @@ class Launcher:
                 self._socket.send(msgspec.msgpack.encode(LaunchTable(tuple(lanes))))
                 root = str(Path(mpsguard.__file__).absolute().parents[1])
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, root],
+                    # -P: the working directory, which may be another user's, is no place to import from.
+                    [sys.executable, "-P", "-c", _PROGRAM, root],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,

@@ -43,6 +43,19 @@ def test_a_start_has_the_lanes_environment_and_none_of_our_descriptors(tmp_path:
     assert (tmp_path / "fds").read_text().split() == ["0", "1", "2", "3"]
 
 
+def test_nothing_is_imported_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher has the guard's full rights; root may start a guard in a directory of another user."""
+    strangers = tmp_path / "strangers"
+    strangers.mkdir()
+    for module in ("asyncio", "msgspec"):
+        (strangers / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    monkeypatch.chdir(strangers)
+    what = launch(tmp_path, "exit 0")
+    with Launcher([what]) as launcher:
+        assert asyncio.run(started(launcher, what)) == [None]
+    assert not (tmp_path / "imported").exists()
+
+
 def test_starts_go_side_by_side_and_each_has_its_own_answer(tmp_path: Path) -> None:
     # The first waits for the second: one after the other they would never end.
     first = launch(tmp_path, f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done", "default-0")
