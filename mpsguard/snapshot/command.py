@@ -50,7 +50,7 @@ def take(
         on_copied: called with the bytes since its last call.
         quiet: seconds without a word of the copying process after which it is killed.
     """
-    # A signal whose handler raises an exception waits until the draft is sure to be removed.
+    # A signal with a handler that raises an exception waits until the draft is sure to be removed.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         draft = SnapshotDraft.make(target)
