@@ -232,6 +232,8 @@ def test_the_example_goes_on_from_its_image(world: World) -> None:
         return done.stdout.decode().splitlines()
 
     assert ran(20) == ["begins with step 1", f"ends with {sum(range(21))}"]
+    with ImageStore(world.store) as store, store.open("sums") as image:
+        assert image.manifest.maker.program == "checkpointed.py"
     with world.vault.session("checkpointed") as session:
         session.release()
     assert ran(3) == ["begins with step 21", f"ends with {sum(range(24))}"]
