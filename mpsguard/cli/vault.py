@@ -1,7 +1,5 @@
 """`mpsguard-ctl vault`: what the vault holds, for which user, and taking it out by command."""
 
-from datetime import UTC, datetime
-
 import click
 
 from mpsguard.cli.session import CliSession, with_session
@@ -17,6 +15,7 @@ from mpsguard.control_api.messages.vault import (
     ShowArguments,
     VaultList,
 )
+from mpsguard.times import clock
 from mpsguard.vault.checkpoint_requests import CheckpointOutcome
 from mpsguard.vault.latency_counts import LatencyCounts
 from mpsguard.vault.region import LeaseRole
@@ -141,9 +140,8 @@ def _role(lease: LeaseView) -> str:
 
 def _checkpoint(outcome: CheckpointOutcome) -> str:
     """Return the program's words on its last checkpoint; they are the user's, so only what is printable of them."""
-    when = datetime.fromtimestamp(outcome.at, UTC).isoformat(sep=" ", timespec="seconds")
     words = "".join(each if each.isprintable() else "?" for each in f"{outcome.image}: {outcome.state}")
-    return f"{words}, {_mebibytes(outcome.copied_bytes)} MiB copied, {outcome.took:.3g} s, {when}"
+    return f"{words}, {_mebibytes(outcome.copied_bytes)} MiB copied, {outcome.took:.3g} s, {clock(outcome.at)}"
 
 
 def _requests(latency: LatencyCounts) -> str:

@@ -248,6 +248,7 @@ class CopierMain:
             generation=plan.generation,
             sequence=plan.sequence,
             forward_state=plan.forward_state,
+            program=self._setup.program,
         )
 
 

@@ -77,10 +77,16 @@ class Maker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the maker's text is not printable")
 
     @classmethod
-    def this_process(cls) -> Self:
-        """Return the maker that this process is."""
-        program = printable(Path(sys.argv[0]).name)[:4096]
-        return cls(os.geteuid(), program, printable(socket.gethostname()), mpsguard.__version__)
+    def this_process(cls, program: str | None = None) -> Self:
+        """Return the maker that this process is; ``program``: for which it made the image, if that is another one."""
+        name = program_name() if program is None else program
+        return cls(os.geteuid(), name, printable(socket.gethostname()), mpsguard.__version__)
+
+
+def program_name() -> str:
+    """Return the name of this process's program: its file's, or with `python -m` its package's."""
+    path = Path(sys.argv[0])
+    return printable(path.parent.name if path.name == "__main__.py" else path.name)[:4096]
 
 
 class RegionImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,9 +199,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         generation: int = 0,
         sequence: int = 0,
         forward_state: bytes = b"",
+        program: str | None = None,
     ) -> Self:
-        """Return a manifest made by this process at this time."""
-        return cls(session, time.time(), Maker.this_process(), generation, sequence, forward_state, regions, tensors)
+        """Return a manifest made by this process at this time; ``program``: as for `Maker.this_process`."""
+        maker = Maker.this_process(program)
+        return cls(session, time.time(), maker, generation, sequence, forward_state, regions, tensors)
 
     @property
     def size(self) -> int:

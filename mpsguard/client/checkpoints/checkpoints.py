@@ -23,6 +23,7 @@ from mpsguard.client.checkpoints.session_regions import SessionRegions
 from mpsguard.client.checkpoints.sources import MOST_ASIDE
 from mpsguard.client.checkpoints.spare import SpareSpace
 from mpsguard.client.checkpoints.writing_session import WritingSession
+from mpsguard.images.manifest import program_name
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import check_name
@@ -385,6 +386,7 @@ class Checkpoints:
                 os.fspath(options.store),
                 options.quota,
                 options.buffers,
+                program_name(),
                 *self._spare.prepare(records, self._regions.source),
                 tuple(sorted({record.layout.gpu for record in records if record.layout.gpu is not None})),
             )

@@ -59,6 +59,8 @@ class Setup(_Message, frozen=True, tag="setup"):
     """Of the store, in bytes."""
     buffers: Natural
     """Bytes of host memory, pinned for a GPU's regions, in which pieces wait for the disk."""
+    program: str
+    """The writer's, which images name."""
     spare: Natural = 0
     """Bytes of the spare memory; its descriptor comes with this message."""
     spare_gpu: Gpu | None = None

@@ -218,3 +218,22 @@ def test_regions_left_without_a_state_are_replaced_unless_they_are_in_use(world:
     wait_for("the reader's lease to end", lambda: not world.vault.vault.store.writers())
     with joined(world) as session, attach(session, HostBackend(), "a") as memory:
         assert content_of(memory) == content["a"]
+
+
+def test_the_example_goes_on_from_its_image(world: World) -> None:
+    page = (ROOT / "docs" / "guides" / "checkpoints.md").read_text(encoding="utf-8")
+    program = (ROOT / "examples" / "checkpointed.py").read_text(encoding="utf-8")
+    assert f"```python\n{program}```" in page
+    variables = os.environ | {"MPSGUARD_VAULT": world.vault.socket, "MPSGUARD_IMAGES": str(world.store)}
+
+    def ran(steps: int) -> list[str]:
+        command = [sys.executable, "-m", "examples.checkpointed", str(steps)]
+        done = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, timeout=DEADLINE, check=True)
+        return done.stdout.decode().splitlines()
+
+    assert ran(20) == ["begins with step 1", f"ends with {sum(range(21))}"]
+    with ImageStore(world.store) as store, store.open("sums") as image:
+        assert image.manifest.maker.program == "checkpointed.py"
+    with world.vault.session("checkpointed") as session:
+        session.release()
+    assert ran(3) == ["begins with step 21", f"ends with {sum(range(24))}"]
