@@ -34,6 +34,7 @@ MESSAGES: Final = (
     wire.Leave(11),
     wire.GetStateBuffer(12),
     wire.Ready(13),
+    wire.HasWriter(14),
 )
 _PLAIN: Final[tuple[dict[str, Any], ...]] = tuple(
     msgspec.to_builtins(each, builtin_types=(bytes,)) for each in MESSAGES

@@ -494,6 +494,22 @@ class Session(RegionRequests):
         """
         self._on_welcome(self._request(wire.Acquire(0)))
 
+    def has_writer(self) -> bool:
+        """Return whether the session has a writer at this moment; raise BadRequestError for an older guard."""
+        answer, fds = self._request(wire.HasWriter(0))
+        if not isinstance(answer, wire.WriterPresence):
+            raise unexpected(answer, fds)
+        return answer.present
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the writer has changed since this process last heard of one; asks no guard."""
+        forward = self._forward
+        try:
+            return forward is None or forward.is_over()
+        except UnmappedError:
+            return True
+
     def wait_for_promotion(self, timeout: float | None) -> bool:
         """Wait until the guard makes this standby the writer; return False after ``timeout`` seconds (None: no limit).
 

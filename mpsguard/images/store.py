@@ -67,6 +67,10 @@ class ImageStore:
         """
         return Image(image_files.open_locked(self._files, name), name, self._pieces, own=self._files.own)
 
+    def check_own(self) -> None:
+        """Raise ForeignStoreError unless the store belongs to this process's user."""
+        self._files.check_own()
+
     def names(self) -> list[str]:
         """Return the names of all images, sorted."""
         with os_errors(str(self.directory)):

@@ -50,7 +50,7 @@ def take(
         on_copied: called with the bytes since its last call.
         quiet: seconds without a word of the copying process after which it is killed.
     """
-    # A signal with a handler that raises an exception waits until the draft is sure to be removed.
+    # A handler of a signal may raise an exception: not before it is sure that the draft is removed then.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         draft = SnapshotDraft.make(target)

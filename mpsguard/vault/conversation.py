@@ -231,6 +231,8 @@ class Conversation:
                 raise _EndError
             case wire.GetStateBuffer():
                 await self._send_buffer(request.id)
+            case wire.HasWriter():
+                await self._send(wire.WriterPresence(request.id, vault.store.session(key).writer is not None))
             case wire.Hello():
                 raise BadRequestError("attached already: one connection, one session")
             case wire.Chunks():

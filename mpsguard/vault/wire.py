@@ -138,6 +138,12 @@ class GetStateBuffer(_Message, frozen=True, tag="record"):
     id: int
 
 
+class HasWriter(_Message, frozen=True, tag="has_writer"):
+    """Ask whether the session has a writer at this moment."""
+
+    id: int
+
+
 Request = (
     Hello
     | Create
@@ -153,6 +159,7 @@ Request = (
     | Leave
     | GetStateBuffer
     | Ready
+    | HasWriter
 )
 
 
@@ -202,6 +209,13 @@ class NameList(_Message, frozen=True, tag="list"):
     more: bool
 
 
+class WriterPresence(_Message, frozen=True, tag="writer_presence"):
+    """Answer to `HasWriter`."""
+
+    id: int
+    present: bool
+
+
 class Failure(_Message, frozen=True, tag="failure"):
     """Report that the request was refused without effect. ``code`` is one of `mpsguard.vault.errors.Code`."""
 
@@ -228,7 +242,7 @@ class Released(_Message, frozen=True, tag="released"):
     name: str | None
 
 
-Answer = Welcome | Proceed | Done | Opened | MoreChunks | NameList | Failure
+Answer = Welcome | Proceed | Done | Opened | MoreChunks | NameList | WriterPresence | Failure
 Notice = Fenced | Granted | Released
 
 _encoder: Final = msgspec.msgpack.Encoder()

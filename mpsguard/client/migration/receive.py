@@ -7,7 +7,9 @@ counts: if it ends, the writer goes on. After that, the writer cannot publish an
 receiver goes on; if that does not come to pass, the old session is whole, and its program has to be started anew.
 
 The new session has its regions before, and its forward state last, when the old one has been released. If the receiver
-ends in between, the image of the handover has everything, and `receive` begins with it at the next start.
+ends in between, the image of the handover has everything, and `receive` begins with it at the next start. A second
+image beside it, of no regions, says so, from the promotion to the first publication: an image of a round, or of a
+handover that came to nothing, is older than what its program went on to.
 """
 
 import os
@@ -22,18 +24,26 @@ from mpsguard.client.migration.errors import MigrationError
 from mpsguard.client.migration.incoming import IncomingMemory
 from mpsguard.client.migration.rounds import CopyRound, MigrationLimits, NextStep, next_step
 from mpsguard.client.session import Session
-from mpsguard.images.errors import UnknownImageError
+from mpsguard.images.errors import ImageError, UnknownImageError
 from mpsguard.images.image import Image
 from mpsguard.images.location import default_directory
 from mpsguard.images.manifest import Manifest
 from mpsguard.images.store import ImageStore
 from mpsguard.vault import checkpoint_requests
 from mpsguard.vault.checkpoint_requests import HELD, REGION, CheckpointOutcome
-from mpsguard.vault.errors import LeaseHeldError, UnknownRegionError, UnknownSessionError, VaultError
+from mpsguard.vault.errors import (
+    BadRequestError,
+    LeaseHeldError,
+    UnknownRegionError,
+    UnknownSessionError,
+    VaultError,
+)
 from mpsguard.vault.region import LeaseRole
 
 _LOOK: Final = 0.0005
 """Seconds between two looks at the page of the writer."""
+_TAKEN: Final = "/taken"
+"""Behind the name of a handover's image: the name of what says that its session is to be released."""
 _RELEASE: Final = 5.0
 """Seconds for the former writer's processes to leave the session."""
 
@@ -59,8 +69,9 @@ def receive(
         name: of the new session; it must not be ``source``.
         source: name of the session that moves; its program takes checkpoints (`Session.checkpoints`) and publishes.
         socket: path of the vault's socket; None: as `Session`.
-        store: directory of the images, the same as the writer's; None: the default one. Memory files are fastest.
-        image: name of the image; None: ``migration/`` and the source's name.
+        store: directory of the images, this user's and the same as the writer's; None: the default one. Memory files
+            are fastest.
+        image: name of the image, at most 122 characters; None: ``migration/`` and the source's name.
         device: CUDA's ordinal of the GPU for regions that lie on one.
         capacity: of the new session: maximum size of the forward state in bytes.
         limits: of the rounds, and of the pause.
@@ -74,20 +85,29 @@ def receive(
     image = f"migration/{source}" if image is None else image
     target = Session(name, socket=socket, capacity=capacity)
     try:
+        directory = default_directory() if store is None else Path(store)
         if target.state() is not None:
+            with suppress(ImageError), ImageStore(directory) as images:
+                _Images(images, image, source).forget_taken()
             return target
-        with ImageStore(default_directory() if store is None else Path(store)) as images:
+        with ImageStore(directory) as images:
+            # Another user's, in a directory such as /dev/shm, could have an image of the session's name.
+            images.check_own()
+            round_images = _Images(images, image, source)
+            for left in list(target.names()):
+                # Of an earlier call that was cut off: without a state it does not count, and it takes room.
+                target.release(left)
             try:
                 moving = Session(source, role=LeaseRole.STANDBY, socket=socket)
             except UnknownSessionError:
-                _end_earlier(target, source, images, image, device)
+                _end_earlier(target, round_images, device)
                 return target
             with ExitStack() as undo:
                 undo.callback(moving.close)
+                round_images.forget_taken()
                 incoming = IncomingMemory(device)
                 undo.callback(incoming.close)
-                store_of = _Images(images, image, source)
-                _Migration(moving, target, incoming, store_of, deadline).run(limits or MigrationLimits())
+                _Migration(moving, target, incoming, round_images, deadline).run(limits or MigrationLimits())
         return target
     except BaseException:
         # Regions without a state count for nothing, and take room.
@@ -96,18 +116,6 @@ def receive(
                 target.release()
         target.close()
         raise
-
-
-def _end_earlier(target: Session, source: str, images: ImageStore, name: str, device: int) -> None:
-    """Fill the new session from the image of a handover that was made before."""
-    try:
-        found = images.open(name)
-    except UnknownImageError:
-        raise MigrationError(f"there is neither a session {source!r} nor an image {name!r} of its handover") from None
-    with found:
-        if found.manifest.session != source:
-            raise MigrationError(f"image {name!r} is one of session {found.manifest.session!r}, not of {source!r}")
-        restore(target, found, device=device)
 
 
 class _Images(NamedTuple):
@@ -122,8 +130,50 @@ class _Images(NamedTuple):
         image = self.store.open(self.name)
         if image.manifest.session != self.source:
             image.close()
-            raise MigrationError(f"image {self.name!r} is one of session {image.manifest.session!r}")
+            raise MigrationError(
+                f"image {self.name!r} is one of session {image.manifest.session!r}, not {self.source!r}"
+            )
         return image
+
+    def note_taken(self, manifest: Manifest) -> None:
+        """Say that nothing is newer than this image; raise ImageError."""
+        with self.store.begin(self.name + _TAKEN) as draft:
+            draft.commit(Manifest.made_now(self.source, (), forward_state=_identity(manifest)))
+
+    def was_taken(self, manifest: Manifest) -> bool:
+        """Return whether `note_taken` was called with the manifest last; raise ImageError."""
+        try:
+            with self.store.open(self.name + _TAKEN) as found:
+                return found.manifest.forward_state == _identity(manifest)
+        except UnknownImageError:
+            return False
+
+    def forget_taken(self) -> None:
+        """Take `note_taken` back; raise ImageError."""
+        with suppress(UnknownImageError):
+            self.store.remove(self.name + _TAKEN)
+
+
+def _identity(manifest: Manifest) -> bytes:
+    return f"{manifest.generation} {manifest.sequence} {manifest.created!r}".encode()
+
+
+def _end_earlier(target: Session, images: _Images, device: int) -> None:
+    """Fill the new session from the image of a handover that was made before."""
+    try:
+        found = images.open()
+    except UnknownImageError:
+        raise MigrationError(
+            f"there is neither a session {images.source!r} nor an image {images.name!r} of its handover"
+        ) from None
+    with found:
+        if not images.was_taken(found.manifest):
+            raise MigrationError(
+                f"there is no session {images.source!r}, and image {images.name!r} is of a migration that came to "
+                f"nothing: its program may have gone on. To begin with it: mpsguard run --image {images.name}"
+            )
+        restore(target, found, device=device)
+    images.forget_taken()
 
 
 class _Migration:
@@ -139,6 +189,8 @@ class _Migration:
         self._deadline = deadline
 
     def run(self, limits: MigrationLimits) -> None:
+        if not self._has_writer():
+            raise MigrationError(f"{self._moving.name!r} has no program that runs: start it, or go on from its session")
         try:
             page = self._moving.open(REGION)
         except UnknownRegionError:
@@ -153,13 +205,21 @@ class _Migration:
                 raise MigrationError(f"after {len(made)} rounds the last one took {made[-1].took:.3g} s: {limits}")
             self._ask(page.fds[0], handover=True)
             self._load()
-            self._give()
+            self._incoming.give_to(self._target)
             self._take_over(page.fds[0])
-            if not _until(self._is_released, _RELEASE):
-                raise MigrationError(f"session {self._moving.name!r} is held by another process; it is as it was")
+            self._release()
             self._target.publish(self._manifest.forward_state)
             self._incoming.keep_mapped(self._target)
             checkpoint_requests.tell_moved(page.fds[0], self._manifest.sequence)
+            with suppress(ImageError):
+                self._images.forget_taken()
+
+    def _has_writer(self) -> bool:
+        try:
+            return self._moving.has_writer()
+        except BadRequestError:
+            # The guard is an older one: the writer's silence tells.
+            return True
 
     def _round(self, page: int) -> CopyRound:
         began = time.monotonic()
@@ -178,9 +238,16 @@ class _Migration:
 
         def is_there() -> bool:
             outcome = checkpoint_requests.read_outcome(page)
-            if outcome is None or outcome.at < asked or outcome.image != self._images.name:
-                return False
-            return _is_state(outcome, wanted)
+            if (
+                outcome is not None
+                and outcome.at >= asked
+                and outcome.image == self._images.name
+                and _is_state(outcome, wanted)
+            ):
+                return True
+            if self._moving.is_over:
+                raise MigrationError(f"the program of {self._moving.name!r} has ended, or another one writes it now")
+            return False
 
         if not _until(is_there, self._deadline):
             last = checkpoint_requests.read_outcome(page)
@@ -201,17 +268,24 @@ class _Migration:
             # It went on, and ended afterwards: what this process has is older.
             raise MigrationError(f"{self._moving.name!r} has published since the cut, and has no writer now")
 
-    def _give(self) -> None:
-        for name in set(self._target.names()) & {region.name for region in self._manifest.regions}:
-            # What an earlier call left that was cut off; without a state it does not count.
-            self._target.release(name)
-        self._incoming.give_to(self._target)
-
     @property
     def _manifest(self) -> Manifest:
         manifest = self._incoming.manifest
         assert manifest is not None
         return manifest
+
+    def _release(self) -> None:
+        """Release the old session, which nothing can publish in any more; raise MigrationError."""
+        # Without it a receiver that is killed behind the release leaves an image to be begun with by hand.
+        with suppress(ImageError):
+            self._images.note_taken(self._manifest)
+        try:
+            if not _until(self._is_released, _RELEASE):
+                raise MigrationError(f"session {self._moving.name!r} is held by another process; it is as it was")
+        except BaseException:
+            with suppress(ImageError):
+                self._images.forget_taken()
+            raise
 
     def _is_released(self) -> bool:
         try:

@@ -6,17 +6,21 @@ No GPU: memfds stand for the memory of both GPUs; vault, processes, images and k
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpsguard.client import LeaseRole, UnknownSessionError
+from mpsguard.client import LeaseRole, Session, StaleGenerationError, UnknownSessionError
 from mpsguard.client.migration.errors import MigrationError
 from mpsguard.client.migration.incoming import IncomingMemory
 from mpsguard.client.migration.receive import receive
+from mpsguard.images.errors import ForeignStoreError
+from mpsguard.images.manifest import Manifest
 from mpsguard.images.store import ImageStore
 from tests.integration.checkpoints import faulty_copier, migrating
 from tests.integration.checkpoints.migrating import PIECE
@@ -171,6 +175,89 @@ def test_a_source_that_is_killed(world: World, step: str) -> None:
         assert (status, found["s"]) == (0, None)
         assert found["t"] in (steps_in(source)[-1], steps_in(source)[-1] + 1)
         assert receiver.lines == [str(found["t"])]
+
+
+@pytest.mark.slow(seconds=4, reason="two programs and a copier")
+def test_an_image_of_a_round_is_not_gone_on_from(world: World) -> None:
+    """The receiver ends; the program goes on, ends in order, and its session is released: the image is older."""
+    with program(world, "source") as source:
+        assert source.line() == "1"
+        with program(world, "receiver", RECEIVER_STEPS["first round"]) as receiver:
+            assert receiver.end() < 0
+        last = int(source.line())
+        while int(source.line()) < last + 5:
+            pass
+    released(world, "s")
+    with pytest.raises(MigrationError, match="mpsguard run --image migration/s"):
+        receive("t", "s", socket=world.vault.socket, store=world.store)
+    assert step_of(world, "t") is None
+
+
+@pytest.mark.slow(seconds=4, reason="two programs and a copier")
+def test_an_image_of_a_handover_is_gone_on_from_once(world: World) -> None:
+    with program(world, "source") as source:
+        assert source.line() == "1"
+        with program(world, "receiver") as receiver:
+            assert receiver.end() == 0
+        assert source.end() == 0
+    released(world, "t")
+    with pytest.raises(MigrationError, match="came to nothing"):
+        receive("t", "s", socket=world.vault.socket, store=world.store)
+
+
+def released(world: World, name: str) -> None:
+    """Release a session, the program of which has ended."""
+    sessions = world.vault.vault.store.sessions
+    key = next(key for key in sessions if key.name == name)
+    wait_for("the leases to end", lambda: not sessions[key].leases)
+    world.vault.call(lambda: world.vault.vault.release_by_command(key, None, force=False))
+
+
+@pytest.mark.slow(seconds=4, reason="two programs and a copier")
+def test_a_receiver_does_not_wait_for_a_program_that_has_ended(world: World) -> None:
+    began = time.monotonic()
+    with program(world, "source", SOURCE_STEPS["begun"]) as source:
+        assert source.line() == "1"
+        with program(world, "receiver", deadline=600.0) as receiver:
+            assert receiver.end() != 0
+        assert source.end() < 0
+    # A session without a program is told of as soon.
+    with pytest.raises(MigrationError, match="has no program"):
+        receive("t", "s", socket=world.vault.socket, store=world.store, deadline=600.0)
+    assert time.monotonic() - began < WITHIN
+
+
+def test_what_an_earlier_receiver_left_is_given_back_first(world: World) -> None:
+    """It lies where a region belongs, and would take its room on the new GPU."""
+    with world.vault.session("t") as left, region(left, "gone-since", bytes(PIECE)):
+        pass
+    with world.session("s") as source, region(source, "a", b"a" * PIECE), ThreadPoolExecutor(1) as threads:
+        source.publish(b"step")
+        # The page is made with the next publication.
+        source.publish(b"step")
+        publishing = threads.submit(publish_until_moved, source)
+        with receive("t", "s", socket=world.vault.socket, store=world.store, deadline=WITHIN) as target:
+            publishing.result()
+            assert (list(target.names()), target.state()) == (["a"], b"step")
+
+
+def publish_until_moved(session: Session) -> None:
+    due = time.monotonic() + WITHIN
+    with suppress(StaleGenerationError):
+        while time.monotonic() < due:
+            session.publish(b"step")
+            # As in `migrating.source`: its copier needs the processor.
+            time.sleep(0.002)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_users_store_is_not_gone_on_from(world: World) -> None:
+    """In /dev/shm any user can make the store first, and an image of the session's name in it."""
+    with ImageStore(world.store) as store, store.begin("migration/s") as draft:
+        draft.commit(Manifest.made_now("s", (), forward_state=b"a stranger's"))
+    os.chown(world.store, 65534, 65534)
+    with pytest.raises(ForeignStoreError):
+        receive("t", "s", socket=world.vault.socket, store=world.store)
 
 
 def test_what_cannot_move_is_told(world: World) -> None:
