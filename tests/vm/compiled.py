@@ -35,11 +35,13 @@ def compile_each(tree: Tree, kernel: Kernel) -> tuple[int, int, str | None]:
     """
     patches = series(tree)
     with tempfile.TemporaryDirectory(prefix="mpsguard-kmod-") as scratch:
-        work = Path(scratch) / "tree"
+        # The patches are for the root of the vendor's repository, if the tree is in one.
+        root = Path(scratch)
+        work = root / tree.root.name
         workshop.stock_copy(tree.root, kernel, work)
         for done, patch in enumerate(patches):
             try:
-                _apply(work, patch.text)
+                _apply(root if f"a/{work.name}/" in patch.text else work, patch.text)
                 workshop.compile_copy(work, kernel)
             except (workshop.BuildError, subprocess.CalledProcessError) as error:
                 return done, len(patches), f"{patch.name}: {error}"

@@ -282,6 +282,9 @@ def record_pids(recorder: Recorder, kernel: Kernel, tree: Path, label: str, pids
         runs = list(pool.map(partial(recycled.give_away, kernel, modules), parts))
     good = [ended_well(run) for run in runs]
     well = all(good)
+    for run, fine in zip(runs, good, strict=True):
+        if not fine:
+            say(f"{label}: {run.console[-2000:]}")
     told = [line for run in runs for line in run.lines]
     say(f"{label}: {told}")
     contained, away, wrong, proven = (

@@ -113,6 +113,12 @@ def campaigns(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) ->
         recorder.write()
 
 
+def suite(parsed: argparse.Namespace) -> str:
+    """Return the suite that the result is of: what trees add to a part does not replace what is known of Debian's."""
+    added = parsed.trees and parsed.part in {"sanitized", "series"}
+    return f"kmod-{parsed.part}-trees" if added else f"kmod-{parsed.part}"
+
+
 def command(parsed: argparse.Namespace) -> str:
     """Return the command that measures the same again; paths of this machine are left out."""
     words = ["scripts/kmod-suite", parsed.part]
@@ -189,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     if reason is not None:
         say(reason)
         return 3
-    recorder = Recorder(suite=f"kmod-{parsed.part}", script=command(parsed))
+    recorder = Recorder(suite=suite(parsed), script=command(parsed))
     PARTS[parsed.part](recorder, sources.debian_kernel(), parsed)
     try:
         say(str(recorder.write()))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.suite import command, parse
+from tests.vm.suite import command, parse, suite
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,21 @@ def test_what_a_result_says_of_its_command_can_be_typed_again(line: str, told: s
 
 def test_trees_are_taken_before_and_after_options() -> None:
     assert parse(["series", "a", "--branch", "550", "b"]).trees == [Path("a"), Path("b")]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("series", "kmod-series"),
+        ("series --branch 550 a", "kmod-series-trees"),
+        ("sanitized --kernel k", "kmod-sanitized"),
+        ("sanitized --kernel k a", "kmod-sanitized-trees"),
+        ("trees a", "kmod-trees"),
+        ("branches a", "kmod-branches"),
+    ],
+)
+def test_what_trees_add_has_a_file_of_its_own(line: str, told: str) -> None:
+    assert suite(parse(line.split())) == told
 
 
 @pytest.mark.parametrize("line", ["sanitized", "trees", "elsewhere"])
