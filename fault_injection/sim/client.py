@@ -11,15 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 
 DIED = 3
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What the process is to do."""
 
     iterations: int | None = None
@@ -105,13 +104,14 @@ def _fault(name: str) -> str:
 
 def parse(arguments: Sequence[str]) -> Plan:
     """Read the command line."""
+    usual = Plan()
     parser = argparse.ArgumentParser(prog="python -m fault_injection.sim.client", description=__doc__)
     parser.add_argument("--iterations", type=int, help="end after this many kernels")
     parser.add_argument("--seconds", type=float, help="end after this long (default: run until SIGTERM)")
-    parser.add_argument("--step-ms", type=float, default=Plan.step_ms, help="duration of a kernel")
-    parser.add_argument("--memory-mib", type=int, default=Plan.memory_mib, help="simulated GPU memory")
+    parser.add_argument("--step-ms", type=float, default=usual.step_ms, help="duration of a kernel")
+    parser.add_argument("--memory-mib", type=int, default=usual.memory_mib, help="simulated GPU memory")
     parser.add_argument("--fault", type=_fault, metavar="KIND", help="what to do wrong")
-    parser.add_argument("--after", type=float, default=Plan.after, help="when to do it, in seconds")
+    parser.add_argument("--after", type=float, default=usual.after, help="when to do it, in seconds")
     return Plan(**vars(parser.parse_args(arguments)))
 
 

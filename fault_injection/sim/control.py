@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fault_injection.sim.directory import PipeDirectory
 from fault_injection.sim.fleet import Fleet, Server
@@ -23,8 +23,7 @@ from fault_injection.sim.settings import Defaults, limit_in_bytes
 from fault_injection.sim.wire import CREDENTIALS, DESCRIPTOR, HELLO, Channel, Identity, Peer
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A client that was held back because no server serves its user yet."""
 
     channel: Channel

@@ -9,7 +9,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from fault_injection.sim import gpu
 from fault_injection.sim.gpu import CudaError, Fault
@@ -27,17 +26,17 @@ def _faults() -> Mapping[str, Fault]:
     return FAULTS
 
 
-@dataclass(eq=False)
 class Context:
     """One CUDA context of a client; context 0 is the one `cuInit` opens and runs nothing."""
 
-    channel: Channel
-    pid: int
-    number: int
-    serial: int
-    memory: list[int] = field(default_factory=list)
-    in_flight: bool = False
-    failed: CudaError = CudaError.SUCCESS
+    def __init__(self, channel: Channel, pid: int, number: int, serial: int) -> None:
+        self.channel = channel
+        self.pid = pid
+        self.number = number
+        self.serial = serial
+        self.memory: list[int] = []
+        self.in_flight = False
+        self.failed = CudaError.SUCCESS
 
     def __str__(self) -> str:
         return f"{{PID: {self.pid}, Context ID: {self.number}}}"

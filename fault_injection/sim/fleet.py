@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from fault_injection.sim.link import Link, ServerLostError
@@ -23,18 +22,18 @@ _FIRST_BACKOFF_MS = 200
 _LAST_BACKOFF_MS = 3200
 
 
-@dataclass(eq=False)
 class Server:
     """One server process as the daemon knows it; without a link it has not registered yet."""
 
-    process: subprocess.Popen[bytes]
-    uid: int
-    pidfd: int
-    link: Link | None = None
-    retiring: bool = False
-    leaving: bool = False
-    backoff_ms: int = _FIRST_BACKOFF_MS
-    retry_at: float | None = None
+    def __init__(self, process: subprocess.Popen[bytes], uid: int, pidfd: int) -> None:
+        self.process = process
+        self.uid = uid
+        self.pidfd = pidfd
+        self.link: Link | None = None
+        self.retiring = False
+        self.leaving = False
+        self.backoff_ms = _FIRST_BACKOFF_MS
+        self.retry_at: float | None = None
 
     @property
     def pid(self) -> int:
@@ -42,15 +41,15 @@ class Server:
         return self.process.pid
 
 
-@dataclass
 class Fleet:
     """Start, find, retire and bury servers."""
 
-    log: Log
-    multiuser: bool
-    servers: list[Server] = field(default_factory=list)
-    wanted: list[int] = field(default_factory=list)
-    _failures: dict[int, int] = field(default_factory=dict)
+    def __init__(self, log: Log, multiuser: bool) -> None:
+        self.log = log
+        self.multiuser = multiuser
+        self.servers: list[Server] = []
+        self.wanted: list[int] = []
+        self._failures: dict[int, int] = {}
 
     def find(self, pid: int) -> Server | None:
         """The server with this process id."""

@@ -1,13 +1,12 @@
 """The simulated GPU: its name, its errors, its memory; what each fault does is in `gpu_faults`."""
 
 import os
-from dataclasses import dataclass
 from enum import IntEnum
-from uuid import UUID
+from typing import NamedTuple
 
 NAME = "Simulated GPU"
 BUS = 6
-UUID_BYTES = UUID("51304c47-0000-4000-8000-000000000000").bytes
+UUID_BYTES = bytes.fromhex("51304c47 0000 4000 8000 000000000000")
 MEMORY_LIMIT_MIB = 1024
 
 
@@ -26,8 +25,7 @@ class CudaError(IntEnum):
     MPS_CLIENT_TERMINATED = 810
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """What one kind of GPU fault does to an MPS server's clients."""
 
     culprit: CudaError
@@ -44,7 +42,8 @@ class Fault:
 
 def printed(uuid: bytes) -> str:
     """A UUID as NVIDIA's tools print it."""
-    return f"GPU-{UUID(bytes=uuid)}"
+    digits = uuid.hex()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def allocate(mib: int) -> int:

@@ -1,4 +1,7 @@
-"""Entry point of the two programs in `bin/`: command line, daemon in the background, order of start and quit."""
+"""Entry point of the two programs in `bin/`: command line, daemon in the background, order of start and quit.
+
+Each role imports what it needs: a run of the tests starts thousands of these processes.
+"""
 
 import os
 import resource
@@ -8,10 +11,7 @@ from pathlib import Path
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fault_injection.sim import server, ui
-from fault_injection.sim.control import ControlDaemon
 from fault_injection.sim.directory import AlreadyRunningError, PipeDirectory, log_directory, pipe_directory
-from fault_injection.sim.recorder import Log, Origin, Recorder
 
 _VERSION = "CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000 (SIMULATION, no GPU)"
 _BINARY_VERSION = 13000
@@ -50,6 +50,8 @@ def control(arguments: list[str]) -> int:
         return _serve(multiuser="multiuser" in flags, ready=None)
     if "daemon" in flags:
         return _daemonize(multiuser="multiuser" in flags)
+    from fault_injection.sim import ui  # noqa: PLC0415
+
     return ui.run(pipe_directory(), [" ".join(words)] if words else sys.stdin)
 
 
@@ -70,6 +72,9 @@ def _daemonize(*, multiuser: bool) -> int:
 
 
 def _serve(*, multiuser: bool, ready: int | None) -> int:
+    from fault_injection.sim.control import ControlDaemon  # noqa: PLC0415
+    from fault_injection.sim.recorder import Log, Origin, Recorder  # noqa: PLC0415
+
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -116,6 +121,8 @@ def main(name: str, arguments: list[str]) -> int:
     """Run one of the two programs."""
     Path("/proc/self/comm").write_text(name)
     if name == "nvidia-cuda-mps-server":
+        from fault_injection.sim import server  # noqa: PLC0415
+
         return server.main(pipe_directory())
     return control(arguments)
 

@@ -1,18 +1,17 @@
 """What the control daemon remembers for servers to come."""
 
 import re
-from dataclasses import dataclass, field
 
 _LIMIT = re.compile(r"(\d+)([GM])$")
 
 
-@dataclass
 class Defaults:
     """Settings handed to each new server."""
 
-    percentage: float = 100.0
-    priority: int = 0
-    pinned_limits: dict[str, str] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.percentage = 100.0
+        self.priority = 0
+        self.pinned_limits: dict[str, str] = {}
 
 
 def limit_in_bytes(text: str) -> int | None:

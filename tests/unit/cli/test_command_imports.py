@@ -1,5 +1,8 @@
 """A command costs what it needs: probes ask every few seconds, and `mpsguard run` lives as long as its program."""
 
+import subprocess
+import sys
+
 import pytest
 
 from mpsguard.cli import ctl, guard
@@ -34,3 +37,10 @@ def test_a_guard_loads_nothing_that_draws() -> None:
     modules = {name.partition(".")[0] for name in modules_after(guard.COMMANDS["serve"])}
     assert "structlog" in modules
     assert not {"colorama", "pygments", "rich", "textual"} & modules
+
+
+def test_the_collector_is_left_as_it_was_and_has_nothing_of_a_command_to_look_at() -> None:
+    program = "import gc; from mpsguard.cli.guard import main; before = gc.get_freeze_count()"
+    program += "; main.get_command(None, 'serve'); print(gc.isenabled(), gc.get_freeze_count() - before > 10_000)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout == "True True\n"
