@@ -324,6 +324,10 @@ class Session(RegionRequests):
                 break
             else:
                 break
+        for each in list(self._ahead) if name is None else [name]:
+            # A later region of that name is another one, also if it has the same size and address.
+            if (ahead := self.take_ahead(each)) is not None:
+                ahead.undo.close()
         if checkpoints is not None and name is not None:
             checkpoints.released(name)
 
