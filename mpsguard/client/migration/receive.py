@@ -228,6 +228,9 @@ class _Migration:
 
     def _load(self) -> int:
         with self._images.open() as image:
+            # Before anything is handed over: behind it, the program could go on nowhere.
+            if (size := len(image.manifest.forward_state)) > self._target.capacity:
+                raise MigrationError(f"{size} bytes of state: receive with capacity={size} or more")
             return self._incoming.update(image)
 
     def _ask(self, page: int, *, handover: bool) -> None:

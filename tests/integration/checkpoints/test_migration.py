@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -241,11 +241,24 @@ def test_what_an_earlier_receiver_left_is_given_back_first(world: World) -> None
             assert (list(target.names()), target.state()) == (["a"], b"step")
 
 
-def publish_until_moved(session: Session) -> None:
+def test_a_state_that_does_not_fit_stays_where_it_is(world: World) -> None:
+    with world.session("s") as source, region(source, "a", b"a" * PIECE), ThreadPoolExecutor(1) as threads:
+        source.publish(b"step" * 100)
+        source.publish(b"step" * 100)
+        moved = threads.submit(
+            receive, "t", "s", socket=world.vault.socket, store=world.store, deadline=WITHIN, capacity=399
+        )
+        publish_until_moved(source, b"step" * 100, moved.done)
+        with pytest.raises(MigrationError, match="capacity=400"):
+            moved.result()
+        assert source.publish(b"it goes on")
+
+
+def publish_until_moved(session: Session, state: bytes = b"step", is_over: Callable[[], bool] = lambda: False) -> None:
     due = time.monotonic() + WITHIN
     with suppress(StaleGenerationError):
-        while time.monotonic() < due:
-            session.publish(b"step")
+        while time.monotonic() < due and not is_over():
+            session.publish(state)
             # As in `migrating.source`: its copier needs the processor.
             time.sleep(0.002)
 
