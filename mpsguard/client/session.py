@@ -456,7 +456,8 @@ class Session(RegionRequests):
             if self._role is LeaseRole.READER:
                 raise NotPermittedError("a reader takes no checkpoints")
             if self._checkpoints is None:
-                directory = default_directory() if store is None else Path(store)
+                # Absolute: the copier starts later, and in the working directory of that time.
+                directory = default_directory() if store is None else Path(store).absolute()
                 limit = default_quota() if quota is None else quota
                 options = CheckpointOptions(directory, limit, spare, buffers, patience, deadline, retries)
                 self._checkpoints = Checkpoints(self, options)
