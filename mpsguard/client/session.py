@@ -26,6 +26,7 @@ from mpsguard.vault import address, wire
 from mpsguard.vault.errors import (
     BadRequestError,
     ExistsError,
+    LeaseHeldError,
     NotPermittedError,
     StaleGenerationError,
     UnavailableError,
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from mpsguard.client.checkpoints.writing_session import MappedMemory
     from mpsguard.client.mapped_ahead import MappedAhead
 
+_COPIER_SEEN: Final = 1.0
+"""Seconds for the vault to see that a copier which was killed has ended."""
+_LOOK: Final = 0.005
 _CLOSING_DEADLINE: Final = 1.0
 """Seconds to wait for a restarting guard when only the lease is to be given back."""
 
@@ -300,15 +304,32 @@ class Session(RegionRequests):
             StaleGenerationError: this writer was fenced off.
             NotPermittedError: this process is not the writer.
         """
-        if self._checkpoints is not None:
-            # Its copier has what is to be released; the vault may see its end a moment later.
-            self._checkpoints.let_go()
-            self._checkpoints.regions_changed(name)
-        try:
-            self._request(wire.Release(0, name))
-        except UnknownRegionError as error:
-            if not error.retried:
-                raise
+        checkpoints = self._checkpoints
+        due = time.monotonic()
+        if checkpoints is not None:
+            # Its copier has what is to be released.
+            if checkpoints.let_go():
+                due += _COPIER_SEEN
+            checkpoints.regions_changed(name)
+        while True:
+            try:
+                self._request(wire.Release(0, name))
+            except LeaseHeldError:
+                if time.monotonic() >= due:
+                    raise
+                time.sleep(_LOOK)
+            except UnknownRegionError as error:
+                if not error.retried:
+                    raise
+                break
+            else:
+                break
+        for each in list(self._ahead) if name is None else [name]:
+            # A later region of that name is another one, also if it has the same size and address.
+            if (ahead := self.take_ahead(each)) is not None:
+                ahead.undo.close()
+        if checkpoints is not None and name is not None:
+            checkpoints.released(name)
 
     def forget(self, name: str) -> None:
         """See `Region.close`."""
@@ -435,7 +456,8 @@ class Session(RegionRequests):
             if self._role is LeaseRole.READER:
                 raise NotPermittedError("a reader takes no checkpoints")
             if self._checkpoints is None:
-                directory = default_directory() if store is None else Path(store)
+                # Absolute: the copier starts later, and in the working directory of that time.
+                directory = default_directory() if store is None else Path(store).absolute()
                 limit = default_quota() if quota is None else quota
                 options = CheckpointOptions(directory, limit, spare, buffers, patience, deadline, retries)
                 self._checkpoints = Checkpoints(self, options)

@@ -102,15 +102,13 @@ class _Writer:
 class CopierMain:
     """One copier, from its setup to its end."""
 
-    def __init__(
-        self, writer: _Writer, setup: Setup, session: Session, memory: SessionMemory, store: ImageStore | ImageError
-    ) -> None:
-        """Use what the caller owns; with an error as ``store``, every checkpoint is refused for that reason."""
+    def __init__(self, writer: _Writer, setup: Setup, session: Session, memory: SessionMemory) -> None:
+        """Use what the caller owns."""
         self._writer = writer
         self._setup = setup
         self._session = session
         self._memory = memory
-        self._store = store
+        self._store: ImageStore | None = None
         self._before: dict[int, bytes] = {}
         """Digests at the last cut, by region id."""
         self._held: HeldPieces | None = None
@@ -142,9 +140,10 @@ class CopierMain:
         def refused(refusal: CheckpointRefusal, message: str) -> Ended:
             return Ended(plan.serial, refusal, message, plan.pieces, unannounced=unannounced)
 
-        store = self._store
-        if isinstance(store, ImageError):
-            return refused(CheckpointRefusal.STORE, str(store))
+        try:
+            store = self._opened_store()
+        except ImageError as error:
+            return refused(CheckpointRefusal.STORE, str(error))
         try:
             memory = self._memory.open(plan.regions)
         except (VaultError, RegionChangedError) as error:
@@ -191,9 +190,23 @@ class CopierMain:
         if before is not None:
             before.close()
 
-    def close(self) -> None:
-        """Let the last image's pieces go; safe to call twice."""
+    def _opened_store(self) -> ImageStore:
+        """Return the store, opened anew after it was removed; raise ImageError, this time."""
+        if self._store is not None and self._store.is_gone:
+            self._close_store()
+        if self._store is None:
+            self._store = ImageStore(Path(self._setup.store), quota=self._setup.quota)
+        return self._store
+
+    def _close_store(self) -> None:
         self._hold(None)
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def close(self) -> None:
+        """Close the store, and let the last image's pieces go; safe to call twice."""
+        self._close_store()
 
     def _watched(self, run: CheckpointRun) -> None:
         over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -288,10 +301,9 @@ def main(socket_fd: int, event: int) -> int:
         os.environ["CUDA_MPS_PIPE_DIRECTORY"] = nowhere
         session = Session(setup.session, role=LeaseRole.READER, socket=setup.socket, owner=setup.owner)
         memory = SessionMemory(session, setup, fds[0] if fds else None)
-        store = _opened(setup)
         try:
             memory.prepare(setup.gpus)
-            with closing(CopierMain(writer, setup, session, memory, store)) as copier:
+            with closing(CopierMain(writer, setup, session, memory)) as copier:
                 copier.serve()
         finally:
             # A driver call that hangs must not keep the session's lease: the process ends in any case.
@@ -300,13 +312,4 @@ def main(socket_fd: int, event: int) -> int:
             timer.start()
             session.close()
             memory.close()
-            if isinstance(store, ImageStore):
-                store.close()
     return 0
-
-
-def _opened(setup: Setup) -> ImageStore | ImageError:
-    try:
-        return ImageStore(Path(setup.store), quota=setup.quota)
-    except ImageError as error:
-        return error

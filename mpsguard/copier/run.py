@@ -124,10 +124,16 @@ class CheckpointRun:
             *(threading.Thread(target=self._guarded, args=(self._drain, n), daemon=True) for n in range(DRAINERS)),
             *(threading.Thread(target=self._guarded, args=(self._store, n), daemon=True) for n in range(storers)),
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.start()
+        except BaseException:
+            self._stopped.set()
+            raise
+        finally:
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
         if self._error is not None:
             raise self._error
         if not self.schedule.is_over:

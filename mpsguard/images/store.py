@@ -67,6 +67,11 @@ class ImageStore:
         """
         return Image(image_files.open_locked(self._files, name), name, self._pieces, own=self._files.own)
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether its directory was removed; another one may have come in its place."""
+        return self._files.is_gone
+
     def check_own(self) -> None:
         """Raise ForeignStoreError unless the store belongs to this process's user."""
         self._files.check_own()

@@ -107,6 +107,11 @@ class StoreFiles:
             os.close(self.fd)
             self.fd = -1
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the directory was removed."""
+        return os.fstat(self.fd).st_nlink == 0
+
     def check_own(self) -> None:
         """Raise ForeignStoreError unless the store belongs to this process's user."""
         if not self.own:

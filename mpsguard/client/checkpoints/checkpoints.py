@@ -173,20 +173,33 @@ class Checkpoints:
             if name is not None and new:
                 self._announcements.forget(name)
 
+    def released(self, name: str) -> None:
+        """Note that a region was released: its memory is not kept for the next checkpoint."""
+        with self._lock:
+            self._regions.released(name)
+
     def unmapped(self, name: str) -> None:
         """Note that this process unmaps a region."""
         with self._lock:
             self._regions.unmapped(name)
 
-    def let_go(self) -> None:
-        """Have the copier leave the session, so that a region or the session can be released."""
+    def let_go(self) -> bool:
+        """Have all copiers leave the session, so that a region or the session can be released.
+
+        Returns:
+            Whether one was killed: the vault may hear of that later than this process.
+        """
         with self._lock:
             copier, self._copier = self._copier, None
             if copier is not None:
                 copier.close()
-                copier.reap(_LEAVING)
+                self._leaving.append(copier)
+            copiers, self._leaving = self._leaving, []
+            self._leaving = [each for each in copiers if not each.reap(_LEAVING)]
+            killed = any(each.was_killed for each in copiers)
             if self._running is not None:
                 self._on_ended(Ended(self._running.serial, CheckpointRefusal.CANCELLED, "what it copies is released"))
+            return killed
 
     def stop(self) -> None:
         """Have the copier end, without waiting for it; a checkpoint that is under way is refused. Then `close`."""

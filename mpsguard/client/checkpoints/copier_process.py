@@ -122,6 +122,11 @@ class CopierProcess:
         """Whether the process has ended; does not wait."""
         return self._process.poll() is not None
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether it has ended, or has to end, without giving its lease back first."""
+        return self._process.poll() != 0
+
     def reap(self, seconds: float) -> bool:
         """Wait for its end, by SIGKILL after ``seconds``; return False if it is in the driver and does not end."""
         for patience in (seconds, _DYING):

@@ -22,7 +22,7 @@ from mpsguard.images.manifest import RegionImage
 from mpsguard.images.pieces import piece_size
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault.errors import VaultError
-from mpsguard.vault.region import LeaseRole
+from mpsguard.vault.region import LeaseRole, RegionRecord
 
 if TYPE_CHECKING:
     from mpsguard.client.checkpoints.cuda_target import CudaFiller
@@ -36,8 +36,8 @@ _READERS: Final = min(32, 2 * len(os.sched_getaffinity(0)))
 def restore(session: Session, image: Image, *, device: int = 0) -> None:
     """Make the regions of an image in a session, at the same addresses, and publish its forward state.
 
-    Regions of these names that the session has already are released first: they are what a restoration left that was
-    interrupted.
+    Regions of these names, or at these addresses, that the session has already are released first: without a published
+    state, they are what a restoration left that was interrupted, or a program that died before its first publication.
 
     Args:
         session: its writer's, in which nothing was published yet.
@@ -56,8 +56,9 @@ def restore(session: Session, image: Image, *, device: int = 0) -> None:
     if len(manifest.forward_state) > session.capacity:
         size = len(manifest.forward_state)
         raise RestoreError(f"image {image.name}: {size} bytes of state; join with capacity={size} or more")
-    for name in set(session.names()) & {region.name for region in manifest.regions}:
-        session.release(name)
+    for name in list(session.names()):
+        if _is_in_the_way(session.describe(name), manifest.regions):
+            session.release(name)
     with ExitStack() as undo:
         target_of = targets(device, undo)
         filled = [(region, target_of(region)) for region in manifest.regions]
@@ -65,14 +66,24 @@ def restore(session: Session, image: Image, *, device: int = 0) -> None:
         made: list[str] = []
         try:
             for region, target in filled:
-                give(session, region, target)
                 made.append(region.name)
+                give(session, region, target)
             session.publish(manifest.forward_state)
         except BaseException:
             for name in made:
                 with suppress(VaultError):
                     session.release(name)
             raise
+
+
+def _is_in_the_way(left: RegionRecord, regions: Sequence[RegionImage]) -> bool:
+    """Return whether a region has the name, or addresses, of one of an image."""
+
+    def overlaps(region: RegionImage) -> bool:
+        start, va = left.layout.va, region.va
+        return start is not None and va is not None and start < va + region.size and va < start + left.layout.size
+
+    return any(region.name == left.name or overlaps(region) for region in regions)
 
 
 def give(session: Session, region: RegionImage, target: Target) -> None:

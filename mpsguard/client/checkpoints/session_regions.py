@@ -25,6 +25,8 @@ class SessionRegions:
         self._session = session
         self._cuda = cuda
         self._records: tuple[RegionRecord, ...] | None = None
+        self._known: tuple[RegionRecord, ...] = ()
+        """As they were when they were last asked for."""
         self._sources: dict[int, RegionSource] = {}
         self._sealed: dict[int, bytearray] = {}
         """Digests of the regions of which all chunks are sealed, by region id: they do not change any more."""
@@ -44,7 +46,7 @@ class SessionRegions:
                 self._sources.pop(gone).close()
             for gone in self._sealed.keys() - ids:
                 del self._sealed[gone]
-            self._records = found
+            self._records = self._known = found
         return self._records
 
     def source(self, record: RegionRecord) -> RegionSource:
@@ -70,13 +72,19 @@ class SessionRegions:
 
     def source_of(self, name: str) -> RegionSource | None:
         """Return the memory of a region that was part of a cut, by its name."""
-        record = next((each for each in self._records or () if each.name == name), None)
+        record = next((each for each in self._known if each.name == name), None)
         return None if record is None else self._sources.get(record.id)
 
     def unmapped(self, name: str) -> None:
         """Forget the memory of a region that this process unmaps."""
-        for record in self._records or ():
+        for record in self._known:
             if record.name == name and record.layout.gpu is not None and record.id in self._sources:
+                self._sources.pop(record.id).close()
+
+    def released(self, name: str) -> None:
+        """Close the memory of a region."""
+        for record in self._known:
+            if record.name == name and record.id in self._sources:
                 self._sources.pop(record.id).close()
 
     def digest_some_sealed(self, spans: tuple[RegionSpan, ...]) -> bool:

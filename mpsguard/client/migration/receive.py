@@ -42,6 +42,10 @@ from mpsguard.vault.region import LeaseRole
 
 _LOOK: Final = 0.0005
 """Seconds between two looks at the page of the writer."""
+_GLANCE: Final = 0.05
+"""Seconds between two looks at whether the writer goes on."""
+_PROMOTED: Final = 2.0
+"""Seconds for the vault to tell this process that it is the session's next writer; then another one is."""
 _TAKEN: Final = "/taken"
 """Behind the name of a handover's image: the name of what says that its session is to be released."""
 _RELEASE: Final = 5.0
@@ -228,6 +232,9 @@ class _Migration:
 
     def _load(self) -> int:
         with self._images.open() as image:
+            # Before anything is handed over: behind it, the program could go on nowhere.
+            if (size := len(image.manifest.forward_state)) > self._target.capacity:
+                raise MigrationError(f"{size} bytes of state: receive with capacity={size} or more")
             return self._incoming.update(image)
 
     def _ask(self, page: int, *, handover: bool) -> None:
@@ -261,8 +268,7 @@ class _Migration:
         sequence = self._manifest.sequence
         self._moving.report_ready()
         checkpoint_requests.offer(page, sequence)
-        if not self._moving.wait_for_promotion(self._deadline):
-            raise MigrationError(f"the writer of {self._moving.name!r} did not wait for this process, and goes on")
+        self._wait_for_promotion(page)
         state = self._moving.latest()
         if state is None or state.sequence != sequence:
             # It went on, and ended afterwards: what this process has is older.
@@ -273,6 +279,19 @@ class _Migration:
         manifest = self._incoming.manifest
         assert manifest is not None
         return manifest
+
+    def _wait_for_promotion(self, page: int) -> None:
+        due, left = time.monotonic() + self._deadline, None
+        while not self._moving.wait_for_promotion(_GLANCE):
+            now, outcome = time.monotonic(), checkpoint_requests.read_outcome(page)
+            went_on = outcome is not None and outcome.image == self._images.name and outcome.state == "committed"
+            if went_on or now > due:
+                raise MigrationError(f"the writer of {self._moving.name!r} did not wait for this process, and goes on")
+            # The vault's word, which waits for a guard that restarts; it may be this process that is promoted just now.
+            if self._moving.is_over and self._has_writer():
+                left = now if left is None else left
+                if now - left > _PROMOTED:
+                    raise MigrationError(f"the writer of {self._moving.name!r} has left, and another standby goes on")
 
     def _release(self) -> None:
         """Release the old session, which nothing can publish in any more; raise MigrationError."""

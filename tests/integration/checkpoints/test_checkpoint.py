@@ -3,16 +3,20 @@
 import os
 import signal
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from mpsguard.client import BadRequestError, LeaseRole, NotPermittedError, UnknownRegionError, tensor_manifest
 from mpsguard.client.checkpoints.checkpoint import CheckpointState
 from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError
+from mpsguard.client.checkpoints.session_regions import SessionRegions
+from mpsguard.client.checkpoints.sources import HostSource
+from mpsguard.client.mapped import HostBackend, create
 from mpsguard.client.tensor_manifest import Placed
 from mpsguard.images.store import ImageStore
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
+from tests.integration.vault.running import ThreadedVault, wait_for
 
 
 def test_an_image_is_what_memory_held_at_the_cut(world: World) -> None:
@@ -195,6 +199,59 @@ def test_a_session_with_a_copier_can_be_released(world: World) -> None:
             session.checkpoint("one").wait(DEADLINE)
         session.release()
     assert list(world.vault.vault.store.sessions) == []
+
+
+def test_memory_of_a_released_region_is_given_back(world: World) -> None:
+    """At once, and not with the next checkpoint."""
+    with world.session() as session:
+        with region(session, "a", os.urandom(PIECE)) as a:
+            session.publish(b"1")
+            session.checkpoint("one").wait(DEADLINE)
+            with session.open(a.name) as opened:
+                inode = os.fstat(opened.fds[0]).st_ino
+        session.release("a")
+        wait_for("its memory to go", lambda: inode not in inodes())
+
+
+def test_memory_that_was_unmapped_is_not_digested() -> None:
+    """On a GPU that would be a fault of the lane. Another region has changed meanwhile."""
+    backend = HostBackend()
+    backend.gpu = "GPU-00000000-0000-0000-0000-000000000001"
+    with ThreadedVault(simulated=True) as vault:
+        with vault.session() as session, create(session, backend, "a", PIECE) as a:
+            regions = SessionRegions(session, lambda _: HostSource((), (PIECE,)))
+            (record,) = regions.records()
+            assert regions.source(record).gpu is None
+            regions.changed()
+            assert regions.source_of("a") is not None
+            regions.unmapped("a")
+            session.note_unmapped("a")
+            with pytest.raises(CheckpointError, match="has not mapped it"):
+                regions.source(record)
+            regions.close()
+            assert a.size
+        vault.storage.empty()
+
+
+def inodes() -> set[int]:
+    """Of all files that this process, with its vault, has open."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found.add(os.fstat(int(fd)).st_ino)
+    return found
+
+
+def test_a_region_is_released_behind_a_checkpoint_that_was_given_up(world: World) -> None:
+    """The copier is killed; the vault may see that later than this process, and takes it for another one."""
+    with world.session(patience=0.0, buffers=1 << 30) as session:
+        for number in range(4):
+            with region(session, "a", os.urandom(6 * PIECE)) as a:
+                session.publish(b"1")
+                checkpoint = session.checkpoint("one")
+                a.writing()
+                assert checkpoint.state is CheckpointState.REFUSED, number
+                session.release("a")
 
 
 def test_closing_gives_up_what_is_under_way(world: World) -> None:

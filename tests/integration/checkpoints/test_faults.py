@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,6 +216,13 @@ def test_a_store_that_cannot_be_made_is_told(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
         session.publish(b"1")
         assert attempt(session, a, "one")[2] == CheckpointRefusal.STORE.value
+        # The same copier uses it as soon as it can be made, also another time.
+        copier = session.checkpoints()._copier
+        for name in ("two", "three"):
+            world.store.unlink() if world.store.is_file() else shutil.rmtree(world.store)
+            before, _, outcome = attempt(session, a, name)
+            assert (outcome, world.image(name)) == ("committed", {"a": before})
+        assert session.checkpoints()._copier is copier
 
 
 WRITER = """
@@ -257,6 +265,19 @@ def test_a_writer_that_is_killed_takes_its_copier_with_it(world: World, delay: f
     # Its lease has ended, too.
     with world.vault.session() as session:
         assert session.state() == b"1"
+
+
+def test_a_store_is_where_it_was_when_it_was_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(world.store.parent)
+    with world.session(store=world.store.name) as session, region(session, "a", os.urandom(PIECE)) as a:
+        session.publish(b"1")
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        monkeypatch.chdir(elsewhere)
+        before, _, outcome = attempt(session, a, "one")
+    assert (outcome, world.image("one"), os.listdir(elsewhere)) == ("committed", {"a": before}, [])
 
 
 FORKED = WRITER.replace(

@@ -4,10 +4,11 @@ No GPU: memfds stand for the memory of both GPUs; vault, processes, images and k
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from mpsguard.client import LeaseRole, Session, StaleGenerationError, UnknownSessionError
+from mpsguard.client.checkpoints.handover import HOLD
 from mpsguard.client.migration.errors import MigrationError
 from mpsguard.client.migration.incoming import IncomingMemory
 from mpsguard.client.migration.receive import receive
@@ -55,19 +57,29 @@ def steps(places: dict[str, str]) -> list[Any]:
 class Program:
     """One side of a migration."""
 
-    def __init__(self, world: World, side: str, fault: str | None, deadline: float | None) -> None:
-        variables = os.environ | ({faulty_copier.VARIABLE: f"{fault}|kill"} if fault else {})
+    def __init__(self, world: World, side: str, fault: str | None, deadline: float | None, what: str) -> None:
+        variables = os.environ | ({faulty_copier.VARIABLE: f"{fault}|{what}"} if fault else {})
         if deadline is not None:
             variables[migrating.DEADLINE] = str(deadline)
         command = [sys.executable, "-m", migrating.__name__, side, world.vault.socket, str(world.store)]
         # Without a buffer: `communicate` reads past what a buffered reader of lines has read already.
         self._process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, bufsize=0)
         self.lines: list[str] = []
+        self.has_stood_still = False
+        """Whether a line took as long as a program waits for its receiver."""
 
     def line(self) -> str:
         assert self._process.stdout is not None
+        began = time.monotonic()
         self.lines.append(self._process.stdout.readline().decode().strip())
+        self.has_stood_still |= time.monotonic() - began > HOLD / 2
         return self.lines[-1]
+
+    def is_stopped(self) -> bool:
+        return ") T " in Path(f"/proc/{self._process.pid}/stat").read_text()
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> int:
         """Return how it ended, with all its lines read."""
@@ -81,8 +93,10 @@ class Program:
 
 
 @contextmanager
-def program(world: World, side: str, fault: str | None = None, deadline: float | None = None) -> Iterator[Program]:
-    started = Program(world, side, fault, deadline)
+def program(
+    world: World, side: str, fault: str | None = None, deadline: float | None = None, what: str = "kill"
+) -> Iterator[Program]:
+    started = Program(world, side, fault, deadline, what)
     try:
         yield started
     finally:
@@ -241,11 +255,56 @@ def test_what_an_earlier_receiver_left_is_given_back_first(world: World) -> None
             assert (list(target.names()), target.state()) == (["a"], b"step")
 
 
-def publish_until_moved(session: Session) -> None:
+def test_a_standby_of_the_first_program_takes_over_from_it(world: World) -> None:
+    """It was ready first. The receiver says so, and does not wait for its deadline."""
+    with world.session("s") as source, region(source, "a", b"a" * PIECE), ThreadPoolExecutor(1) as threads:
+        source.publish(b"step")
+        source.publish(b"step")
+        with world.vault.session("s", role=LeaseRole.STANDBY) as standby:
+            standby.report_ready()
+            moved = threads.submit(receive, "t", "s", socket=world.vault.socket, store=world.store, deadline=600.0)
+            publish_until_moved(source, is_over=moved.done)
+            with pytest.raises(MigrationError, match="another standby"):
+                moved.result(WITHIN)
+            assert standby.role is LeaseRole.STANDBY
+            assert standby.wait_for_promotion(DEADLINE)
+            assert standby.publish(b"it goes on")
+
+
+@pytest.mark.slow(seconds=8, reason="the program stands still for five of them")
+def test_a_receiver_that_comes_too_late_says_so(world: World) -> None:
+    with program(world, "source") as source:
+        assert source.line() == "1"
+        with program(world, "receiver", RECEIVER_STEPS["given"], deadline=600.0, what="stop") as receiver:
+            wait_for("it to stop", receiver.is_stopped)
+            # The program stands still, and goes on.
+            seen = [source.line()]
+            due = time.monotonic() + WITHIN
+            while time.monotonic() < due and not source.has_stood_still:
+                seen.append(source.line())
+            receiver.go_on()
+            assert receiver.end() != 0
+        assert int(source.line()) > int(seen[0])
+
+
+def test_a_state_that_does_not_fit_stays_where_it_is(world: World) -> None:
+    with world.session("s") as source, region(source, "a", b"a" * PIECE), ThreadPoolExecutor(1) as threads:
+        source.publish(b"step" * 100)
+        source.publish(b"step" * 100)
+        moved = threads.submit(
+            receive, "t", "s", socket=world.vault.socket, store=world.store, deadline=WITHIN, capacity=399
+        )
+        publish_until_moved(source, b"step" * 100, moved.done)
+        with pytest.raises(MigrationError, match="capacity=400"):
+            moved.result()
+        assert source.publish(b"it goes on")
+
+
+def publish_until_moved(session: Session, state: bytes = b"step", is_over: Callable[[], bool] = lambda: False) -> None:
     due = time.monotonic() + WITHIN
     with suppress(StaleGenerationError):
-        while time.monotonic() < due:
-            session.publish(b"step")
+        while time.monotonic() < due and not is_over():
+            session.publish(state)
             # As in `migrating.source`: its copier needs the processor.
             time.sleep(0.002)
 

@@ -19,7 +19,7 @@ from mpsguard.images.errors import DamagedError, UnknownImageError
 from mpsguard.images.store import ImageStore
 from mpsguard.vault.quota import Quota
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
-from tests.integration.vault.running import ThreadedVault, wait_for
+from tests.integration.vault.running import ThreadedVault, memory, wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -203,6 +203,22 @@ def test_what_an_interrupted_restoration_left_is_replaced(world: World) -> None:
         for name, expected in content.items():
             with attach(session, HostBackend(), name) as memory:
                 assert content_of(memory) == expected
+
+
+def test_a_region_left_without_a_state_makes_way_also_under_another_name(world: World) -> None:
+    """Of a program that died before its first publication, or of the restoration of another image."""
+    content, _ = make_image(world)
+    with (
+        world.vault.session("restored", capacity=65536) as session,
+        region(session, "in-the-way", b"half" * 1024) as left,
+    ):
+        at = left.va
+        elsewhere = memory(1)
+        session.create("elsewhere", [elsewhere])
+        os.close(elsewhere.fd)
+    with joined(world) as session:
+        assert at in {session.describe(name).layout.va for name in content}
+        assert set(session.names()) == {*content, "elsewhere"}
 
 
 def test_regions_left_without_a_state_are_replaced_unless_they_are_in_use(world: World) -> None:

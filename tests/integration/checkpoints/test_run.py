@@ -1,5 +1,6 @@
 """One run of the copier in this process, with a real store and threads that all want the interpreter."""
 
+import itertools
 import os
 import threading
 from contextlib import ExitStack
@@ -65,3 +66,36 @@ def test_a_run_ends_where_its_threads_wake_late(tmp_path: Path) -> None:
             os.pwrite(fd, content, 0)
     for thread in busy:
         thread.join(DEADLINE)
+
+
+@pytest.mark.parametrize("started", [1, 3, 4])
+def test_a_run_for_which_there_are_no_threads_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    """They would go on copying, into the buffers of the next run."""
+    content = os.urandom(PIECES * PIECE)
+    start = threading.Thread.start
+    allowed = itertools.count(1)
+
+    def limited(thread: threading.Thread) -> None:
+        if next(allowed) > started:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    before = threading.active_count()
+    with ExitStack() as undo:
+        fd = memfd.create("content", len(content), fixed=True)
+        undo.callback(os.close, fd)
+        os.pwrite(fd, content, 0)
+        table, shared = PieceTable.create(PIECES, 1)
+        undo.callback(table.close)
+        undo.callback(os.close, shared)
+        source = HostCopySource((fd,), (len(content),), undo)
+        memory = RunMemory([(spans([("a", len(content))])[0], source)], None, 0, host_buffers(64 << 20, 32 << 20).each)
+        store = undo.enter_context(ImageStore(tmp_path / "store"))
+        run = CheckpointRun(table, memory, undo.enter_context(store.begin("one")), lambda: None)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", limited)
+            with pytest.raises(RuntimeError, match="new thread"):
+                run.work()
+        assert threading.active_count() == before
