@@ -6,14 +6,11 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 if not __package__:  # started by path, so that it needs no PYTHONPATH
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from fault_injection import catalog
-from fault_injection.sim import misdeed
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 
 DIED, FAILED = 3, 4
@@ -21,14 +18,14 @@ KERNEL_S = 0.005
 """Longer than a real one: client and server of the simulation are Python, and each kernel costs them processor time."""
 
 
-@dataclass
 class Progress:
     """Kernels that came back, since when, and the longest time between two of them."""
 
-    begin: float
-    iterations: int = 0
-    last: float = 0.0
-    max_gap: float = 0.0
+    def __init__(self, begin: float) -> None:
+        self.begin = begin
+        self.iterations = 0
+        self.last = 0.0
+        self.max_gap = 0.0
 
     def kernel_done(self, now: float) -> None:
         """Count one."""
@@ -40,6 +37,9 @@ class Progress:
 def main() -> int:
     """Run the client; the exit status."""
     options = _parser().parse_args()
+    if options.fault:
+        # Now: to read the table takes longer than a fault may.
+        import fault_injection.sim.misdeed  # noqa: F401, PLC0415 - most clients do nothing wrong
     cuda = CudaProcess()
     _emit("start")
     try:
@@ -91,6 +91,9 @@ def _loop(options: argparse.Namespace, cuda: CudaProcess, stop: threading.Event,
 
 
 def _commit(cuda: CudaProcess, fault: str, in_flight: float | None) -> None:
+    from fault_injection import catalog  # noqa: PLC0415 - see above
+    from fault_injection.sim import misdeed  # noqa: PLC0415
+
     row = catalog.named(fault)
     busy = bool(row.in_flight)
     _emit("fault", kind=fault)
