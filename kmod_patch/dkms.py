@@ -128,7 +128,7 @@ def install(tree: Tree, headers: Headers, layout: Layout) -> str:
     mine = [package for package in before if package.version == version]
     if not any(package.state == "installed" for package in mine):
         # What a run that was cut short has left.
-        _forget(layout, version)
+        _forget(layout, version, before)
         mine = []
     stock = modprobe.stock_command(NAME, layout.root)
     line = _text(layout.modprobe)
@@ -160,7 +160,7 @@ def remove(layout: Layout) -> list[str]:
     sources = [source.name.removeprefix(f"{NAME}-") for source in layout.sources.glob(f"{NAME}-*")]
     versions = sorted({*sources, *(package.version for package in known)})
     for version in versions:
-        _forget(layout, version)
+        _forget(layout, version, known)
     for release in sorted({package.kernel for package in known if package.kernel}):
         _depmod(layout, release)
     return versions
@@ -196,9 +196,10 @@ def _take_back(
             _write(layout.modprobe, line)
 
     def drop() -> None:
+        now = packages(layout)
         if added:
-            _forget(layout, version)
-        elif any(package.version == version and package.kernel == release for package in packages(layout)):
+            _forget(layout, version, now)
+        elif any(package.version == version and package.kernel == release for package in now):
             _dkms(layout, "remove", "-m", NAME, "-v", version, "-k", release)
 
     def put_older_back() -> None:
@@ -225,12 +226,12 @@ def _retire(layout: Layout, version: str, release: str, before: list[Package]) -
         if any(package.version == each and package.kernel not in {release, None} for package in before):
             _dkms(layout, "remove", "-m", NAME, "-v", each, "-k", release)
         else:
-            _forget(layout, each)
+            _forget(layout, each, before)
 
 
-def _forget(layout: Layout, version: str) -> None:
-    """A version with its sources, in whatever state it is."""
-    if any(package.version == version for package in packages(layout)):
+def _forget(layout: Layout, version: str, known: list[Package]) -> None:
+    """A version with its sources, in whatever state it is; ``known`` is what DKMS has."""
+    if any(package.version == version for package in known):
         _dkms(layout, "remove", "-m", NAME, "-v", version, "--all")
     shutil.rmtree(layout.state / NAME / version, ignore_errors=True)
     source = layout.source_of(version)

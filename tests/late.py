@@ -1,6 +1,7 @@
 """Modules that tests import late: each worker of a parallel run imports all test files, and PyTorch takes seconds."""
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -25,3 +26,10 @@ class Late:
         for need in self._needs:
             pytest.importorskip(need, reason=f"{need} is not installed")
         return getattr(importlib.import_module(self._name), attribute)
+
+
+def require(*modules: str) -> None:
+    """Skip the test if one of them is not installed; none is imported: for programs that the test starts."""
+    for name in modules:
+        if find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")

@@ -55,8 +55,12 @@ def kept(name: str, *parts: Path | str, make: Callable[[Path], None]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.exists():
             fresh = Path(f"{directory}.new")
+            # Of a run that was killed.
             shutil.rmtree(fresh, ignore_errors=True)
             fresh.mkdir()
-            make(fresh)
-            fresh.rename(directory)
+            try:
+                make(fresh)
+                fresh.rename(directory)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
     return directory

@@ -1,4 +1,4 @@
-"""A command of mpsguard-ctl without a process of its own: to start one takes longer than all that the command does."""
+"""A command of mpsguard-ctl without a process of its own: to start one takes longer than all that it does."""
 
 import json
 from contextlib import suppress

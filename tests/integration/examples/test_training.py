@@ -7,20 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.integration.examples.waiting import until
 from tests.integration.vault.running import REPOSITORY, VaultProcess
+from tests.late import require
 
-pytestmark = [
-    pytest.mark.slow(seconds=20, reason="loads PyTorch"),
-    # Not imported: this process needs neither.
-    pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed"),
-    pytest.mark.skipif(find_spec("numpy") is None, reason="NumPy is not installed"),
-]
+pytestmark = pytest.mark.slow(seconds=20, reason="loads PyTorch")
 
 STEPS = 400
 
@@ -52,6 +47,7 @@ def prepared(events: Path) -> int:
 
 
 def test_losses_are_those_of_a_run_without_a_death(vault: VaultProcess, tmp_path: Path) -> None:
+    require("torch", "numpy")
     alone = tmp_path / "alone"
     assert start(vault, "alone", "active", alone).wait(240) == 0
     expected = losses(alone)

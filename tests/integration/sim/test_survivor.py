@@ -15,6 +15,7 @@ from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import DEADLINE, wait_for
 from tests.integration.running import Running
 from tests.integration.sim.test_takeover import FailoverPair
+from tests.late import require
 
 pytestmark = pytest.mark.slow(seconds=60, reason="kills a program and its standby")
 
@@ -109,7 +110,7 @@ def test_it_goes_on_after_its_death_and_after_that_of_both(pair: FailoverPair) -
 
 def test_the_one_on_a_gpu_says_what_it_misses() -> None:
     """It is run for real where there is a GPU; here it must get as far as the driver."""
-    pytest.importorskip("torch")
+    require("torch")
     compiled = subprocess.run(
         [sys.executable, "-c", "import examples.survivor_cuda"],
         cwd=REPOSITORY,

@@ -48,7 +48,8 @@ async def until(pilot: Pilot[None], shows: Callable[[str], bool]) -> str:
     due = time.monotonic() + DEADLINE
     while not shows(seen := screen(pilot)):
         assert time.monotonic() < due, seen
-        await pilot.pause(0.02)
+        # A picture takes 20 ms of a processor.
+        await pilot.pause(0.1)
     return seen
 
 

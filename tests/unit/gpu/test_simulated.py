@@ -3,6 +3,7 @@
 import pytest
 
 from tests.gpu.main import main
+from tests.late import require
 
 pytestmark = pytest.mark.slow(seconds=90, reason="runs measurements on the simulated stack")
 
@@ -34,7 +35,6 @@ def test_no_way_to_attribute_an_sm_fault_accuses_an_innocent_there(capsys: pytes
 
 
 def test_a_start_is_repeated_there(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    pytest.importorskip("transformers", reason="transformers is not installed")
+    require("torch", "transformers")
     status = main(["start", "--simulated", "--quick", "--only", "fault", "--deadline", "240"])
     assert status == 0, capsys.readouterr().out
