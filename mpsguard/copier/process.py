@@ -225,7 +225,7 @@ class CopierMain:
             self._session.latest()
         except VaultError:
             return True
-        return self._session.generation != plan.generation
+        return self._session.generation != plan.writer_generation
 
     def _unannounced(self, plan: CutPlan, table: PieceTable) -> int:
         """Count the pieces that changed since the last cut without an announcement, and remember the digests."""
