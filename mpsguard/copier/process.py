@@ -4,7 +4,6 @@ import os
 import select
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -226,7 +225,7 @@ class CopierMain:
             self._session.latest()
         except VaultError:
             return True
-        return self._session.generation != plan.generation
+        return self._session.generation != plan.writer_generation
 
     def _unannounced(self, plan: CutPlan, table: PieceTable) -> int:
         """Count the pieces that changed since the last cut without an announcement, and remember the digests."""
@@ -295,21 +294,20 @@ def main(socket_fd: int, event: int) -> int:
     setup, fds = writer.receive(_SETUP)
     if not isinstance(setup, Setup):
         return 0 if setup is None else 2
-    with tempfile.TemporaryDirectory(prefix="mpsguard-copier-") as nowhere:
-        # No control daemon is there, so CUDA runs outside of MPS: a fault on the lane cannot reach this process, nor a
-        # fault of this process the lane.
-        os.environ["CUDA_MPS_PIPE_DIRECTORY"] = nowhere
-        session = Session(setup.session, role=LeaseRole.READER, socket=setup.socket, owner=setup.owner)
-        memory = SessionMemory(session, setup, fds[0] if fds else None)
-        try:
-            memory.prepare(setup.gpus)
-            with closing(CopierMain(writer, setup, session, memory)) as copier:
-                copier.serve()
-        finally:
-            # A driver call that hangs must not keep the session's lease: the process ends in any case.
-            timer = threading.Timer(_LEAVING, os._exit, (1,))
-            timer.daemon = True
-            timer.start()
-            session.close()
-            memory.close()
+    session = Session(setup.session, role=LeaseRole.READER, socket=setup.socket, owner=setup.owner)
+    memory = SessionMemory(session, setup, fds[0] if fds else None)
+    try:
+        memory.prepare(setup.gpus)
+        with closing(CopierMain(writer, setup, session, memory)) as copier:
+            copier.serve()
+    finally:
+        # A driver call that hangs must not keep the session's lease: the process ends in any case.
+        timer = threading.Timer(_LEAVING, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
+        session.close()
+        memory.close()
+        # Of a writer that is there no more; one that is removes it, too.
+        with suppress(OSError, KeyError):
+            Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]).rmdir()
     return 0

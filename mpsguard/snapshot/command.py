@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,11 +60,12 @@ def take(
         raise
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        process = _CopyingProcess(pid, draft, deadline)
-        try:
-            whole = _followed(process, deadline + quiet, on_expected, on_copied)
-        finally:
-            process.end()
+        with tempfile.TemporaryDirectory(prefix="mpsguard-snapshot-") as nowhere:
+            process = _CopyingProcess(pid, draft, deadline, nowhere)
+            try:
+                whole = _followed(process, deadline + quiet, on_expected, on_copied)
+            finally:
+                process.end()
         draft.commit(target)
     except BaseException:
         draft.discard()
@@ -98,12 +100,14 @@ _ERRORS: Final = {
 class _CopyingProcess:
     """Owns the process and the pipe from it."""
 
-    def __init__(self, pid: int, draft: SnapshotDraft, deadline: float) -> None:
+    def __init__(self, pid: int, draft: SnapshotDraft, deadline: float, nowhere: str) -> None:
         environment = {
             name: value
             for name, value in os.environ.items()
             if name not in _NOT_FOR_IT and not name.startswith("MPSGUARD_")
         }
+        # No control daemon is there, so CUDA runs outside of MPS: the process can be killed in a copy.
+        environment["CUDA_MPS_PIPE_DIRECTORY"] = nowhere
         try:
             self._process = subprocess.Popen(
                 # -P: the working directory, which may be another user's, is no place to import from.
@@ -142,7 +146,7 @@ class _CopyingProcess:
             raise SnapshotError(f"the copying process does not follow its protocol: {error}") from None
 
     def end(self) -> None:
-        """End it: at once, unless it has told all; a process that hangs in the driver is left to the kernel."""
+        """End it at once; a process that hangs in the driver is left to the kernel."""
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process.kill()

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 
 from mpsguard.snapshot import messages
 from mpsguard.snapshot.copying import SnapshotRun
@@ -23,18 +22,15 @@ def main(pid: int, deadline: float, parent: int, draft_name: str) -> int:
     """
     draft = SnapshotDraft(parent, draft_name)
     try:
-        with tempfile.TemporaryDirectory(prefix="mpsguard-snapshot-") as nowhere:
-            # No control daemon is there, so CUDA runs outside of MPS: this process can be killed in a copy.
-            os.environ["CUDA_MPS_PIPE_DIRECTORY"] = nowhere
-            try:
-                with PreloadedProgram(pid) as program:
-                    SnapshotRun(program, draft, deadline, _tell).take()
-            except SnapshotError as error:
-                draft.discard()
-                _tell(SnapshotFailed(error.kind, str(error)))
-            except Exception as error:
-                draft.discard()
-                _tell(SnapshotFailed(FailureKind.FAILED, f"{type(error).__name__}: {error}"))
+        try:
+            with PreloadedProgram(pid) as program:
+                SnapshotRun(program, draft, deadline, _tell).take()
+        except SnapshotError as error:
+            draft.discard()
+            _tell(SnapshotFailed(error.kind, str(error)))
+        except Exception as error:
+            draft.discard()
+            _tell(SnapshotFailed(FailureKind.FAILED, f"{type(error).__name__}: {error}"))
     except BrokenPipeError:
         # The command has ended, by a signal: its snapshot is of no use to it any more.
         draft.discard()

@@ -26,7 +26,7 @@ from mpsguard.client.checkpoints.writing_session import WritingSession
 from mpsguard.images.manifest import program_name
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault.errors import VaultError
-from mpsguard.vault.region import check_name
+from mpsguard.vault.region import LeaseRole, check_name
 
 _START: Final = 60.0
 """Seconds for a copier to be ready: it makes a CUDA context and pins its memory."""
@@ -68,7 +68,7 @@ class Checkpoints:
 
         Raises:
             CheckpointBusyError: another one is under way, or a `writing` block is open.
-            CheckpointError: nothing was published yet, or a region cannot be read here.
+            CheckpointError: nothing was published yet, a region cannot be read here, or another process is the writer.
             CheckpointRefusedError: the copier cannot be started.
             VaultError: the session cannot be asked for its regions.
         """
@@ -280,6 +280,10 @@ class Checkpoints:
     def _cut(self, checkpoint: Checkpoint) -> None:
         began = time.monotonic()
         state = self._session.latest()
+        # Behind `latest`, by which a writer that was fenced off learns of it.
+        generation = self._session.generation
+        if self._session.role is not LeaseRole.WRITER:
+            raise CheckpointError(f"this process is not the writer of {self._session.name!r}: {self._session.role}")
         if state is None:
             raise CheckpointError("nothing was published yet: an image is a session's memory with its forward state")
         found = self._spans()
@@ -295,6 +299,7 @@ class Checkpoints:
             plan = CutPlan(
                 self._serial,
                 checkpoint.image,
+                generation,
                 state.generation,
                 state.sequence,
                 state.state,

@@ -6,8 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -41,6 +43,9 @@ class CopierProcess:
 
     def __init__(self, setup: Setup, spare_fd: int | None) -> None:
         """Start it; raise OSError. ``spare_fd`` stays owned by the caller."""
+        # No control daemon is there, so CUDA runs outside of MPS: a fault on the lane cannot reach the copier, nor a
+        # fault of the copier the lane. It is removed here, since the copier may be killed.
+        self._nowhere = Path(tempfile.mkdtemp(prefix="mpsguard-copier-"))
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.is_ready = False
@@ -49,7 +54,7 @@ class CopierProcess:
                 self._process = subprocess.Popen(
                     # -P: the working directory, which may be another user's, is no place to import from.
                     [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(self._event)],
-                    env=_environment(),
+                    env=_environment() | {"CUDA_MPS_PIPE_DIRECTORY": str(self._nowhere)},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(), self._event),
@@ -57,8 +62,8 @@ class CopierProcess:
                     start_new_session=True,
                 )
         except BaseException:
-            self._socket.close()
-            os.close(self._event)
+            self.close()
+            self._forget()
             raise
         self._socket.setblocking(False)
         with suppress(CopierGoneError):
@@ -119,8 +124,11 @@ class CopierProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended; does not wait."""
-        return self._process.poll() is not None
+        """Whether the process has ended; does not wait. What is left of it is removed then."""
+        if self._process.poll() is None:
+            return False
+        self._forget()
+        return True
 
     @property
     def was_killed(self) -> bool:
@@ -135,8 +143,13 @@ class CopierProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
             else:
+                self._forget()
                 return True
         return False
+
+    def _forget(self) -> None:
+        with suppress(OSError):
+            self._nowhere.rmdir()
 
     def _status(self) -> str:
         try:

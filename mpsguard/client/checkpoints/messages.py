@@ -104,7 +104,10 @@ class CutPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     serial: Natural
     image: str
+    writer_generation: Natural
+    """Of the session at the cut: the writer's own."""
     generation: Natural
+    """In which the forward state was published: the writer's own, or one before it."""
     sequence: Natural
     forward_state: bytes
     regions: tuple[RegionRecord, ...]

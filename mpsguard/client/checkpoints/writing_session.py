@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from mpsguard.client.region import Chunk, Region
-from mpsguard.vault.region import RegionRecord
+from mpsguard.vault.region import LeaseRole, RegionRecord
 from mpsguard.vault.state_buffer import State
 
 
@@ -20,6 +20,14 @@ class WritingSession(Protocol):
     """The writer's session."""
 
     name: str
+
+    @property
+    def role(self) -> LeaseRole:
+        """See `Session.role`."""
+
+    @property
+    def generation(self) -> int:
+        """See `Session.generation`."""
 
     @property
     def owner(self) -> int:

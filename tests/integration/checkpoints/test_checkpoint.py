@@ -7,7 +7,14 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from mpsguard.client import BadRequestError, LeaseRole, NotPermittedError, UnknownRegionError, tensor_manifest
+from mpsguard.client import (
+    BadRequestError,
+    LeaseRole,
+    NotPermittedError,
+    StaleGenerationError,
+    UnknownRegionError,
+    tensor_manifest,
+)
 from mpsguard.client.checkpoints.checkpoint import CheckpointState
 from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError
 from mpsguard.client.checkpoints.session_regions import SessionRegions
@@ -97,6 +104,35 @@ def test_with_spare_memory_the_writer_does_not_wait(world: World) -> None:
         a.view().write(os.urandom(a.size))
         checkpoint.wait(DEADLINE)
         assert world.image("two") == {"a": before}
+
+
+def test_a_writer_takes_one_before_it_has_published_itself(world: World) -> None:
+    """The state is that of the writer before it."""
+    with world.session() as session, region(session, "a", b"a" * PIECE):
+        session.publish(b"1")
+    with world.session() as session:
+        session.checkpoint("one").wait(DEADLINE)
+        assert (world.image("one"), world.state("one")) == ({"a": b"a" * PIECE}, b"1")
+
+
+@pytest.mark.parametrize("role", [LeaseRole.FENCED, LeaseRole.STANDBY])
+def test_only_the_writer_takes_one(world: World, role: LeaseRole) -> None:
+    """Another process writes the memory, and has published: its state would be beside memory of any moment."""
+    with world.session() as session, region(session, "a", b"a" * PIECE):
+        session.publish(b"1")
+        key = next(iter(world.vault.vault.store.sessions))
+        if role is LeaseRole.FENCED:
+            world.vault.call(lambda: world.vault.vault.fence(key))
+            with world.vault.session() as writer:
+                writer.publish(b"2")
+                with pytest.raises(StaleGenerationError):
+                    session.checkpoint("one").wait(DEADLINE)
+        else:
+            with world.vault.standby() as standby:
+                standby.checkpoints(store=world.store, buffers=64 << 20)
+                with pytest.raises(CheckpointError, match="writer"):
+                    standby.checkpoint("one").wait(DEADLINE)
+        assert world.names() == []
 
 
 def test_one_at_a_time(world: World) -> None:

@@ -152,7 +152,7 @@ def test_one_thread_waits_and_another_one_announces(world: World, monkeypatch: p
     """The copier hangs, so that both wait for it at once."""
     with world.session(patience=0.5) as session, region(session, "a", os.urandom(PIECES * PIECE)) as a:
         session.publish(b"1")
-        with with_fault(monkeypatch, "held", "stop"):
+        with with_fault(monkeypatch, "cut", "stop"):
             checkpoint = session.checkpoint("one")
         wait_for("the copier to stop", lambda: is_stopped(session.checkpoints()))
         with ThreadPoolExecutor(2) as threads:

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -115,15 +116,18 @@ def until_ready(stream: IO[str] | None) -> list[str]:
 def command(
     pid: int, output: Path, *words: str, first: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mpsguard.cli.ctl", *words, "snapshot", str(pid), "--output", str(output)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        preexec_fn=first,
-    )
+    with tempfile.TemporaryDirectory() as temporary:
+        done = subprocess.run(
+            [sys.executable, "-m", "mpsguard.cli.ctl", *words, "snapshot", str(pid), "--output", str(output)],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": temporary},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            preexec_fn=first,
+        )
+        assert os.listdir(temporary) == []
+    return done
 
 
 def refused(done: subprocess.CompletedProcess[str], directory: Path, code: int = 1) -> str:
