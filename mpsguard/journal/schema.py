@@ -28,6 +28,8 @@ VERSION: Final = 1
 _ASIDE: Final = 2
 """Damaged files kept, so that they do not fill the disk."""
 
+_WRITE_VERSION: Final = 18
+"""Offset of "file format write version", 1 or 2: a file with a greater one is opened by SQLite, for reading alone."""
 _LOG_LIMIT: Final = 4 << 20
 """Bytes to which the write-ahead log is cut after a checkpoint."""
 
@@ -73,12 +75,17 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # It contains command lines, so no other user may ever read it. SQLite gives the log beside it the same mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # Here: a descriptor of the file that is closed later takes SQLite's locks with it.
+            may_be_written = os.pread(fd, 1, _WRITE_VERSION) <= b"\2"
+        finally:
+            os.close(fd)
     except OSError as error:
         raise JournalError(f"journal {path}: {error.strerror}") from None
     connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
     try:
-        _prepare(connection, path)
+        _prepare(connection, path, may_be_written=may_be_written)
     except UnicodeDecodeError:
         # SQLite's message quotes text of the file, which is not UTF-8.
         connection.close()
@@ -121,7 +128,7 @@ def move_aside(path: Path) -> Path:
     return aside
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, *, may_be_written: bool) -> None:
     # A flipped bit in a text must not make its row unreadable.
     connection.text_factory = lambda raw: raw.decode(errors="replace")
     connection.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -149,6 +156,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise DamagedError(verdict)
+        if not may_be_written:
+            raise DamagedError("a file format that may only be read")
     else:
         # It has an effect only before the first page is written.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")

@@ -130,6 +130,15 @@ def test_a_file_that_is_no_journal_any_more_is_put_aside_and_kept(tmp_path: Path
     assert aside.read_bytes() == content
 
 
+def test_a_file_that_may_only_be_read_by_its_header_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    written(path)
+    content = bytearray(path.read_bytes())
+    content[18] = 3  # "file format write version"
+    path.write_bytes(content)
+    assert still_works(path) == ["journal_damaged"]
+
+
 def test_damaged_files_are_not_collected_for_ever(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     for number in range(6):
