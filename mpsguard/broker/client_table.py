@@ -130,8 +130,9 @@ class ClientTable:
             TimeoutError: its start time could not be read in time.
         """
         known = self._by_pid.get(pid)
-        # One living process has this number. A known one that lives is that of the pidfd, if that one lives then.
-        if known is not None and known.alive():
+        # One living process has this number. A known one that lives is that of the pidfd, if that one lives then. One
+        # that has executed another program begins elsewhere in memory now.
+        if known is not None and known.key in self._alive and known.alive():
             handle = ProcessHandle.of_living(pidfd, known.key.process, known.image)
         else:
             handle = await self._stats.hold(pid, uid, pidfd)

@@ -6,13 +6,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
+from mpsguard.broker import client_table
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.exec_watch import ExecWatch
 from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process_events import ProcessEvents
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import Client, ProcessKey
 
@@ -100,7 +104,18 @@ def test_the_start_time_of_a_client_is_read_once() -> None:
     run(scenario)
 
 
-def test_a_process_that_executes_a_program_is_another_client_each_time_and_can_be_held() -> None:
+def refused() -> ProcessEvents:
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_process_that_executes_a_program_is_another_client_each_time_and_can_be_held(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``told``: whether the kernel may tell of it; else the table looks."""
+    if not told:
+        monkeypatch.setattr(client_table, "ExecWatch", partial(ExecWatch, events=refused))
+
     async def scenario(table: ClientTable, audience: Audience, _: StatReader, process: subprocess.Popen[bytes]) -> None:
         first = await hold(table, process)
         table.add(client(first), first)
@@ -116,8 +131,18 @@ def test_a_process_that_executes_a_program_is_another_client_each_time_and_can_b
             assert known is not None
             with known:
                 assert known.key == second.key
+        with subprocess.Popen([sys.executable, "-S", "-c", EXECUTES], stdin=subprocess.PIPE) as other:
+            third = await hold(table, other)
+            table.add(client(third), third)
+            assert other.stdin is not None
+            other.stdin.write(b"\n")
+            other.stdin.flush()
+            await until(lambda: third.key in audience.ended)
+            other.kill()
+        # What is looked at has been looked at again: it still runs the same program.
+        assert second.key not in audience.ended
         process.kill()
-        await until(lambda: len(audience.ended) == 2)
-        assert audience.ended == audience.came
+        await until(lambda: second.key in audience.ended)
+        assert sorted(audience.ended) == sorted(audience.came)
 
     run(scenario)
