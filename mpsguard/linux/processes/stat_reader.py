@@ -14,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +107,10 @@ class StatReader:
         self._idle: list[_StatChild] = []
         self._busy: dict[_StatChild, _Lookup] = {}
         self._starting = 0
+        self._lock = threading.Lock()
+        """For the next two: threads start and end children."""
+        self._all: set[_StatChild] = set()
+        self._closed = False
         self._lost = 0
         self._shares: Counter[int] = Counter()
         """Reads in progress, by user."""
@@ -114,7 +119,6 @@ class StatReader:
         self._check: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(4, "stat-reader")
         """Starting a process, and reaping one, takes longer than a pass of the loop may."""
-        self._closed = False
         self.killed = 0
         """Children that were killed over a read."""
 
@@ -122,18 +126,19 @@ class StatReader:
         """Start the children that are kept; without this call, they are started when they are needed."""
         for _ in range(_STANDING):
             with suppress(OSError):  # for want of descriptors or memory: a later read tries again
-                self._idle.append(_StatChild())
+                self._idle.append(self._make())
 
     def close(self) -> None:
         """End all children, and every read with nothing found; safe to call twice."""
-        self._closed = True
         if self._check is not None:
             self._check.cancel()
         for child, request in list(self._busy.items()):
             asyncio.get_running_loop().remove_reader(child.socket.fileno())
             request.over()
-            child.close()
-        for child in self._idle:
+        with self._lock:
+            self._closed = True
+            ending, self._all = self._all, set()
+        for child in ending:
             child.close()
         for request in (each for queue in self._waiting.values() for each in queue):
             request.over()
@@ -327,11 +332,30 @@ class StatReader:
         def ended(gone: "asyncio.Future[bool]") -> None:
             self._lost += not gone.cancelled() and not gone.result()
 
-        asyncio.get_running_loop().run_in_executor(self._threads, child.close).add_done_callback(ended)
+        asyncio.get_running_loop().run_in_executor(self._threads, self._unmake, child).add_done_callback(ended)
+
+    def _make(self) -> _StatChild:
+        """Start a child; OSError. From any thread."""
+        child = _StatChild()
+        with self._lock:
+            if not self._closed:
+                self._all.add(child)
+                return child
+        child.close()
+        raise OSError("closed meanwhile")
+
+    def _unmake(self, child: _StatChild) -> bool:
+        """End a child, and return whether it has ended. From any thread."""
+        with self._lock:
+            if child not in self._all:
+                # `close` ends it.
+                return True
+            self._all.remove(child)
+        return child.close()
 
     def _start_one(self) -> None:
         self._starting += 1
-        started = asyncio.get_running_loop().run_in_executor(self._threads, _StatChild)
+        started = asyncio.get_running_loop().run_in_executor(self._threads, self._make)
         started.add_done_callback(self._started)
 
     def _started(self, made: "asyncio.Future[_StatChild]") -> None:
@@ -340,7 +364,6 @@ class StatReader:
             # Those that wait try again at the next check, until their patience ends.
             return
         if self._closed:
-            made.result().close()
             return
         self._idle.append(made.result())
         self._dispatch()

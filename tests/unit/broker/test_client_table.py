@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,18 @@ from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import Client, ProcessKey
 
 UID = os.getuid()
-EXECUTES = "import os, sys; sys.stdin.readline(); os.execv('/bin/cat', ['cat'])"
+EXECUTES = "import os, sys; print(flush=True); sys.stdin.readline(); os.execv('/bin/cat', ['cat'])"
+
+
+@contextmanager
+def program() -> Iterator[subprocess.Popen[bytes]]:
+    """One that has been executed: it has said so."""
+    command = [sys.executable, "-S", "-c", EXECUTES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
 
 
 class Audience:
@@ -47,7 +59,7 @@ def run(
     async def main() -> None:
         stats, audience = StatReader(), Audience()
         table = ClientTable(audience, stats)
-        with subprocess.Popen([sys.executable, "-S", "-c", EXECUTES], stdin=subprocess.PIPE) as process:
+        with program() as process:
             try:
                 await scenario(table, audience, stats, process)
             finally:
@@ -131,7 +143,7 @@ def test_a_process_that_executes_a_program_is_another_client_each_time_and_can_b
             assert known is not None
             with known:
                 assert known.key == second.key
-        with subprocess.Popen([sys.executable, "-S", "-c", EXECUTES], stdin=subprocess.PIPE) as other:
+        with program() as other:
             third = await hold(table, other)
             table.add(client(third), third)
             assert other.stdin is not None
