@@ -11,19 +11,16 @@ What never waits, and is for the event loop itself: whether a pidfd is readable,
 
 import asyncio
 import os
-import socket
-import subprocess
-import sys
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle, open_pidfd
+from mpsguard.linux.processes.stat_child import StatChild
 from mpsguard.model import ProcessKey
 
 DEADLINE: Final = 1.0
@@ -44,38 +41,6 @@ _GIVES_WAY: Final = 0.1
 """Seconds after which, with all children in use, the read of the user that has most is ended for another user."""
 _BATCH: Final = 64
 _PACKET: Final = 8192
-_REAP_WITHIN: Final = 1.0
-"""Seconds for a killed child to go; one that does not is left behind, and its place is not given again."""
-_CHILD: Final = Path(__file__).with_name("stat_reader_child.py")
-
-
-class _StatChild:
-    """Owns one reading process and its socket."""
-
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_CHILD)],
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=subprocess.DEVNULL,
-                )
-        except BaseException:
-            self.socket.close()
-            raise
-        self.socket.setblocking(False)
-
-    def close(self) -> bool:
-        """Kill the child; False if it does not go, for want of being killable."""
-        self.socket.close()
-        self._process.kill()
-        try:
-            self._process.wait(_REAP_WITHIN)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
 
 class _Lookup:
@@ -87,29 +52,28 @@ class _Lookup:
         self.answers = answers
         self.found: list[bytes | None] = []
         self.began = 0.0
-        self.timer: asyncio.TimerHandle | None = None
-        """First the patience, then the deadline."""
+        self.patience: asyncio.TimerHandle | None = None
 
     def over(self) -> None:
         """Tell the caller what was found: less than it asked for, if it took too long."""
-        if self.timer is not None:
-            self.timer.cancel()
+        if self.patience is not None:
+            self.patience.cancel()
         if not self.answers.done():
             self.answers.set_result(self.found)
 
 
 class StatReader:
-    """Owns the reading children. Its methods belong to one event loop; `start` may be called before it runs."""
+    """Owns the reading children. Its methods belong to one event loop."""
 
     def __init__(self, deadline: float = DEADLINE) -> None:
         """``deadline``: seconds for one process."""
         self._deadline = deadline
-        self._idle: list[_StatChild] = []
-        self._busy: dict[_StatChild, _Lookup] = {}
+        self._idle: list[StatChild] = []
+        self._busy: dict[StatChild, _Lookup] = {}
         self._starting = 0
         self._lock = threading.Lock()
         """For the next two: threads start and end children."""
-        self._all: set[_StatChild] = set()
+        self._all: set[StatChild] = set()
         self._closed = False
         self._lost = 0
         self._shares: Counter[int] = Counter()
@@ -117,6 +81,9 @@ class StatReader:
         self._waiting: OrderedDict[int, deque[_Lookup]] = OrderedDict()
         """Reads that wait, by user; the user that is next comes first."""
         self._check: asyncio.TimerHandle | None = None
+        """The next look at those that wait."""
+        self._late: asyncio.TimerHandle | None = None
+        """The next look at those that are read: one timer for all, since nearly no read takes long."""
         self._threads = ThreadPoolExecutor(4, "stat-reader")
         """Starting a process, and reaping one, takes longer than a pass of the loop may."""
         self.killed = 0
@@ -126,14 +93,16 @@ class StatReader:
         """Start the children that are kept; without this call, they are started when they are needed."""
         for _ in range(_STANDING):
             with suppress(OSError):  # for want of descriptors or memory: a later read tries again
-                self._idle.append(self._make())
+                self._join(self._make())
 
     def close(self) -> None:
         """End all children, and every read with nothing found; safe to call twice."""
-        if self._check is not None:
-            self._check.cancel()
-        for child, request in list(self._busy.items()):
+        for timer in (self._check, self._late):
+            if timer is not None:
+                timer.cancel()
+        for child in (*self._idle, *self._busy):
             asyncio.get_running_loop().remove_reader(child.socket.fileno())
+        for request in self._busy.values():
             request.over()
         with self._lock:
             self._closed = True
@@ -231,14 +200,16 @@ class StatReader:
     async def _ask(self, names: Sequence[str], uid: int) -> list[bytes | None] | None:
         """Return the answers that came in time, in order; None if the user had no turn in time."""
         loop = asyncio.get_running_loop()
-        queue = self._waiting.setdefault(uid, deque())
-        if self._closed or len(queue) >= _MAX_WAITING:
-            return None
         request = _Lookup(uid, names, loop.create_future())
-        queue.append(request)
-        self._dispatch()
-        if not request.began:
-            request.timer = loop.call_later(PATIENCE, request.over)
+        if self._idle and not self._waiting and self._shares[uid] < _SHARE:
+            self._begin(self._idle.pop(), request)
+        elif self._closed or len(self._waiting.get(uid, ())) >= _MAX_WAITING:
+            return None
+        else:
+            self._waiting.setdefault(uid, deque()).append(request)
+            self._dispatch()
+            if not request.began:
+                request.patience = loop.call_later(PATIENCE, request.over)
         answers = await request.answers
         return answers if request.began else None
 
@@ -270,22 +241,32 @@ class StatReader:
             if self._shares[uid] < _SHARE and any(not request.answers.done() for request in queue)
         ]
 
-    def _begin(self, child: _StatChild, request: _Lookup) -> None:
+    def _begin(self, child: StatChild, request: _Lookup) -> None:
         loop = asyncio.get_running_loop()
-        if request.timer is not None:
-            request.timer.cancel()
+        if request.patience is not None:
+            request.patience.cancel()
         request.began = loop.time()
-        request.timer = loop.call_later(self._deadline, self._abandon, child)
+        if self._late is None:
+            self._late = loop.call_later(self._deadline, self._look_at_late)
         self._busy[child] = request
         self._shares[request.uid] += 1
-        loop.add_reader(child.socket.fileno(), self._answered, child, request)
         try:
             child.socket.send(" ".join(request.names).encode())
         except OSError:
             # It has ended: the out-of-memory killer, for example.
             self._abandon(child)
 
-    def _answered(self, child: _StatChild, request: _Lookup) -> None:
+    def _join(self, child: StatChild) -> None:
+        self._idle.append(child)
+        asyncio.get_running_loop().add_reader(child.socket.fileno(), self._answered, child)
+
+    def _answered(self, child: StatChild) -> None:
+        request = self._busy.get(child)
+        if request is None:
+            # It was to say nothing: it has ended.
+            self._idle.remove(child)
+            self._end(child)
+            return
         try:
             while len(request.found) < len(request.names):
                 answer = child.socket.recv(_PACKET)
@@ -297,7 +278,6 @@ class StatReader:
         except (OSError, EOFError):
             self._abandon(child)
             return
-        asyncio.get_running_loop().remove_reader(child.socket.fileno())
         self._release(child)
         if len(self._idle) < _STANDING:
             self._idle.append(child)
@@ -306,18 +286,17 @@ class StatReader:
         request.over()
         self._dispatch()
 
-    def _release(self, child: _StatChild) -> None:
+    def _release(self, child: StatChild) -> None:
         uid = self._busy.pop(child).uid
         self._shares[uid] -= 1
         if not self._shares[uid]:
             del self._shares[uid]
 
-    def _abandon(self, child: _StatChild) -> None:
+    def _abandon(self, child: StatChild) -> None:
         """Kill a child over its read, which ends with what it has found."""
         request = self._busy.get(child)
         if request is None:
             return
-        asyncio.get_running_loop().remove_reader(child.socket.fileno())
         self._release(child)
         self.killed += 1
         self._end(child)
@@ -326,17 +305,19 @@ class StatReader:
             self._start_one()
         self._dispatch()
 
-    def _end(self, child: _StatChild) -> None:
+    def _end(self, child: StatChild) -> None:
         """Kill and reap, on a thread."""
 
         def ended(gone: "asyncio.Future[bool]") -> None:
             self._lost += not gone.cancelled() and not gone.result()
 
-        asyncio.get_running_loop().run_in_executor(self._threads, self._unmake, child).add_done_callback(ended)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(child.socket.fileno())
+        loop.run_in_executor(self._threads, self._unmake, child).add_done_callback(ended)
 
-    def _make(self) -> _StatChild:
+    def _make(self) -> StatChild:
         """Start a child; OSError. From any thread."""
-        child = _StatChild()
+        child = StatChild()
         with self._lock:
             if not self._closed:
                 self._all.add(child)
@@ -344,7 +325,7 @@ class StatReader:
         child.close()
         raise OSError("closed meanwhile")
 
-    def _unmake(self, child: _StatChild) -> bool:
+    def _unmake(self, child: StatChild) -> bool:
         """End a child, and return whether it has ended. From any thread."""
         with self._lock:
             if child not in self._all:
@@ -358,15 +339,25 @@ class StatReader:
         started = asyncio.get_running_loop().run_in_executor(self._threads, self._make)
         started.add_done_callback(self._started)
 
-    def _started(self, made: "asyncio.Future[_StatChild]") -> None:
+    def _started(self, made: "asyncio.Future[StatChild]") -> None:
         self._starting -= 1
         if made.cancelled() or made.exception() is not None:
             # Those that wait try again at the next check, until their patience ends.
             return
         if self._closed:
             return
-        self._idle.append(made.result())
+        self._join(made.result())
         self._dispatch()
+
+    def _look_at_late(self) -> None:
+        """End the reads that have exceeded the deadline."""
+        loop = asyncio.get_running_loop()
+        self._late = None
+        for child in [each for each, read in self._busy.items() if loop.time() - read.began >= self._deadline]:
+            self._abandon(child)
+        if self._busy and self._late is None:
+            due = min(read.began for read in self._busy.values()) + self._deadline
+            self._late = loop.call_at(due, self._look_at_late)
 
     def _none_idle(self) -> None:
         """Look after those that wait for longer than reads take."""
