@@ -32,7 +32,8 @@ class Population:
     """Clients that are living processes, and the places that they get."""
 
     def __init__(self) -> None:
-        self.table = ClientTable(Uninterested(), StatReader())
+        self.stats = StatReader()
+        self.table = ClientTable(Uninterested(), self.stats)
         self.writers: set[ProcessKey] | None = set()
         self.events = EventStream()
         self.places = StandbyPlaces("d", lambda: "d-1", self.table, lambda: self.writers, self.events)
@@ -62,6 +63,7 @@ def population() -> Iterator[Population]:
         yield found
     finally:
         found.table.close()
+        found.stats.close()
         for process in found.processes:
             process.kill()
             process.wait()

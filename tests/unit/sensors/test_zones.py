@@ -161,17 +161,20 @@ def test_a_fault_that_could_not_be_looked_at_for_want_of_a_descriptor_does_not_s
 def test_a_client_that_does_not_end_its_exec_keeps_no_other_users_zones_from_being_looked_at() -> None:
     seen: list[Evidence] = []
 
-    async def scenario(pids: list[int]) -> None:
+    async def scenario() -> None:
+        before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(seen.append)
-        for pid in pids:
-            with ProcessHandle.of_living(os.pidfd_open(pid), ProcessKey(pid, 1)) as handle:
-                sensor.watch(handle, 60000)
-                sensor.fault(fault(handle, USER + MEMORY))
-        with client(TABLE % 0) as other:
-            sensor.watch(other, 60001)
-            sensor.fault(fault(other, USER + MEMORY))
-            await until(lambda: seen)
+        with held_exec([60000] * 5) as pids:
+            for pid in pids:
+                with ProcessHandle.of_living(os.pidfd_open(pid), ProcessKey(pid, 1)) as handle:
+                    sensor.watch(handle, 60000)
+                    sensor.fault(fault(handle, USER + MEMORY))
+            with client(TABLE % 0) as other:
+                sensor.watch(other, 60001)
+                sensor.fault(fault(other, USER + MEMORY))
+                await until(lambda: seen)
+        sensor.close()
+        await until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
-    with held_exec([60000] * 5) as pids:
-        asyncio.run(scenario(pids))
+    asyncio.run(scenario())
     assert isinstance(seen[0].what, ZoneHit)
