@@ -29,7 +29,7 @@ pytestmark = [
 SLACK = 1.0
 
 
-def test_only_those_who_wait_for_that_process_wait_and_other_users_have_their_turn() -> None:
+def test_only_callers_of_that_process_wait_and_other_users_have_their_turn() -> None:
     users = [60000 + number // 3 for number in range(18)]
 
     async def scenario(pids: list[int]) -> None:

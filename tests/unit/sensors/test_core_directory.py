@@ -306,7 +306,7 @@ def test_a_directory_of_another_user_or_behind_a_link_is_refused(tmp_path: Path)
 
 
 @needs_fanotify
-def test_who_wrote_a_file_is_asked_for_files_within_a_users_share_alone(
+def test_the_writer_of_a_file_is_asked_for_within_a_users_share_alone(
     public_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where that takes a look into /proc, before Linux 6.9."""
