@@ -25,7 +25,7 @@ from mpsguard.lanes.burst_limit import BurstLimit
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import PeerKind
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
-from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle, open_pidfd
 from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.sockets.user_turns import UserTurns
@@ -325,7 +325,7 @@ class Broker:
     ) -> None:
         task = asyncio.current_task()
         assert task is not None
-        handle = self._open_handle(front, introduction)
+        handle = await self._open_handle(front, introduction)
         try:
             self._check_share(handle, introduction.sender.uid)
             await self._check_watched(handle)
@@ -371,15 +371,16 @@ class Broker:
         if why:
             raise RefusedError("unwatched", f"a client that cannot be watched: {why}")
 
-    def _open_handle(self, front: PacketStream, introduction: Introduction) -> ProcessHandle:
-        pid = introduction.sender.pid
+    async def _open_handle(self, front: PacketStream, introduction: Introduction) -> ProcessHandle:
+        sender = introduction.sender
         try:
             pidfd = front.peer_pidfd()
-            handle = ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)
+            return await self._clients.hold(open_pidfd(sender.pid) if pidfd is None else pidfd, sender.pid, sender.uid)
         except ProcessLookupError:
             raise RefusedError("hung_up", "ended after its credentials") from None
-        handle.key = self._clients.key_now(handle.key)
-        return handle
+        except TimeoutError as error:
+            # It is about to execute another program, or others of its user keep all its readers.
+            raise RefusedError("unidentified", str(error)) from None
 
     def _refuse(self, reason: str, peer: Credentials, detail: str, count: int = 1) -> None:
         self._metrics.refused.labels(self._name, reason).inc(count)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -13,6 +13,7 @@ from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.exec_watch import ExecWatch
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_reader import LoopReader, Told
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import Client, ProcessKey
 
 _GPUS: Final = "CUDA_VISIBLE_DEVICES"
@@ -89,8 +90,12 @@ class Audience(Protocol):
 class ClientTable:
     """Owns a handle on every client of a domain from its first handover to its end."""
 
-    def __init__(self, audience: Audience) -> None:
+    def __init__(self, audience: Audience, stats: StatReader) -> None:
+        """``stats`` looks up processes; it belongs to the caller."""
         self._audience = audience
+        self._stats = stats
+        self._by_pid: dict[int, ProcessHandle] = {}
+        """The newest handle of each living process that is in the table, or was and has executed another program."""
         self._alive: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
         self._changed: dict[ProcessKey, tuple[Client, ProcessHandle]] = {}
         """Living processes that have executed another program since they were clients, as they were then."""
@@ -115,6 +120,25 @@ class ClientTable:
         before = changed[1].key
         return msgspec.structs.replace(before, execs=before.execs + 1)
 
+    async def hold(self, pidfd: int, pid: int, uid: int) -> ProcessHandle:
+        """Hold the process of a pidfd, which is taken over; the key is that with which it would be a client now.
+
+        Takes some milliseconds at most, unless the process keeps its start time from being read.
+
+        Raises:
+            ProcessLookupError: the process has ended.
+            TimeoutError: its start time could not be read in time.
+        """
+        known = self._by_pid.get(pid)
+        # One living process has this number. A known one that lives is that of the pidfd, if that one lives then. One
+        # that has executed another program begins elsewhere in memory now.
+        if known is not None and known.key in self._alive and known.alive():
+            handle = ProcessHandle.of_living(pidfd, known.key.process, known.image)
+        else:
+            handle = await self._stats.hold(pid, uid, pidfd)
+        handle.key = self.key_now(handle.key)
+        return handle
+
     async def read(self, process: ProcessKey, uid: int) -> Told:
         """Return the /proc entries of a process that is, or will be, a client; few if they cannot be read in time."""
         return await self._reader.tell(process.pid, uid, _VARIABLES)
@@ -124,12 +148,16 @@ class ClientTable:
         self._handed_over[process] = reading
         reading.add_done_callback(lambda _: self._handed_over.pop(process, None))
 
-    async def entered(self, wanted: Callable[[ProcessKey], bool]) -> None:
+    def not_entered(self) -> list[tuple[ProcessKey, int]]:
+        """Return the new clients that have their socket and are not in the table yet, each with its uid."""
+        return [(process, self.entering[process]) for process in self._handed_over if process in self.entering]
+
+    async def entered(self, wanted: Collection[ProcessKey]) -> None:
         """Wait until each new client that has its socket and is ``wanted`` is in the table.
 
         Takes as long as reading its entries, `process_reader.DEADLINE` and patience for a reader at most.
         """
-        readings = [reading for process, reading in self._handed_over.items() if wanted(process)]
+        readings = [reading for process, reading in self._handed_over.items() if process in wanted]
         if readings:
             await asyncio.wait(readings)
 
@@ -141,11 +169,22 @@ class ClientTable:
             handle.close()
             return
         self._alive[client.process] = (client, handle)
+        self._by_pid[client.process.pid] = handle
         asyncio.get_running_loop().add_reader(handle.fileno(), self._gone, client.process)
         if self._execs is None:
-            self._execs = ExecWatch(self._executed)
-        self._execs.watch(handle)
+            self._execs = ExecWatch(self._executed, self._stats)
+        self._execs.watch(handle, client.uid)
         self._audience.client_came(client, handle)
+
+    def handle(self, process: ProcessKey) -> ProcessHandle | None:
+        """Return a handle of the client with this key, which the caller closes; None if it has ended."""
+        known = self._alive.get(process)
+        return known[1].copy() if known is not None and known[1].alive() else None
+
+    def with_pid(self, pid: int) -> ProcessHandle | None:
+        """Return a handle of the living client with this pid, which the caller closes; None if there is none."""
+        known = self._by_pid.get(pid)
+        return self.handle(known.key) if known is not None else None
 
     def get(self, process: ProcessKey) -> Client | None:
         """Return the client with this key; None if there is none, or it has ended."""
@@ -186,6 +225,7 @@ class ClientTable:
             handle.close()
         self._alive.clear()
         self._changed.clear()
+        self._by_pid.clear()
         if self._execs is not None:
             self._execs.close()
         self._reader.close()
@@ -195,6 +235,7 @@ class ClientTable:
 
     def _gone(self, key: ProcessKey) -> None:
         client, handle = self._alive.pop(key)
+        self._forget_pid(handle)
         asyncio.get_running_loop().remove_reader(handle.fileno())
         assert self._execs is not None
         self._execs.forget(key)
@@ -217,5 +258,10 @@ class ClientTable:
         changed = self._changed.pop(process, None)
         if changed is not None:
             handle = changed[1]
+            self._forget_pid(handle)
             asyncio.get_running_loop().remove_reader(handle.fileno())
             handle.close()
+
+    def _forget_pid(self, handle: ProcessHandle) -> None:
+        if self._by_pid.get(handle.key.pid) is handle:
+            del self._by_pid[handle.key.pid]

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from mpsguard.lanes.command import CommandFailedError
 from mpsguard.lanes.lane import Lane
-from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import LaneState, ProcessKey
 
 
@@ -30,7 +30,8 @@ class Listing:
     only other source is /proc/PID/stat.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stats: StatReader) -> None:
+        self._stats = stats
         self._suspects: dict[int, ProcessKey] = {}
         self._ended: set[int] = set()
 
@@ -38,14 +39,15 @@ class Listing:
         """Remember the pid of a client that has ended: it may be listed for a while."""
         self._ended.add(pid)
 
-    def strangers(self, listed: Iterable[int], known: Set[int]) -> list[int]:
+    async def strangers(self, listed: Iterable[int], known: Set[int]) -> list[int]:
         """Add a new list, and return the pids in it that belong to strangers."""
         pids = set(listed)
         self._ended &= pids
         unknown: dict[int, ProcessKey] = {}
         for pid in sorted(pids - known - self._ended):
-            with suppress(ProcessLookupError):
-                unknown[pid] = procfs.process_key(pid)
+            # One that cannot be read in time is no suspect yet.
+            with suppress(ProcessLookupError, TimeoutError):
+                unknown[pid] = await self._stats.key(pid)
         found = [pid for pid, key in unknown.items() if self._suspects.get(pid) == key]
         self._suspects = unknown
         return found
@@ -55,7 +57,11 @@ class Reconciliation:
     """Compares one lane's list with the known clients, periodically."""
 
     def __init__(
-        self, lane: Lane, known: Callable[[], set[int]], found: Callable[[Lane, int], Awaitable[None]]
+        self,
+        lane: Lane,
+        known: Callable[[], set[int]],
+        found: Callable[[Lane, int], Awaitable[None]],
+        stats: StatReader,
     ) -> None:
         """Create it; `run` starts it.
 
@@ -63,11 +69,12 @@ class Reconciliation:
             lane: the lane.
             known: returns the pids of clients, of processes that connect for the first time, and of the guard's own.
             found: called with the lane and the pid of a stranger.
+            stats: looks up processes.
         """
         self._lane = lane
         self._known = known
         self._found = found
-        self._listing = Listing()
+        self._listing = Listing(stats)
 
     def client_ended(self, pid: int) -> None:
         """See `Listing`."""
@@ -85,5 +92,5 @@ class Reconciliation:
                 listed = await self._lane.clients()
             except CommandFailedError:
                 continue
-            for pid in self._listing.strangers(listed, known | self._known()):
+            for pid in await self._listing.strangers(listed, known | self._known()):
                 await self._found(self._lane, pid)

@@ -32,6 +32,7 @@ from mpsguard.lanes.settings_store import SettingsStore
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_reader import Told
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Client, LaneReport, ProcessKey
 from mpsguard.remedies import lifeline
@@ -83,10 +84,12 @@ class Domain:
         metrics: Metrics,
         events: EventStream,
         launcher: Launcher,
+        stats: StatReader,
     ) -> None:
         self.name = settings.name
         self.settings = settings
-        self.clients = ClientTable(self)
+        self._stats = stats
+        self.clients = ClientTable(self, stats)
         self._sensors: SensorHub
         """Set by `run`; no client comes before."""
         self.writers: Callable[[], Collection[ProcessKey]] = tuple
@@ -171,8 +174,9 @@ class Domain:
         def noticed(kind: str, data: Mapping[str, Any]) -> None:
             self._noticed(lane, kind, data)
 
-        lane = Lane(spec, store, state / f"{spec.name}.levers.json", noticed, self._launcher)
-        self._reconciliations[spec.name] = Reconciliation(lane, self._known_pids, self._found_unbrokered)
+        levers = state / f"{spec.name}.levers.json"
+        lane = Lane(spec, store, levers, noticed, stats=self._stats, start=self._launcher)
+        self._reconciliations[spec.name] = Reconciliation(lane, self._known_pids, self._found_unbrokered, self._stats)
         self._unsettled.add(spec.name)
         self._show(lane.report)
         return lane
@@ -305,8 +309,8 @@ class Domain:
     async def _adopt_client(self, lane: Lane, pid: int, *, adopted: bool) -> None:
         """Enter a client that the control daemon lists, and that did not come to this guard."""
         try:
-            handle = ProcessHandle.open(pid)
-        except ProcessLookupError:
+            handle = await self._stats.hold(pid)
+        except (ProcessLookupError, TimeoutError):  # a client that cannot be read now is listed again
             return
         if is_anothers(handle.key, (held.process for held in self._sensors.lifelines.held())):
             handle.close()

@@ -37,6 +37,7 @@ from mpsguard.incidents.share_enforcer import ShareEnforcer
 from mpsguard.journal.journal import Journal
 from mpsguard.journal.records import JournalError
 from mpsguard.linux.descriptors import fd_table
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.systemd import service_manager
 from mpsguard.metrics.registry import Metrics
 from mpsguard.metrics.vault_collector import VaultMetrics
@@ -88,6 +89,8 @@ class Guard:
         self._given = given
         self.metrics = Metrics()
         self.events = EventStream()
+        self.stats = StatReader()
+        """Looks up processes, for all parts of the guard."""
         self.started_at = time.time()
         self.domains = {
             domain.name: Domain(
@@ -97,6 +100,7 @@ class Guard:
                 metrics=self.metrics,
                 events=self.events,
                 launcher=launcher.start,
+                stats=self.stats,
             )
             for domain in settings.domain
         }
@@ -118,7 +122,7 @@ class Guard:
             ]
             for name, domain in self.domains.items()
         }
-        self.vault = _vault_service(settings, self._writer_died_early) if settings.vault.enabled else None
+        self.vault = _vault_service(settings, self.stats, self._writer_died_early) if settings.vault.enabled else None
         self.metrics.registry.register(VaultMetrics(self._vault_counters))
         self.http = HttpService(
             settings.guard, self.metrics.registry, site(self), self.refresh_metrics, events=self.events
@@ -212,6 +216,7 @@ class Guard:
         api: Api[Guard] = Api(self, self._handlers, self.config.guard.run_directory)
         tasks: list[asyncio.Task[Any]] = []
         try:
+            self.stats.start()
             self._open(api, given)
             await self._open_vault(parcels)
             pipeline = self.pipeline
@@ -252,6 +257,7 @@ class Guard:
                 await self.pipeline.close()
             for domain in self.domains.values():
                 domain.close()
+            self.stats.close()
             for sock in given.values():
                 sock.close()
 
@@ -372,7 +378,7 @@ def _store(domain: Domain) -> None:
             service_manager.notify("FDSTORE=1", "FDPOLL=0", f"FDNAME=listen-{domain.name}", fds=fds)
 
 
-def _vault_service(settings: Config, early_death: Callable[[EarlyDeath], None]) -> VaultService:
+def _vault_service(settings: Config, stats: StatReader, early_death: Callable[[EarlyDeath], None]) -> VaultService:
     limits = settings.vault
     quota = Quota(
         bytes_per_uid=limits.bytes_per_user,
@@ -386,6 +392,7 @@ def _vault_service(settings: Config, early_death: Callable[[EarlyDeath], None]) 
     return VaultService(
         Path(settings.guard.run_directory),
         quota,
+        stats,
         gpus=frozenset(named) if by_uuid else None,
         simulated=limits.simulated,
         early_death=early_death,

@@ -15,6 +15,7 @@ from typing import Final
 from mpsguard.linux.descriptors import fd_bundle
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.files.file_lock import FileLock, LockHeldError
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.systemd import service_manager
 from mpsguard.tasks import end_tasks
 from mpsguard.vault.address import socket_path
@@ -24,6 +25,7 @@ from mpsguard.vault.fd_storage.background import BackgroundStorage
 from mpsguard.vault.fd_storage.holder_client import HolderClient
 from mpsguard.vault.fd_storage.storage import PREFIX, FdStorage
 from mpsguard.vault.fd_storage.systemd_store import SystemdStore
+from mpsguard.vault.leases import hold_all
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore
 from mpsguard.vault.server import VaultServer
@@ -60,6 +62,7 @@ class VaultService:
         self,
         run_directory: Path,
         quota: Quota,
+        stats: StatReader,
         *,
         gpus: frozenset[str] | None = None,
         simulated: bool = False,
@@ -70,6 +73,7 @@ class VaultService:
         Args:
             run_directory: of the guard, for the socket, the lock and the holder.
             quota: the limits of each user.
+            stats: looks up processes; it belongs to the caller.
             gpus: UUIDs of the GPUs that regions may be on; None: any.
             simulated: whether memfds may stand for GPU memory.
             early_death: see `mpsguard.vault.early_deaths`.
@@ -77,6 +81,7 @@ class VaultService:
         self._early_death = early_death
         self._run_directory = run_directory
         self._quota = quota
+        self._stats = stats
         self._gpus = gpus
         self._simulated = simulated
         self._lock: FileLock | None = None
@@ -120,7 +125,7 @@ class VaultService:
                 self._background_storage, self._quota, gpus=self._gpus, on_early_death=self._early_death
             )
             await self._restore(bundles, storage)
-            self._server = VaultServer(self._vault, simulated=self._simulated)
+            self._server = VaultServer(self._vault, self._stats, simulated=self._simulated)
             self._server.open(socket_path(self._run_directory), listener)
         except LockHeldError as error:
             raise VaultStartError(f"{error}: another guard has this vault") from None
@@ -174,7 +179,7 @@ class VaultService:
             for sock in held.values():
                 sock.close()
         self.unreadable, self.lost = restored.unreadable, restored.lost
-        self._vault.adopt(restored.sessions, restored.last_id, len(restored.lost))
+        self._vault.adopt(restored, await hold_all(restored.sessions, self._stats))
         assert self._background_storage is not None
         await self._background_storage.keep_all(
             lambda: {name: fds for name, fds in self.vault.store.contents().items() if name not in kept}
@@ -212,7 +217,8 @@ async def _serve_alone(run_directory: Path) -> None:
     given = service_manager.take_listen_fds()
     bundles = take_parcels(given)
     close_all(given)
-    service = VaultService(run_directory, Quota(), simulated="MPSGUARD_VAULT_SIMULATED" in os.environ)
+    stats = StatReader()
+    service = VaultService(run_directory, Quota(), stats, simulated="MPSGUARD_VAULT_SIMULATED" in os.environ)
     try:
         await service.open(bundles)
         service_manager.notify("READY=1")
@@ -220,6 +226,7 @@ async def _serve_alone(run_directory: Path) -> None:
         service_manager.notify("STOPPING=1")
     finally:
         await service.close()
+        stats.close()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from mpsguard.remedies.terminate import Terminate
 
 def remedies_of(domain: DomainView) -> Mapping[RemedyName, Remedy]:
     """Return all remedies, for one domain."""
-    remedies: Final[tuple[Remedy, ...]] = (Terminate(domain.lane_of, domain.settings.policy.command_deadline),)
+    remedies: Final[tuple[Remedy, ...]] = (
+        Terminate(domain.lane_of, domain.clients.handle, domain.settings.policy.command_deadline),
+    )
     return {remedy.name: remedy for remedy in remedies}
 
 
@@ -61,9 +63,12 @@ class RemedyResolver:
 
     def standing(self, process: ProcessKey) -> Standing:
         """Return what is known of a process now."""
-        if not procfs.is_running(process):
-            return Standing.ENDED
-        return Standing.STRANGER if self._domain_with_client(process) is None else Standing.CLIENT
+        running = procfs.state(process.pid) not in (None, "Z", "X")
+        if running and self._domain_with_client(process) is not None:
+            return Standing.CLIENT
+        # Its start time is not asked for, which may take as long as the process decides: a process that has the pid of
+        # one that has ended is a stranger, too.
+        return Standing.STRANGER if running else Standing.ENDED
 
     def _domain_with_client(self, process: ProcessKey) -> str | None:
         return next((name for name, domain in self._domains.items() if domain.clients.get(process) is not None), None)

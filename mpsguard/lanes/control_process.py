@@ -17,6 +17,7 @@ import msgspec
 
 from mpsguard.linux.files import file_lock
 from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.model import ProcessKey
 
@@ -75,13 +76,13 @@ def verdict(evidence: ControlEvidence, pipe_directory: Path) -> ProcessKey | str
     return evidence.process
 
 
-async def look(pipe_directory: Path, deadline: float) -> ControlEvidence:
+async def look(pipe_directory: Path, deadline: float, stats: StatReader) -> ControlEvidence:
     """Gather the evidence; waits at most ``deadline`` seconds (a full backlog is the only thing to wait for)."""
     holder = file_lock.holder(pipe_directory / "control_lock")
     process = environment = None
     if holder is not None:
-        with suppress(ProcessLookupError):
-            process = procfs.process_key(holder)
+        with suppress(ProcessLookupError, TimeoutError):
+            process = await stats.key(holder)
             # A daemon of ours is of our user; a stranger that holds the lock may never let its environment be read.
             if procfs.uid(holder)[0] == os.geteuid():
                 environment = procfs.environment(holder).get("CUDA_MPS_PIPE_DIRECTORY")

@@ -24,6 +24,7 @@ from mpsguard.lanes.settings import Setting
 from mpsguard.lanes.settings_store import SettingsStore
 from mpsguard.lanes.single_flight import SingleFlight
 from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
 
@@ -80,16 +81,12 @@ class Lane:
     """See the module. All methods belong to one event loop."""
 
     def __init__(
-        self,
-        spec: LaneSpec,
-        store: SettingsStore,
-        levers: Path,
-        notice: Notice,
-        launcher: Launcher = control_process.launch,
+        self, spec: LaneSpec, store: SettingsStore, levers: Path, notice: Notice, *, stats: StatReader, start: Launcher
     ) -> None:
         """``levers``: the file in which values of the server's levers are kept that are to be put back."""
+        self._stats = stats
         self.spec = spec
-        self._launcher = launcher
+        self._launcher = start
         self.report = LaneReport(
             name=spec.name,
             domain=spec.domain,
@@ -112,8 +109,8 @@ class Lane:
             lambda: self.greeting if self._settled else None,
         )
         self._prompted = asyncio.Event()
-        self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set)
-        self.levers = ServerLevers(self.ask, levers)
+        self._watch = ServerWatch(spec.log_directory / "server.log", self.ask, self._prompted.set, stats)
+        self.levers = ServerLevers(self.ask, levers, stats.is_running)
         self._fresh = SingleFlight(self._observe)
         self._control: ProcessHandle | None = None
         self._settled = False
@@ -257,7 +254,7 @@ class Lane:
 
     async def _look(self) -> ProcessKey | str | None:
         """The control daemon that runs in the lane if it is ours, None if none does, or why it is not ours."""
-        evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline)
+        evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline, self._stats)
         found = control_process.verdict(evidence, self.spec.pipe_directory)
         if isinstance(found, ProcessKey):
             return found
@@ -287,7 +284,7 @@ class Lane:
             self._set(state=LaneState.DOWN, reason=str(error))
             self._notice("lane_start_failed", {"detail": str(error)})
             return None
-        evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline)
+        evidence = await control_process.look(self.spec.pipe_directory, self.spec.command_deadline, self._stats)
         found = control_process.verdict(evidence, self.spec.pipe_directory)
         if isinstance(found, str):
             self._set(state=LaneState.DOWN, reason=found)
@@ -298,8 +295,8 @@ class Lane:
     async def _look_after(self, process: ProcessKey, adopted: bool) -> None:
         """Bring the lane to its settings, then watch it until its control daemon has ended."""
         try:
-            control = ProcessHandle.hold(process)
-        except ProcessLookupError:
+            control = await self._stats.hold_this(process)
+        except (ProcessLookupError, TimeoutError):
             return
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()

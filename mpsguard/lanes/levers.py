@@ -19,7 +19,6 @@ import msgspec
 from mpsguard.lanes.command import CommandFailedError, CommandReply
 from mpsguard.lanes.fair_lock import FairLock
 from mpsguard.linux.files import file_replacement
-from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 from mpsguard.tasks import finish
 
@@ -68,8 +67,15 @@ class _AtRest(msgspec.Struct, frozen=True):
 class ServerLevers:
     """Moves the levers of one lane's server, for one client at a time."""
 
-    def __init__(self, ask: Ask, path: Path) -> None:
-        """``ask`` sends a command to the lane's control daemon; ``path`` is where the values at rest are kept."""
+    def __init__(self, ask: Ask, path: Path, is_running: Callable[[ProcessKey], Awaitable[bool]]) -> None:
+        """Create it, and read what a guard before this one has left.
+
+        Args:
+            ask: sends a command to the lane's control daemon.
+            path: where the values at rest are kept.
+            is_running: tells whether a server has not ended.
+        """
+        self._is_running = is_running
         self._ask = ask
         self._path = path
         self._lock = FairLock()
@@ -123,7 +129,7 @@ class ServerLevers:
         What it moved at a server that is gone has gone with it, but the priority, which is the control daemon's.
         """
         async with self._lock.held(os.geteuid()):
-            if self._rest is not None and not procfs.is_running(self._rest.server):
+            if self._rest is not None and not await self._is_running(self._rest.server):
                 self._rest = _AtRest(self._rest.server, Levers(priority=self._rest.levers.priority))
             await self._put_back()
 

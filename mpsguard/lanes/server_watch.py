@@ -10,6 +10,7 @@ from mpsguard.lanes import server_log
 from mpsguard.lanes.servers import Ask, Servers
 from mpsguard.linux.files.inotify import FileWatch
 from mpsguard.linux.files.log_tail import LogTail
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import Server
 
 _TRUSTED: Final = 1.0
@@ -26,11 +27,11 @@ _ROOM: Final = 1 << 20
 class ServerWatch:
     """Owns what is held of a lane's servers and their log, from `begin` to `end` of one control daemon."""
 
-    def __init__(self, log: Path, ask: Ask, prompted: Callable[[], None]) -> None:
+    def __init__(self, log: Path, ask: Ask, prompted: Callable[[], None], stats: StatReader) -> None:
         """``prompted`` is called when something happened that is worth asking about."""
         self._path = log
         self._prompted = prompted
-        self._servers = Servers(ask, prompted)
+        self._servers = Servers(ask, prompted, stats)
         self._tail: LogTail | None = None
         self._watch: FileWatch | None = None
         self._verified = -_TRUSTED

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from mpsguard.lanes.command import CommandReply
 from mpsguard.lanes.server_log import LogHint
 from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import Server
 
 _PID = re.compile(r"^\s*([1-9][0-9]{0,9})\s*$")
@@ -21,9 +22,10 @@ Ask = Callable[[str], Awaitable[CommandReply]]
 class Servers:
     """Owns a handle on every server of the lane; ``ended`` is called when one of them has ended."""
 
-    def __init__(self, ask: Ask, ended: Callable[[], None]) -> None:
+    def __init__(self, ask: Ask, ended: Callable[[], None], stats: StatReader) -> None:
         self._ask = ask
         self._ended = ended
+        self._stats = stats
         self._handles: dict[int, ProcessHandle] = {}
         self._in_fault: dict[int, None] = {}
         """Servers in fault by their log; only believed where the driver has no get_server_status."""
@@ -74,8 +76,11 @@ class Servers:
             self._drop(pid)
         for pid in listed - set(self._handles):
             try:
-                handle = ProcessHandle.open(pid)
-            except ProcessLookupError:
+                handle = await self._stats.hold(pid)
+            except (ProcessLookupError, TimeoutError):
+                continue
+            if pid in self._handles:
+                handle.close()
                 continue
             self._handles[pid] = handle
             asyncio.get_running_loop().add_reader(handle.fileno(), self._gone, pid)

@@ -30,13 +30,14 @@ REFUSALS: Final = (
     "share",
     "class",
     "unwatched",
+    "unidentified",
     "failed",
 )
 """Why the broker closed a connection: it sent nothing in time; it used another protocol; its message was too long; its
 credentials were not the peer's; it sent file descriptors; its connection type is unknown or forbidden; it left during
 the handshake; it was evicted for another one; an unprivileged guard cannot impersonate its user; its user has its share
-of clients; its service class is full, or refuses it; it cannot be watched, and the domain refuses such clients; the
-guard itself failed."""
+of clients; its service class is full, or refuses it; it cannot be watched, and the domain refuses such clients; its
+start time could not be read in time; the guard itself failed."""
 
 
 FAILOVER_OUTCOMES: Final = ("done", "failed", "no_standby")

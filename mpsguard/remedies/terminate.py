@@ -19,14 +19,21 @@ class Terminate:
 
     name: Final[RemedyName] = "terminate"
 
-    def __init__(self, lane_of: Callable[[ProcessKey], TerminationLane], answer_within: float) -> None:
+    def __init__(
+        self,
+        lane_of: Callable[[ProcessKey], TerminationLane],
+        held: Callable[[ProcessKey], ProcessHandle | None],
+        answer_within: float,
+    ) -> None:
         """Create it.
 
         Args:
             lane_of: returns the lane of a client.
+            held: returns a handle of a client, which the caller closes; None if it has ended.
             answer_within: seconds for the lane's control daemon to answer.
         """
         self._lane_of = lane_of
+        self._held = held
         self._answer_within = answer_within
 
     def within(self, case: RemedyCase) -> float:
@@ -42,9 +49,8 @@ class Terminate:
         """See `Remedy`."""
         if case.culprit is None:
             return NotNeeded("no process is named")
-        try:
-            held = ProcessHandle.hold(case.culprit)
-        except ProcessLookupError:
+        held = self._held(case.culprit)
+        if held is None:
             return NotNeeded(f"process {case.culprit.pid} has ended")
         plan = TerminationPlan(self._answer_within, signal.SIGTERM, case.step.grace)
         with held as culprit:

@@ -20,7 +20,6 @@ from typing import Final, Protocol
 import msgspec
 
 from mpsguard.lanes.command import Command, CommandFailedError, CommandReply
-from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.procfs import printable
 
@@ -111,7 +110,7 @@ async def terminate(lane: TerminationLane, client: ProcessHandle, plan: Terminat
     """
     end = await end_work(lane, client, plan.answer_within)
     sent: list[str] = []
-    if plan.kills() and end.work.in_flight and procfs.is_stopped(client.key.process):
+    if plan.kills() and end.work.in_flight and client.stopped():
         sent = await _end_process(client, signal.SIGKILL, None)
     elif plan.first is not None and (end.work is Work.ENDED or plan.force):
         sent = await _end_process(client, plan.first, plan.grace)
@@ -131,7 +130,7 @@ async def end_work(lane: TerminationLane, client: ProcessHandle, within: float) 
             return WorkEnd(Work.GONE, server, "the process has ended")
         if server is None:
             return WorkEnd(Work.NONE, None, "no server lists the process")
-        if procfs.is_stopped(client.key.process):
+        if client.stopped():
             return WorkEnd(Work.STOPPED, server, "the process is stopped: its server would wait for it")
         reply = await lane.ask_for(Command(f"terminate_client {server} {pid}"), max(due - loop.time(), 0.0))
     except CommandFailedError as error:

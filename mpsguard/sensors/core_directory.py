@@ -25,7 +25,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 from mpsguard.linux.files import fanotify
 from mpsguard.linux.files.fanotify import DirectoryEvents, FileEvent
 from mpsguard.linux.files.inotify import DirectoryWatch
-from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.process import ProcessHandle, tell_apart
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors.gpu_core import DumpFile, GpuCore, NotACoreError, parse
@@ -56,6 +56,9 @@ _GONE_FOR: Final = 10.0
 """Seconds for which a client that has ended may have written a dump: the driver ends it when it has."""
 _CLOSE_WITHIN: Final = 2.0
 
+_Writer = int | ProcessKey
+"""A process: the inode of its pidfds, or pid and start time where that is not its own (Linux before 6.9)."""
+
 _FileKey = tuple[int, int, float | None]
 """Device, number, and time of making."""
 
@@ -69,7 +72,7 @@ class _File:
         self.began = began
         self.doubtful = doubtful
         """Whether a process that is not known may have written to it."""
-        self.writers: set[ProcessKey] = set()
+        self.writers: set[_Writer] = set()
         self.told = False
         self.until = began + _WRITTEN_WITHIN
         """When it is forgotten."""
@@ -117,6 +120,9 @@ class CoreDirectory(Sensor):
         self._dumped = dumped
         self._loop = asyncio.get_running_loop()
         self._clients: dict[ProcessKey, Client] = {}
+        self._writers: dict[_Writer, Client] = {}
+        """The same, by process."""
+        self._by_inode = tell_apart()
         self._refused = 0
         self._files: dict[_FileKey, _File] = {}
         self._files_of: Counter[int] = Counter()
@@ -149,13 +155,19 @@ class CoreDirectory(Sensor):
             self._thread = threading.Thread(target=self._follow, args=(self._events,), name=self.name, daemon=True)
             self._thread.start()
 
-    def client_came(self, client: Client, _: ProcessHandle) -> None:
+    def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """Count a client among those with dumps that would be their own word."""
         self._clients[client.process] = client
+        self._writers[os.fstat(handle.fileno()).st_ino if self._by_inode else client.process] = client
 
     def client_ended(self, client: Client) -> None:
         """It has ended; its dump was written before, and is perhaps not read yet."""
-        self._loop.call_later(_GONE_FOR, self._clients.pop, client.process, None)
+        self._loop.call_later(_GONE_FOR, self._forget_client, client)
+
+    def _forget_client(self, client: Client) -> None:
+        self._clients.pop(client.process, None)
+        for writer in [writer for writer, known in self._writers.items() if known is client]:
+            del self._writers[writer]
 
     @classmethod
     def open(cls, setup: SensorSetup) -> Self | None:
@@ -227,14 +239,21 @@ class CoreDirectory(Sensor):
                 return
             self._files[key] = file
             self._files_of[file.owner] += 1
-        process = event.process()
-        if process is None:
+        writer = self._writer(event)
+        if writer is None:
             file.doubtful = True
         else:
-            file.writers.add(process)
+            file.writers.add(writer)
         if event.mask & fanotify.CLOSE_WRITE and key not in self._written_files and not file.told:
             core = self._read(event.fd, file.owner, file.name)
             self._written_files[key] = _Written(core, os.dup(event.fd), time.monotonic())
+
+    def _writer(self, event: FileEvent) -> _Writer | None:
+        """The process that caused an event; None if that cannot be told any more."""
+        # Not by start time where there is another way: reading that may never end (`stat_reader`).
+        if self._by_inode:
+            return os.fstat(event.pidfd).st_ino if event.pidfd >= 0 else None
+        return event.process()
 
     def _new_file(self, events: DirectoryEvents, event: FileEvent, about: os.stat_result) -> _File | None:
         now = time.monotonic()
@@ -265,7 +284,7 @@ class CoreDirectory(Sensor):
         with suppress(OSError):
             events.leave_file(written.fd)
         os.close(written.fd)
-        client = self._clients.get(next(iter(file.writers))) if len(file.writers) == 1 else None
+        client = self._writers.get(next(iter(file.writers))) if len(file.writers) == 1 else None
         if written.core is None or client is None or client.uid != file.owner or file.doubtful or doubtful:
             self._refused += 1
             return

@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Self
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
 from mpsguard.linux.descriptors import fd_closer, foreign_fd
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.linux.side_threads import SideThreads
+from mpsguard.linux.side_threads import SharedThreads
 from mpsguard.model import Client, ProcessKey
 from mpsguard.preload import zone_table
 from mpsguard.preload.zone_table import Part, Place, TableError
@@ -29,13 +29,16 @@ AGAIN: Final = 60.0
 _NO_TABLE: Final = 10.0
 """Seconds for which a client that had no table is not asked again: one that uses managed memory faults all the time."""
 _CLOSE_WITHIN: Final = 2.0
+_READERS: Final = 4
+"""Threads, of which a user has one: a process that does not end its execve(2) holds it up (`stat_reader`)."""
 _MOST_TABLES: Final = 4
 """Of one process: the preload's, and one for each space that the program made itself (mpsguard.client.zones)."""
 
 
 class _Client:
-    def __init__(self, pidfd: int) -> None:
+    def __init__(self, pidfd: int, uid: int) -> None:
         self.pidfd = pidfd
+        self.uid = uid
         self.told: dict[tuple[int, int], float] = {}
         """When a region was told of, by its number and its first address: each table counts from 1."""
         self.no_table_at = -_NO_TABLE
@@ -46,7 +49,7 @@ class _Client:
 
 @register
 class ZoneSensor(Sensor):
-    """Owns a pidfd of each client, and one thread that looks at their tables. Made inside a running event loop."""
+    """Owns a pidfd of each client, and threads that look at their tables. Made inside a running event loop."""
 
     name: ClassVar[str] = "zones"
 
@@ -54,14 +57,14 @@ class ZoneSensor(Sensor):
         self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._clients: dict[ProcessKey, _Client] = {}
-        self._reader = SideThreads("zones", 1)
+        self._readers = SharedThreads("zones", _READERS, 1)
         self._hits = 0
 
-    def watch(self, handle: ProcessHandle) -> None:
-        """Watch a client, which may have zones. ``handle`` may be closed afterwards."""
+    def watch(self, handle: ProcessHandle, uid: int) -> None:
+        """Watch a client of ``uid``, which may have zones. ``handle`` may be closed afterwards."""
         if handle.key not in self._clients:
             with suppress(OSError):  # without it, its zones are ordinary memory to us
-                self._clients[handle.key] = _Client(os.dup(handle.fileno()))
+                self._clients[handle.key] = _Client(os.dup(handle.fileno()), uid)
 
     def unwatch(self, key: ProcessKey) -> None:
         """Let go of a client that has ended."""
@@ -84,16 +87,16 @@ class ZoneSensor(Sensor):
         except OSError:
             return  # no descriptor left: the next fault is looked at
         client.looking = True
-        self._reader.run(partial(self._look, key, pidfd, evidence))
+        self._readers.run(client.uid, partial(self._look, key, pidfd, evidence))
 
     @classmethod
     def open(cls, setup: SensorSetup) -> Self:
         """See `Sensor`."""
         return cls(setup.emit)
 
-    def client_came(self, _: Client, handle: ProcessHandle) -> None:
+    def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """See `Sensor`."""
-        self.watch(handle)
+        self.watch(handle, client.uid)
 
     def client_ended(self, client: Client) -> None:
         """See `Sensor`."""
@@ -110,12 +113,12 @@ class ZoneSensor(Sensor):
 
     def close(self) -> None:
         """Give everything back; safe to call twice."""
-        self._reader.close(_CLOSE_WITHIN)
+        self._readers.close(_CLOSE_WITHIN)
         for key in list(self._clients):
             self.unwatch(key)
 
     def _look(self, key: ProcessKey, pidfd: int, evidence: Evidence) -> None:
-        """On a thread of its own."""
+        """On a thread beside the loop."""
         assert isinstance(evidence.what, UvmFault)
         place: Place | None = None
         found = False

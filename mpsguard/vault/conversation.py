@@ -12,6 +12,7 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.descriptors.open_file import OpenFile
 from mpsguard.linux.descriptors.unread import UnreadFds
 from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
@@ -53,7 +54,15 @@ class Conversation:
     """Serves one connection; owns only the descriptors that it has received and not yet passed on."""
 
     def __init__(
-        self, sock: socket.socket, peer: Credentials, pidfd: int | None, vault: Vault, turns: Turns, *, simulated: bool
+        self,
+        sock: socket.socket,
+        peer: Credentials,
+        pidfd: int | None,
+        vault: Vault,
+        turns: Turns,
+        *,
+        stats: StatReader,
+        simulated: bool,
     ) -> None:
         """Prepare to serve a connection.
 
@@ -63,12 +72,14 @@ class Conversation:
             pidfd: the client's, owned by this object from now on; None if the kernel has none.
             vault: the vault to serve.
             turns: shares the loop's time between users.
+            stats: looks up processes.
             simulated: whether host memory may stand for GPU memory.
         """
         self._socket = sock
         self._stream = PacketStream(sock)
         self._vault = vault
         self._turns = turns
+        self._stats = stats
         self._simulated = simulated
         self._unread = UnreadFds(sock)
         self._peer = peer
@@ -156,7 +167,7 @@ class Conversation:
 
     async def _attach(self, request: wire.Hello) -> None:
         key = SessionKey(self._peer.uid if request.owner is None else request.owner, request.session)
-        handle = self._hold()
+        handle = await self._hold()
         self._key = key
         if request.again or self._vault.knows(key, request.token):
             self._vault.reclaim(key, request.token, handle, self._listener)
@@ -172,11 +183,10 @@ class Conversation:
             )
         self._token = request.token
 
-    def _hold(self) -> ProcessHandle:
-        pid = self._peer.pid
+    async def _hold(self) -> ProcessHandle:
         try:
             pidfd, self._pidfd = self._pidfd, None
-            return ProcessHandle.open(pid) if pidfd is None else ProcessHandle.from_pidfd(pidfd, pid)
+            return await self._stats.hold(self._peer.pid, self._peer.uid, pidfd)
         except ProcessLookupError:
             raise _EndError from None
 

@@ -1,14 +1,28 @@
 """Lease holders: their processes, watched by pidfd, and the connections of those that are connected."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.vault.region import Lease, SessionKey
+from mpsguard.linux.processes.stat_reader import StatReader
+from mpsguard.vault.region import Lease, SessionKey, SessionRecord
+from mpsguard.vault.session_fds import SessionFds
 from mpsguard.vault.wire import Notice
 
 Listener = Callable[[Notice], bool]
 """Passes a notice to a lease holder and returns whether it was sent; never waits, never raises."""
+
+
+async def hold_all(sessions: Iterable[tuple[SessionRecord, SessionFds]], stats: StatReader) -> dict[int, ProcessHandle]:
+    """Hold the processes of all leases of sessions, by token, without those that have ended.
+
+    One that keeps its start time from being read in time counts as ended: it executes another program.
+    """
+    leases = [lease for session, _ in sessions for lease in session.leases]
+    held = await asyncio.gather(*(stats.hold_this(lease.process) for lease in leases), return_exceptions=True)
+    return {
+        lease.token: handle for lease, handle in zip(leases, held, strict=True) if isinstance(handle, ProcessHandle)
+    }
 
 
 class _Held:
@@ -39,11 +53,9 @@ class Leases:
         self._held[token] = _Held(key, handle, listener)
         asyncio.get_running_loop().add_reader(handle.fileno(), self._ended, key, token)
 
-    def adopt(self, key: SessionKey, lease: Lease) -> bool:
-        """Add a holder that is not connected yet; return False if its process has ended."""
-        try:
-            handle = ProcessHandle.hold(lease.process)
-        except OSError:
+    def adopt(self, key: SessionKey, lease: Lease, handle: ProcessHandle | None) -> bool:
+        """Add a holder that is not connected yet; return False if its process has ended, and has no handle."""
+        if handle is None:
             return False
         self.add(key, lease.token, handle, None)
         return True

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux.descriptors.fd_closer import of_strangers
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.tasks import end_tasks
@@ -29,14 +30,16 @@ _OUT_OF_DESCRIPTORS_PAUSE: Final = 0.2
 class VaultServer:
     """Owns the listening socket and the connections."""
 
-    def __init__(self, vault: Vault, *, simulated: bool = False) -> None:
+    def __init__(self, vault: Vault, stats: StatReader, *, simulated: bool = False) -> None:
         """Create a server that does not listen yet.
 
         Args:
             vault: the vault to serve.
+            stats: looks up processes.
             simulated: whether host memory may stand for GPU memory.
         """
         self._vault = vault
+        self._stats = stats
         self._simulated = simulated
         self._guarded = False
         """Whether new connections refuse descriptors until they are expected."""
@@ -114,7 +117,9 @@ class VaultServer:
         sock.close()
         self._held[peer.uid] += 1
         tally.connections += 1
-        conversation = Conversation(admitted.socket, peer, pidfd, self._vault, self._turns, simulated=self._simulated)
+        conversation = Conversation(
+            admitted.socket, peer, pidfd, self._vault, self._turns, stats=self._stats, simulated=self._simulated
+        )
         task = asyncio.create_task(self._converse(conversation, admitted.socket, peer.uid))
         self._tasks[task] = peer.uid
 

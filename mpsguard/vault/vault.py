@@ -7,7 +7,7 @@ event loop, so no session changes between two awaits.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -33,6 +33,7 @@ from mpsguard.vault.leases import Leases, Listener
 from mpsguard.vault.quota import Quota, of_session
 from mpsguard.vault.region import Carried, Grant, Lease, LeaseRole, SessionKey, SessionRecord
 from mpsguard.vault.regions import Regions
+from mpsguard.vault.restoration import Restored
 from mpsguard.vault.session_fds import SessionFds, copies
 from mpsguard.vault.session_store import SessionStore
 from mpsguard.vault.spare_buffers import SpareBuffers
@@ -77,15 +78,15 @@ class Vault:
 
     # --- start and end of the guard
 
-    def adopt(self, sessions: Sequence[tuple[SessionRecord, SessionFds]], last_id: int, lost: int) -> None:
-        """Adopt the previous guard's sessions, and end the leases of processes that have ended since."""
-        self.store.ids_up_to(last_id)
-        self.tally.lost += lost
-        for session, session_fds in sessions:
+    def adopt(self, restored: Restored, held: Mapping[int, ProcessHandle]) -> None:
+        """Adopt the previous guard's sessions, and end the leases of those that are not ``held``; see `hold_all`."""
+        self.store.ids_up_to(restored.last_id)
+        self.tally.lost += len(restored.lost)
+        for session, session_fds in restored.sessions:
             self.store.add(session, session_fds)
             self._spares.adopt(session.key)
             for lease in session.leases:
-                if not self._leases.adopt(session.key, lease):
+                if not self._leases.adopt(session.key, lease, held.get(lease.token)):
                     self._end_lease(session.key, lease.token)
             self._begin_failover(session.key)
             self._spares.prepare(session.key)

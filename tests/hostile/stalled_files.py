@@ -1,4 +1,4 @@
-"""A file system with one file and pages that never come: what a user can make with FUSE, here by hand."""
+"""A file system with one file, pages that never come and a close(2) that never returns: made with FUSE, by hand."""
 
 import ctypes
 import errno
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 _HEADER = struct.Struct("=IIQQIIIHH")
-_LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _INIT, _INTERRUPT, _BATCH_FORGET = 1, 2, 3, 14, 15, 26, 36, 42
+_LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _FLUSH, _INIT, _INTERRUPT, _BATCH_FORGET = 1, 2, 3, 14, 15, 25, 26, 36, 42
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -20,9 +20,10 @@ def _attributes(node: int) -> bytes:
 
 
 class StalledFiles:
-    """The mount; closing it gives each process that waits for a page an error."""
+    """The mount; closing it gives each process that waits for an answer an error."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, flushes: bool = True) -> None:
+        """Mount it on ``directory``; without ``flushes``, a process that closes the file waits, too."""
         self.directory = directory
         self.file = directory / "file"
         self._fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -31,8 +32,11 @@ class StalledFiles:
             number = ctypes.get_errno()
             os.close(self._fd)
             raise OSError(number, os.strerror(number))
+        self._flushes = flushes
         self.asked = threading.Event()
         """Set once a process waits for a page."""
+        self.closing = threading.Semaphore(0)
+        """Released for each process that waits in close(2)."""
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -56,6 +60,8 @@ class StalledFiles:
             _, kind, unique, node, *_ = _HEADER.unpack_from(request)
             if kind == _READ:
                 self.asked.set()
+            elif kind == _FLUSH and not self._flushes:
+                self.closing.release()
             elif kind not in (_FORGET, _INTERRUPT, _BATCH_FORGET):
                 answer = self._answer(kind, node)
                 code = -errno.ENOSYS if answer is None else 0

@@ -17,6 +17,8 @@ import msgspec
 import zmq
 
 from mpsguard.control_api import protocol
+from mpsguard.linux.processes import procfs
+from mpsguard.model import ProcessKey
 from tests.harness.guard_config import GuardFile
 from tests.harness.guard_process import REPOSITORY, GuardProcess
 from tests.harness.leftovers import end_all
@@ -39,6 +41,14 @@ def wait_for(what: str, look: Callable[[], T | bool | None], deadline: float = D
         if time.monotonic() > due:
             raise TimeoutError(f"{what}: not within {deadline:g} s")
         time.sleep(0.01)
+
+
+def is_running(process: ProcessKey) -> bool:
+    """Whether this very process exists and is not a zombie."""
+    try:
+        return procfs.process_key(process.pid) == process and procfs.state(process.pid) not in (None, "Z", "X")
+    except ProcessLookupError:
+        return False
 
 
 def descriptors(pid: int) -> int:

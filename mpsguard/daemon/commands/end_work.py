@@ -5,7 +5,7 @@ namespace nested in that one is not found.
 """
 
 import asyncio
-from functools import partial
+from collections.abc import Sequence
 from typing import Final
 
 from mpsguard.control_api.handler import Handler
@@ -14,7 +14,6 @@ from mpsguard.control_api.protocol import RequestError
 from mpsguard.daemon.domain import Domain
 from mpsguard.daemon.guard import Guard
 from mpsguard.linux.processes import process_tree
-from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import Client, ProcessKey
 from mpsguard.remedies import termination
 from mpsguard.remedies.termination import Work
@@ -28,33 +27,41 @@ async def serve(guard: Guard, arguments: Arguments) -> EndWorkResult:
     if not 0 <= arguments.within <= _MAX_WAIT:
         raise RequestError("arguments", f"within: {arguments.within:g} s is not from 0 to {_MAX_WAIT:g} s")
     wanted = frozenset(arguments.processes)
-    name = partial(_name_there, pid_namespace=arguments.pid_namespace)
     for domain in guard.domains.values():
         # A program that has just come has work already, and is known a moment later.
-        await domain.clients.entered(lambda process: name(process) in wanted)
-    found = [
-        _end(guard, domain, client, named, arguments.within)
-        for domain in guard.domains.values()
-        for client in domain.clients.all()
-        if (named := name(client.process)) in wanted and named is not None
-    ]
+        coming = await _names_there(guard, domain.clients.not_entered(), arguments.pid_namespace)
+        await domain.clients.entered([process for process, named in coming.items() if named in wanted])
+    found = []
+    for domain in guard.domains.values():
+        clients = {client.process: client for client in domain.clients.all()}
+        names = await _names_there(guard, [(key, clients[key].uid) for key in clients], arguments.pid_namespace)
+        found += [
+            _end(guard, domain, clients[process], named, arguments.within)
+            for process, named in names.items()
+            if named in wanted
+        ]
     return EndWorkResult(tuple(await asyncio.gather(*found)))
 
 
-def _name_there(process: ProcessKey, *, pid_namespace: int | None) -> ProcessKey | None:
-    """Return what a process is called in a pid namespace, or None if that is not the one it was started in."""
+async def _names_there(
+    guard: Guard, processes: Sequence[tuple[ProcessKey, int]], pid_namespace: int | None
+) -> dict[ProcessKey, ProcessKey]:
+    """Return what processes are called in a pid namespace, without those that were not started in it.
+
+    ``processes``: each with its user. One that keeps its namespace from being read in time is left out, too.
+    """
     if process_tree.pid_namespace() == pid_namespace:
-        return process
-    if process_tree.pid_namespace(process.pid) != pid_namespace:
-        return None
-    inner = process_tree.innermost_pid(process.pid)
-    return None if inner is None else ProcessKey(inner, process.start_ticks)
+        return {process: process for process, _ in processes}
+    found = await guard.stats.pid_namespaces(processes)
+    inner = {
+        process: process_tree.innermost_pid(process.pid) for process, there in found.items() if there == pid_namespace
+    }
+    return {process: ProcessKey(pid, process.start_ticks) for process, pid in inner.items() if pid is not None}
 
 
 async def _end(guard: Guard, domain: Domain, client: Client, named: ProcessKey, within: float) -> WorkEnded:
-    try:
-        handle = ProcessHandle.hold(client.process)
-    except ProcessLookupError:
+    handle = domain.clients.handle(client.process)
+    if handle is None:
         return WorkEnded(named, Work.GONE, "the process has ended")
     lane = domain.lane_of(client.process)
     with handle:

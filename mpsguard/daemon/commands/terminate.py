@@ -34,15 +34,21 @@ async def serve(guard: Guard, arguments: Arguments) -> TerminateResult:
     domains = list(guard.domains.values()) if arguments.domain is None else [guard.domain(arguments.domain)]
     try:
         # Held before the work ends: the signal must not reach a successor of the pid.
-        with ProcessHandle.open(arguments.pid) as client:
+        with await _hold(guard, domains, arguments.pid) as client:
             domain, lane = await _where(client, domains)
             result = await termination.terminate(lane, client, plan)
             _tell(guard.events, domain.name, result)
             return _outcome(result)
     except ProcessLookupError:
         raise RequestError("failed", f"there is no process {arguments.pid}: it has ended, or never was") from None
-    except CommandFailedError as error:
+    except (CommandFailedError, TimeoutError) as error:
         raise RequestError("failed", str(error)) from None
+
+
+async def _hold(guard: Guard, domains: Sequence[Domain], pid: int) -> ProcessHandle:
+    """Hold a process; of a client the start time is known, and need not be read."""
+    known = (domain.clients.with_pid(pid) for domain in domains)
+    return next((handle for handle in known if handle is not None), None) or await guard.stats.hold(pid)
 
 
 async def _where(client: ProcessHandle, domains: Sequence[Domain]) -> tuple[Domain, Lane]:

@@ -2,27 +2,27 @@
 
 The process events connector tells at once. It takes CAP_NET_ADMIN and the initial pid, user and network namespaces, and
 holds so many pids; a process that it cannot watch is looked at from time to time: where its program and its stack
-begin is chosen anew by each exec (randomize_va_space). /proc/PID/stat does not wait for the lock of the memory map.
+begin is chosen anew by each exec (randomize_va_space).
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_events import ProcessEventKind, ProcessEvents
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import ProcessKey
-
-_PROC: Final = Path("/proc")
-_START_CODE, _START_STACK = 23, 25
-"""Indexes of fields 26 and 28 of /proc/PID/stat behind the parenthesised command."""
+from mpsguard.tasks import TaskSet
 
 LOOK: Final = 0.25
-"""Seconds between two looks: some 20 us of processor time for each process, and nothing is lost while an exec is not
+"""Seconds between two looks: some 30 us of processor time for each process, and nothing is lost while an exec is not
 seen, for what the process had open of the GPU is kept."""
+
+_HELD_UP_LOOKS: Final = 16
+"""Looks that leave out a process which could not be read in time: each costs a reader its life."""
 
 
 def exec_events() -> ProcessEvents:
@@ -30,35 +30,43 @@ def exec_events() -> ProcessEvents:
     return ProcessEvents(ProcessEventKind.EXEC)
 
 
-class _Watched(NamedTuple):
-    key: ProcessKey
-    image: tuple[int, int] | None
-    told: bool
-    """Whether the kernel tells of it."""
+class _Watched:
+    def __init__(self, handle: ProcessHandle, uid: int, told: bool) -> None:
+        self.key = handle.key
+        self.uid = uid
+        self.told = told
+        """Whether the kernel tells of it."""
+        self.image = handle.image
+        self.left_out = 0
+        """Looks that leave it out, from now on."""
 
 
 class ExecWatch:
     """Owns the kernel's events, or a timer in their place. Made, and told of processes, in a running event loop."""
 
     def __init__(
-        self, executed: Callable[[ProcessKey], None], events: Callable[[], ProcessEvents] = exec_events
+        self,
+        executed: Callable[[ProcessKey], None],
+        stats: StatReader,
+        events: Callable[[], ProcessEvents] = exec_events,
     ) -> None:
         """``executed`` is called once for a watched process, which is not watched any more then."""
         self._executed = executed
+        self._stats = stats
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._looks = TaskSet()
         self._events: ProcessEvents | None = None
         with suppress(OSError):
             self._events = events()
             self._loop.add_reader(self._events.fileno(), self._happened)
 
-    def watch(self, handle: ProcessHandle) -> None:
-        """Tell of this process' next exec."""
+    def watch(self, handle: ProcessHandle, uid: int) -> None:
+        """Tell of this process' next exec. ``uid``: the user to the share of which looks at it count."""
         pid = handle.key.pid
-        # In this order: an exec in between is told of twice rather than never.
         told = self._events is not None and self._events.watch(pid)
-        self._watched[pid] = _Watched(handle.key, image(pid), told)
+        self._watched[pid] = _Watched(handle, uid, told)
         if not told:
             self._look_later()
 
@@ -73,6 +81,8 @@ class ExecWatch:
     def close(self) -> None:
         """Stop watching; safe to call twice."""
         self._watched.clear()
+        for look in self._looks:
+            look.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -87,7 +97,7 @@ class ExecWatch:
         for pid in happened.pids:
             self._tell(pid)
         if not happened.complete:
-            self._look_at(list(self._watched))
+            self._looks.spawn(self._look_at(list(self._watched.values())))
 
     def _look_later(self) -> None:
         if self._timer is None:
@@ -95,30 +105,42 @@ class ExecWatch:
 
     def _look(self) -> None:
         self._timer = None
-        self._look_at([pid for pid, watched in self._watched.items() if not watched.told])
+        due = []
+        for watched in self._watched.values():
+            if watched.told:
+                continue
+            if watched.left_out:
+                watched.left_out -= 1
+            else:
+                due.append(watched)
+        self._looks.spawn(self._look_and_again(due))
+
+    async def _look_and_again(self, due: list[_Watched]) -> None:
+        await self._look_at(due)
         if any(not watched.told for watched in self._watched.values()):
             self._look_later()
 
-    def _look_at(self, pids: list[int]) -> None:
-        for pid in pids:
-            now, watched = image(pid), self._watched.get(pid)
-            if watched is not None and None not in (now, watched.image) and now != watched.image:
-                self._tell(pid)
+    async def _look_at(self, due: list[_Watched]) -> None:
+        of_user: dict[int, list[_Watched]] = {}
+        for watched in due:
+            of_user.setdefault(watched.uid, []).append(watched)
+        await asyncio.gather(*(self._look_at_user(uid, of_user[uid]) for uid in of_user))
+
+    async def _look_at_user(self, uid: int, due: list[_Watched]) -> None:
+        lines = await self._stats.stats([watched.key.pid for watched in due], uid)
+        for watched, line in zip(due, lines, strict=True):
+            if line is None:
+                watched.left_out = _HELD_UP_LOOKS
+            now = procfs.stat_of(line).image if line else None
+            if now is None or self._watched.get(watched.key.pid) is not watched:
+                continue
+            if watched.image is None:
+                watched.image = now
+            elif now != watched.image:
+                self._tell(watched.key.pid)
 
     def _tell(self, pid: int) -> None:
         watched = self._watched.get(pid)
         if watched is not None:
             self.forget(watched.key)
             self._executed(watched.key)
-
-
-def image(pid: int) -> tuple[int, int] | None:
-    """Where the program and the stack of a process begin; None if it has ended, or we may not know (CAP_SYS_PTRACE)."""
-    try:
-        stat = procfs.read_short(f"{_PROC}/{pid}/stat")
-    except OSError:
-        return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    found = int(fields[_START_CODE]), int(fields[_START_STACK])
-    # What a process may not see of another is shown as 0 or 1 (fs/proc/array.c).
-    return found if min(found) > 1 else None

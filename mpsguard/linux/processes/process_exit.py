@@ -17,14 +17,14 @@ import select
 import signal
 import struct
 import threading
+from contextlib import suppress
 from enum import StrEnum
-from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_events import ProcessEvents
 
-_PROC: Final = Path("/proc")
+_LINE: Final = 4096
 _STATE, _EXIT_CODE = 0, 49
 """Indexes of fields 3 and 52 of /proc/PID/stat behind the parenthesised command."""
 
@@ -150,26 +150,35 @@ def pidfd_tells() -> bool:
 
 def _of_zombie(handle: ProcessHandle) -> int | None:
     """The wait status of a process that has ended and was not reaped yet, or None."""
-    directory = _PROC / str(handle.key.pid)
     try:
-        stat = (directory / "stat").read_bytes()
-        fields = stat[stat.rindex(b")") + 2 :].split()
-        if fields[_STATE] not in (b"Z", b"X"):
-            return None
-        status = int(fields[_EXIT_CODE])
-        if status == 0:
-            # Without permission, 0 is shown (fs/proc/array.c, ``permitted``). This link takes the same permission.
-            (directory / "ns" / "user").readlink()
+        # The directory is of the process that had the number when it was opened: this one, if it still is there to be
+        # reaped (ESRCH says it is not). Its start time would not do: a successor of its pid can have come within the
+        # same clock tick. Nor may a successor's be read, which may never end (`stat_reader`).
+        directory = os.open(f"/proc/{handle.key.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(PermissionError):
+                signal.pidfd_send_signal(handle.fileno(), 0)
+            return _status_in(directory)
+        finally:
+            os.close(directory)
     except OSError:
         return None
+
+
+def _status_in(directory: int) -> int | None:
+    """The wait status in a zombie's directory under /proc, or None."""
+    fd = os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
-        # What was read by number was this process's only if it still is there to be reaped: ESRCH says it is not. Its
-        # start time would not do: a successor of its pid can have come within the same clock tick.
-        signal.pidfd_send_signal(handle.fileno(), 0)
-    except PermissionError:
-        pass
-    except OSError:
+        stat = os.read(fd, _LINE)
+    finally:
+        os.close(fd)
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if fields[_STATE] not in (b"Z", b"X"):
         return None
+    status = int(fields[_EXIT_CODE])
+    if status == 0:
+        # Without permission, 0 is shown (fs/proc/array.c, ``permitted``). This link takes the same permission.
+        os.readlink("ns/user", dir_fd=directory)
     return status
 
 

@@ -9,9 +9,6 @@ from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 
 _PROC: Final = Path("/proc")
-_STATE, _PARENT, _START = 0, 1, 19
-"""Indexes of fields 3, 4 and 22 of /proc/PID/stat behind the parenthesised command (proc_pid_stat(5))."""
-
 _LOOKS: Final = 5
 """At most; one is enough unless a parent ends while /proc is read."""
 
@@ -23,9 +20,10 @@ def descendants(root: int) -> list[ProcessKey]:
     """
     found: dict[ProcessKey, None] = {}
     for _ in range(_LOOKS):
-        parents, keys, whole = _look()
-        below = _below(root, parents)
-        found.update(dict.fromkeys(keys[pid] for pid in below if pid in keys))
+        parents, living, whole = _look()
+        for pid in _below(root, parents) & living:
+            with suppress(ProcessLookupError):
+                found[procfs.process_key(pid)] = None
         if whole:
             break
     return list(found)
@@ -78,23 +76,25 @@ def innermost_pid(pid: int) -> int | None:
     return int(words[-1]) if words else None
 
 
-def _look() -> tuple[dict[int, int], dict[int, ProcessKey], bool]:
-    """Parents by pid, the living by pid, and whether no parent was missing: it had ended, and its child moved on."""
+def _look() -> tuple[dict[int, int], set[int], bool]:
+    """Parents by pid, the living, and whether no parent was missing: it had ended, and its child moved on.
+
+    Reads what never waits: most of these processes are strangers' (`stat_reader`).
+    """
     parents: dict[int, int] = {}
-    keys: dict[int, ProcessKey] = {}
+    living: set[int] = set()
     for entry in _PROC.iterdir():
         if not entry.name.isdecimal():
             continue
         try:
-            stat = (entry / "stat").read_bytes()
+            status = procfs.status_of(procfs.read_short(f"{entry}/status"))
         except (FileNotFoundError, ProcessLookupError):
             continue
-        fields = stat[stat.rindex(b")") + 2 :].split()
         pid = int(entry.name)
-        parents[pid] = int(fields[_PARENT])
-        if fields[_STATE] not in (b"Z", b"X"):
-            keys[pid] = ProcessKey(pid, int(fields[_START]))
-    return parents, keys, all(parent in parents or parent == 0 for parent in parents.values())
+        parents[pid] = int(status["PPid"][0])
+        if status["State"][0] not in ("Z", "X"):
+            living.add(pid)
+    return parents, living, all(parent in parents or parent == 0 for parent in parents.values())
 
 
 def _children(pid: int) -> list[ProcessKey]:

@@ -8,13 +8,13 @@ be killed when a read does not end (`process_reader`).
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from mpsguard.model import ProcessKey
 
 _PROC: Final = Path("/proc")
-_STARTTIME_AFTER_COMM: Final = 19
-"""Index of field 22 (starttime) counted from field 3, the first one behind the parenthesised command (proc(5))."""
+_STATE, _START_TIME, _START_CODE, _START_STACK = 0, 19, 23, 25
+"""Indexes of fields 3, 22, 26 and 28 of /proc/PID/stat behind the parenthesised command (proc_pid_stat(5))."""
 
 _CONTAINER_ID: Final = re.compile(r"(?:^|[/:._-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 """Docker, containerd, CRI-O and Podman put the 64 hex digits of the container's id into its cgroup path."""
@@ -39,35 +39,44 @@ def read_short(path: str) -> bytes:
         os.close(fd)
 
 
+class Stat(NamedTuple):
+    """What the line of /proc/PID/stat says."""
+
+    state: bytes
+    """A letter (proc(5))."""
+    start_ticks: int
+    image: tuple[int, int] | None
+    """Where program and stack begin, which each exec chooses anew; None if we may not know (CAP_SYS_PTRACE)."""
+
+
+def stat_of(line: bytes) -> Stat:
+    """Take the line of /proc/PID/stat apart."""
+    # The command may hold spaces and parentheses: count from the last one.
+    fields = line[line.rindex(b")") + 2 :].split()
+    image = int(fields[_START_CODE]), int(fields[_START_STACK])
+    # What a process may not see of another is shown as 0 or 1 (fs/proc/array.c).
+    return Stat(fields[_STATE], int(fields[_START_TIME]), image if min(image) > 1 else None)
+
+
 def process_key(pid: int) -> ProcessKey:
-    """The identity of the process that holds ``pid`` now; ProcessLookupError if there is none."""
+    """The identity of the process that holds ``pid`` now; ProcessLookupError if there is none.
+
+    May last as long as the process decides (`stat_reader`): of strangers' processes not for an event loop.
+    """
     try:
         stat = read_short(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"no process {pid}") from None
-    # The command may hold spaces and parentheses: count from the last one.
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return ProcessKey(pid, int(fields[_STARTTIME_AFTER_COMM]))
+    return ProcessKey(pid, stat_of(stat).start_ticks)
 
 
-def is_running(process: ProcessKey) -> bool:
-    """True while this very process exists and is not a zombie."""
-    return _state(process) not in (None, b"Z", b"X")
-
-
-def is_stopped(process: ProcessKey) -> bool:
-    """True while this very process is stopped, by a signal or by a debugger."""
-    return _state(process) in (b"T", b"t")
-
-
-def _state(process: ProcessKey) -> bytes | None:
-    """The state of this very process (proc(5)), a letter; None if it does not exist."""
+def state(pid: int) -> str | None:
+    """The state of the process that holds ``pid`` now (proc(5)), a letter; None if there is none. Never waits."""
     try:
-        stat = read_short(f"{_PROC}/{process.pid}/stat")
+        words = status_of(read_short(f"/proc/{pid}/status")).get("State", [])
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return fields[0] if int(fields[_STARTTIME_AFTER_COMM]) == process.start_ticks else None
+    return words[0] if words else None
 
 
 def command(pid: int) -> str:

@@ -17,6 +17,7 @@ from mpsguard.model import ProcessKey
 
 _MAX_MAPS: Final = 16 << 20
 """Bytes of /proc/PID/maps that are read: some 200,000 mappings, three times the kernel's default limit."""
+_MAX_STAT: Final = 4096
 _RESERVED: Final = re.compile(rb"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ---p 00000000 00:00 0 *$", re.MULTILINE)
 """A line of no file. Names of files are their owners' words; the kernel escapes nothing but newlines in them."""
 
@@ -39,8 +40,8 @@ def parse_maps(text: bytes) -> ReservedRanges:
 
 def reserved_ranges(process: ProcessKey, reader: ProcessReader) -> ReservedRanges:
     """Read them now; ProcessLookupError if the process has ended, or does not let them be read in time."""
-    (text,) = reader.read(process.pid, procfs.uid(process.pid)[0], {"maps": _MAX_MAPS})
+    text, stat = reader.read(process.pid, procfs.uid(process.pid)[0], {"maps": _MAX_MAPS, "stat": _MAX_STAT})
     # Read by number: it is this process's only if the number was still its own afterwards.
-    if not text or procfs.process_key(process.pid) != process.process:
+    if not text or not stat or procfs.stat_of(stat).start_ticks != process.start_ticks:
         raise ProcessLookupError(f"process {process.pid} has ended")
     return parse_maps(text)

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.script import Script
+from mpsguard.lanes import control_process
 from mpsguard.lanes.command import Command, CommandFailedError
 from mpsguard.lanes.command_queue import MAX_OWN
 from mpsguard.lanes.lane import Lane, LaneSpec
 from mpsguard.lanes.settings_store import SettingsStore
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import LaneSettings
 from tests.integration.guarded import DEADLINE, SIMULATED
 
@@ -45,9 +47,9 @@ async def running_lane(
             if kind == "lane_settled" and lane.report.control is not None:
                 started.put_nowait(lane.report.control.pid)
 
-        lane = Lane(
-            spec, SettingsStore(Path(root, "state.json"), settings or LaneSettings()), Path(root, "levers.json"), notice
-        )
+        store = SettingsStore(Path(root, "state.json"), settings or LaneSettings())
+        stats = StatReader()
+        lane = Lane(spec, store, Path(root, "levers.json"), notice, stats=stats, start=control_process.launch)
         looking_after = asyncio.create_task(lane.run())
         try:
             yield lane, looking_after, started
@@ -59,6 +61,7 @@ async def running_lane(
                 await asyncio.wait({looking_after}, timeout=DEADLINE)
             looking_after.cancel()
             await asyncio.wait({looking_after})
+            stats.close()
 
 
 def test_a_quit_that_did_not_reach_a_daemon_that_lives_is_taken_back() -> None:

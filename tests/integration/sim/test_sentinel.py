@@ -12,7 +12,7 @@ import pytest
 
 from fault_injection.sim.core_dump import core_dump, sm_row
 from mpsguard.linux.processes import procfs
-from tests.integration.guarded import Guarded, wait_for
+from tests.integration.guarded import Guarded, is_running, wait_for
 from tests.integration.sim.sentinels import code_of, culprit_that_lives_on, do_wrong, logged, sentinel
 
 
@@ -61,7 +61,7 @@ def test_it_is_there_only_while_clients_are_and_ends_with_the_guard(guarded: Gua
     assert status["sentinel default-0"]["present"]
     key = procfs.process_key(pid)
     guarded.kill()
-    wait_for("its end", lambda: not procfs.is_running(key))
+    wait_for("its end", lambda: not is_running(key))
 
 
 def test_one_that_cannot_stand_is_reported_and_harms_no_client(guarded: Guarded, library: Path) -> None:

@@ -16,7 +16,7 @@ from mpsguard.control_api.messages import end_work
 from mpsguard.linux.processes import process_tree, procfs
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.termination import Work
-from tests.integration.guarded import DEADLINE, Guarded, Program, wait_for
+from tests.integration.guarded import DEADLINE, Guarded, Program, is_running, wait_for
 
 pytestmark = pytest.mark.slow(seconds=80, reason="starts two lanes and programs on them")
 STRANGER = 65534
@@ -277,7 +277,7 @@ def test_quit_ends_both_lanes(pair: FailoverPair) -> None:
     controls = [ProcessKey(**lane["control"]) for lane in pair.json("lanes")["lanes"]]
     pair.ui("quit")
     assert pair.guard.wait(30) == 0
-    assert not [key for key in controls if procfs.is_running(key)]
+    assert not [key for key in controls if is_running(key)]
 
 
 def test_quit_ends_a_domain_with_another_lane_that_waits_to_be_started() -> None:

@@ -20,7 +20,9 @@ from typing import Any, Self, TypeVar
 from fault_injection.holders import holders
 from mpsguard.client import Chunk, LeaseRole, Session
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.vault.fd_storage.background import BackgroundStorage
+from mpsguard.vault.leases import hold_all
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.restoration import restore
 from mpsguard.vault.server import VaultServer
@@ -158,17 +160,19 @@ class ThreadedVault:
         simulated = self._options.pop("simulated", False)
         self.vault = Vault(self.background, self._quota, **self._options)
         restored = restore({name: bundle.kept for name, bundle in self.storage.bundles.items()})
-        self.vault.adopt(restored.sessions, restored.last_id, len(restored.lost))
+        self.stats = StatReader()
+        self.vault.adopt(restored, await hold_all(restored.sessions, self.stats))
         for name in restored.unused:
             self.background.forget(name)
         self.restored = restored
-        self.server = VaultServer(self.vault, simulated=simulated)
+        self.server = VaultServer(self.vault, self.stats, simulated=simulated)
         self.server.open(Path(self.socket))
 
     async def _close(self) -> None:
         await self.server.close()
         await self.background.settle()
         self.vault.close()
+        self.stats.close()
         await self.background.close()
 
 

@@ -13,6 +13,7 @@ from mpsguard.lanes import command as commands
 from mpsguard.lanes.command import Command, CommandReply
 from mpsguard.lanes.levers import LeverError, Levers, ServerLevers
 from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.stat_reader import StatReader
 from tests.integration.guarded import Guarded, wait_for
 from tests.integration.peer import Peer
 from tests.vendor import VendorMps
@@ -174,7 +175,7 @@ def test_levers_are_moved_and_read_back_at_the_vendors_daemon(guarded: Guarded, 
         return await commands.ask(guarded.pipe, Command(line), 10.0)
 
     async def work() -> None:
-        levers = ServerLevers(ask, tmp_path / "levers.json")
+        levers = ServerLevers(ask, tmp_path / "levers.json", StatReader().is_running)
         async with levers.moved(procfs.process_key(os.getpid()), Levers(priority=1), 0):
             assert (await ask("get_default_client_priority")).lines == ("1",)
         assert (await ask("get_default_client_priority")).lines == ("0",)

@@ -9,6 +9,7 @@ from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.standby_places import StandbyPlaces
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import Client, Credentials, ProcessKey
 
 ALICE, BOB, ROOT = 1001, 1002, 0
@@ -31,7 +32,8 @@ class Population:
     """Clients that are living processes, and the places that they get."""
 
     def __init__(self) -> None:
-        self.table = ClientTable(Uninterested())
+        self.stats = StatReader()
+        self.table = ClientTable(Uninterested(), self.stats)
         self.writers: set[ProcessKey] | None = set()
         self.events = EventStream()
         self.places = StandbyPlaces("d", lambda: "d-1", self.table, lambda: self.writers, self.events)
@@ -61,6 +63,7 @@ def population() -> Iterator[Population]:
         yield found
     finally:
         found.table.close()
+        found.stats.close()
         for process in found.processes:
             process.kill()
             process.wait()

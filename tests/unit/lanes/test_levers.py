@@ -59,6 +59,10 @@ OTHER = 1001
 SERVER = procfs.process_key(1)
 
 
+async def is_running(process: ProcessKey) -> bool:
+    return process == SERVER
+
+
 @pytest.fixture
 def daemon() -> Daemon:
     return Daemon(SERVER.pid)
@@ -78,7 +82,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def test_they_are_moved_inside_and_back_outside(daemon: Daemon, tmp_path: Path) -> None:
     async def work() -> None:
-        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json", is_running)
         async with levers.moved(SERVER, BATCH, UID):
             assert (daemon.share, daemon.priority, daemon.limits) == ("40.0", "1", {"0": "2G"})
         assert daemon.at_rest
@@ -96,7 +100,7 @@ def test_one_client_at_a_time_has_them(daemon: Daemon, tmp_path: Path) -> None:
                 shares.append((share, float(daemon.share)))
 
     async def work() -> None:
-        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json", is_running)
         await asyncio.gather(*(client(levers, 10.0 * number) for number in range(1, 10)))
 
     run(work())
@@ -107,7 +111,7 @@ def test_one_client_at_a_time_has_them(daemon: Daemon, tmp_path: Path) -> None:
 
 def test_a_handshake_that_is_cancelled_or_fails_leaves_none(daemon: Daemon, tmp_path: Path) -> None:
     async def work() -> None:
-        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json", is_running)
         inside = asyncio.Event()
 
         async def client() -> None:
@@ -128,7 +132,7 @@ def test_a_handshake_that_is_cancelled_or_fails_leaves_none(daemon: Daemon, tmp_
 
 def test_what_is_not_taken_is_an_error_and_the_others_are_back(daemon: Daemon, tmp_path: Path) -> None:
     async def work() -> None:
-        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json", is_running)
         daemon.deaf = True
         with pytest.raises(LeverError, match="40 %"):
             async with levers.moved(SERVER, BATCH, UID):
@@ -145,11 +149,11 @@ def test_what_is_not_taken_is_an_error_and_the_others_are_back(daemon: Daemon, t
 def test_the_next_guard_puts_back_what_one_that_was_killed_has_left(daemon: Daemon, tmp_path: Path) -> None:
     async def work() -> None:
         path = tmp_path / "levers.json"
-        killed = ServerLevers(daemon.ask, path)
+        killed = ServerLevers(daemon.ask, path, is_running)
         moved = killed.moved(SERVER, BATCH, UID)
         await moved.__aenter__()
         assert daemon.share == "40.0"
-        following = ServerLevers(daemon.ask, path)
+        following = ServerLevers(daemon.ask, path, is_running)
         await following.restore()
         assert daemon.share == "100.0"
         # And it takes nothing that was moved for a value at rest.
@@ -163,7 +167,7 @@ def test_the_next_guard_puts_back_what_one_that_was_killed_has_left(daemon: Daem
 
 def test_after_a_failure_to_put_back_the_values_at_rest_are_still_known(daemon: Daemon, tmp_path: Path) -> None:
     async def work() -> None:
-        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json", is_running)
         with pytest.raises(CommandFailedError):
             async with levers.moved(SERVER, BATCH, UID):
                 daemon.hangs = True
@@ -177,7 +181,7 @@ def test_after_a_failure_to_put_back_the_values_at_rest_are_still_known(daemon: 
 
 def test_what_a_user_sets_is_where_they_rest_from_then_on(daemon: Daemon, tmp_path: Path) -> None:
     async def work() -> None:
-        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json", is_running)
         async with levers.moved(SERVER, BATCH, UID):
             pass
         async with levers.left_alone(UID):
@@ -200,7 +204,7 @@ def test_commands_of_users_wait_in_bounded_number(
             pass
 
     async def work() -> None:
-        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json", is_running)
         async with levers.left_alone(UID):
             waiting = [asyncio.create_task(sets(levers, uid)) for uid in (UID, OTHER, 0, 0, 0)]
             await asyncio.sleep(0)
@@ -220,7 +224,7 @@ def test_a_share_with_more_decimals_than_the_daemon_shows_is_taken(
     daemon: Daemon, tmp_path: Path, share: float
 ) -> None:
     async def work() -> None:
-        levers = ServerLevers(daemon.ask, tmp_path / "levers.json")
+        levers = ServerLevers(daemon.ask, tmp_path / "levers.json", is_running)
         async with levers.moved(SERVER, Levers(share), UID):
             assert daemon.share == f"{share:.1f}"
         assert daemon.at_rest

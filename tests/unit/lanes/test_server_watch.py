@@ -12,6 +12,7 @@ from mpsguard.lanes.command import CommandReply
 from mpsguard.lanes.server_log import LogHint
 from mpsguard.lanes.server_watch import ServerWatch
 from mpsguard.lanes.servers import Servers
+from mpsguard.linux.processes.stat_reader import StatReader
 
 FAULT = "[2026-11-20 14:01:28.554 Server   479] Server is handling a fatal GPU error.\n"
 DEADLINE = 30
@@ -34,7 +35,7 @@ def test_an_answer_does_not_hold_if_the_log_spoke_while_it_was_given(tmp_path: P
                 await fault()
             return CommandReply((), 0)
 
-        watch = ServerWatch(log, ask, overheard.set)
+        watch = ServerWatch(log, ask, overheard.set, StatReader())
         watch.begin()
         try:
             if not meanwhile:
@@ -54,7 +55,7 @@ async def _undisturbed(log: Path, meanwhile: Callable[[], None]) -> bool:
     async def ask(_: str) -> CommandReply:
         return CommandReply((), 0)
 
-    watch = ServerWatch(log, ask, lambda: None)
+    watch = ServerWatch(log, ask, lambda: None, StatReader())
     watch.begin()
     try:
         await watch.observe()
@@ -93,7 +94,7 @@ def test_servers_that_are_made_up_take_no_memory() -> None:
     async def ask(_: str) -> CommandReply:
         return CommandReply((), 0)
 
-    servers = Servers(ask, lambda: None)
+    servers = Servers(ask, lambda: None, StatReader())
     tracemalloc.start()
     try:
         for pid in range(100_000):

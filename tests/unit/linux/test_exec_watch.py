@@ -12,8 +12,8 @@ import pytest
 
 from mpsguard.linux.processes import exec_watch
 from mpsguard.linux.processes.exec_watch import ExecWatch
-from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_events import ProcessEvents
+from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import ProcessKey
 
 AGAIN = """
@@ -55,15 +55,16 @@ def test_an_exec_is_reported_once_and_the_same_program_again_is_one_too(events: 
     told: list[ProcessKey] = []
 
     async def main() -> None:
-        watch = ExecWatch(told.append, events)
+        stats = StatReader()
+        watch = ExecWatch(told.append, stats, events)
         with (
             program() as process,
             program() as other,
-            ProcessHandle.open(process.pid) as handle,
-            ProcessHandle.open(other.pid) as quiet,
+            await stats.hold(process.pid) as handle,
+            await stats.hold(other.pid) as quiet,
         ):
-            watch.watch(handle)
-            watch.watch(quiet)
+            watch.watch(handle, os.getuid())
+            watch.watch(quiet, os.getuid())
             assert process.stdin is not None
             process.stdin.write(b"\n")
             process.stdin.flush()
@@ -71,6 +72,7 @@ def test_an_exec_is_reported_once_and_the_same_program_again_is_one_too(events: 
             assert told == [handle.key]
             watch.forget(quiet.key)
         watch.close()
+        stats.close()
 
     before = sorted(os.listdir("/proc/self/fd"))
     asyncio.run(main())

@@ -25,12 +25,13 @@ def test_a_handle_is_of_one_process_and_no_other() -> None:
     with ProcessHandle.open(child.pid) as handle:
         assert handle.key == procfs.process_key(child.pid)
         assert handle.alive()
-        assert procfs.is_running(handle.key)
-        assert not procfs.is_running(ProcessKey(child.pid, handle.key.start_ticks + 1))
+        handle.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        assert handle.stopped()
         handle.signal(signal.SIGKILL)
         child.wait()
         assert not handle.alive()
-        assert not procfs.is_running(handle.key)
+        assert not handle.stopped()
         with pytest.raises(ProcessLookupError):
             handle.signal(signal.SIGKILL)
 
@@ -58,7 +59,7 @@ def test_a_zombie_is_dead() -> None:
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert not handle.alive()
-        assert not procfs.is_running(handle.key)
+        assert procfs.state(child.pid) == "Z"
         with pytest.raises(ProcessLookupError):
             ProcessHandle.open(child.pid)
     child.wait()

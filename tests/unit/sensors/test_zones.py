@@ -7,11 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 from mpsguard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
 from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.model import ProcessKey
 from mpsguard.preload import zone_table
 from mpsguard.sensors.zones import ZoneSensor
+from tests.hostile.held_exec import held_exec
 
 START, FRONT, MEMORY, BACK = 0x7F0000000000, 16 << 20, 4 << 20, 64 << 20
 USER = START + FRONT
@@ -63,8 +68,8 @@ def test_an_access_in_a_zone_is_reported_with_its_place_once_and_one_in_ordinary
         before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(seen.append)
         with client(TABLE % 0) as handle:
-            sensor.watch(handle)
-            sensor.watch(handle)
+            sensor.watch(handle, os.getuid())
+            sensor.watch(handle, os.getuid())
             sensor.fault(fault(handle, USER + 8))
             sensor.fault(fault(handle, START - 4096))
             await until(lambda: not sensor._clients[handle.key].looking)
@@ -92,7 +97,7 @@ def test_each_table_of_a_client_is_looked_at() -> None:
         before = len(os.listdir("/proc/self/fd"))
         sensor = ZoneSensor(seen.append)
         with client(TABLE % 0 + TABLE % NEXT) as handle:
-            sensor.watch(handle)
+            sensor.watch(handle, os.getuid())
             for address in (USER + MEMORY, NEXT + USER + MEMORY + 4):
                 sensor.fault(fault(handle, address))
                 await until(lambda: not sensor._clients[handle.key].looking)
@@ -114,7 +119,7 @@ def test_a_client_without_a_table_and_one_that_lies_about_its_file_cost_one_look
         sensor = ZoneSensor(lambda _: None)
         for program in ("", liar):
             with client(program) as handle:
-                sensor.watch(handle)
+                sensor.watch(handle, os.getuid())
                 sensor.fault(fault(handle, USER + MEMORY + 16))
                 await until(lambda: not sensor._clients[handle.key].looking)
                 assert sensor._clients[handle.key].no_table_at > 0
@@ -134,7 +139,7 @@ def test_a_fault_that_could_not_be_looked_at_for_want_of_a_descriptor_does_not_s
 
     async def scenario(handle: ProcessHandle) -> None:
         sensor = ZoneSensor(seen.append)
-        sensor.watch(handle)
+        sensor.watch(handle, os.getuid())
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
@@ -147,4 +152,29 @@ def test_a_fault_that_could_not_be_looked_at_for_want_of_a_descriptor_does_not_s
 
     with client(TABLE % 0) as handle:
         asyncio.run(scenario(handle))
+    assert isinstance(seen[0].what, ZoneHit)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE here")
+def test_a_client_that_does_not_end_its_exec_keeps_no_other_users_zones_from_being_looked_at() -> None:
+    seen: list[Evidence] = []
+
+    async def scenario() -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        sensor = ZoneSensor(seen.append)
+        with held_exec([60000] * 5) as pids:
+            for pid in pids:
+                with ProcessHandle.of_living(os.pidfd_open(pid), ProcessKey(pid, 1)) as handle:
+                    sensor.watch(handle, 60000)
+                    sensor.fault(fault(handle, USER + MEMORY))
+            with client(TABLE % 0) as other:
+                sensor.watch(other, 60001)
+                sensor.fault(fault(other, USER + MEMORY))
+                await until(lambda: seen)
+        sensor.close()
+        await until(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+    asyncio.run(scenario())
     assert isinstance(seen[0].what, ZoneHit)
