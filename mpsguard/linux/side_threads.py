@@ -1,6 +1,5 @@
 """Threads beside the event loop for system calls that may take long, as a driver's do while a GPU recovers."""
 
-import queue
 import sys
 import threading
 import time
@@ -34,29 +33,31 @@ class SideThreads:
         self._alone_for: Final = alone_for
         self._alone = threading.Lock()
         """Held for a job, unless that has waited `alone_for` for it."""
-        self._lock = threading.Lock()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._coming = threading.Condition()
+        self._jobs: deque[Job] = deque()
+        self._idle = 0
+        """Threads that wait for a job; one that is woken counts until it runs."""
         self._threads: list[threading.Thread] = []
         self._closed = False
 
     def run(self, job: Job) -> None:
         """Do ``job`` on one of the threads; from any thread, never waits. What is given after `close` gets its own."""
-        with self._lock:
+        with self._coming:
             if self._closed:
                 self._thread(job).start()
                 return
-            self._jobs.put(job)
-            if len(self._threads) < self._most:
+            self._jobs.append(job)
+            if len(self._jobs) <= self._idle:
+                self._coming.notify()
+            elif len(self._threads) < self._most:
                 self._threads.append(self._thread(self._work))
                 self._threads[-1].start()
 
     def close(self, within: float) -> bool:
         """Wait ``within`` seconds for what was given to be done; False if it is not: it goes on. Safe to call twice."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                for _ in self._threads:
-                    self._jobs.put(None)
+        with self._coming:
+            self._closed = True
+            self._coming.notify_all()
         deadline = time.monotonic() + within
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -66,7 +67,7 @@ class SideThreads:
         return threading.Thread(target=target, name=self._name, daemon=True)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             alone = self._alone_for > 0 and self._alone.acquire(timeout=self._alone_for)
             try:
                 job()
@@ -76,6 +77,18 @@ class SideThreads:
             finally:
                 if alone:
                     self._alone.release()
+
+
+    def _next(self) -> Job | None:
+        """Wait for a job; None: there will be none any more."""
+        with self._coming:
+            while not self._jobs:
+                if self._closed:
+                    return None
+                self._idle += 1
+                self._coming.wait()
+                self._idle -= 1
+            return self._jobs.popleft()
 
 
 class SharedThreads:

@@ -52,9 +52,10 @@ VERDICT_WITHIN: Final = 5.0
 CLOSE_WITHIN: Final = 5.0
 """Seconds that `UvmSensor.close` gives the threads."""
 
-_LOOKERS: Final = 8
+_LOOKERS: Final = 64
 _LOOKERS_OF_A_USER: Final = 2
-"""At a time: a client can bring it about that the driver holds up a look at it."""
+"""At a time: a client can bring it about that the driver, or the kernel, holds up a look at it, for as long as it
+likes. Others are looked at as long as fewer than `_LOOKERS` are held up; a thread is started when all others are."""
 _HELD_UP: Final = 0.02
 """Seconds after which a look is taken for held up, and the next one does not wait for it; most take a millisecond."""
 _CLOSERS: Final = 4

@@ -29,7 +29,7 @@ AGAIN: Final = 60.0
 _NO_TABLE: Final = 10.0
 """Seconds for which a client that had no table is not asked again: one that uses managed memory faults all the time."""
 _CLOSE_WITHIN: Final = 2.0
-_READERS: Final = 4
+_READERS: Final = 64
 """Threads, of which a user has one: a process that does not end its execve(2) holds it up (`stat_reader`)."""
 _MOST_TABLES: Final = 4
 """Of one process: the preload's, and one for each space that the program made itself (mpsguard.client.zones)."""

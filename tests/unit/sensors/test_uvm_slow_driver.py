@@ -15,6 +15,7 @@ import pytest
 
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.sensors import uvm, uvm_client
+from tests.integration.guarded import wait_for
 from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, child_with_the_same_file, scenario, until
 from tests.unit.sensors.uvm_driver import FATAL_FAULT, StandInDriver
 
@@ -250,6 +251,31 @@ def test_side_threads_do_short_jobs_one_by_one() -> None:
         threads.run(job)
     assert threads.close(60.0)
     assert most == 1
+
+
+def test_side_threads_are_started_when_none_is_idle() -> None:
+    name = "tried-few"
+    threads = SideThreads(name, 64)
+
+    def started() -> int:
+        return sum(each.name == name for each in threading.enumerate())
+
+    for _ in range(20):
+        done = threading.Event()
+        threads.run(done.set)
+        assert done.wait(10.0)
+        # It is idle when it waits for the next job, a moment behind the last one.
+        wait_for("the thread to be idle", lambda: threads._idle == 1)
+    assert started() == 1
+    gate, last = threading.Event(), threading.Event()
+    for _ in range(63):
+        threads.run(partial(_wait, gate))
+    threads.run(last.set)
+    assert last.wait(10.0)
+    assert started() == 64
+    gate.set()
+    assert threads.close(10.0)
+    assert started() == 0
 
 
 def test_side_threads_do_a_job_beside_one_that_is_held_up() -> None:
