@@ -78,7 +78,6 @@ class SideThreads:
                 if alone:
                     self._alone.release()
 
-
     def _next(self) -> Job | None:
         """Wait for a job; None: there will be none any more."""
         with self._coming:
