@@ -84,6 +84,29 @@ signal.pause()
 """
 """A client that holds its own memory-map lock: the program's second argument is a file with a page that never comes."""
 
+HELD_EXEC: Final = """
+# Few: one that waits so cannot be killed before the file system is gone.
+for number in range(24):
+    if not os.fork():
+        try:
+            if number % 2:
+                sock, fds = client()
+            else:
+                sock = connect()
+                sock.recv(64)
+                sock.send(b"OUTBCRED\\0")
+                sock.send(struct.pack("<i", 2))
+            os.set_inheritable(sock.detach(), True)
+            file = os.open(sys.argv[5], os.O_RDONLY)
+            os.execv("/bin/sleep", ["sleep", "600"])
+        finally:
+            os._exit(1)
+    time.sleep(0.25)
+signal.pause()
+"""
+"""Clients that never end an execve(2), some in the handshake: the fifth argument is a file with a close that never
+returns."""
+
 ATTACKS: Final[Mapping[str, str]] = {
     "lingering sockets": """
 trap, other = lingering()
@@ -236,6 +259,7 @@ while True:
     in_a_child(hide)
 """,
     "a locked memory map": LOCKED_MEMORY_MAP,
+    "an execve that does not end": HELD_EXEC,
     "the vault": _CHILD
     + f"""
 def attack_vault(name):

@@ -52,7 +52,7 @@ class Siege:
     """One guard with its good clients; owns their processes."""
 
     def __init__(self, guarded: Guarded, mount: Path, slices: Slices) -> None:
-        """``mount`` is an empty directory; ``slices`` share the processors, if there are any."""
+        """``mount`` has two empty directories; ``slices`` share the processors, if there are any."""
         self.guarded = guarded
         self._mount = mount
         self._slices = slices
@@ -75,15 +75,18 @@ class Siege:
         """Attack as all of `UIDS`, by all of ``names``, until the body is over."""
         guarded, programs = self.guarded, list[Program]()
         try:
-            with StalledFiles(self._mount) as stalled:
-                arguments = [str(stalled.file), str(guarded.root / "cores"), str(socket_path(guarded.run_directory))]
+            with StalledFiles(self._mount / "pages") as stalled:
                 try:
-                    for name in names:
-                        for uid in UIDS:
-                            attacker = attack(guarded, ATTACKS[name], *arguments, uid=uid, imports=IMPORTS)
-                            programs.append(attacker)
-                            self._slices.put(attacker.pid, of_user(uid))
-                    yield
+                    # Gone before anything asks /proc for the attackers' children: that would wait for these, too.
+                    with StalledFiles(self._mount / "closes", flushes=False) as held:
+                        files = [stalled.file, guarded.root / "cores", socket_path(guarded.run_directory), held.file]
+                        for name in names:
+                            for uid in UIDS:
+                                programs.append(
+                                    attack(guarded, ATTACKS[name], *map(str, files), uid=uid, imports=IMPORTS)
+                                )
+                                self._slices.put(programs[-1].pid, of_user(uid))
+                        yield
                 finally:
                     for program in programs:
                         _kill(program)
@@ -172,7 +175,8 @@ def siege() -> Iterator[Siege]:
         guarded.config.write_text(text.replace("[guard]", f'[guard]\ncore_directory = "{guarded.root}/cores"', 1))
         guarded.process.module = "tests.hostile.with_driver"
         mount = guarded.root / "stalled"
-        mount.mkdir()
+        for name in ("pages", "closes"):
+            (mount / name).mkdir(parents=True)
         running = Siege(guarded, mount, stack.enter_context(slices()))
         stack.callback(running.close)
         yield running
