@@ -1,8 +1,10 @@
 """The pool's socket: takes connections of its own user alone."""
 
 import asyncio
+import errno
 import os
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -93,6 +95,8 @@ class PoolServer:
 def _listen(path: Path) -> socket.socket:
     """Bind and listen; the caller has the lock. Raise OSError."""
     with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(errno.EEXIST, "something is there that is no socket")
         path.unlink()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:

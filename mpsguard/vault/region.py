@@ -104,7 +104,8 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     uid: Uid
     write: bool = False
-    """Whether that user may also become the writer."""
+    """Whether that user may also become the writer. What it opens it can write to in any case: descriptors of memory
+    cannot be restricted on a GPU, and are not elsewhere."""
 
 
 class Carried(msgspec.Struct, frozen=True):

@@ -145,6 +145,15 @@ def test_an_image_that_was_replaced_meanwhile_is_not_taken_for_the_other_one(tmp
                 mine.hold(store, image)
 
 
+def test_a_file_in_the_place_of_the_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("kept")
+    command = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(path), *HOST_MEMORY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert path.read_text() == "kept"
+
+
 def test_a_socket_has_one_pool_and_the_next_one_takes_it_over(tmp_path: Path) -> None:
     with running(tmp_path, *HOST_MEMORY) as pool:
         command = [
