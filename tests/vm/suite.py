@@ -60,10 +60,18 @@ def trees(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
             recorder.write()
 
 
-def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
-    """Random faults, on the newest branch; the tests have the oldest."""
+def _given(paths: list[Path]) -> list[tuple[Path, str]]:
+    """The trees, and what rows call them; the newest of Debian's without any."""
     newest = sources.BRANCHES[-1]
-    record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults, machines=parsed.machines)
+    given = [(tree.root, tree.version) for tree in map(open_tree, paths)]
+    return given or [(sources.driver_tree(newest), newest)]
+
+
+def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Random faults, on the newest branch or on trees given by path; the tests have the oldest branch."""
+    for tree, name in _given(parsed.trees):
+        record_stress(recorder, kernel, tree, name, parsed.faults, machines=parsed.machines)
+        recorder.write()
 
 
 def pids(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
@@ -75,9 +83,8 @@ def pids(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None
 def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """The cases and a tenth of the random faults on a kernel of one's own; with HMM, if it has that."""
     del kernel
-    built, newest = sources.built_kernel(parsed.kernel), sources.BRANCHES[-1]
-    given = [(tree.root, tree.version) for tree in map(open_tree, parsed.trees)]
-    for tree, name in given or [(sources.driver_tree(newest), newest)]:
+    built = sources.built_kernel(parsed.kernel)
+    for tree, name in _given(parsed.trees):
         label = f"{name}, KASAN"
         record_cases(recorder, built, tree, f"{label}, with HMM", parameters=HMM, boot_with=NO_LOCKDEP)
         recorder.write()
@@ -115,7 +122,7 @@ def campaigns(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) ->
 
 def suite(parsed: argparse.Namespace) -> str:
     """Return the suite that the result is of: what trees add to a part does not replace what is known of Debian's."""
-    added = parsed.trees and parsed.part in {"sanitized", "series"}
+    added = parsed.trees and parsed.part in {"faults", "sanitized", "series"}
     return f"kmod-{parsed.part}-trees" if added else f"kmod-{parsed.part}"
 
 
@@ -164,7 +171,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         nargs="*",
         metavar="TREE",
-        help="trees, sanitized: driver trees; branches, series: more of them",
+        help="trees, faults, sanitized: driver trees; branches, series: more of them",
     )
     parser.add_argument(
         "--branch",
