@@ -47,9 +47,16 @@ def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
         record_cases(recorder, kernel, sources.driver_tree(branch), f"{branch}, debug build", debug=True)
 
 
+def _debug_cases(recorder: Recorder, kernel: Kernel, tree: Path, version: str) -> None:
+    record_cases(recorder, kernel, tree, f"{version}, debug build", debug=True)
+
+
 def trees(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
-    """The same for trees given by path, the cases first; a tree that cannot be built is told, and has no row."""
-    for record in (record_cases, record_builtin):
+    """The same for trees given by path, the cases first; a tree that cannot be built is told, and has no row.
+
+    With --debug the cases with UVM's debug build, and these alone.
+    """
+    for record in (_debug_cases,) if parsed.debug else (record_cases, record_builtin):
         for path in parsed.trees:
             try:
                 tree = open_tree(path)
@@ -122,6 +129,8 @@ def campaigns(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) ->
 
 def suite(parsed: argparse.Namespace) -> str:
     """Return the suite that the result is of: what trees add to a part does not replace what is known of Debian's."""
+    if parsed.part == "trees" and parsed.debug:
+        return "kmod-trees-debug"
     added = parsed.trees and parsed.part in {"faults", "sanitized", "series"}
     return f"kmod-{parsed.part}-trees" if added else f"kmod-{parsed.part}"
 
@@ -180,7 +189,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="cases, cost, campaign, series: this branch only; can be given again",
     )
     parser.add_argument("--kernel", type=Path, help="sanitized: a built kernel tree with KASAN and PROVE_LOCKING")
-    parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
+    parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build; trees: with it alone")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"random faults (default {FAULTS})")
     parser.add_argument("--pids", type=int, default=PIDS, help=f"pids that are given away (default {PIDS})")
     parser.add_argument("--machines", type=int, default=1, choices=range(1, 9), help="faults, pids: machines at once")

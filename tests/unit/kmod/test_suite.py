@@ -39,6 +39,7 @@ def test_trees_are_taken_before_and_after_options() -> None:
         ("sanitized --kernel k a", "kmod-sanitized-trees"),
         ("faults a", "kmod-faults-trees"),
         ("trees a", "kmod-trees"),
+        ("trees --debug a", "kmod-trees-debug"),
         ("branches a", "kmod-branches"),
     ],
 )
