@@ -47,9 +47,16 @@ def cases(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
         record_cases(recorder, kernel, sources.driver_tree(branch), f"{branch}, debug build", debug=True)
 
 
+def _debug_cases(recorder: Recorder, kernel: Kernel, tree: Path, version: str) -> None:
+    record_cases(recorder, kernel, tree, f"{version}, debug build", debug=True)
+
+
 def trees(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
-    """The same for trees given by path, the cases first; a tree that cannot be built is told, and has no row."""
-    for record in (record_cases, record_builtin):
+    """The same for trees given by path, the cases first; a tree that cannot be built is told, and has no row.
+
+    With --debug the cases with UVM's debug build, and these alone.
+    """
+    for record in (_debug_cases,) if parsed.debug else (record_cases, record_builtin):
         for path in parsed.trees:
             try:
                 tree = open_tree(path)
@@ -60,10 +67,18 @@ def trees(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> Non
             recorder.write()
 
 
-def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
-    """Random faults, on the newest branch; the tests have the oldest."""
+def _given(paths: list[Path]) -> list[tuple[Path, str]]:
+    """The trees, and what rows call them; the newest of Debian's without any."""
     newest = sources.BRANCHES[-1]
-    record_stress(recorder, kernel, sources.driver_tree(newest), newest, parsed.faults, machines=parsed.machines)
+    given = [(tree.root, tree.version) for tree in map(open_tree, paths)]
+    return given or [(sources.driver_tree(newest), newest)]
+
+
+def faults(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
+    """Random faults, on the newest branch or on trees given by path; the tests have the oldest branch."""
+    for tree, name in _given(parsed.trees):
+        record_stress(recorder, kernel, tree, name, parsed.faults, machines=parsed.machines)
+        recorder.write()
 
 
 def pids(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
@@ -75,9 +90,8 @@ def pids(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None
 def sanitized(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) -> None:
     """The cases and a tenth of the random faults on a kernel of one's own; with HMM, if it has that."""
     del kernel
-    built, newest = sources.built_kernel(parsed.kernel), sources.BRANCHES[-1]
-    given = [(tree.root, tree.version) for tree in map(open_tree, parsed.trees)]
-    for tree, name in given or [(sources.driver_tree(newest), newest)]:
+    built = sources.built_kernel(parsed.kernel)
+    for tree, name in _given(parsed.trees):
         label = f"{name}, KASAN"
         record_cases(recorder, built, tree, f"{label}, with HMM", parameters=HMM, boot_with=NO_LOCKDEP)
         recorder.write()
@@ -115,7 +129,9 @@ def campaigns(recorder: Recorder, kernel: Kernel, parsed: argparse.Namespace) ->
 
 def suite(parsed: argparse.Namespace) -> str:
     """Return the suite that the result is of: what trees add to a part does not replace what is known of Debian's."""
-    added = parsed.trees and parsed.part in {"sanitized", "series"}
+    if parsed.part == "trees" and parsed.debug:
+        return "kmod-trees-debug"
+    added = parsed.trees and parsed.part in {"faults", "sanitized", "series"}
     return f"kmod-{parsed.part}-trees" if added else f"kmod-{parsed.part}"
 
 
@@ -164,7 +180,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         nargs="*",
         metavar="TREE",
-        help="trees, sanitized: driver trees; branches, series: more of them",
+        help="trees, faults, sanitized: driver trees; branches, series: more of them",
     )
     parser.add_argument(
         "--branch",
@@ -173,7 +189,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="cases, cost, campaign, series: this branch only; can be given again",
     )
     parser.add_argument("--kernel", type=Path, help="sanitized: a built kernel tree with KASAN and PROVE_LOCKING")
-    parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build")
+    parser.add_argument("--debug", action="store_true", help="cases: also with UVM's debug build; trees: with it alone")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"random faults (default {FAULTS})")
     parser.add_argument("--pids", type=int, default=PIDS, help=f"pids that are given away (default {PIDS})")
     parser.add_argument("--machines", type=int, default=1, choices=range(1, 9), help="faults, pids: machines at once")

@@ -37,7 +37,9 @@ def test_trees_are_taken_before_and_after_options() -> None:
         ("series --branch 550 a", "kmod-series-trees"),
         ("sanitized --kernel k", "kmod-sanitized"),
         ("sanitized --kernel k a", "kmod-sanitized-trees"),
+        ("faults a", "kmod-faults-trees"),
         ("trees a", "kmod-trees"),
+        ("trees --debug a", "kmod-trees-debug"),
         ("branches a", "kmod-branches"),
     ],
 )
