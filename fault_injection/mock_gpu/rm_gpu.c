@@ -134,6 +134,9 @@ NV_STATUS nvUvmInterfaceGetGpuInfo(const NvProcessorUuid *uuid, const UvmGpuClie
 	info->maxTpcPerGpcCount = 1;
 	info->sysmemLink = UVM_LINK_TYPE_PCIE;
 	info->sysmemLinkRateMBps = 16000;
+#if defined(MOCK_HAS_COUNTER_BUFFERS) && defined(MOCK_HAS_COUNTERS)
+	info->accessCntrBufferCount = 1;
+#endif
 	return NV_OK;
 }
 MOCK_EXPORT(nvUvmInterfaceGetGpuInfo);

@@ -150,4 +150,5 @@ def test_a_debuggee_is_sent_away_while_there_is_no_server(daemon: Daemon) -> Non
     log = daemon.logs / "control.log"
     with _introduced(daemon, PeerKind.DEBUGGEE) as peer:
         assert peer.recv(64) == b""
-        assert f"NEW DEBUGGEE {os.getpid()} " in log.read_text()
+        # It may be sent away before that is written down.
+        wait_for("it was a debuggee", lambda: f"NEW DEBUGGEE {os.getpid()} " in log.read_text())
