@@ -291,7 +291,7 @@ def record_pids(recorder: Recorder, kernel: Kernel, tree: Path, label: str, pids
         sum(int(facts[what]) for facts in told) for what in ("contained", "given away", "wrong", "proven")
     )
     recorder.row(
-        f"{label}: wrong names over pids given away, of owners that faulted or whose clients did",
+        f"{label}: wrong names over pids given away, of owners that faulted or had clients that did",
         wrong,
         count=away,
         unit="names",
