@@ -7,8 +7,6 @@ children read, each for one caller at a time; one that exceeds the deadline is k
 
 import asyncio
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -20,6 +18,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.reading_child import ReadingChild
 
 DEADLINE: Final = 1.0
 """Seconds for one process: a read takes well below a millisecond, also on a busy machine some ten."""
@@ -35,8 +34,6 @@ _CHILD: Final = Path(__file__).with_name("process_reader_child.py")
 _MAX_ENVIRON: Final = 1 << 20
 _MAX_CGROUP: Final = 1 << 16
 _MAX_HEADER: Final = 4096
-_REAP_WITHIN: Final = 1.0
-"""Seconds for a killed child to go; one that does not is left behind, and its place is not given again."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -50,24 +47,17 @@ class Told(msgspec.Struct, frozen=True):
 UNKNOWN: Final = Told()
 
 
-class _Child:
-    """Owns one reading process and its socket."""
+class _Child(ReadingChild):
+    """Answers one caller after the other."""
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_CHILD)],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL,
-            )
+        super().__init__(_CHILD, socket.SOCK_STREAM)
 
     def ask(self, pid: int, files: Mapping[str, int], names: Sequence[str], due: float) -> list[bytes | None]:
         """The files' beginnings; TimeoutError at ``due``, EOFError or OSError if the child is of no use."""
-        self._socket.settimeout(max(due - time.monotonic(), 0.001))
+        self.socket.settimeout(max(due - time.monotonic(), 0.001))
         limits = ",".join(f"{name}={limit}" for name, limit in files.items())
-        self._socket.sendall(f"{pid} {limits} {','.join(names)}\n".encode("ascii"))
+        self.socket.sendall(f"{pid} {limits} {','.join(names)}\n".encode("ascii"))
         got = bytearray()
         while b"\n" not in got:
             self._more(got, _MAX_HEADER, due)
@@ -87,21 +77,11 @@ class _Child:
         left = due - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        self._socket.settimeout(left)
-        data = self._socket.recv(limit)
+        self.socket.settimeout(left)
+        data = self.socket.recv(limit)
         if not data:
             raise EOFError
         got += data
-
-    def close(self) -> bool:
-        """Kill the child; False if it does not go, for want of being killable."""
-        self._socket.close()
-        self._process.kill()
-        try:
-            self._process.wait(_REAP_WITHIN)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
 
 class ProcessReader:

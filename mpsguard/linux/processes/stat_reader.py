@@ -11,16 +11,18 @@ What never waits, and is for the event loop itself: whether a pidfd is readable,
 
 import asyncio
 import os
+import socket
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle, open_pidfd
-from mpsguard.linux.processes.stat_child import StatChild
+from mpsguard.linux.processes.reading_child import ReadingChild
 from mpsguard.model import ProcessKey
 
 DEADLINE: Final = 1.0
@@ -39,6 +41,7 @@ _HELD_UP: Final = 0.02
 """Seconds after which a child counts as held up, and another one is started for those that wait."""
 _GIVES_WAY: Final = 0.1
 """Seconds after which, with all children in use, the read of the user that has most is ended for another user."""
+_CHILD: Final = Path(__file__).with_name("stat_reader_child.py")
 _BATCH: Final = 64
 _PACKET: Final = 8192
 
@@ -68,12 +71,12 @@ class StatReader:
     def __init__(self, deadline: float = DEADLINE) -> None:
         """``deadline``: seconds for one process."""
         self._deadline = deadline
-        self._idle: list[StatChild] = []
-        self._busy: dict[StatChild, _Lookup] = {}
+        self._idle: list[ReadingChild] = []
+        self._busy: dict[ReadingChild, _Lookup] = {}
         self._starting = 0
         self._lock = threading.Lock()
         """For the next two: threads start and end children."""
-        self._all: set[StatChild] = set()
+        self._all: set[ReadingChild] = set()
         self._closed = False
         self._lost = 0
         self._shares: Counter[int] = Counter()
@@ -241,7 +244,7 @@ class StatReader:
             if self._shares[uid] < _SHARE and any(not request.answers.done() for request in queue)
         ]
 
-    def _begin(self, child: StatChild, request: _Lookup) -> None:
+    def _begin(self, child: ReadingChild, request: _Lookup) -> None:
         loop = asyncio.get_running_loop()
         if request.patience is not None:
             request.patience.cancel()
@@ -256,11 +259,11 @@ class StatReader:
             # It has ended: the out-of-memory killer, for example.
             self._abandon(child)
 
-    def _join(self, child: StatChild) -> None:
+    def _join(self, child: ReadingChild) -> None:
         self._idle.append(child)
         asyncio.get_running_loop().add_reader(child.socket.fileno(), self._answered, child)
 
-    def _answered(self, child: StatChild) -> None:
+    def _answered(self, child: ReadingChild) -> None:
         request = self._busy.get(child)
         if request is None:
             # It was to say nothing: it has ended.
@@ -286,13 +289,13 @@ class StatReader:
         request.over()
         self._dispatch()
 
-    def _release(self, child: StatChild) -> None:
+    def _release(self, child: ReadingChild) -> None:
         uid = self._busy.pop(child).uid
         self._shares[uid] -= 1
         if not self._shares[uid]:
             del self._shares[uid]
 
-    def _abandon(self, child: StatChild) -> None:
+    def _abandon(self, child: ReadingChild) -> None:
         """Kill a child over its read, which ends with what it has found."""
         request = self._busy.get(child)
         if request is None:
@@ -305,7 +308,7 @@ class StatReader:
             self._start_one()
         self._dispatch()
 
-    def _end(self, child: StatChild) -> None:
+    def _end(self, child: ReadingChild) -> None:
         """Kill and reap, on a thread."""
 
         def ended(gone: "asyncio.Future[bool]") -> None:
@@ -315,9 +318,10 @@ class StatReader:
         loop.remove_reader(child.socket.fileno())
         loop.run_in_executor(self._threads, self._unmake, child).add_done_callback(ended)
 
-    def _make(self) -> StatChild:
+    def _make(self) -> ReadingChild:
         """Start a child; OSError. From any thread."""
-        child = StatChild()
+        child = ReadingChild(_CHILD, socket.SOCK_SEQPACKET)
+        child.socket.setblocking(False)
         with self._lock:
             if not self._closed:
                 self._all.add(child)
@@ -325,7 +329,7 @@ class StatReader:
         child.close()
         raise OSError("closed meanwhile")
 
-    def _unmake(self, child: StatChild) -> bool:
+    def _unmake(self, child: ReadingChild) -> bool:
         """End a child, and return whether it has ended. From any thread."""
         with self._lock:
             if child not in self._all:
@@ -339,7 +343,7 @@ class StatReader:
         started = asyncio.get_running_loop().run_in_executor(self._threads, self._make)
         started.add_done_callback(self._started)
 
-    def _started(self, made: "asyncio.Future[StatChild]") -> None:
+    def _started(self, made: "asyncio.Future[ReadingChild]") -> None:
         self._starting -= 1
         if made.cancelled() or made.exception() is not None:
             # Those that wait try again at the next check, until their patience ends.

@@ -1,17 +1,16 @@
 """Which clients of a lane are strangers, by what its control daemon lists."""
 
-import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from mpsguard.broker.unbrokered import Listing, is_anothers
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import ProcessKey
+from tests.unit.linux.stat_reading import run
 
 
 @pytest.fixture
@@ -19,17 +18,6 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         yield child
         child.kill()
-
-
-def run(scenario: Callable[[StatReader], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        stats = StatReader()
-        try:
-            await scenario(stats)
-        finally:
-            stats.close()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 def test_one_that_is_listed_twice_and_not_known_is_a_stranger(process: subprocess.Popen[bytes]) -> None:

@@ -4,16 +4,15 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from mpsguard.linux.processes import process_tree, procfs
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import ProcessKey
+from tests.unit.linux.stat_reading import run
 
 UID = os.getuid()
 
@@ -23,29 +22,6 @@ def sleeping() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
-
-
-def run(scenario: Callable[[StatReader], Coroutine[Any, Any, None]]) -> None:
-    """Nothing is left of it: neither a descriptor nor a child."""
-
-    async def main() -> None:
-        stats = StatReader()
-        try:
-            await scenario(stats)
-        finally:
-            stats.close()
-
-    before = sorted(os.listdir("/proc/self/fd"))
-    children = process_tree.descendants(os.getpid())
-    asyncio.run(asyncio.wait_for(main(), 30))
-    # One that was started meanwhile is ended by the thread that started it.
-    deadline = time.monotonic() + 20
-    while True:
-        left = set(process_tree.descendants(os.getpid())) - set(children)
-        if not left and sorted(os.listdir("/proc/self/fd")) == before:
-            return
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -1,4 +1,4 @@
-"""One reading process of `stat_reader`, as its owner holds it; `stat_reader_child` is what runs in it."""
+"""A child process that reads /proc for this one, as its owner holds it: a read that never ends is ended with it."""
 
 import socket
 import subprocess
@@ -8,18 +8,18 @@ from typing import Final
 
 _REAP_WITHIN: Final = 1.0
 """Seconds for a killed child to go; one that does not is left behind, and its place is not given again."""
-_CHILD: Final = Path(__file__).with_name("stat_reader_child.py")
 
 
-class StatChild:
+class ReadingChild:
     """Owns one reading process and its socket."""
 
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, program: Path, kind: socket.SocketKind) -> None:
+        """Start ``program``, of which standard input and output are a socket of that kind; raise OSError."""
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, kind)
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_CHILD)],
+                    [sys.executable, "-I", "-S", str(program)],
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,
@@ -27,7 +27,6 @@ class StatChild:
         except BaseException:
             self.socket.close()
             raise
-        self.socket.setblocking(False)
 
     def close(self) -> bool:
         """Kill the child; False if it does not go, for want of being killable."""

@@ -1,0 +1,33 @@
+"""A `StatReader` for a test."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from mpsguard.linux.processes import process_tree
+from mpsguard.linux.processes.stat_reader import StatReader
+
+
+def run(scenario: Callable[[StatReader], Coroutine[Any, Any, None]]) -> None:
+    """Do what a test does with one. Nothing is left of it: neither a descriptor nor a child."""
+
+    async def main() -> None:
+        stats = StatReader()
+        try:
+            await scenario(stats)
+        finally:
+            stats.close()
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    children = process_tree.descendants(os.getpid())
+    asyncio.run(asyncio.wait_for(main(), 30))
+    # One that was started meanwhile is ended by the thread that started it.
+    deadline = time.monotonic() + 20
+    while True:
+        left = set(process_tree.descendants(os.getpid())) - set(children)
+        if not left and sorted(os.listdir("/proc/self/fd")) == before:
+            return
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
