@@ -190,10 +190,7 @@ class Checkpoints:
             Whether one was killed: the vault may hear of that later than this process.
         """
         with self._lock:
-            copier, self._copier = self._copier, None
-            if copier is not None:
-                copier.close()
-                self._leaving.append(copier)
+            self._dismiss_copier()
             copiers, self._leaving = self._leaving, []
             self._leaving = [each for each in copiers if not each.reap(_LEAVING)]
             killed = any(each.was_killed for each in copiers)
@@ -206,12 +203,8 @@ class Checkpoints:
         with self._lock:
             if self._running is not None:
                 self._end_copier(CheckpointRefusal.CANCELLED, "the session is closed")
-            elif self._copier is not None:
-                # Not by SIGKILL: it gives its lease back at once, and then what takes long to give back, its pinned
-                # memory. The kernel would do it the other way round.
-                copier, self._copier = self._copier, None
-                copier.close()
-                self._leaving.append(copier)
+            else:
+                self._dismiss_copier()
             if self._armed is not None:
                 self._armed.state = CheckpointState.REFUSED
                 self._armed = None
@@ -438,6 +431,15 @@ class Checkpoints:
                 copier.wait(left)
         except (CopierGoneError, OSError) as error:
             raise CheckpointRefusedError(CheckpointRefusal.COPIER, str(error)) from None
+
+    def _dismiss_copier(self) -> None:
+        """Have the copier end by itself. Nothing here waits for it."""
+        # Not by SIGKILL: it gives its lease back at once, and then what takes long to give back, its pinned memory. The
+        # kernel would do it the other way round.
+        copier, self._copier = self._copier, None
+        if copier is not None:
+            copier.close()
+            self._leaving.append(copier)
 
     def _end_copier(self, refusal: CheckpointRefusal, why: str) -> None:
         """Kill the copier, and refuse what is under way. Nothing here waits for it."""
