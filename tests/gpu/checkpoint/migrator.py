@@ -80,7 +80,7 @@ def take(options: argparse.Namespace) -> None:
     for owner, name, step in (
         (migration._Migration, "_ask", "image"),
         (migration._Migration, "_load", "load"),
-        (migration._Migration, "_give", "vault"),
+        (IncomingMemory, "give_to", "vault"),
         (migration._Migration, "_take_over", "lease"),
         (migration, "_until", "others gone"),
         (IncomingMemory, "close", "give back"),

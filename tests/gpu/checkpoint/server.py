@@ -1,10 +1,14 @@
 """A token loop with sealed weights and a cache of keys and values, both in regions: the gaps between its tokens.
 
+Like a service, it has made a token at each position before it is measured: the driver loads a kernel at its first
+launch, and another length of the cache takes another kernel. What it has by then is kept from Python's collector.
+
 Events: `prepared`, then `gaps` (seconds from token to token): `alone`, and `during` for each checkpoint from its cut to
 its commit, with what the cut took.
 """
 
 import argparse
+import gc
 import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -112,7 +116,9 @@ def main() -> None:
         checkpoints = session.checkpoints(store=options.store, buffers=1 << 30, spare=64 << 20)
         # As a server does that must not stall: the copier is there before the first checkpoint.
         checkpoints.start()
-        gaps(decoder, 50)
+        gaps(decoder, POSITIONS)
+        gc.collect()
+        gc.freeze()
         # The first checkpoint copies the weights; no other one does.
         for number in range(options.rounds + 1):
             alone = gaps(decoder, options.tokens)

@@ -48,7 +48,7 @@ def _shape(bench: Bench, shape: str, size: int) -> Iterator[Finding]:
             tenant = start(bench, clients, guard, "tenant", [])
             tenant.wait_for("first_kernel")
             server = start(
-                bench, clients, guard, "server", [*words, "--store", store / "beside", "--rounds", bench.runs(4, 1)]
+                bench, clients, guard, "server", [*words, "--store", store / "beside", "--rounds", bench.runs(6, 1)]
             )
             yield from finished(f"{what}, beside a co-tenant", server, within(bench, _TIME))
             yield from cotenant.findings(bench, what, tenant, server.all_seen("gaps"), "during")
@@ -63,6 +63,8 @@ def _gaps(name: str, told: Sequence[Event]) -> Iterator[Finding]:
             continue
         step = median(median(numbers(each, "alone")) for each in events) * _MS
         cut = median(each.number("cut") for each in events) * _MS
+        slow, usual = (sum(gap * _MS > 2 * step for gap in _all(events, each)) for each in ("during", "alone"))
+        p99 = percentile(_all(events, "alone"), 0.99) * _MS
         refused = [str(each.members["refused"]) for each in events if each.members["refused"]]
         yield sampled(
             f"{name}: longest extra gap between tokens, {what}",
@@ -70,9 +72,24 @@ def _gaps(name: str, told: Sequence[Event]) -> Iterator[Finding]:
             unit="ms",
             bar="max <= one step",
             holds=max(extra) <= step and not refused,
-            note=f"step {step:.2f} ms, p99 {percentile(numbers(events[0], 'alone'), 0.99) * _MS:.2f}; cut {cut:.2f} ms"
-            + "".join(f"; {each}" for each in refused[:2]),
+            note=f"step {step:.2f} ms, p99 {p99:.2f}; cut {cut:.2f} ms; gaps over "
+            f"two steps: {slow} of {len(_all(events, 'during'))}, without a checkpoint {usual} of "
+            f"{len(_all(events, 'alone'))}{_longest_at(events)}" + "".join(f"; {each}" for each in refused[:2]),
         )
+
+
+def _all(events: Sequence[Event], member: str) -> list[float]:
+    return [each for event in events for each in numbers(event, member)]
+
+
+def _longest_at(events: Sequence[Event]) -> str:
+    """Where the longest gap lies: tells what the copier did then."""
+    event = max(events, key=lambda each: max(numbers(each, "during"), default=0.0))
+    found = numbers(event, "during")
+    if not found:
+        return ""
+    index = found.index(max(found))
+    return f"; the longest began {sum(found[:index]):.3g} s after the request, of {sum(found):.3g}"
 
 
 def _longest(event: Event) -> float:

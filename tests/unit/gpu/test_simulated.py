@@ -38,3 +38,12 @@ def test_a_start_is_repeated_there(capsys: pytest.CaptureFixture[str]) -> None:
     require("torch", "transformers")
     status = main(["start", "--simulated", "--quick", "--only", "fault", "--deadline", "240"])
     assert status == 0, capsys.readouterr().out
+
+
+def test_no_token_is_lost_by_a_migration_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """How long the pause is there depends on what else the machine does."""
+    require("torch")
+    main(["checkpoint", "--simulated", "--quick", "--only", "migration", "--deadline", "240"])
+    printed = capsys.readouterr().out
+    lines = [line for line in printed.splitlines() if "tokens lost" in line]
+    assert [line.split()[-1] for line in lines] == ["yes"], printed
