@@ -27,6 +27,12 @@ class CudaPieces:
         self._room = 0
         self._numbers = self._digests = 0
 
+    def prepare(self, va: int, count: int) -> None:
+        """Have what digesting so many pieces takes: memory, and the driver's own preparation of a first launch."""
+        self._make_room(count)
+        if count:
+            self.digest(va, range(1), memoryview(bytearray(DIGEST)))
+
     def settle(self) -> None:
         """Wait for all work of the context."""
         self.backend.call("cuCtxSynchronize")
@@ -79,12 +85,13 @@ class CudaSource(RegionSource):
     """A region of GPU memory that this process has mapped."""
 
     def __init__(self, pieces: CudaPieces, va: int, size: int) -> None:
-        """Use a region; raise ValueError if it is not made of whole pieces."""
+        """Use a region, ahead of the first cut; raise CudaError, or ValueError if it is not made of whole pieces."""
         if size % PIECE:
             raise ValueError(f"a region of {size} bytes on a GPU: not a multiple of {PIECE}")
         self.gpu = pieces.backend.gpu
         self._pieces = pieces
         self._va = va
+        pieces.prepare(va, size // PIECE)
 
     def settle(self) -> None:
         """See `RegionSource.settle`."""
