@@ -11,7 +11,9 @@ import os
 import secrets
 import stat
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from mpsguard.images.errors import TensorFileError
 from mpsguard.images.image import Image
 from mpsguard.images.manifest import DTYPE_BITS, RegionImage, TensorImage
-from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.images.pieces import PIECE_SIZE, Digest
 from mpsguard.images.store_files import write_all
 from mpsguard.images.tensor_spans import Span, by_piece
 from mpsguard.images.writer import ImageWriter
@@ -30,6 +32,9 @@ from mpsguard.images.writer import ImageWriter
 ALIGNMENT: Final = 256
 """Of tensors in a region, in bytes: that of memory which CUDA allocates."""
 _MOST_METADATA: Final = 64 << 10
+_READERS: Final = min(8, len(os.sched_getaffinity(0)))
+AHEAD: Final = 2 * _READERS
+"""Pieces that are read or wait to be, at most: so many are in memory."""
 _LENGTH: Final = struct.Struct("<Q")
 _DTYPE_ORDER: Final = {dtype: number for number, dtype in enumerate(DTYPE_BITS)}
 
@@ -107,7 +112,7 @@ def _line(error: Exception) -> str:
 def read_into(
     draft: ImageWriter, file: FileTensors, path: Path, region: str, moved: Callable[[int], object] = int
 ) -> RegionImage:
-    """Put the tensors of a file into a draft, and return the region.
+    """Put the tensors of a file into a draft, several pieces at once, and return the region.
 
     Args:
         draft: where to.
@@ -120,14 +125,32 @@ def read_into(
         TensorFileError: the file cannot be read, or became shorter.
         ImageError: as `ImageWriter.put`.
     """
-    pieces = []
-    for length, spans in by_piece(file.spans, file.size):
+    pieces: list[Digest | None] = []
+    running: deque[tuple[int, Future[Digest | None]]] = deque()
+
+    def put(length: int, spans: list[Span]) -> Digest | None:
         piece = bytearray(length)
         view = memoryview(piece)
         for span in spans:
             _read_exactly(file.fd, view[span.at : span.at + span.size], span.in_file, path)
-        pieces.append(draft.put(piece))
+        return draft.put(piece)
+
+    def take() -> None:
+        length, first = running.popleft()
+        pieces.append(first.result())
         moved(length)
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        try:
+            for length, spans in by_piece(file.spans, file.size):
+                running.append((length, readers.submit(put, length, spans)))
+                if len(running) > AHEAD:
+                    take()
+            while running:
+                take()
+        except BaseException:
+            readers.shutdown(wait=False, cancel_futures=True)
+            raise
     metadata = msgspec.json.encode(Metadata(file.metadata)) if file.metadata else b""
     return RegionImage(region, (file.size,), tuple(pieces), metadata=metadata)
 

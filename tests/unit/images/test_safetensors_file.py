@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from mpsguard.images import safetensors_file
 from mpsguard.images.errors import DamagedError, TensorFileError
 from mpsguard.images.manifest import DTYPE_BITS, Manifest, TensorImage
-from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.images.pieces import PIECE_SIZE, piece_digest
 from mpsguard.images.safetensors_file import ALIGNMENT
 from mpsguard.images.store import ImageStore
 from tests.unit.images.samples import commit, content, some_bytes
@@ -94,6 +95,27 @@ def test_tensors_across_pieces_and_of_no_size(store: ImageStore, tmp_path: Path)
         safetensors_file.write(image, tmp_path / "out", replace=False, moved=moved.append)
     assert (tmp_path / "out").read_bytes() == data
     assert sum(moved) == manifest.size
+
+
+def test_pieces_that_are_stored_at_the_same_time_keep_their_order(store: ImageStore, tmp_path: Path) -> None:
+    pieces = 3 * safetensors_file.AHEAD
+    data = random.Random(1).randbytes(pieces * PIECE_SIZE)
+    (tmp_path / "in").write_bytes(file_of({"t": ("U8", [len(data)], data)}))
+    moved: list[int] = []
+    with safetensors_file.opened(tmp_path / "in", "weights") as file, store.begin("a") as draft:
+        region = safetensors_file.read_into(draft, file, tmp_path / "in", "weights", moved.append)
+    assert list(region.pieces) == [piece_digest(data[at : at + PIECE_SIZE]) for at in range(0, len(data), PIECE_SIZE)]
+    assert moved == [PIECE_SIZE] * pieces
+
+
+def test_a_file_that_becomes_shorter_meanwhile_is_refused(store: ImageStore, tmp_path: Path) -> None:
+    data = bytes(3 * safetensors_file.AHEAD * PIECE_SIZE)
+    path = tmp_path / "in"
+    path.write_bytes(file_of({"t": ("U8", [len(data)], data)}))
+    with safetensors_file.opened(path, "weights") as file, store.begin("a") as draft:
+        os.truncate(path, len(data) // 2)
+        with pytest.raises(TensorFileError, match="became shorter"):
+            safetensors_file.read_into(draft, file, path, "weights")
 
 
 def test_the_same_as_the_library_writes(store: ImageStore, tmp_path: Path) -> None:
