@@ -17,6 +17,8 @@ class Kind(NamedTuple):
     build: Callable[[], nn.Module]
     dtype: torch.dtype
     question: Callable[[], torch.Tensor]
+    library: str = "torch"
+    """The module with the model's layers, which takes seconds to import."""
 
 
 class _Inverted(nn.Module):  # type: ignore[misc]  # PyTorch is not there for mypy
@@ -95,18 +97,20 @@ def _words() -> torch.Tensor:
     return torch.arange(1, 33).view(1, 32)
 
 
+_GPT2, _LLAMA = "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"
 _SMALL = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": 512}
 KINDS: Mapping[str, Kind] = {
     "mobilenet": Kind(_mobilenet, torch.float32, _image),
-    "gpt2-large": Kind(_gpt2(n_embd=1280, n_layer=36, n_head=20), torch.float32, _words),
-    "7b": Kind(_llama(), torch.float16, _words),
-    "gpt2": Kind(_gpt2(), torch.float16, _words),
+    "gpt2-large": Kind(_gpt2(n_embd=1280, n_layer=36, n_head=20), torch.float32, _words, _GPT2),
+    "7b": Kind(_llama(), torch.float16, _words, _LLAMA),
+    "gpt2": Kind(_gpt2(), torch.float16, _words, _GPT2),
     "small-mobilenet": Kind(_mobilenet, torch.float32, _small_image),
-    "small-gpt2": Kind(_gpt2(n_embd=128, n_layer=4, n_head=4, **_SMALL), torch.float32, _words),
+    "small-gpt2": Kind(_gpt2(n_embd=128, n_layer=4, n_head=4, **_SMALL), torch.float32, _words, _GPT2),
     "small-llama": Kind(
         _llama(hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, vocab_size=512),
         torch.float32,
         _words,
+        _LLAMA,
     ),
 }
 """By name; the small ones are for machines without a GPU."""

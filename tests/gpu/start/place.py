@@ -7,10 +7,11 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from mpsguard.images.image import Image
 from mpsguard.images.store import ImageStore
@@ -28,11 +29,15 @@ KIND, DEVICE, NOTES = "START_KIND", "START_DEVICE", "START_NOTES"
 """A worker's variables: the model, PyTorch's device, a file to which a line is written for each preparation."""
 STORE, IMAGE = "START_STORE", "START_IMAGE"
 """And the image that a worker prepares itself for: its addresses."""
+PINS: Final = "START_PINS"
+"""A file: as long as it exists, workers that prepare themselves pin the arena."""
 MIB: Final = 1 << 20
 PREPARED: Final = 180.0
 """Seconds: PyTorch from a cold disk, for several processes at once."""
 _SLICE: Final = 0.1
 WITHIN: Final = 120.0
+_ENDS: Final = 20.0
+"""Seconds for the ends of the pool, the guard and the clients, and for the result file."""
 
 
 class Made(NamedTuple):
@@ -43,6 +48,8 @@ class Made(NamedTuple):
     answers: Mapping[str, list[float]]
     size: int
     """Bytes of one."""
+    rate: float
+    """Of the bus: bytes a second from pinned memory to the GPU."""
 
     def file(self, name: str) -> Path:
         """The safetensors file of a model."""
@@ -59,6 +66,21 @@ class Start(NamedTuple):
     connection: socket.socket
 
 
+def spare(bench: Bench) -> float:
+    """Seconds that are left for measurements: what is there by then is written, and all has ended, in time."""
+    return max(0.0, bench.left - _ENDS)
+
+
+def patience(bench: Bench, most: float) -> float:
+    """Seconds to wait for something, ``most`` or fewer."""
+    return max(1.0, min(most, spare(bench)))
+
+
+def told(seconds: Mapping[str, float]) -> str:
+    """The steps of something, in words."""
+    return ", ".join(f"{step} {each:.1f} s" for step, each in seconds.items())
+
+
 def program(bench: Bench, clients: Clients, guard: Guard, name: str, words: Sequence[object]) -> Client:
     """One of this suite's programs, as a client of the guard's lane."""
     argv = [sys.executable, "-m", f"tests.gpu.start.{name}", "--device", device(bench), *map(str, words)]
@@ -73,12 +95,16 @@ def models(
     words = ["--kind", kind, "--store", directory / "store", "--files", directory / "files", "--count", count]
     try:
         maker = program(bench, clients, guard, "making", words)
-        outcome = maker.finish(300.0)
+        began = time.monotonic()
+        outcome = maker.finish(patience(bench, 300.0))
         if not outcome.ok:
             raise SuiteError(f"models: {outcome.describe()}")
         made = maker.all_seen("made")
+        steps = told(cast("Mapping[str, float]", made[0].members["steps"]))
+        bench.say(f"{kind}: made in {time.monotonic() - began:.1f} s; of them for the first one: {steps}")
         answers: dict[str, Any] = {str(each.members["model"]): each.members["answer"] for each in made}
-        yield Made(directory, tuple(answers), answers, round(made[0].number("size")))
+        rate = maker.wait_for("rate").number("rate")
+        yield Made(directory, tuple(answers), answers, round(made[0].number("size")), rate)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -86,15 +112,31 @@ def models(
 class Pool:
     """A pool with workers, as one program sees it."""
 
-    def __init__(self, made: Made, path: Path, notes: Path) -> None:
+    def __init__(self, made: Made, path: Path, notes: Path, pins: Path) -> None:
         self.made = made
         self.path = path
         self._notes = notes
+        self._pins = pins
         self.store = ImageStore(made.directory / "store")
 
     def connect(self) -> PoolConnection:
         """Connect to it."""
         return PoolConnection(self.path, deadline=WITHIN)
+
+    def bring(self, name: str, within: float) -> None:
+        """Have a model in pinned memory, which makes the operating system find that memory; SuiteError if it fails."""
+        try:
+            with self.connect() as pool, self.store.open(name) as image:
+                pool.hold_pinned(self.store, image, within=within)
+        except PoolError as error:
+            raise SuiteError(f"{name}: {error}") from None
+
+    def let_workers_pin(self, wanted: bool) -> None:
+        """Say whether workers that prepare themselves from now on pin the arena."""
+        if wanted:
+            self._pins.touch()
+        else:
+            self._pins.unlink(missing_ok=True)
 
     def phases(self) -> list[Phase]:
         """What its workers do."""
@@ -106,7 +148,8 @@ class Pool:
         end = time.monotonic() + timeout
         while self.phases().count(Phase.WAITING) < count:
             if time.monotonic() > end:
-                raise SuiteError(f"no {count} workers wait within {timeout:g} s: {self.phases()}")
+                there = ", ".join(f"{number} {phase}" for phase, number in Counter(self.phases()).items())
+                raise SuiteError(f"no {count} workers wait within {timeout:.0f} s: {there}")
             time.sleep(_SLICE)
 
     def start(self, name: str, how: str, **more: object) -> Start:
@@ -150,17 +193,18 @@ def pool(
     bench: Bench, clients: Clients, guard: Guard, made: Made, kind: str, *, workers: int, gpu: int, pinned: int
 ) -> Iterator[Pool]:
     """A pool for a block, which starts without workers that wait; ``gpu`` and ``pinned`` are bytes."""
-    path, notes = made.directory / "pool.sock", made.directory / "notes"
+    path, notes, pins = (made.directory / each for each in ("pool.sock", "notes", "pins"))
     notes.touch()
+    pins.touch()
     argv = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(path), "--host-memory", "64M"]
     argv += ["--pinned-memory", f"{-(-pinned // MIB) + 2}M", "--gpu-memory", f"{-(-gpu // MIB) + 2}M"]
     if workers:
         argv += ["--prepare", "tests.gpu.start.prepared:prepare"]
         argv += ["--minimum", str(workers), "--maximum", str(workers)]
     variables = {**_variables(bench), KIND: kind, DEVICE: device(bench), NOTES: str(notes)}
-    variables |= {STORE: str(made.directory / "store"), IMAGE: made.names[0]}
+    variables |= {STORE: str(made.directory / "store"), IMAGE: made.names[0], PINS: str(pins)}
     client = clients.start(argv, guard.pipe_directory, "pool", variables)
-    found = Pool(made, path, notes)
+    found = Pool(made, path, notes, pins)
     try:
         _await_socket(client, path)
         yield found

@@ -5,6 +5,7 @@ process's; the others are those of a warm one, which has run this very model bef
 """
 
 import argparse
+import math
 import time
 from pathlib import Path
 
@@ -21,7 +22,9 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round after so many")
     options = parser.parse_args()
+    ends = time.monotonic() + options.seconds
     torch.zeros(1, device=options.device)
     emit("prepared")
     for _ in range(options.rounds):
@@ -31,6 +34,8 @@ def main() -> None:
         answer = skeleton.answer()
         emit("answered", seconds=time.perf_counter() - began, answer=answer)
         skeleton.drop()
+        if time.monotonic() >= ends:
+            break
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ import json
 import os
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psutil
 import torch
@@ -23,8 +24,8 @@ from mpsguard.pool.image_addresses import ImageAddresses
 from mpsguard.pool.image_tensors import tensors_of
 from mpsguard.pool.pinned_arena import PinnedArena
 from mpsguard.pool.worker import Assigned, Serve, Warm, WorkerLostError
-from tests.gpu.start.models import Skeleton
-from tests.gpu.start.place import DEVICE, IMAGE, KIND, NOTES, STORE
+from tests.gpu.start.models import KINDS, Skeleton
+from tests.gpu.start.place import DEVICE, IMAGE, KIND, NOTES, PINS, STORE
 
 _WITHIN: Final = 120.0
 
@@ -44,28 +45,50 @@ def settle(device: str) -> None:
         torch.cuda.synchronize()
 
 
+class _Unpinned:
+    """A backend that pins nothing: seconds of each preparation, for starts that copy nothing."""
+
+    def pin(self, _address: int, _size: int) -> bool:
+        return False
+
+
 class _Worker:
     def __init__(self) -> None:
-        began = time.perf_counter()
+        import_module(KINDS[os.environ[KIND]].library)
+        note = {"imports": time.time() - psutil.Process().create_time()}
+        began = last = time.perf_counter()
+
+        def lap(step: str) -> None:
+            nonlocal last
+            note[step], last = time.perf_counter() - last, time.perf_counter()
+
         self.owned = ExitStack()
         self.device = os.environ[DEVICE]
         torch.zeros(1, device=self.device)
         backend = backend_for(self.device)
+        lap("context")
         pool = PoolConnection(deadline=_WITHIN)
-        pinning = time.perf_counter()
-        arena = PinnedArena(pool, backend)
-        pinned = time.perf_counter()
+        pins = Path(os.environ[PINS]).exists()
+        arena = PinnedArena(pool, backend if pins else cast("CopyingBackend", _Unpinned()))
+        lap("pin")
         self.tiers = GpuTiers(pool, ImageStore(Path(os.environ[STORE])), arena, backend)
         # What is prepared for this image's addresses is right for all images of the same form.
         with self.tiers.store.open(os.environ[IMAGE]) as image:
             self.addresses = ImageAddresses(backend, image.manifest)
+        lap("addresses")
         self.skeleton = Skeleton(os.environ[KIND], self.device)
         self.skeleton.bind(tensors_of(self.addresses))
+        lap("objects")
         self.skeleton.record()
-        note = {"pinned": int(arena.pinned), "pin": pinned - pinning, "all": time.perf_counter() - began}
-        note["recorded"] = int(self.skeleton.recorded)
+        lap("graph")
         memory = psutil.Process().memory_info()
-        note["resident"] = memory.rss - memory.shared
+        note |= {
+            "pins": int(pins),
+            "pinned": int(arena.pinned),
+            "all": time.perf_counter() - began,
+            "recorded": int(self.skeleton.recorded),
+            "resident": memory.rss - memory.shared,
+        }
         with open(os.environ[NOTES], "a") as file:  # one write of a short line: whole among those of other workers
             file.write(json.dumps(note) + "\n")
 
@@ -117,8 +140,11 @@ class _Worker:
             # The connection stays, so that no other worker prepares itself while the next start is timed.
             settle(self.device)
             self.owned.close()
-            connection.sendall(b"\n")
-            connection.recv(1)
+            with suppress(OSError):  # the program may have ended
+                connection.sendall(b"\n")
+                connection.recv(1)
+            # The next preparation waits for this end: not for the libraries' own.
+            os._exit(0)
 
         return serve
 

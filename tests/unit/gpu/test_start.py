@@ -1,7 +1,17 @@
-"""What the suite `start` makes of its programs' numbers."""
+"""What the suite `start` makes of its programs' numbers, and of a time that is over."""
 
-from tests.gpu.start.place import same
-from tests.gpu.start.starting import _spread
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.core.bench import Bench
+from tests.gpu.simulated import SimulatedPrograms
+from tests.gpu.start.ours import spread
+from tests.gpu.start.place import same, spare
+from tests.gpu.start.plan import MOBILENET
+from tests.gpu.start.starting import measure
+from tests.late import require
 
 
 def test_an_answer_may_be_rounded_otherwise_and_not_be_another_ones() -> None:
@@ -12,4 +22,28 @@ def test_an_answer_may_be_rounded_otherwise_and_not_be_another_ones() -> None:
 
 
 def test_percentiles_are_told_with_the_number_of_starts() -> None:
-    assert _spread([float(number) for number in range(1, 21)]) == "p50 10, p99 20 ms of 20"
+    assert spread([float(number) for number in range(1, 21)]) == "p50 10, p99 20 ms of 20"
+
+
+@pytest.mark.slow(seconds=15, reason="makes a model and starts it by workers with PyTorch")
+def test_what_no_time_is_left_for_is_said_and_what_was_measured_stays(tmp_path: Path) -> None:
+    require("torch")
+    said: list[str] = []
+    bench = Bench(tmp_path, SimulatedPrograms(), True, said.append)
+    rows = measure(bench, MOBILENET)
+    first = next(rows)
+    bench.ends_at = time.monotonic()
+    assert spare(bench) == 0.0
+    others = list(rows)
+    assert first.row.name.startswith("mobilenet, ours, 2 starts at once")
+    assert len(first.samples) == 2
+    missed = [each.row.name.removesuffix(": not measured") for each in others if each.row.bar == "measured"]
+    assert missed == [
+        "mobilenet, ours, from pinned memory",
+        "mobilenet, on demand",
+        "mobilenet, ours, already on the GPU",
+        "mobilenet, a plain warm process",
+        "mobilenet, cold processes",
+    ]
+    assert all("left" in each.note for each in others if each.row.bar == "measured")
+    assert any("until 4 workers wait" in each for each in said)
