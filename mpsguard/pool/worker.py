@@ -8,14 +8,15 @@ def prepare():                     # imports, context, skeleton
     return start
 """
 
+import gc
 import os
 import select
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
@@ -86,7 +87,8 @@ def main(channel_fd: int, prepare: str) -> int:
     with socket.socket(fileno=channel_fd) as channel, ExitStack() as owned:
         if seqpacket.peer(channel).uid != os.geteuid():
             raise PermissionError("the pool is another user's")
-        prepared = _function(prepare)()
+        with _without_collector():
+            prepared = _function(prepare)()
         warm = prepared if isinstance(prepared, Warm) else Warm(prepared, lambda: None)
         _say(channel, WorkerPrepared())
         while not select.select([channel], [], [], _CHECKED)[0]:
@@ -110,6 +112,21 @@ def main(channel_fd: int, prepare: str) -> int:
         _say(channel, WorkerStarted())
         serve(connection)
     return 0
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Prepare what stays: the collector looks at it once, at the end, and not again while an image is started.
+
+    A framework makes so many objects in its imports that collections took a quarter of their time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 def _end_unless(check: Callable[[], object]) -> None:

@@ -1,5 +1,6 @@
 """A preparation for workers of the tests. What they do wrong is said by files, each of which one worker takes."""
 
+import gc
 import os
 import signal
 import socket
@@ -7,10 +8,28 @@ from pathlib import Path
 
 from mpsguard.pool.worker import Assigned, Serve, Start
 
+_collected: list[bool] = []
+"""Whether the collector was on in the preparation."""
+
 
 def prepare() -> Start:
     _dies("prepare")
+    _collected.append(gc.isenabled())
+    _Circle()
     return _start
+
+
+class _Circle:
+    """An object that only the collector ends."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        self.itself = self
+        _Circle.alive += 1
+
+    def __del__(self) -> None:
+        _Circle.alive -= 1
 
 
 def _start(assigned: Assigned) -> Serve:
@@ -25,6 +44,11 @@ def _start(assigned: Assigned) -> Serve:
         connection.sendall(f"{os.getpid()} {assigned.payload.decode()}\n".encode())
         while request := connection.recv(100):
             _dies("serve")
+            if request == b"collector":
+                connection.sendall(
+                    f"{_collected} {gc.isenabled()} {gc.get_freeze_count() > 0} {_Circle.alive}".encode()
+                )
+                continue
             region, _, text = request.decode().partition(" ")
             if text:
                 pages[region][: len(text)] = text.encode()

@@ -74,6 +74,15 @@ def warm(directory: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Ite
         yield WarmPool(pool, deaths)
 
 
+def test_what_a_worker_prepares_is_collected_once_and_not_while_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch) as pool, pool.start() as served:
+        greeting(served)
+        # Off while it prepared itself, and on again; what stays is frozen, and what is garbage is gone.
+        assert asked(served, "collector") == b"[False] True True 0"
+
+
 def test_a_worker_serves_once_and_has_its_own_copies_of_what_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
