@@ -26,28 +26,32 @@ class Step(NamedTuple):
     workers: int = 1
 
 
-def steps(rounds: int, instances: int) -> list[Step]:
-    """Return all steps, for ``rounds`` samples of each figure.
+def steps(rounds: int, instances: int, workers: int) -> list[Step]:
+    """Return all steps, for ``rounds`` samples of each figure, with ``workers`` of them in a lap.
 
-    The first ones have samples of each figure: there may be time for no others. After them, starts that copy from
-    pinned memory follow one another, so that other laps have workers that pin nothing, which are prepared sooner.
+    The first lap is one of memory on the GPU alone, and the second one begins with a sample of each other figure: there
+    may be time for no others. Steps that copy from pinned memory follow one another, so that other laps have workers
+    that pin nothing, which are prepared sooner.
     """
-    one = {
-        Figure.PINNED: Step(Figure.PINNED, "pinned"),
-        Figure.DEMAND: Step(Figure.DEMAND, "demand"),
-        Figure.GPU: Step(Figure.GPU, "gpu"),
-    }
     # The first start brings the image to the GPU, and the first one on demand records the image's profile.
-    first = [Step(None, "gpu"), Step(Figure.MEMORY, "gpu", 1 + instances), *one.values()]
-    first.insert(first.index(one[Figure.DEMAND]), Step(None, "demand"))
+    first = [Step(None, "gpu"), Step(Figure.MEMORY, "gpu", 1 + instances)]
+    gpu, pinned, demand = Step(Figure.GPU, "gpu"), Step(Figure.PINNED, "pinned"), Step(Figure.DEMAND, "demand")
+    early = min(rounds, workers - sum(step.workers for step in first))
     at_once = -(-rounds // instances) - 1  # the step for memory is one, too
-    others = [step for step in one.values() for _ in range(rounds - 1)]
-    return [*first, *others, *[Step(Figure.AT_ONCE, "gpu", instances)] * at_once]
+    return [
+        *first,
+        *[gpu] * early,
+        *[pinned, Step(None, "demand"), demand],
+        *[pinned] * (rounds - 1),
+        *[demand] * (rounds - 1),
+        *[gpu] * (rounds - early),
+        *[Step(Figure.AT_ONCE, "gpu", instances)] * at_once,
+    ]
 
 
 def workers_for(instances: int, processors: int) -> int:
     """Return how many workers wait: most of a preparation are imports, one processor's work."""
-    return max(2 + instances, min(2 * instances, processors))
+    return max(3 + instances, min(2 * instances, processors))
 
 
 def next_lap(todo: Sequence[Step], workers: int) -> tuple[list[Step], list[Step]]:
@@ -67,7 +71,7 @@ def known(figure: Figure, todo: Sequence[Step]) -> bool:
 
 def pins(lap: Sequence[Step]) -> bool:
     """Return whether a worker of the lap copies from pinned memory."""
-    return any(step.how != "gpu" or step.figure is None for step in lap)
+    return any(step.how != "gpu" for step in lap)
 
 
 def shortage(left: float, last: float, what: str) -> str | None:

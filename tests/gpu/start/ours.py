@@ -38,7 +38,7 @@ def ours(bench: Bench, clients: Clients, guard: Guard, made: Made, *, kind: str,
     with (
         # The last lap's workers end with the pool, which prepares no others then.
         ExitStack() as last,
-        pool(bench, clients, guard, made, kind, workers=workers, gpu=budget, pinned=budget) as served,
+        pool(bench, clients, guard, made, kind, workers=workers, gpu=budget, pinned=budget, pins=False) as served,
         gpu_memory(bench, guard) as memory,
     ):
         measured = _Measured(bench, plan, served, memory, workers=workers, instances=instances)
@@ -70,7 +70,7 @@ class _Measured:
 
     def laps(self, last: ExitStack) -> Iterator[Finding]:
         """Make the starts, and yield the rows; connections of the last lap go to ``last``."""
-        todo, took, number = laps.steps(self._rounds, self._instances), 0.0, 0
+        todo, took, number = laps.steps(self._rounds, self._instances, self._workers), 0.0, 0
         untold = list(Figure)
         while todo and not self._why:
             self._why = laps.shortage(spare(self._bench), took, f"another lap of {self._workers} starts") or ""

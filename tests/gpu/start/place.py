@@ -190,21 +190,33 @@ def drop(start: Start) -> None:
 
 @contextmanager
 def pool(
-    bench: Bench, clients: Clients, guard: Guard, made: Made, kind: str, *, workers: int, gpu: int, pinned: int
+    bench: Bench,
+    clients: Clients,
+    guard: Guard,
+    made: Made,
+    kind: str,
+    *,
+    workers: int,
+    gpu: int,
+    pinned: int,
+    pins: bool = True,
 ) -> Iterator[Pool]:
-    """A pool for a block, which starts without workers that wait; ``gpu`` and ``pinned`` are bytes."""
-    path, notes, pins = (made.directory / each for each in ("pool.sock", "notes", "pins"))
+    """A pool for a block, which starts without workers that wait.
+
+    ``gpu`` and ``pinned`` are bytes; ``pins``: as `Pool.let_workers_pin`, for the first workers.
+    """
+    path, notes, mark = (made.directory / each for each in ("pool.sock", "notes", "pins"))
     notes.touch()
-    pins.touch()
+    found = Pool(made, path, notes, mark)
+    found.let_workers_pin(pins)
     argv = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(path), "--host-memory", "64M"]
     argv += ["--pinned-memory", f"{-(-pinned // MIB) + 2}M", "--gpu-memory", f"{-(-gpu // MIB) + 2}M"]
     if workers:
         argv += ["--prepare", "tests.gpu.start.prepared:prepare"]
         argv += ["--minimum", str(workers), "--maximum", str(workers)]
     variables = {**_variables(bench), KIND: kind, DEVICE: device(bench), NOTES: str(notes)}
-    variables |= {STORE: str(made.directory / "store"), IMAGE: made.names[0], PINS: str(pins)}
+    variables |= {STORE: str(made.directory / "store"), IMAGE: made.names[0], PINS: str(mark)}
     client = clients.start(argv, guard.pipe_directory, "pool", variables)
-    found = Pool(made, path, notes, pins)
     try:
         _await_socket(client, path)
         yield found

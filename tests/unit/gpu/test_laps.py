@@ -30,30 +30,34 @@ def samples(made: list[Step]) -> Counter[Figure]:
 @pytest.mark.parametrize("processors", [1, 2, 16, 128])
 def test_each_figure_has_its_samples_whatever_the_machine(rounds: int, instances: int, processors: int) -> None:
     workers = workers_for(instances, processors)
-    made = laps(steps(rounds, instances), workers)
-    assert [step for lap in made for step in lap] == steps(rounds, instances)
+    todo = steps(rounds, instances, workers)
+    made = laps(todo, workers)
+    assert [step for lap in made for step in lap] == todo
     assert max(sum(step.workers for step in lap) for lap in made) <= workers
-    found = samples(steps(rounds, instances))
+    found = samples(todo)
     assert [found[figure] for figure in (Figure.PINNED, Figure.DEMAND, Figure.GPU)] == [rounds] * 3
     assert found[Figure.AT_ONCE] >= rounds
     assert found[Figure.MEMORY] == 1
 
 
 @pytest.mark.parametrize("processors", [1, 16])
-def test_the_first_laps_have_samples_of_each_figure(processors: int) -> None:
-    made = laps(steps(20, 8), workers_for(8, processors))
-    assert set(samples([*made[0], *made[1]])) == set(Figure)
+def test_two_laps_have_samples_of_each_figure_and_the_first_one_pins_nothing(processors: int) -> None:
+    workers = workers_for(8, processors)
+    first, second, *_ = laps(steps(20, 8, workers), workers)
+    assert set(samples(first)) == {Figure.MEMORY, Figure.AT_ONCE, Figure.GPU}
+    assert set(samples([*first, *second])) == set(Figure)
+    assert not pins(first)
 
 
-def test_sixteen_processors_need_six_laps_two_of_them_without_pinned_memory() -> None:
-    made = laps(steps(20, 8), workers_for(8, 16))
-    assert [pins(lap) for lap in made] == [True, True, True, True, False, False]
+def test_sixteen_processors_need_six_laps_three_of_them_without_pinned_memory() -> None:
+    made = laps(steps(20, 8, workers_for(8, 16)), 16)
+    assert [pins(lap) for lap in made] == [False, True, True, True, False, False]
 
 
-def test_what_brings_the_image_to_the_gpu_is_pinned() -> None:
-    assert pins([Step(None, "gpu")])
+def test_a_lap_pins_if_one_of_its_starts_copies_from_pinned_memory() -> None:
     assert not pins([Step(Figure.GPU, "gpu"), Step(Figure.AT_ONCE, "gpu", 8)])
     assert pins([Step(Figure.GPU, "gpu"), Step(Figure.DEMAND, "demand")])
+    assert pins([Step(None, "demand")])
 
 
 def test_a_figure_is_known_when_no_step_has_more_of_it() -> None:
