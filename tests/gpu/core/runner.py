@@ -37,6 +37,7 @@ def run(
     try:
         with suppress(StopRunError), stoppable(deadline):
             programs = build(root)
+            say(f"programs: {time.monotonic() - (ends_at - deadline):.0f} s")
             bench = Bench(root, programs, quick, say, ends_at)
             for measurement in measurements:
                 begin, before = time.monotonic(), len(findings)

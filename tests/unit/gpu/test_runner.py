@@ -52,21 +52,23 @@ def test_an_error_is_a_row_and_the_next_measurement_runs(tmp_path: Path) -> None
         assert opened.getnames() == ["guard-1.log"]
 
 
-def test_findings_are_reported_measurement_by_measurement_up_to_the_end() -> None:
+@pytest.mark.parametrize("how", ["deadline", "SIGTERM"])
+def test_findings_are_reported_measurement_by_measurement_up_to_the_end(how: str) -> None:
     told: list[list[str]] = []
 
     def hangs(_bench: Bench) -> Iterator[Finding]:
         yield all_of("half", 1, 1, "things")
         # The second one has begun only after the first one was told of.
         assert told == [["fine"]]
-        signal.raise_signal(signal.SIGTERM)
+        if how == "SIGTERM":
+            signal.raise_signal(signal.SIGTERM)
         threading.Event().wait(600)
 
     run(
         [Measurement("good", "", nothing), Measurement("hangs", "", hangs)],
         simulated_programs,
         quick=True,
-        deadline=60.0,
+        deadline=3.0 if how == "deadline" else 60.0,
         keep_logs=None,
         say=lambda _text: None,
         found=lambda findings: told.append([each.row.name for each in findings]),
