@@ -61,7 +61,9 @@ class _Measured:
         self._rounds = bench.runs(20, 1)
         self._before = memory.used()
         self._idle: float | None = None
-        """GPU memory of a worker that waits."""
+        """GPU memory of a worker that waits and has pinned nothing."""
+        self._pinned_idle: float | None = None
+        """The same of one that has pinned the arena."""
         self._used = self._together = 0.0
         """GPU memory of one start, and of the others at once beside it."""
         self._starts: dict[Figure, list[Start]] = {figure: [] for figure in Figure}
@@ -106,6 +108,10 @@ class _Measured:
         prepared = time.monotonic()
         if self._idle is None:
             self._idle = (self._memory.used() - self._before) / self._workers
+        elif self._pinned_idle is None and laps.pins(lap):
+            # The image is on the GPU by now, as memory of the pool's.
+            image = 0 if device(self._bench) == "cpu" else self._served.made.size
+            self._pinned_idle = (self._memory.used() - self._before - image) / self._workers
         steps = _medians(self._served.notes()[-self._workers :], ("imports", *_STEPS))
         for step in lap:
             self._step(step, connections)
@@ -261,7 +267,11 @@ class _Measured:
         counted = pinning or notes
         steps, before = told(_medians(counted, _STEPS)), told(_medians(counted, ["imports"]))
         missed = "" if all(note["pinned"] for note in pinning) else "NOT PINNED: "
-        idle = "unknown" if self._idle is None else f"{self._idle / 1e6:.0f} MB"
+        idle = " and ".join(
+            f"{each / 1e6:.0f} MB {having}"
+            for each, having in ((self._idle, "with nothing pinned"), (self._pinned_idle, "with the arena pinned"))
+            if each is not None
+        )
         yield sampled(
             name,
             [note["all"] for note in counted],
@@ -270,8 +280,8 @@ class _Measured:
             holds=True,
             note=f"{missed}p50 {steps}; {before} before; {self._workers} workers at once; "
             f"{sum(note['recorded'] for note in notes):.0f} of {len(notes)} with a CUDA graph; an idle worker's GPU "
-            f"memory: {idle}. Not counted: {len(notes) - len(pinning)} that pinned nothing, since they only answered "
-            "from memory on the GPU",
+            f"memory: {idle or 'unknown'}. Not counted: {len(notes) - len(counted)} that pinned nothing, since they "
+            "only answered from memory on the GPU",
         )
 
 
