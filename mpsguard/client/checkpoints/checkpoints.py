@@ -232,6 +232,7 @@ class Checkpoints:
     def _wanted_now(self) -> Checkpoint | None:
         if (image := self._page.take()) is not None:
             checkpoint = Checkpoint(image, self)
+            checkpoint.is_requested = True
             checkpoint.hands_over = self._page.hands_over
             return checkpoint
         if self._interval is not None and time.monotonic() >= self._due:
@@ -258,8 +259,8 @@ class Checkpoints:
     def _hold(self, checkpoint: Checkpoint) -> None:
         state = self._session.latest()
         if state is not None:
-            pump, leave = partial(self.pump, checkpoint), partial(self._session.close, in_order=False)
-            handover.hold(checkpoint, self._page, state.sequence, pump, leave)
+            pump = partial(self.pump, checkpoint)
+            handover.hold(checkpoint, self._page, state.sequence, pump, self._session.hand_over)
 
     def _refuse(self, checkpoint: Checkpoint, refusal: CheckpointRefusal, error: Exception) -> None:
         self._armed = None

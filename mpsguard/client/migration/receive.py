@@ -244,25 +244,27 @@ class _Migration:
         wanted = HELD if handover else "committed"
 
         def is_there() -> bool:
-            outcome = checkpoint_requests.read_outcome(page)
-            if (
-                outcome is not None
-                and outcome.at >= asked
-                and outcome.image == self._images.name
-                and _is_state(outcome, wanted)
-            ):
+            outcome = self._told(page, asked)
+            if outcome is not None and _is_state(outcome, wanted):
                 return True
             if self._moving.is_over:
                 raise MigrationError(f"the program of {self._moving.name!r} has ended, or another one writes it now")
             return False
 
         if not _until(is_there, self._deadline):
-            last = checkpoint_requests.read_outcome(page)
-            said = "nothing" if last is None or last.at < asked else last.state
+            told = self._told(page, asked)
+            said = "nothing of it" if told is None else told.state
             raise MigrationError(
-                f"{self._moving.name!r} has not made image {self._images.name!r} within {self._deadline:g} s: it says "
-                f"{said}. It takes one when it publishes"
+                f"the program of {self._moving.name!r} has not taken checkpoint {self._images.name!r} within "
+                f"{self._deadline:g} s, and says {said}; it takes one when it publishes"
             )
+
+    def _told(self, page: int, since: float) -> CheckpointOutcome | None:
+        """Return what the writer told last of the image of the rounds, at ``since`` or later."""
+        # Both: a program with an older mpsguard tells of its last checkpoint alone.
+        found = [each for each in checkpoint_requests.read_outcomes(page) if each is not None]
+        of_rounds = [each for each in found if each.image == self._images.name and each.at >= since]
+        return max(of_rounds, key=lambda each: each.at, default=None)
 
     def _take_over(self, page: int) -> None:
         sequence = self._manifest.sequence
@@ -283,8 +285,8 @@ class _Migration:
     def _wait_for_promotion(self, page: int) -> None:
         due, left = time.monotonic() + self._deadline, None
         while not self._moving.wait_for_promotion(_GLANCE):
-            now, outcome = time.monotonic(), checkpoint_requests.read_outcome(page)
-            went_on = outcome is not None and outcome.image == self._images.name and outcome.state == "committed"
+            now, outcome = time.monotonic(), self._told(page, 0.0)
+            went_on = outcome is not None and outcome.state == "committed"
             if went_on or now > due:
                 raise MigrationError(f"the writer of {self._moving.name!r} did not wait for this process, and goes on")
             # The vault's word, which waits for a guard that restarts; it may be this process that is promoted just now.

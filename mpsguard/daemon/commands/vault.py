@@ -64,7 +64,7 @@ async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
         state.sequence,
         len(state.state or b""),
         vault.store.session_fds[key].latency(session),
-        vault.store.session_fds[key].checkpoint(session),
+        *vault.store.session_fds[key].checkpoints(session),
     )
 
 

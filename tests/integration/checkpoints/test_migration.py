@@ -140,6 +140,19 @@ def test_a_session_moves_while_its_program_works(world: World) -> None:
         assert session.describe("a").metadata == b"mine"
 
 
+@pytest.mark.slow(seconds=4, reason="two programs and a copier")
+def test_a_program_that_takes_checkpoints_by_itself_moves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome of what the receiver asked for is there, although the program's own checkpoint begins at once."""
+    monkeypatch.setenv(migrating.OWN, "1")
+    with program(world, "source") as source:
+        assert source.line() == "1"
+        with program(world, "receiver", deadline=10.0) as receiver:
+            assert receiver.end() == 0
+        assert source.end() == 0
+    # The source's checkpoint behind its last publication is refused, so it does not print that.
+    assert (step_of(world, "s"), step_of(world, "t")) == (None, steps_in(source)[-1] + 1)
+
+
 @pytest.mark.slow(seconds=30, reason="programs and copiers for each step; some of them wait for a deadline")
 @pytest.mark.parametrize("step", steps(RECEIVER_STEPS))
 def test_a_receiver_that_is_killed(world: World, step: str) -> None:
