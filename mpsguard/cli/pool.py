@@ -12,6 +12,7 @@ import click
 from msgspec.structs import replace
 
 from mpsguard.cli import listening
+from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.listening import Address
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
@@ -98,7 +99,7 @@ def pool(
     except ModuleNotFoundError as error:
         if error.name != "blake3":
             raise
-        click.echo("mpsguard pool: it needs blake3: pip install 'mpsguard[images]'", err=True)
+        click.echo(f"mpsguard pool: it needs blake3: {how_to_install('images')}", err=True)
         sys.exit(1)
     except PoolError as error:
         click.echo(f"mpsguard pool: {error}", err=True)

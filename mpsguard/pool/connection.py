@@ -87,7 +87,8 @@ class PoolConnection:
                 raise PoolError(f"{self._path}: the pool of another user")
         except OSError as error:
             self._socket.close()
-            raise PoolError(f"no pool at {self._path}: {error.strerror or error}") from None
+            why = f"no pool at {self._path}: {error.strerror or error}"
+            raise PoolError(f"{why}; `mpsguard pool` is one, MPSGUARD_POOL names its socket") from None
         except BaseException:
             self._socket.close()
             raise
