@@ -61,6 +61,7 @@ def receive(
     image: str | None = None,
     device: int = 0,
     capacity: int = 65536,
+    keep: float | None = 300.0,
     limits: MigrationLimits | None = None,
     deadline: float = 60.0,
 ) -> Session:
@@ -78,6 +79,7 @@ def receive(
         image: name of the image, at most 122 characters; None: ``migration/`` and the source's name.
         device: CUDA's ordinal of the GPU for regions that lie on one.
         capacity: of the new session: maximum size of the forward state in bytes.
+        keep: of the new session: seconds that it is kept after its last lease has ended; None: until it is released.
         limits: of the rounds, and of the pause.
         deadline: seconds for each checkpoint of the writer.
 
@@ -87,7 +89,7 @@ def receive(
         Exception: the backend's errors; likewise.
     """
     image = f"migration/{source}" if image is None else image
-    target = Session(name, socket=socket, capacity=capacity)
+    target = Session(name, socket=socket, capacity=capacity, keep=keep)
     try:
         directory = default_directory() if store is None else Path(store)
         if target.state() is not None:
@@ -173,8 +175,8 @@ def _end_earlier(target: Session, images: _Images, device: int) -> None:
     with found:
         if not images.was_taken(found.manifest):
             raise MigrationError(
-                f"there is no session {images.source!r}, and image {images.name!r} is of a migration that came to "
-                f"nothing: its program may have gone on. To begin with it: mpsguard run --image {images.name}"
+                f"there is no session {images.source!r}. Image {images.name!r} may be older than what its program went "
+                f"on to, here or after a migration; to begin with it all the same: mpsguard run --image {images.name}"
             )
         restore(target, found, device=device)
     images.forget_taken()

@@ -20,6 +20,8 @@ from tests.integration.checkpoints import faulty_copier
 
 PIECE = 2 << 20
 PIECES = 6
+KEEP = 77.0
+"""Seconds that the new session is kept."""
 DEADLINE = "RECEIVER_DEADLINE"
 """Environment variable: seconds for each checkpoint of the source."""
 OWN = "SOURCE_CHECKPOINTS"
@@ -71,9 +73,8 @@ def source(socket: str, store: str) -> None:
 
 def receiver(socket: str, store: str) -> None:
     limits = MigrationLimits(small=3 * PIECE)
-    with receive(
-        "t", "s", socket=socket, store=store, limits=limits, deadline=float(os.environ.get(DEADLINE, "30"))
-    ) as session:
+    deadline = float(os.environ.get(DEADLINE, "30"))
+    with receive("t", "s", socket=socket, store=store, keep=KEEP, limits=limits, deadline=deadline) as session:
         say((session.state() or b"").decode())
 
 

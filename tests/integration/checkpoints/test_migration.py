@@ -135,6 +135,8 @@ def test_a_session_moves_while_its_program_works(world: World) -> None:
     # No step is lost or made twice: the receiver begins behind the last one that the source had.
     assert steps == list(range(1, steps[-1] + 1))
     assert (step_of(world, "s"), step_of(world, "t")) == (None, steps[-1])
+    (record,) = [each for key, each in world.vault.vault.store.sessions.items() if key.name == "t"]
+    assert record.keep == migrating.KEEP
     with world.vault.session("t") as session:
         assert session.describe("weights").is_sealed
         assert session.describe("a").metadata == b"mine"
@@ -228,7 +230,7 @@ def test_an_image_of_a_handover_is_gone_on_from_once(world: World) -> None:
             assert receiver.end() == 0
         assert source.end() == 0
     released(world, "t")
-    with pytest.raises(MigrationError, match="came to nothing"):
+    with pytest.raises(MigrationError, match="older than what its program"):
         receive("t", "s", socket=world.vault.socket, store=world.store)
 
 
