@@ -172,10 +172,20 @@ class Server(HTTPServer):
 def main(words: Sequence[str] | None = None) -> int:
     """Run the server and return the exit code: 1 if it cannot start; wrong arguments exit with 2."""
     parser = argparse.ArgumentParser(prog="python -m examples.llm_server.many", description="Many models on one GPU")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="gpt2")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--image", action="append", default=[], metavar="NAME[=FILE.safetensors]")
-    parser.add_argument("--store", type=Path, default=None, help="directory of images")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="gpt2", help="of all models (default %(default)s)")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: host memory stands for the GPU's"
+    )
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="NAME[=FILE.safetensors]",
+        help="require this image, or make it of FILE; may be given several times",
+    )
+    parser.add_argument(
+        "--store", type=Path, default=None, help="directory of images; default as of mpsguard-ctl image"
+    )
     parser.add_argument("--port", type=int, required=True, help="on 127.0.0.1")
     options = parser.parse_args(words)
     with ExitStack() as owned:

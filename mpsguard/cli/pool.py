@@ -49,28 +49,44 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
 @click.command(epilog="Exit codes: 0 ended by INT or TERM; 1 it cannot start; 2 usage.")
 @click.option("--socket", type=click.Path(path_type=Path), help="Where to listen; MPSGUARD_POOL names it for programs.")
 @click.option(
-    "--host-memory", required=True, metavar="SIZE", callback=_size, help="Host memory for images, such as 16G."
+    "--host-memory", required=True, metavar="SIZE", callback=_size, help="Most host memory for images, such as 16G."
 )
-@click.option("--gpu-memory", metavar="SIZE", callback=_size, help="GPU memory for images; none by default.")
+@click.option("--gpu-memory", metavar="SIZE", callback=_size, help="Most GPU memory for images; none by default.")
 @click.option(
-    "--pinned-memory", metavar="SIZE", callback=_size, help="Host memory that workers pin as a whole; none by default."
+    "--pinned-memory",
+    metavar="SIZE",
+    callback=_size,
+    help="Host memory that programs pin for the GPU, as a whole; none by default.",
 )
 @click.option(
-    "--prepare", metavar="MODULE:FUNCTION", callback=_function, help="What warm workers execute before they wait."
+    "--prepare",
+    metavar="MODULE:FUNCTION",
+    callback=_function,
+    help="Prepares a warm worker; without it there are no workers.",
 )
 @click.option(
     "--metrics", metavar="HOST:PORT", callback=_address, help="Where Prometheus gets /metrics; nowhere by default."
 )
-@click.option("--minimum", type=click.IntRange(0, 256), default=1, show_default=True, help="Workers that wait.")
 @click.option(
-    "--maximum", type=click.IntRange(1, 256), default=4, show_default=True, help="Workers with those that serve."
+    "--minimum",
+    type=click.IntRange(0, 256),
+    default=1,
+    show_default=True,
+    help="With --prepare: workers that always wait.",
+)
+@click.option(
+    "--maximum",
+    type=click.IntRange(1, 256),
+    default=4,
+    show_default=True,
+    help="With --prepare: most workers, with those that serve.",
 )
 @click.option(
     "--idle",
     type=click.FloatRange(0, 86400),
     default=300.0,
     show_default=True,
-    help="Seconds that a worker above the minimum waits.",
+    help="With --prepare: seconds after which a worker above the minimum ends.",
 )
 def pool(
     *,

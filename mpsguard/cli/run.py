@@ -77,9 +77,15 @@ class _Command(click.Command):
 @click.option("--domain", help="Which one, if the configuration has several.")
 @click.option("--pipe-directory", type=click.Path(), help="The domain's public directory, instead of --domain.")
 @click.option("--class", "service_class", metavar="NAME", help="The service class to choose, of the domain's.")
-@click.option("--run-directory", envvar="MPSGUARD_RUN_DIRECTORY", help="Where the guard's sockets are.")
 @click.option(
-    "--grace", type=click.FloatRange(0, 86400), help="Seconds from the first signal to SIGKILL; never without."
+    "--run-directory",
+    envvar="MPSGUARD_RUN_DIRECTORY",
+    help="Where the guard's sockets are; default MPSGUARD_RUN_DIRECTORY, or the configuration's.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, 86400),
+    help="Seconds from the first signal to SIGKILL; without it no SIGKILL follows.",
 )
 @click.option(
     "--deadline", type=click.FloatRange(0.1, 300), default=3.0, show_default=True, help="Seconds the guard may take."
