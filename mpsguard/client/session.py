@@ -283,12 +283,12 @@ class Session(RegionRequests):
 
     def seal(self, name: str, chunks: tuple[int, ...] | None = None) -> Description:
         """See `Region.seal`."""
-        self._regions_changed()
+        self._regions_changed(name)
         return self._described(wire.Seal(0, name, chunks))
 
     def set_metadata(self, name: str, metadata: bytes, expected_version: int | None = None) -> Description:
         """See `Region.set_metadata`."""
-        self._regions_changed()
+        self._regions_changed(name)
         try:
             return self._described(wire.SetMetadata(0, name, metadata, expected_version))
         except StaleGenerationError as error:
@@ -503,7 +503,7 @@ class Session(RegionRequests):
         if self._checkpoints is not None:
             self._checkpoints.unmapped(name)
 
-    def _regions_changed(self, name: str | None = None, *, new: bool = False) -> None:
+    def _regions_changed(self, name: str, *, new: bool = False) -> None:
         if self._checkpoints is not None:
             self._checkpoints.regions_changed(name, new=new)
 

@@ -19,7 +19,7 @@ from mpsguard.client.checkpoints.piece_table import PieceTable, PieceTableError
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans, touched
 from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.client.checkpoints.request_page import RequestPage
-from mpsguard.client.checkpoints.session_regions import SessionRegions
+from mpsguard.client.checkpoints.session_regions import OWN_PREFIX, SessionRegions
 from mpsguard.client.checkpoints.sources import MOST_ASIDE
 from mpsguard.client.checkpoints.spare import SpareSpace
 from mpsguard.client.checkpoints.writing_session import WritingSession
@@ -166,8 +166,11 @@ class Checkpoints:
 
     # --- the session changes
 
-    def regions_changed(self, name: str | None = None, *, new: bool = False) -> None:
-        """Note that a region was made (``new``), sealed, changed or released."""
+    def regions_changed(self, name: str | None, *, new: bool = False) -> None:
+        """Note that a region was made (``new``), sealed, changed or released; all of them, with None."""
+        if name is not None and name.startswith(OWN_PREFIX):
+            # Such as the request page, which is made behind `start`: the next cut need not ask the vault for it.
+            return
         with self._lock:
             self._regions.changed()
             if name is not None and new:
@@ -418,6 +421,7 @@ class Checkpoints:
         To be called when the regions are made.
         """
         with self._lock, suppress(CheckpointError, CopierGoneError, OSError, VaultError):
+            self._page.open()
             self._copier_now()
 
     def _wait_for_copier(self) -> None:

@@ -27,8 +27,8 @@ def findings(bench: Bench, what: str, tenant: Client, checkpoints: Sequence[Even
         bench: of the run.
         what: was measured.
         tenant: runs `tests.gpu.checkpoint.tenant`.
-        checkpoints: each told at its end, with the seconds of its steps (member ``during``), and of those before
-            (member ``alone``).
+        checkpoints: each with the seconds of its steps (member ``during``), and of those before (member ``alone``), and
+            when the first of each began (``began``, ``alone_began``).
         during: name of the member.
     """
     tenant.stop()
@@ -55,9 +55,10 @@ def _rates(windows: Event, checkpoints: Sequence[Event], during: str) -> list[fl
 
     rates = []
     for event in checkpoints:
-        begin = event.monotonic - sum(numbers(event, during))
-        meanwhile = rate(begin, event.monotonic)
-        before = rate(begin - sum(numbers(event, "alone")), begin)
+        meanwhile, before = (
+            rate(event.number(began), event.number(began) + sum(numbers(event, steps)))
+            for began, steps in (("began", during), ("alone_began", "alone"))
+        )
         if meanwhile and before:
             rates.append(meanwhile / before)
     return rates

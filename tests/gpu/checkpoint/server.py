@@ -1,15 +1,16 @@
 """A token loop with sealed weights and a cache of keys and values, both in regions: the gaps between its tokens.
 
-Like a service, it has made a token at each position before it is measured: the driver loads a kernel at its first
-launch, and another length of the cache takes another kernel. What it has by then is kept from Python's collector.
+Like a serving engine, it replays a CUDA graph for each token, and keeps what it has from Python's collector: otherwise
+a token is some 400 launches, and the gaps are those of the processor's other work.
 
-Events: `prepared`, then `gaps` (seconds from token to token): `alone`, and `during` for each checkpoint from its cut to
-its commit, with what the cut took.
+Events: `prepared`, then `gaps` (seconds from token to token): `alone`, and `during` for each checkpoint from its
+request to its commit, with what the cut took, and when each of the two began (CLOCK_MONOTONIC).
 """
 
 import argparse
 import gc
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,8 @@ from tests.gpu.checkpoint.telling import emit, run
 
 WITHIN: Final = 120.0
 POSITIONS: Final = 1024
+WARM: Final = 100
+"""Tokens before the first one that is measured."""
 
 
 class Shape(NamedTuple):
@@ -59,6 +62,9 @@ class Decoder:
         self.state.tensors["now"].normal_()
         self.device = torch.device(device)
         self.token = 0
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.positions = torch.arange(POSITIONS, device=device)
+        self.compute = self._compute if self.device.type == "cpu" else self._captured()
 
     @property
     def cache(self) -> Memory:
@@ -66,28 +72,47 @@ class Decoder:
 
     def step(self) -> None:
         """One token, published."""
-        with torch.no_grad():
-            self._compute()
+        position = self.token % POSITIONS
+        row, now = self.state.tensors["kv"][position], self.state.tensors["now"]
+        self.cache.writing(row.data_ptr() - self.cache.va, row.numel() * row.element_size())
+        self.cache.writing(now.data_ptr() - self.cache.va, now.numel() * now.element_size())
+        self.position.fill_(position)
+        self.compute()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.token += 1
         self.session.publish(b"%d" % self.token)
 
+    def _captured(self) -> Callable[[], None]:
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
+            # What libraries allocate and choose at their first call is no part of a graph.
+            for _ in range(3):
+                self._compute()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._compute()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
     def _compute(self) -> None:
-        position = self.token % POSITIONS
+        with torch.no_grad():
+            self._token()
+
+    def _token(self) -> None:
         cache, now = self.state.tensors["kv"], self.state.tensors["now"]
-        row = cache[position]
-        self.cache.writing(row.data_ptr() - self.cache.va, row.numel() * row.element_size())
-        self.cache.writing(now.data_ptr() - self.cache.va, now.numel() * now.element_size())
+        later = self.positions > self.position
         hidden = now
         for layer in range(self.shape.layers):
             weights: dict[str, Any] = {
                 part: self.weights.tensors[f"{layer}/{part}"] for part in ("qkv", "out", "up", "down")
             }
             query, key, value = (weights["qkv"] @ hidden).chunk(3)
-            row[layer, 0], row[layer, 1] = key, value
-            scores = torch.softmax(cache[: position + 1, layer, 0] @ query * self.shape.width**-0.5, 0)
-            hidden = hidden + weights["out"] @ (scores @ cache[: position + 1, layer, 1])
+            cache[:, layer, 0].index_copy_(0, self.position, key[None])
+            cache[:, layer, 1].index_copy_(0, self.position, value[None])
+            scores = (cache[:, layer, 0] @ query * self.shape.width**-0.5).masked_fill(later, -torch.inf)
+            hidden = hidden + weights["out"] @ (torch.softmax(scores, 0) @ cache[:, layer, 1])
             hidden = hidden + weights["down"] @ torch.nn.functional.gelu(weights["up"] @ hidden)
             hidden = torch.nn.functional.layer_norm(hidden, hidden.shape)
         now.copy_(hidden)
@@ -116,12 +141,14 @@ def main() -> None:
         checkpoints = session.checkpoints(store=options.store, buffers=1 << 30, spare=64 << 20)
         # As a server does that must not stall: the copier is there before the first checkpoint.
         checkpoints.start()
-        gaps(decoder, POSITIONS)
+        gaps(decoder, WARM)
         gc.collect()
         gc.freeze()
         # The first checkpoint copies the weights; no other one does.
         for number in range(options.rounds + 1):
+            alone_began = time.monotonic()
             alone = gaps(decoder, options.tokens)
+            began = time.monotonic()
             checkpoint = checkpoints.arm("server")
             during: list[float] = []
             due = time.monotonic() + WITHIN
@@ -134,6 +161,8 @@ def main() -> None:
                 number=number,
                 alone=alone,
                 during=during,
+                alone_began=alone_began,
+                began=began,
                 cut=checkpoints.last_cut,
                 copied=ended.copied if ended else 0,
                 refused="" if ended is not None and ended.refusal is None else str(ended),

@@ -3,7 +3,8 @@
     python -m tests.gpu.checkpoint.trainer --store DIR --size BYTES --device cuda ...
 
 Events: `prepared`; `baseline` (seconds of steps); `checkpoint` for each of ours (seconds of the steps from the cut to
-the commit, what the cut took, what came of it); `peer` for each of torch.save and async_save; `finished`.
+the commit, what the cut took, what came of it, and when those without it and with it began); `peer` for each of
+torch.save and async_save; `finished`.
 """
 
 import argparse
@@ -62,15 +63,16 @@ def ours(training: Training, options: argparse.Namespace) -> None:
     for number in range(options.rounds):
         if time.monotonic() > due:
             break
+        alone_began = time.monotonic()
         alone = [training.step()[1] for _ in range(random_.randint(options.steps // 2, options.steps))]
         if options.one:
             with ImageStore(options.store) as store:
                 store.remove("training")
                 store.collect()
         before = session.checkpoints().waited
-        began = time.perf_counter()
+        began = time.monotonic()
         checkpoint = session.checkpoint("training")
-        cut = time.perf_counter() - began
+        cut = time.monotonic() - began
         steps = steps_until(training, lambda: not checkpoint.is_under_way)  # noqa: B023 - called within the round
         steps[0] += cut
         refused = ""
@@ -84,6 +86,8 @@ def ours(training: Training, options: argparse.Namespace) -> None:
             number=number,
             alone=alone,
             steps=steps,
+            alone_began=alone_began,
+            began=began,
             cut=cut,
             waited=session.checkpoints().waited - before,
             refused=refused,

@@ -15,12 +15,12 @@ def test_a_checkpoints_longest_step_and_throughput_are_those_beyond_its_own_neig
 
 
 def test_a_neighbours_rate_is_that_of_the_windows_that_lie_within_a_checkpoint() -> None:
-    # A checkpoint from 9.0 to 10.0, behind steps without one from 8.0 on.
-    made = event("checkpoint", 10.0, alone=[0.5, 0.5], steps=[0.5, 0.5])
+    # Steps without a checkpoint from 8.0 to 9.0, then a pause, and a checkpoint from 9.5 to 10.5, told later.
+    made = event("checkpoint", 11.0, alone=[0.5, 0.5], steps=[0.5, 0.5], alone_began=8.0, began=9.5)
     windows = event(
         "windows",
         11.0,
-        windows=[(7.9, 0.2, 1000), (8.1, 0.2, 40), (8.5, 0.2, 40), (8.9, 0.2, 1000), (9.1, 0.2, 30), (9.9, 0.2, 1000)],
+        windows=[(7.9, 0.2, 1000), (8.1, 0.2, 40), (8.5, 0.2, 40), (9.1, 0.2, 1000), (9.6, 0.2, 30), (10.4, 0.2, 1000)],
     )
     assert [round(rate, 6) for rate in cotenant._rates(windows, [made], "steps")] == [0.75]
     assert cotenant._rates(event("windows", 1.0, windows=[]), [made], "steps") == []
