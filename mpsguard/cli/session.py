@@ -98,7 +98,8 @@ class CliSession:
             context.destroy(linger=0)
         if reply.error is not None:
             code = Exit.USAGE if reply.error.code == "arguments" else Exit.FAILED
-            raise AskError(code, f"{command}: {reply.error.message}")
+            # Of "vault_show": the words of the command line.
+            raise AskError(code, f"{command.replace('_', ' ')}: {reply.error.message}")
         return msgspec.convert(reply.result, type=result)
 
     def check_reachable(self, path: Path) -> None:

@@ -200,7 +200,9 @@ class _Migration:
         try:
             page = self._moving.open(REGION)
         except UnknownRegionError:
-            raise MigrationError(f"the program of {self._moving.name!r} takes no checkpoints") from None
+            raise MigrationError(
+                f"the program of {self._moving.name!r} takes no checkpoints: it has not called Session.checkpoints yet"
+            ) from None
         with page:
             made: list[CopyRound] = []
             step = NextStep.COPY
