@@ -59,7 +59,7 @@ def test_what_did_not_change_is_not_copied_again(world: World) -> None:
         assert world.image("two") == {"a": content_of(a)}
 
 
-def test_the_first_cut_of_a_started_copier_waits_for_no_guard(world: World) -> None:
+def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: World) -> None:
     """A server that makes a token each millisecond starts the copier ahead, so that no token waits for the vault."""
     with world.session() as session, region(session, "a", os.urandom(2 * PIECE)):
         checkpoints = session.checkpoints()
@@ -80,12 +80,12 @@ def test_the_first_cut_of_a_started_copier_waits_for_no_guard(world: World) -> N
             checkpoint = checkpoints.arm("one")
             publishing.start()
             publishing.join(5.0)
-            assert checkpoint.is_under_way
+            assert checkpoint.tries == 1
+            assert checkpoint.wait(20.0).copied == 2
         finally:
             gate.set()
             holding.join(DEADLINE)
         publishing.join(DEADLINE)
-        assert checkpoint.wait(DEADLINE).copied == 2
 
 
 def test_a_write_before_the_cut_that_was_not_announced_is_in_the_image_and_counted(world: World) -> None:
