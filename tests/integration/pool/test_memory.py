@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -118,6 +119,61 @@ def test_memory_of_a_gpu_is_filled_once_and_again_if_the_first_one_leaves(tmp_pa
         second.close()
         third.close()
         wait_for("the release", lambda: [(each.uses, each.whole) for each in pool.listed()] == [(0, True)])
+
+
+class _BrokenOffError(Exception):
+    pass
+
+
+def test_an_answer_to_a_request_that_was_broken_off_is_not_taken_for_another_ones(tmp_path: Path) -> None:
+    def breaks_off(*_: object) -> None:
+        raise _BrokenOffError
+
+    with running(tmp_path, *HOST_MEMORY) as pool, ExitStack() as held:
+        pool.make("a", MIB)
+        pool.make("b", MIB)
+        store = held.enter_context(ImageStore(pool.store))
+        a, b = (held.enter_context(store.open(name)) for name in "ab")
+        first, second = (held.enter_context(pool.connect()) for _ in range(2))
+        assert first.hold_on_gpu(store, a) is None
+        held.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, breaks_off))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(_BrokenOffError):
+            second.hold_on_gpu(store, a)
+        memory = os.memfd_create("gpu")
+        held.callback(os.close, memory)
+        first.fill(a, [memory])
+        with pytest.raises(PoolError):
+            second.hold_on_gpu(store, b)
+        wait_for("the release", lambda: [each.uses for each in pool.listed()] == [1])
+
+
+def test_an_image_with_a_descriptor_that_the_program_has_no_room_for_is_not_held(tmp_path: Path) -> None:
+    with running(tmp_path, *HOST_MEMORY) as pool, ExitStack() as held:
+        pool.make("a", MIB)
+        store = held.enter_context(ImageStore(pool.store))
+        image = held.enter_context(store.open("a"))
+        mine = held.enter_context(pool.connect())
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+        try:
+            with pytest.raises(PoolError, match="too many open files"):
+                mine.hold(store, image)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        wait_for("the release", lambda: [each.uses for each in pool.listed()] == [0])
+
+
+def test_a_store_at_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, *HOST_MEMORY) as pool, pool.connect() as mine:
+        pool.store = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+        pool.make("a", MIB)
+        with ImageStore(pool.store) as store, store.open("a") as image:
+            with pytest.raises(PoolError, match="UTF-8"):
+                mine.hold(store, image)
+            assert mine.listing().images == ()
 
 
 def test_a_damaged_image_is_refused_to_all_that_wait_and_leaves_nothing(tmp_path: Path) -> None:
