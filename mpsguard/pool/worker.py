@@ -86,6 +86,10 @@ def main(channel_fd: int, prepare: str) -> int:
     with socket.socket(fileno=channel_fd) as channel, ExitStack() as owned:
         if seqpacket.peer(channel).uid != os.geteuid():
             raise PermissionError("the pool is another user's")
+        # Whatever ends this function: the pool is told, and the process has its time to end.
+        owned.callback(_end_talk, channel)
+        connections: list[socket.socket] = []
+        _end_with(channel, connections)
         prepared = _function(prepare)()
         warm = prepared if isinstance(prepared, Warm) else Warm(prepared, lambda: None)
         _say(channel, WorkerPrepared())
@@ -99,7 +103,8 @@ def main(channel_fd: int, prepare: str) -> int:
             close_all(packet.fds)
             return 0
         connection = owned.enter_context(socket.socket(fileno=packet.fds[0]))
-        _end_with(channel, connection)
+        owned.callback(_end_talk, connection)
+        connections.append(connection.dup())
         try:
             serve = warm.start(_assigned(packet.data, packet.fds[1:], owned))
         except WorkerLostError as error:
@@ -168,16 +173,28 @@ def _say(channel: socket.socket, message: FromWorker) -> None:
         seqpacket.send(channel, encode(message))
 
 
-def _end_with(channel: socket.socket, connection: socket.socket) -> None:
-    """End the connection when the pool ends or wants that, and then the process if it does not end by itself."""
-    ours, theirs = channel.dup(), connection.dup()
+def _end_talk(connection: socket.socket) -> None:
+    """End a connection for all that have a descriptor of it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _end_with(channel: socket.socket, connections: list[socket.socket]) -> None:
+    """End the process some time after its channel, which the pool ends, or its own main function.
+
+    Args:
+        channel: to the pool.
+        connections: to a program; they are ended with the channel, and owned by the thread that this starts.
+    """
+    ours = channel.dup()
 
     def watch() -> None:
-        with ours, theirs:
-            with suppress(OSError):
-                ours.recv(1)
-            with suppress(OSError):
-                theirs.shutdown(socket.SHUT_RDWR)
+        ends = select.poll()
+        # Of no event but the end, which cannot be left out: what comes before it is not for this thread.
+        ends.register(ours, 0)
+        ends.poll()
+        for connection in connections:
+            _end_talk(connection)
         time.sleep(_GRACE)
         os._exit(1)
 

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -34,9 +35,13 @@ from mpsguard.pool.schedule import (
     TimePassed,
     Withdrawn,
     WorkerEnded,
+    WorkerLost,
 )
 from mpsguard.pool.worker_messages import WorkerAssignment, WorkerFailed, WorkerPrepared, WorkerStarted, encode
 from mpsguard.pool.worker_process import WorkerProcess
+
+_LAST_WORDS: Final = 16
+"""Messages of a worker that has ended; it has a few to say."""
 
 
 class _Request:
@@ -205,20 +210,27 @@ class WorkerPool:
             case None:
                 # It ends, or it does not follow the protocol: then it has to.
                 asyncio.get_running_loop().remove_reader(worker.channel.fileno())
-                worker.end()
+                self._count_repeated(number)
+                self._on(WorkerLost(number))
         return message is not None
 
     def _ended(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         worker = self._workers[number]
         loop.remove_reader(worker.pidfd)
-        while self._heard(number):
-            # What it said last counts.
-            continue
+        # What its group leaves could go on speaking in its place.
+        worker.kill()
+        for _ in range(_LAST_WORDS):
+            if not self._heard(number):
+                break
         loop.remove_reader(worker.channel.fileno())
-        known = self._state.worker(number)
-        if known is not None and known.phase is Phase.STARTING:
-            self._metrics.repeated()
+        self._count_repeated(number)
         del self._workers[number]
         worker.reap()
         self._on(WorkerEnded(number))
+
+    def _count_repeated(self, number: int) -> None:
+        """Count a worker that is lost, if it was in the midst of a start."""
+        known = self._state.worker(number)
+        if known is not None and known.phase is Phase.STARTING:
+            self._metrics.repeated()

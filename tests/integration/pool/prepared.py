@@ -3,14 +3,35 @@
 import os
 import signal
 import socket
+import sys
+import threading
 from pathlib import Path
 
-from mpsguard.pool.worker import Assigned, Serve, Start
+from mpsguard.pool.worker import Assigned, Serve, Start, Warm
 
 
 def prepare() -> Start:
     _dies("prepare")
     return _start
+
+
+def prepare_or_hang() -> Start:
+    """Never return, if a file says so."""
+    if _taken("hang"):
+        (Path(os.environ["POOL_TEST"]) / f"hangs {os.getpid()}").touch()
+        threading.Event().wait()
+    return prepare()
+
+
+def prepare_and_lie() -> Warm:
+    """Break the protocol while waiting, and go on as if nothing was, if a file says so."""
+
+    def check() -> None:
+        if _taken("lie"):
+            os.write(int(sys.argv[1]), b"nonsense")
+            threading.Event().wait()
+
+    return Warm(prepare(), check)
 
 
 def _start(assigned: Assigned) -> Serve:
@@ -22,6 +43,9 @@ def _start(assigned: Assigned) -> Serve:
     _dies("mapped")
 
     def serve(connection: socket.socket) -> None:
+        if assigned.payload == b"linger":
+            threading.Thread(target=threading.Event().wait).start()
+            return
         connection.sendall(f"{os.getpid()} {assigned.payload.decode()}\n".encode())
         while request := connection.recv(100):
             _dies("serve")
@@ -34,10 +58,17 @@ def _start(assigned: Assigned) -> Serve:
 
 
 def _dies(step: str) -> None:
-    """Die, if a file says so; each file is for one worker."""
+    """Die, if a file says so."""
+    if _taken(step):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _taken(step: str) -> bool:
+    """Return whether a file said so; each is for one worker."""
     for path in sorted(Path(os.environ["POOL_TEST"]).glob(f"{step}-*")):
         try:
             path.unlink()
         except FileNotFoundError:
             continue
-        os.kill(os.getpid(), signal.SIGKILL)
+        return True
+    return False

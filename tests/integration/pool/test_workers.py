@@ -64,12 +64,14 @@ def lives(pid: int) -> bool:
 
 
 @contextmanager
-def warm(directory: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Iterator[WarmPool]:
+def warm(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *options: str, prepare: str = "prepare"
+) -> Iterator[WarmPool]:
     deaths = directory / "deaths"
     deaths.mkdir()
     monkeypatch.setenv("POOL_TEST", str(deaths))
-    prepare = ("--prepare", "tests.integration.pool.prepared:prepare")
-    with running(directory, "--host-memory", "16M", *prepare, *options) as pool:
+    prepared = ("--prepare", f"tests.integration.pool.prepared:{prepare}")
+    with running(directory, "--host-memory", "16M", *prepared, *options) as pool:
         pool.make("a", SIZE)
         yield WarmPool(pool, deaths)
 
@@ -147,6 +149,51 @@ def test_the_end_of_the_pool_ends_its_workers_and_their_connections(
         with connection:
             assert connection.recv(100) == b""
         wait_for("their ends", lambda: not lives(pid) and not lives(waits))
+        pool.pool.start("--host-memory", "1M")
+
+
+@pytest.mark.slow(seconds=13, reason="a worker has 10 s to end in")
+def test_a_worker_that_breaks_the_protocol_gets_no_request_and_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch, "--maximum", "2", prepare="prepare_and_lie") as pool:
+        lies = pool.waiting()
+        pool.dies("lie")
+        wait_for("its lie", lambda: not list((tmp_path / "deaths").iterdir()))
+        with pool.start(within=5.0) as connection:
+            assert greeting(connection)[0] != lies
+
+
+@pytest.mark.slow(seconds=13, reason="a worker has 10 s to end in")
+def test_a_worker_that_does_not_end_after_it_has_served_is_known_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch, "--maximum", "1") as pool:
+        served = pool.waiting()
+        with pool.start(b"linger") as connection:
+            assert connection.recv(100) == b""
+        wait_for("the end's beginning", lambda: (served, Phase.ENDING) in pool.phases())
+        assert lives(served)
+        # Its place is free when it has been ended.
+        with pool.start() as connection:
+            assert greeting(connection)[0] != served
+        assert not lives(served)
+
+
+@pytest.mark.slow(seconds=13, reason="a worker has 10 s to end in")
+def test_a_worker_that_prepares_itself_ends_after_a_killed_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch, "--minimum", "0", prepare="prepare_or_hang") as pool:
+        pool.dies("hang")
+        with pytest.raises(PoolError, match="not there within"):
+            pool.start(within=0.5)
+        (path,) = wait_for("the worker", lambda: list((tmp_path / "deaths").glob("hangs *")))
+        assert pool.pool.process is not None
+        pool.pool.process.kill()
+        pool.pool.process.wait(DEADLINE)
+        wait_for("its end", lambda: not lives(int(path.name.split()[1])))
+        pool.pool.process.communicate()
         pool.pool.start("--host-memory", "1M")
 
 
