@@ -1,6 +1,7 @@
 """`mpsguard pool`: keeps one user's images in memory, and warm workers."""
 
 import asyncio
+import os
 import re
 import resource
 import signal
@@ -94,7 +95,11 @@ def pool(
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
         budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}
-        asyncio.run(_serve(path, budgets, prepare, policy, metrics))
+        if not asyncio.run(_serve(path, budgets, prepare, policy, metrics)):
+            click.echo("mpsguard pool: ends before what it reads: a store does not answer", err=True)
+            sys.stdout.flush()
+            # Readers that are in the midst of a read would be waited for.
+            os._exit(0)
     except ModuleNotFoundError as error:
         if error.name != "blake3":
             raise
@@ -107,7 +112,8 @@ def pool(
 
 async def _serve(
     path: Path, budgets: dict[Tier, int], prepare: str | None, policy: PoolPolicy, address: Address | None
-) -> None:
+) -> bool:
+    """Serve until a signal comes; return whether all reading has ended."""
     # They need blake3, which a node without images need not have.
     from mpsguard.pool.metrics import PoolMetrics  # noqa: PLC0415
     from mpsguard.pool.server import PoolServer  # noqa: PLC0415
@@ -137,7 +143,8 @@ async def _serve(
         await server.close()
         if workers is not None:
             await workers.close()
-        await owner.close()
+        ended = await owner.close()
+    return ended
 
 
 def _serve_metrics(address: Address, counted: "PoolMetrics") -> None:

@@ -37,6 +37,7 @@ from mpsguard.pool.messages import (
     decode_request,
     encode,
 )
+from mpsguard.pool.store_threads import StoreThreads
 from mpsguard.pool.tier_owner import TierOwner
 from mpsguard.pool.tiers import Tier
 from mpsguard.pool.worker_messages import WorkerAssignment
@@ -48,9 +49,10 @@ _MOST_USES: Final = 4096
 class PoolConversation:
     """Serves one connection."""
 
-    def __init__(self, stream: PacketStream, owner: TierOwner, workers: WorkerPool | None) -> None:
+    def __init__(self, stream: PacketStream, owner: TierOwner, looks: StoreThreads, workers: WorkerPool | None) -> None:
         self._stream = stream
         self._owner = owner
+        self._looks = looks
         self._workers = workers
         self._uses: Counter[tuple[Tier, str]] = Counter()
         self._to_fill: set[str] = set()
@@ -118,15 +120,15 @@ class PoolConversation:
     async def _hold(self, request: HoldImage) -> tuple[Answer, tuple[int, ...]]:
         if self._uses.total() >= _MOST_USES:
             raise PoolError(f"a connection holds {_MOST_USES} images at most")
-        size = await asyncio.to_thread(_size, request)
+        size = await self._size(request)
         if request.tier is Tier.PINNED:
             runs = await self._owner.hold_pinned(
-                request.key, size, lambda slots, stop: _load_into(request, slots, stop)
+                request.key, size, request.store, lambda slots, stop: _load_into(request, slots, stop)
             )
             self._uses[request.tier, request.key] += 1
             return ImageHeld(runs), ()
         if request.tier is Tier.HOST:
-            fd = await self._owner.hold_in_host(request.key, size, lambda stop: _load(request, stop))
+            fd = await self._owner.hold_in_host(request.key, size, request.store, lambda stop: _load(request, stop))
             self._uses[request.tier, request.key] += 1
             try:
                 return ImageHeld(), (memfd.read_only(fd),)
@@ -138,6 +140,9 @@ class PoolConversation:
             self._to_fill.add(request.key)
             return ImageHeld(to_fill=True), ()
         return ImageHeld(), found
+
+    async def _size(self, request: HoldImage | StartImage) -> int:
+        return await self._looks.run(request.store, lambda: _size(request))
 
     def _arena(self) -> tuple[Answer, tuple[int, ...]]:
         arena = self._owner.arena
@@ -156,8 +161,8 @@ class PoolConversation:
         if not request.in_host:
             connection = await self._workers.start(assignment, None, lambda: None)
             return ImageStarted(), (connection.detach(),)
-        size = await asyncio.to_thread(_size, request)
-        fd = await self._owner.hold_in_host(key, size, lambda stop: _load(request, stop))
+        size = await self._size(request)
+        fd = await self._owner.hold_in_host(key, size, request.store, lambda stop: _load(request, stop))
         # From here on the use is the worker's, and ends with it.
         connection = await self._workers.start(assignment, fd, lambda: self._owner.release(Tier.HOST, key))
         return ImageStarted(), (connection.detach(),)

@@ -15,6 +15,7 @@ from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.pool.address import make_directory
 from mpsguard.pool.conversation import PoolConversation
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.store_threads import StoreThreads
 from mpsguard.pool.tier_owner import TierOwner
 from mpsguard.pool.worker_pool import WorkerPool
 from mpsguard.tasks import TaskSet, end_tasks
@@ -33,6 +34,7 @@ class PoolServer:
     def __init__(self, owner: TierOwner, workers: WorkerPool | None) -> None:
         self._owner = owner
         self._workers = workers
+        self._looks = StoreThreads("look")
         self._lock: FileLock | None = None
         self._listener: socket.socket | None = None
         self._tasks = TaskSet()
@@ -60,6 +62,7 @@ class PoolServer:
             self._listener.close()
             self._listener = None
         await end_tasks(self._tasks)
+        self._looks.close(0.0)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -89,7 +92,7 @@ class PoolServer:
 
     async def _converse(self, connection: socket.socket) -> None:
         with PacketStream(connection) as stream:
-            await PoolConversation(stream, self._owner, self._workers).run()
+            await PoolConversation(stream, self._owner, self._looks, self._workers).run()
 
 
 def _listen(path: Path) -> socket.socket:
