@@ -96,9 +96,15 @@ class PoolConversation:
     async def _answer(self, request: Request, fds: list[int]) -> tuple[Answer, tuple[int, ...]]:
         match request:
             case HoldImage() | StartImage():
+                task = asyncio.current_task()
+                assert task is not None
                 try:
-                    async with asyncio.timeout(request.within):
-                        return await (self._hold(request) if isinstance(request, HoldImage) else self._start(request))
+                    # What a program that has ended waited for is given up at once: its room, and a worker.
+                    with self._stream.noticing_the_end(task.cancel):
+                        async with asyncio.timeout(request.within):
+                            return await (
+                                self._hold(request) if isinstance(request, HoldImage) else self._start(request)
+                            )
                 except TimeoutError:
                     raise PoolError(f"image {request.name}: not there within {request.within:g} s") from None
             case FillImage(key):

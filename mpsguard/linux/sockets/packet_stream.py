@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,6 +15,8 @@ from mpsguard.model import Credentials
 
 _BACKLOG_RETRY: Final = 0.002
 """Seconds between two tries while a listener's backlog is full."""
+_LOOK_AGAIN: Final = 0.1
+"""Seconds between two looks at a peer that has sent more than was read."""
 
 
 class PacketStream:
@@ -85,6 +87,29 @@ class PacketStream:
         """Wait until the peer's buffer has room."""
         loop = asyncio.get_running_loop()
         await self._ready(loop.add_writer, loop.remove_writer)
+
+    @contextmanager
+    def noticing_the_end(self, then: Callable[[], object]) -> Iterator[None]:
+        """Call ``then`` once if the peer closes its end during a block, in which nothing may be received."""
+        loop, fd = asyncio.get_running_loop(), self._socket.fileno()
+        later: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal later
+            loop.remove_reader(fd)
+            if accepting.has_left(self._socket):
+                then()
+            else:
+                # What it sent ahead is not to be read yet, and keeps the socket ready.
+                later = loop.call_later(_LOOK_AGAIN, loop.add_reader, fd, look)
+
+        loop.add_reader(fd, look)
+        try:
+            yield
+        finally:
+            loop.remove_reader(fd)
+            if later is not None:
+                later.cancel()
 
     async def receive(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
         """The next packet; see `seqpacket.receive`."""

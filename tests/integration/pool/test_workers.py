@@ -13,6 +13,8 @@ import pytest
 
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.image_memory import key_of
+from mpsguard.pool.messages import StartImage, encode
 from mpsguard.pool.schedule import MOST_TRIES, Phase
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
@@ -125,6 +127,23 @@ def test_refusals_of_a_worker_and_deadlines_reach_the_program(tmp_path: Path, mo
         wait_for("the end", lambda: not lives(pid))
         wait_for("the release", lambda: [each.uses for each in pool.pool.listed()] == [0])
         assert [phase for _, phase in pool.phases()] in ([], [Phase.ENDING])
+
+
+def test_what_a_program_waited_for_is_given_up_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warm(tmp_path, monkeypatch, "--maximum", "1") as pool, pool.start() as busy:
+        pid, _ = greeting(busy)
+        with ImageStore(pool.pool.store) as store, store.open("a") as image:
+            request = StartImage(str(pool.pool.store), "a", key_of(image.manifest), 600.0)
+        # The second one has sent more than the pool has read.
+        for packets in (1, 3):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as raw:
+                raw.connect(str(pool.pool.path))
+                for _ in range(packets):
+                    raw.send(encode(request))
+                wait_for("the request", lambda: [each.uses for each in pool.pool.listed()] == [2])
+            wait_for("its end", lambda: [each.uses for each in pool.pool.listed()] == [1])
+        assert [phase for _, phase in pool.phases()] == [Phase.SERVING]
+        assert lives(pid)
 
 
 def test_idle_workers_above_the_minimum_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
