@@ -232,6 +232,10 @@ class PoolConnection:
             self._socket.settimeout(self._deadline + more + _MARGIN)
             seqpacket.send(self._socket, data, fds=fds)
             packet = seqpacket.receive(self._socket, MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+        except PermissionError:
+            # The kernel's answer to descriptors that the pool does not take.
+            self.close()
+            raise PoolError(f"{self._path}: this connection was not asked to fill the image") from None
         except OSError as error:
             self.close()
             raise PoolError(f"{self._path}: {error.strerror or error}") from None

@@ -14,6 +14,7 @@ from mpsguard.images.errors import ImageError
 from mpsguard.images.store import ImageStore
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.descriptors.open_file import MemoryKind, describe
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS, Packet
 from mpsguard.pool.errors import PoolError
@@ -56,6 +57,20 @@ class PoolConversation:
         self._workers = workers
         self._uses: Counter[tuple[Tier, str]] = Counter()
         self._to_fill: set[str] = set()
+        self._unwanted: tuple[int, ...] = ()
+        self._foreign = stream.takes_descriptors()
+        """Whether descriptors that were not asked for may lie in the socket."""
+
+    def give_back(self) -> tuple[int, ...]:
+        """End the connection.
+
+        Returns:
+            Descriptors of the peer's kind, owned by the caller: to close them may take as long as the peer likes.
+        """
+        if self._foreign or self._unwanted:
+            return *self._unwanted, self._stream.detach()
+        self._stream.close()
+        return ()
 
     async def run(self) -> None:
         """Answer requests until the peer leaves, or breaks the protocol."""
@@ -64,10 +79,10 @@ class PoolConversation:
                 packet = await self._stream.receive(MAX_PACKET, max_fds=KERNEL_MAX_FDS)
                 fds = list(packet.fds)
                 try:
-                    if packet.end or packet.truncated or not await self._serve(packet, fds):
+                    if packet.end or packet.truncated or not await self._serve(packet, fds) or fds:
                         return
                 finally:
-                    close_all(fds)
+                    self._unwanted = tuple(fds)
         except OSError:
             return
         finally:
@@ -110,7 +125,9 @@ class PoolConversation:
             case FillImage(key):
                 if key not in self._to_fill or not fds:
                     raise PoolError("this connection was not asked to fill the image, or no descriptor came with it")
-                self._to_fill.discard(key)
+                if any(describe(fd).kind is MemoryKind.OTHER for fd in fds):
+                    raise PoolError("a descriptor is not one of memory")
+                self._filled(key)
                 self._owner.fill(key, tuple(fds))
                 fds.clear()
                 return RequestDone(), ()
@@ -144,6 +161,8 @@ class PoolConversation:
         self._uses[request.tier, request.key] += 1
         if found is None:
             self._to_fill.add(request.key)
+            self._foreign = True
+            self._stream.let_descriptors_come(allowed=True)
             return ImageHeld(to_fill=True), ()
         return ImageHeld(), found
 
@@ -178,10 +197,15 @@ class PoolConversation:
             raise PoolError("this connection does not hold the image")
         self._uses[tier, key] -= 1
         if tier is Tier.GPU and key in self._to_fill:
-            self._to_fill.discard(key)
+            self._filled(key)
             self._owner.abandon(key)
         else:
             self._owner.release(tier, key)
+
+    def _filled(self, key: str) -> None:
+        self._to_fill.discard(key)
+        if not self._to_fill:
+            self._stream.let_descriptors_come(allowed=False)
 
     def _release_all(self) -> None:
         for (tier, key), uses in list(self._uses.items()):

@@ -55,6 +55,20 @@ class PacketStream:
         """Give the socket back; safe to call twice."""
         self._socket.close()
 
+    def detach(self) -> int:
+        """End the connection, and return its descriptor, owned by the caller; then this object is closed."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        return self._socket.detach()
+
+    def let_descriptors_come(self, *, allowed: bool) -> None:
+        """See `seqpacket.let_descriptors_come`."""
+        seqpacket.let_descriptors_come(self._socket, allowed=allowed)
+
+    def takes_descriptors(self) -> bool:
+        """See `seqpacket.takes_descriptors`."""
+        return seqpacket.takes_descriptors(self._socket)
+
     def fileno(self) -> int:
         """Return the socket's descriptor, for readiness; -1 once it is closed."""
         return self._socket.fileno()

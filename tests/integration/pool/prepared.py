@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from mpsguard.pool.worker import Assigned, Serve, Start, Warm
+from tests.hostile.lingering import lingering
 
 
 def prepare() -> Start:
@@ -29,6 +30,16 @@ def prepare_and_lie() -> Warm:
     def check() -> None:
         if _taken("lie"):
             os.write(int(sys.argv[1]), b"nonsense")
+            threading.Event().wait()
+        if _taken("linger"):
+            sent, peer = lingering()
+            with socket.socket(fileno=os.dup(int(sys.argv[1]))) as channel:
+                try:
+                    socket.send_fds(channel, [b"nonsense"], [sent.fileno()])
+                except PermissionError:
+                    os._exit(1)
+            sent.close()
+            peer.detach()
             threading.Event().wait()
 
     return Warm(prepare(), check)

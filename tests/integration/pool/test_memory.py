@@ -260,7 +260,12 @@ def test_invalid_packets_end_the_connection_alone(tmp_path: Path) -> None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as raw:
                 raw.settimeout(DEADLINE)
                 raw.connect(str(pool.path))
-                socket.send_fds(raw, [data], [0] * count)
+                try:
+                    socket.send_fds(raw, [data], [0] * count)
+                except PermissionError:
+                    # From Linux 6.16 on, descriptors are refused to their sender.
+                    assert count
+                    continue
                 assert raw.recv(10) == b""
         assert pool.listed() == []
 
