@@ -11,6 +11,7 @@ def prepare():                     # imports, context, skeleton
 import os
 import select
 import socket
+import stat
 import sys
 import threading
 import time
@@ -135,19 +136,36 @@ def _end_lost(error: Exception) -> NoReturn:
 def _function(path: str) -> Prepare:
     """Return the function that ``path`` names; end the process with one line if there is none."""
     module, _, name = path.partition(":")
+    directory = _importable()
+    if directory is not None:
+        # As `python -m` does it.
+        sys.path.insert(0, str(directory))
     try:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
         # A module that the preparation itself imports and lacks is shown with its traceback.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        sys.exit(
-            f"mpsguard pool: --prepare {path}: no module {error.name}, neither in {Path.cwd()} nor in Python's path"
-        )
+        places = f"neither in {directory} nor in Python's path"
+        if directory is None:
+            places = (
+                "not in Python's path; nothing is imported from a directory that others may write to, as to this one"
+            )
+        sys.exit(f"mpsguard pool: --prepare {path}: no module {error.name}, {places}")
     found: Prepare | None = getattr(loaded, name, None)
     if not callable(found):
         sys.exit(f"mpsguard pool: --prepare {path}: module {module} has no function {name}")
     return found
+
+
+def _importable() -> Path | None:
+    """Return the working directory; None if it is gone, a third user's, or any user may write to it."""
+    try:
+        directory = Path.cwd()
+        found = directory.stat()
+    except OSError:
+        return None
+    return directory if found.st_uid in {0, os.geteuid()} and not found.st_mode & stat.S_IWOTH else None
 
 
 def _assigned(data: bytes, fds: tuple[int, ...], owned: ExitStack) -> Assigned:

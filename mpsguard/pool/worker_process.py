@@ -29,7 +29,8 @@ class WorkerProcess:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", MODULE, str(theirs.fileno()), prepare],
+                    # -P: the worker looks at the directory before it imports anything from there.
+                    [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), prepare],
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, SOCKET_VARIABLE: str(pool)},
                     pass_fds=(theirs.fileno(),),

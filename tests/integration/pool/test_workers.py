@@ -16,6 +16,7 @@ from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import key_of
 from mpsguard.pool.messages import StartImage, encode
 from mpsguard.pool.schedule import MOST_TRIES, Phase
+from mpsguard.pool.worker_process import WorkerProcess
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
 from tests.integration.vault.running import wait_for
@@ -214,6 +215,27 @@ def test_a_worker_that_prepares_itself_ends_after_a_killed_pool(
         wait_for("its end", lambda: not lives(int(path.name.split()[1])))
         pool.pool.process.communicate()
         pool.pool.start("--host-memory", "1M")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("mode", "owner"), [(0o1777, 0), (0o755, 65534)])
+def test_nothing_is_imported_from_a_directory_that_others_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    executed = tmp_path / "executed"
+    for name in ("msgspec", "planted"):
+        (theirs / f"{name}.py").write_text(f"import pathlib; pathlib.Path({str(executed)!r}).touch()\n")
+    theirs.chmod(mode)
+    os.chown(theirs, owner, owner)
+    monkeypatch.chdir(theirs)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    worker = WorkerProcess("planted:prepare", tmp_path / "pool.sock")
+    worker.channel.settimeout(DEADLINE)
+    assert worker.receive() is None
+    worker.reap()
+    assert not executed.exists()
 
 
 @pytest.mark.parametrize("prepare", ["nosuch:f", "tests.nosuch:f", "tests.integration.pool.prepared:nosuch"])
