@@ -16,6 +16,7 @@ from mpsguard.cli import listening
 from mpsguard.cli.listening import Address
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.messages import MOST_BYTES
 from mpsguard.pool.schedule import PoolPolicy
 from mpsguard.pool.tiers import Tier
 
@@ -32,7 +33,10 @@ def _size(_context: click.Context, _parameter: click.Parameter, text: str | None
     found = _SIZE.match(text)
     if found is None:
         raise click.BadParameter(f'{text!r} is no whole number with M, G or T, such as "16G"')
-    return int(found[1]) << _SHIFTS[found[2]]
+    size = int(found[1]) << _SHIFTS[found[2]]
+    if size > MOST_BYTES:
+        raise click.BadParameter(f"{text}: {MOST_BYTES >> 40}T is the most")
+    return size
 
 
 def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Address | None:

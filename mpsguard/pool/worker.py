@@ -111,7 +111,9 @@ def main(channel_fd: int, prepare: str) -> int:
         except WorkerLostError as error:
             _end_lost(error)
         except Exception as error:  # the program's own; what it says goes to the program that asked
-            _say(channel, WorkerFailed(f"{type(error).__name__}: {error}"[:4096]))
+            # With what is no text, such as the name of a file that is not UTF-8, it could not be sent.
+            text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+            _say(channel, WorkerFailed(text[:4096]))
             return 1
         _say(channel, WorkerStarted())
         serve(connection)
@@ -148,9 +150,7 @@ def _function(path: str) -> Prepare:
             raise
         places = f"neither in {directory} nor in Python's path"
         if directory is None:
-            places = (
-                "not in Python's path; nothing is imported from a directory that others may write to, as to this one"
-            )
+            places = "not in Python's path; nothing is imported from a directory to which others may write"
         sys.exit(f"mpsguard pool: --prepare {path}: no module {error.name}, {places}")
     found: Prepare | None = getattr(loaded, name, None)
     if not callable(found):

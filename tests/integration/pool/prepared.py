@@ -50,6 +50,8 @@ def _start(assigned: Assigned) -> Serve:
     assert assigned.pages is not None
     if assigned.payload == b"refuse":
         raise ValueError("this is not for me")
+    if assigned.payload == b"refuse a path":
+        raise ValueError(f"no file {os.fsdecode(bytes([0xFF]))}")
     pages = {name: assigned.pages.map(name, private=True) for name in assigned.pages.places}
     _dies("mapped")
 

@@ -210,6 +210,21 @@ def test_a_file_in_the_place_of_the_socket_stays(tmp_path: Path) -> None:
     assert path.read_text() == "kept"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "code", "text"),
+    [
+        (("--host-memory", "1M", "--pinned-memory", "1M"), 1, "2M is the least"),
+        (("--host-memory", "257T"), 2, "256T is the most"),
+        (("--host-memory", "999999999T"), 2, "256T is the most"),
+    ],
+)
+def test_sizes_that_no_tier_has_are_refused(tmp_path: Path, sizes: tuple[str, ...], code: int, text: str) -> None:
+    command = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(tmp_path / "run" / "sock"), *sizes]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == code
+    assert text in done.stderr.splitlines()[-1]
+
+
 def test_a_socket_has_one_pool_and_the_next_one_takes_it_over(tmp_path: Path) -> None:
     with running(tmp_path, *HOST_MEMORY) as pool:
         command = [

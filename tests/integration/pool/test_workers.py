@@ -121,6 +121,8 @@ def test_refusals_of_a_worker_and_deadlines_reach_the_program(tmp_path: Path, mo
     with warm(tmp_path, monkeypatch, "--minimum", "0", "--maximum", "1") as pool:
         with pytest.raises(PoolError, match="ValueError: this is not for me"):
             pool.start(b"refuse")
+        with pytest.raises(PoolError, match=r"ValueError: no file .udcff"):
+            pool.start(b"refuse a path")
         with pool.start() as busy:
             pid, _ = greeting(busy)
             with pytest.raises(PoolError, match="not there within"):
