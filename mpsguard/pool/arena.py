@@ -21,7 +21,7 @@ class Arena:
     """Owns the memory, which only this object's own mapping can write to; programs map it read-only."""
 
     def __init__(self, size: int) -> None:
-        """``size``: bytes, rounded down to whole pieces. Raise PoolError if there is none, or the operating system refuses."""
+        """``size``: bytes, rounded down to whole pieces. Raise PoolError if that is none, or there is no memory."""
         self.size = size // PIECE_SIZE * PIECE_SIZE
         if not self.size:
             raise PoolError(f"pinned memory: {PIECE_SIZE >> 20}M is the least")
