@@ -156,6 +156,7 @@ class PoolConversation:
             try:
                 return ImageHeld(), (memfd.read_only(fd),)
             except OSError as error:
+                self._release(request.tier, request.key)
                 raise PoolError(f"image {request.name}: {error.strerror}") from None
         found = await self._owner.hold_on_gpu(request.key, size)
         self._uses[request.tier, request.key] += 1
