@@ -189,6 +189,11 @@ class PoolConnection:
         if self._socket.fileno() >= 0:
             self._ask(ReleaseImage(tier, key), RequestDone)
 
+    def check_open(self) -> None:
+        """Raise PoolError if the connection has ended: then nothing that it held stays where it was."""
+        if self._socket.fileno() < 0:
+            raise PoolError(f"{self._path}: the connection has ended")
+
     def listing(self) -> PoolListing:
         """Return what the tiers hold; raise PoolError."""
         found, _ = self._ask(ListTiers(), PoolListing)
