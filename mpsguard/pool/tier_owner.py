@@ -57,6 +57,8 @@ class TierOwner:
         self._states = {tier: TierState(budgets.get(tier, 0)) for tier in Tier}
         self._fds: dict[tuple[Tier, str], tuple[int, ...]] = {}
         self._arrivals: dict[tuple[Tier, str], asyncio.Future[_End | str]] = {}
+        self._sources: dict[tuple[Tier, str], str] = {}
+        """Of images that are loaded: the store that they come from."""
         self._loads: Final = TaskSet()
         self._threads: Final = StoreThreads("load")
         self._stop: Final = threading.Event()
@@ -77,12 +79,12 @@ class TierOwner:
         Raises:
             PoolError: there is no room, or it cannot be loaded.
         """
-        if self._request(Tier.HOST, key, size):
-            self._loads.spawn(self._load(key, store, load))
-        end = await self._arrival(Tier.HOST, key)
-        if isinstance(end, str):
-            raise PoolError(end)
-        return self._fds[Tier.HOST, key][0]
+        while True:
+            if self._request(Tier.HOST, key, size):
+                self._sources[Tier.HOST, key] = store
+                self._loads.spawn(self._load(key, store, load))
+            if await self._loaded(Tier.HOST, key, store):
+                return self._fds[Tier.HOST, key][0]
 
     async def hold_pinned(self, key: str, size: int, store: str, load: LoadInto) -> tuple[Run, ...]:
         """Hold an image in the arena, loaded once for all that wait for it; release it later.
@@ -95,19 +97,11 @@ class TierOwner:
         Raises:
             PoolError: there is no room, or it cannot be loaded.
         """
-        if self._request(Tier.PINNED, key, size):
-            arena = self.arena
-            assert arena is not None
-            try:
-                runs = self._runs[key] = arena.take(size)
-            except PoolError as error:
-                self._failed(Tier.PINNED, key, str(error))
-                raise
-            self._loads.spawn(self._load_pinned(key, store, arena.places(runs), load))
-        end = await self._arrival(Tier.PINNED, key)
-        if isinstance(end, str):
-            raise PoolError(end)
-        return self._runs[key]
+        while True:
+            if self._request(Tier.PINNED, key, size):
+                self._begin_pinned(key, size, store, load)
+            if await self._loaded(Tier.PINNED, key, store):
+                return self._runs[key]
 
     async def hold_on_gpu(self, key: str, size: int) -> tuple[int, ...] | None:
         """Hold an image in GPU memory; release it later.
@@ -180,6 +174,34 @@ class TierOwner:
         self._states[tier] = decision.state
         return decision.load
 
+    def _begin_pinned(self, key: str, size: int, store: str, load: LoadInto) -> None:
+        arena = self.arena
+        assert arena is not None
+        try:
+            runs = self._runs[key] = arena.take(size)
+        except PoolError as error:
+            self._failed(Tier.PINNED, key, str(error))
+            raise
+        self._sources[Tier.PINNED, key] = store
+        self._loads.spawn(self._load_pinned(key, store, arena.places(runs), load))
+
+    async def _loaded(self, tier: Tier, key: str, store: str) -> bool:
+        """Wait for an image after its use was counted.
+
+        Returns:
+            False if it did not come from another store: then nothing is counted, and ``store`` may have it.
+
+        Raises:
+            PoolError: it could not be loaded from ``store``.
+        """
+        source = self._sources.get((tier, key))
+        end = await self._arrival(tier, key)
+        if not isinstance(end, str):
+            return True
+        if source == store:
+            raise PoolError(end)
+        return False
+
     async def _arrival(self, tier: Tier, key: str) -> _End | str:
         """Wait for an image after its use was counted; the use ends if the caller is cancelled."""
         arrival = self._arrivals.get((tier, key))
@@ -222,9 +244,11 @@ class TierOwner:
     def _arrived(self, tier: Tier, key: str, fds: tuple[int, ...]) -> None:
         self._fds[tier, key] = fds
         self._states[tier] = tiers.arrived(self._states[tier], key)
+        self._sources.pop((tier, key), None)
         self._arrivals.pop((tier, key)).set_result(_End.ARRIVED)
 
     def _failed(self, tier: Tier, key: str, end: _End | str) -> None:
         self._states[tier] = tiers.failed(self._states[tier], key)
         self._drop(tier, key)
+        self._sources.pop((tier, key), None)
         self._arrivals.pop((tier, key)).set_result(end)
