@@ -118,7 +118,8 @@ class PoolServer:
                 loop.call_soon_threadsafe(end)
 
         self._closer.close(number, fds, tell)
-        await closed
+        if self._listener is not None:
+            await closed
 
 
 def _listen(path: Path) -> socket.socket:

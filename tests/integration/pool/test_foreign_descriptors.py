@@ -1,6 +1,7 @@
 """Descriptors with a last close(2) that takes as long as their sender decides: the pool is not held up by them."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,8 +12,9 @@ from mpsguard.images.store import ImageStore
 from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import key_of
-from mpsguard.pool.messages import FillImage, ListTiers, encode
+from mpsguard.pool.messages import FillImage, HoldImage, ListTiers, encode
 from mpsguard.pool.schedule import Phase
+from mpsguard.pool.tiers import Tier
 from tests.hostile.lingering import lingering
 from tests.integration.pool.running import MIB, RunningPool, running
 from tests.integration.pool.test_workers import warm
@@ -41,7 +43,12 @@ def give_away(raw: socket.socket, data: bytes, sent: socket.socket) -> None:
         socket.send_fds(raw, [data], [sent.fileno()])
     except (PermissionError, BrokenPipeError):
         return
-    sent.close()
+    let_go(sent)
+
+
+def let_go(sent: socket.socket) -> None:
+    """Close a socket; on a thread, since the receiver may be faster, and then it is this close that lasts."""
+    threading.Thread(target=sent.close, daemon=True).start()
 
 
 def serves(pool: RunningPool) -> bool:
@@ -73,7 +80,7 @@ def test_those_that_are_no_memory_where_memory_was_asked_for(tmp_path: Path) -> 
             assert other.hold_on_gpu(store, a) is None
             with pytest.raises(PoolError, match="not one of memory"):
                 other.fill(a, [first.fileno()])
-            first.close()
+            let_go(first)
         assert serves(pool)
         with pool.connect() as other:
             assert other.hold_on_gpu(store, a) is None
@@ -81,6 +88,22 @@ def test_those_that_are_no_memory_where_memory_was_asked_for(tmp_path: Path) -> 
         # Its room is free again, as that of memory is that another image drives out.
         assert mine.hold_on_gpu(store, b, within=SOON) is None
         assert serves(pool)
+
+
+def test_those_that_lie_in_a_socket_when_the_pool_ends(tmp_path: Path) -> None:
+    with ExitStack() as held:
+        sent = held.enter_context(lingers())
+        pool = held.enter_context(running(tmp_path, *HOST_MEMORY))
+        manifest = pool.make("a", MIB)
+        with ImageStore(pool.store) as store, store.open("a") as image:
+            mine = held.enter_context(pool.connect())
+            assert mine.hold_on_gpu(store, image) is None
+        request = HoldImage(Tier.GPU, str(pool.store), "a", key_of(manifest), 600.0)
+        mine._socket.send(encode(request))
+        wait_for("the request", lambda: [each.uses for each in pool.listed()] == [2])
+        give_away(mine._socket, encode(FillImage(request.key)), sent)
+        assert pool.stop() == ""
+        pool.start(*HOST_MEMORY)
 
 
 def test_those_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
