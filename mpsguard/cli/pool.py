@@ -146,7 +146,8 @@ async def _serve(
     finally:
         await server.close()
         if workers is not None:
-            await workers.close()
+            for pid in await workers.close():
+                click.echo(f"mpsguard pool: ends before worker {pid}, which has not ended by SIGKILL", err=True)
         ended = await owner.close()
     return ended
 

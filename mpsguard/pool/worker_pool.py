@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -118,14 +119,21 @@ class WorkerPool:
             if worker.number in self._workers
         )
 
-    async def close(self) -> None:
-        """End all workers, by SIGKILL after their grace."""
+    async def close(self) -> tuple[int, ...]:
+        """End all workers, by SIGKILL after their grace.
+
+        Returns:
+            Pids of those that SIGKILL has not ended within another grace, such as one that a driver does not let go.
+        """
         self._on(PoolCloses())
-        while self._state.workers:
-            self._changed.clear()
-            await self._changed.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._state.policy.grace):
+                while self._state.workers:
+                    self._changed.clear()
+                    await self._changed.wait()
         if self._timer is not None:
             self._timer.cancel()
+        return tuple(worker.pid for worker in self._workers.values())
 
     def _on(self, event: Event) -> None:
         """Decide on an event, act, and be called again when something is due."""

@@ -24,6 +24,12 @@ def prepare_or_hang() -> Start:
     return prepare()
 
 
+def prepare_and_stall() -> Start:
+    """Read a file that never answers, from where no signal gets a process."""
+    Path(os.environ["POOL_STALLS"]).read_bytes()
+    return _start
+
+
 def prepare_and_lie() -> Warm:
     """Break the protocol while waiting, and go on as if nothing was, if a file says so."""
 

@@ -73,3 +73,27 @@ def test_a_pool_ends_as_far_as_it_can_while_a_piece_does_not_come(tmp_path: Path
             assert "does not answer" in process.stderr.readline()
     process.communicate(timeout=DEADLINE)
     assert process.returncode == 0
+
+
+@pytest.mark.slow(seconds=22, reason="a worker has 10 s to end in, and 10 s after SIGKILL")
+def test_a_pool_ends_before_a_worker_that_no_signal_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    pool = RunningPool(tmp_path)
+    with ExitStack() as held:
+        stalled = held.enter_context(StalledFiles(mount))
+        monkeypatch.setenv("POOL_STALLS", str(stalled.file))
+        pool.start(*HOST_MEMORY, "--prepare", "tests.integration.pool.prepared:prepare_and_stall")
+        process = pool.process
+        assert process is not None
+        assert process.stderr is not None
+        held.callback(process.kill)
+        assert stalled.asked.wait(DEADLINE)
+        with pool.connect() as mine:
+            (worker,) = mine.listing().workers
+        process.send_signal(signal.SIGTERM)
+        process.wait(2 * DEADLINE)
+        assert select.select([process.stderr], [], [], 0)[0]
+        assert str(worker.pid) in process.stderr.readline()
+        assert process.returncode == 0
+    process.communicate(timeout=DEADLINE)
