@@ -43,7 +43,7 @@ class StoreThreads:
             call: goes on if the caller is cancelled; what it returns then is lost.
 
         Raises:
-            PoolError: the calls before it have not returned.
+            PoolError: the calls before it have not returned, or the operating system gives no thread.
         """
         share = self._shares.setdefault(store, _Share())
         share.calls += 1
@@ -75,7 +75,12 @@ class StoreThreads:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(ended, tell)
 
-        self._threads.run(work)
+        try:
+            self._threads.run(work)
+        except RuntimeError:
+            share.places.release()
+            self._leave(store, share)
+            raise PoolError("the pool has reached its limit of processes") from None
         return await outcome
 
     def close(self, within: float) -> bool:
