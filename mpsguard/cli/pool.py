@@ -16,7 +16,7 @@ from mpsguard.cli import listening
 from mpsguard.cli.listening import Address
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
-from mpsguard.pool.messages import MOST_BYTES
+from mpsguard.pool.messages import MOST_TIER_BYTES
 from mpsguard.pool.schedule import PoolPolicy
 from mpsguard.pool.tiers import Tier
 
@@ -34,8 +34,8 @@ def _size(_context: click.Context, _parameter: click.Parameter, text: str | None
     if found is None:
         raise click.BadParameter(f'{text!r} is no whole number with M, G or T, such as "16G"')
     size = int(found[1]) << _SHIFTS[found[2]]
-    if size > MOST_BYTES:
-        raise click.BadParameter(f"{text}: {MOST_BYTES >> 40}T is the most")
+    if size > MOST_TIER_BYTES:
+        raise click.BadParameter(f"{text}: {MOST_TIER_BYTES >> 40}T is the most")
     return size
 
 

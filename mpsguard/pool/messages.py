@@ -16,7 +16,7 @@ from mpsguard.pool.tiers import Tier
 MAX_PACKET: Final = 65536
 MOST_SECONDS: Final = 600.0
 MOST_PAYLOAD: Final = 32768
-MOST_BYTES: Final = 1 << 48
+MOST_TIER_BYTES: Final = 1 << 48
 """Of a tier."""
 LISTED: Final = 256
 """Images in an answer."""
@@ -24,7 +24,7 @@ LISTED: Final = 256
 Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Path = Annotated[str, Meta(pattern=r"^/[^\x00]*\Z", max_length=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
-Size = Annotated[int, Meta(ge=0, le=MOST_BYTES)]
+Size = Annotated[int, Meta(ge=0, le=MOST_TIER_BYTES)]
 
 
 class HoldImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hold"):
