@@ -1,6 +1,7 @@
 """`mpsguard pool`: keeps one user's images in memory, and warm workers."""
 
 import asyncio
+import os
 import re
 import resource
 import signal
@@ -16,6 +17,7 @@ from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.listening import Address
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.messages import MOST_TIER_BYTES
 from mpsguard.pool.schedule import PoolPolicy
 from mpsguard.pool.tiers import Tier
 
@@ -32,7 +34,10 @@ def _size(_context: click.Context, _parameter: click.Parameter, text: str | None
     found = _SIZE.match(text)
     if found is None:
         raise click.BadParameter(f'{text!r} is no whole number with M, G or T, such as "16G"')
-    return int(found[1]) << _SHIFTS[found[2]]
+    size = int(found[1]) << _SHIFTS[found[2]]
+    if size > MOST_TIER_BYTES:
+        raise click.BadParameter(f"{text}: {MOST_TIER_BYTES >> 40}T is the most")
+    return size
 
 
 def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Address | None:
@@ -111,7 +116,11 @@ def pool(
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
         budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}
-        asyncio.run(_serve(path, budgets, prepare, policy, metrics))
+        if not asyncio.run(_serve(path, budgets, prepare, policy, metrics)):
+            click.echo("mpsguard pool: ends before what it reads: a store does not answer", err=True)
+            sys.stdout.flush()
+            # Readers that are in the midst of a read would be waited for.
+            os._exit(0)
     except ModuleNotFoundError as error:
         if error.name != "blake3":
             raise
@@ -124,7 +133,8 @@ def pool(
 
 async def _serve(
     path: Path, budgets: dict[Tier, int], prepare: str | None, policy: PoolPolicy, address: Address | None
-) -> None:
+) -> bool:
+    """Serve until a signal comes; return whether all reading has ended."""
     # They need blake3, which a node without images need not have.
     from mpsguard.pool.metrics import PoolMetrics  # noqa: PLC0415
     from mpsguard.pool.server import PoolServer  # noqa: PLC0415
@@ -153,8 +163,10 @@ async def _serve(
     finally:
         await server.close()
         if workers is not None:
-            await workers.close()
-        await owner.close()
+            for pid in await workers.close():
+                click.echo(f"mpsguard pool: ends before worker {pid}, which has not ended by SIGKILL", err=True)
+        ended = await owner.close()
+    return ended
 
 
 def _serve_metrics(address: Address, counted: "PoolMetrics") -> None:
