@@ -10,9 +10,11 @@ pinned memory, or from the store, and the least recently used ones make room for
 
 import argparse
 import os
+import socket
 import sys
+import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -133,6 +135,20 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _PATIENCE
     server: "Server"
 
+    def handle(self) -> None:
+        """See `BaseHTTPRequestHandler`."""
+        # `timeout` is that of each byte: a client that sends one now and then would hold up all others.
+        self._late = threading.Timer(self.timeout, self._give_up)
+        self._late.start()
+        try:
+            super().handle()
+        finally:
+            self._late.cancel()
+
+    def _give_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD)
+
     def do_POST(self) -> None:
         """Answer a request."""
         try:
@@ -140,7 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self.path != "/generate" or not 0 <= length <= _MOST_BYTES:
                 self._say(404, {"error": f"there is POST /generate, with {_MOST_BYTES} bytes at most"})
                 return
-            asked = msgspec.json.decode(self.rfile.read(length), type=ModelRequest)
+            body = self.rfile.read(length)
+            self._late.cancel()
+            asked = msgspec.json.decode(body, type=ModelRequest)
             self._say(200, self.server.models.answer(asked)._asdict())
         except (ValueError, UnfitRequestError) as error:  # msgspec's errors are ValueErrors
             self._say(400, {"error": str(error)})
@@ -172,10 +190,20 @@ class Server(HTTPServer):
 def main(words: Sequence[str] | None = None) -> int:
     """Run the server and return the exit code: 1 if it cannot start; wrong arguments exit with 2."""
     parser = argparse.ArgumentParser(prog="python -m examples.llm_server.many", description="Many models on one GPU")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="gpt2")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--image", action="append", default=[], metavar="NAME[=FILE.safetensors]")
-    parser.add_argument("--store", type=Path, default=None, help="directory of images")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="gpt2", help="of all models (default %(default)s)")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: host memory stands for the GPU's"
+    )
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="NAME[=FILE.safetensors]",
+        help="require this image, or make it of FILE; may be given several times",
+    )
+    parser.add_argument(
+        "--store", type=Path, default=None, help="directory of images; default as of mpsguard-ctl image"
+    )
     parser.add_argument("--port", type=int, required=True, help="on 127.0.0.1")
     options = parser.parse_args(words)
     with ExitStack() as owned:

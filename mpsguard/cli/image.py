@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from mpsguard.cli.commands import Commands
+from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.session import CliSession, Exit, with_session
 
 _EXTRA: Final = {"blake3", "numpy", "safetensors"}
@@ -35,7 +36,7 @@ class _ImageCommands(Commands):
 
 
 def _unavailable(name: str, missing: str) -> click.Command:
-    text = f"image {name} needs {missing}: pip install 'mpsguard[images]'"
+    text = f"image {name} needs {missing}: {how_to_install('images')}"
 
     @click.command(
         name,

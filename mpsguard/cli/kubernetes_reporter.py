@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 import click
 import structlog
 
+from mpsguard.cli.extras import how_to_install
 from mpsguard.config import DEFAULT_RUN_DIRECTORY
 
 _STATE_DIRECTORY: Final = Path("/var/lib/mpsguard/kubernetes-reporter")
@@ -83,7 +84,7 @@ def kubernetes_reporter(
         from mpsguard.kubernetes.notices import NamedPods  # noqa: PLC0415 - an extra that may be missing
         from mpsguard.kubernetes.service import ReporterSettings, ReporterStartError, serve  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
-        _fail(f"kubernetes-reporter needs {error.name}: pip install 'mpsguard[kubernetes]'")
+        _fail(f"kubernetes-reporter needs {error.name}: {how_to_install('kubernetes')}")
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

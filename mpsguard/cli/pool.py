@@ -1,6 +1,7 @@
 """`mpsguard pool`: keeps one user's images in memory, and warm workers."""
 
 import asyncio
+import os
 import re
 import resource
 import signal
@@ -12,9 +13,11 @@ import click
 from msgspec.structs import replace
 
 from mpsguard.cli import listening
+from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.listening import Address
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.messages import MOST_TIER_BYTES
 from mpsguard.pool.schedule import PoolPolicy
 from mpsguard.pool.tiers import Tier
 
@@ -31,7 +34,10 @@ def _size(_context: click.Context, _parameter: click.Parameter, text: str | None
     found = _SIZE.match(text)
     if found is None:
         raise click.BadParameter(f'{text!r} is no whole number with M, G or T, such as "16G"')
-    return int(found[1]) << _SHIFTS[found[2]]
+    size = int(found[1]) << _SHIFTS[found[2]]
+    if size > MOST_TIER_BYTES:
+        raise click.BadParameter(f"{text}: {MOST_TIER_BYTES >> 40}T is the most")
+    return size
 
 
 def _address(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Address | None:
@@ -48,28 +54,44 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
 @click.command(epilog="Exit codes: 0 ended by INT or TERM; 1 it cannot start; 2 usage.")
 @click.option("--socket", type=click.Path(path_type=Path), help="Where to listen; MPSGUARD_POOL names it for programs.")
 @click.option(
-    "--host-memory", required=True, metavar="SIZE", callback=_size, help="Host memory for images, such as 16G."
+    "--host-memory", required=True, metavar="SIZE", callback=_size, help="Most host memory for images, such as 16G."
 )
-@click.option("--gpu-memory", metavar="SIZE", callback=_size, help="GPU memory for images; none by default.")
+@click.option("--gpu-memory", metavar="SIZE", callback=_size, help="Most GPU memory for images; none by default.")
 @click.option(
-    "--pinned-memory", metavar="SIZE", callback=_size, help="Host memory that workers pin as a whole; none by default."
+    "--pinned-memory",
+    metavar="SIZE",
+    callback=_size,
+    help="Host memory that programs pin for the GPU, as a whole; none by default.",
 )
 @click.option(
-    "--prepare", metavar="MODULE:FUNCTION", callback=_function, help="What warm workers execute before they wait."
+    "--prepare",
+    metavar="MODULE:FUNCTION",
+    callback=_function,
+    help="Prepares a warm worker; without it there are no workers.",
 )
 @click.option(
     "--metrics", metavar="HOST:PORT", callback=_address, help="Where Prometheus gets /metrics; nowhere by default."
 )
-@click.option("--minimum", type=click.IntRange(0, 256), default=1, show_default=True, help="Workers that wait.")
 @click.option(
-    "--maximum", type=click.IntRange(1, 256), default=4, show_default=True, help="Workers with those that serve."
+    "--minimum",
+    type=click.IntRange(0, 256),
+    default=1,
+    show_default=True,
+    help="With --prepare: workers that always wait.",
+)
+@click.option(
+    "--maximum",
+    type=click.IntRange(1, 256),
+    default=4,
+    show_default=True,
+    help="With --prepare: most workers, with those that serve.",
 )
 @click.option(
     "--idle",
     type=click.FloatRange(0, 86400),
     default=300.0,
     show_default=True,
-    help="Seconds that a worker above the minimum waits.",
+    help="With --prepare: seconds after which a worker above the minimum ends.",
 )
 def pool(
     *,
@@ -94,11 +116,15 @@ def pool(
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
         budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}
-        asyncio.run(_serve(path, budgets, prepare, policy, metrics))
+        if not asyncio.run(_serve(path, budgets, prepare, policy, metrics)):
+            click.echo("mpsguard pool: ends before what it reads: a store does not answer", err=True)
+            sys.stdout.flush()
+            # Readers that are in the midst of a read would be waited for.
+            os._exit(0)
     except ModuleNotFoundError as error:
         if error.name != "blake3":
             raise
-        click.echo("mpsguard pool: it needs blake3: pip install 'mpsguard[images]'", err=True)
+        click.echo(f"mpsguard pool: it needs blake3: {how_to_install('images')}", err=True)
         sys.exit(1)
     except PoolError as error:
         click.echo(f"mpsguard pool: {error}", err=True)
@@ -107,7 +133,8 @@ def pool(
 
 async def _serve(
     path: Path, budgets: dict[Tier, int], prepare: str | None, policy: PoolPolicy, address: Address | None
-) -> None:
+) -> bool:
+    """Serve until a signal comes; return whether all reading has ended."""
     # They need blake3, which a node without images need not have.
     from mpsguard.pool.metrics import PoolMetrics  # noqa: PLC0415
     from mpsguard.pool.server import PoolServer  # noqa: PLC0415
@@ -136,8 +163,10 @@ async def _serve(
     finally:
         await server.close()
         if workers is not None:
-            await workers.close()
-        await owner.close()
+            for pid in await workers.close():
+                click.echo(f"mpsguard pool: ends before worker {pid}, which has not ended by SIGKILL", err=True)
+        ended = await owner.close()
+    return ended
 
 
 def _serve_metrics(address: Address, counted: "PoolMetrics") -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from mpsguard.config import ConfigError
 from mpsguard.config.classes import TAKEN
 from mpsguard.control_api import async_client
 from mpsguard.control_api.messages import end_work
+from mpsguard.linux.files import file_lock
 from mpsguard.linux.processes import process_tree
 from mpsguard.model import ProcessKey
 from mpsguard.supervisor.child_process import ChildProcess
@@ -40,6 +42,7 @@ _NOT_FOUND: Final = 127
 _VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 
 _CONTROL: Final = "control"
+_LOCK: Final = "control_lock"
 
 _MARGIN: Final = 0.5
 """Seconds the guard may take beyond the control daemon."""
@@ -74,9 +77,15 @@ class _Command(click.Command):
 @click.option("--domain", help="Which one, if the configuration has several.")
 @click.option("--pipe-directory", type=click.Path(), help="The domain's public directory, instead of --domain.")
 @click.option("--class", "service_class", metavar="NAME", help="The service class to choose, of the domain's.")
-@click.option("--run-directory", envvar="MPSGUARD_RUN_DIRECTORY", help="Where the guard's sockets are.")
 @click.option(
-    "--grace", type=click.FloatRange(0, 86400), help="Seconds from the first signal to SIGKILL; never without."
+    "--run-directory",
+    envvar="MPSGUARD_RUN_DIRECTORY",
+    help="Where the guard's sockets are; default MPSGUARD_RUN_DIRECTORY, or the configuration's.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, 86400),
+    help="Seconds from the first signal to SIGKILL; without it no SIGKILL follows.",
 )
 @click.option(
     "--deadline", type=click.FloatRange(0.1, 300), default=3.0, show_default=True, help="Seconds the guard may take."
@@ -139,7 +148,7 @@ def run(
         public, asked_at = _where(path, domain, pipe_directory, run_directory)
     except ConfigError as error:
         _fail(OURS, str(error))
-    if not _is_socket(Path(public) / _CONTROL):
+    if not _is_served(public):
         _say(f"{public}: no guard serves it; the program runs without one, and without MPS{_other_directory(public)}")
     if service_class is not None and not _has_class(public, service_class):
         _fail(OURS, f"--class: {public} has no class {service_class!r}")
@@ -288,9 +297,21 @@ async def _end_work(run_directory: str, processes: Sequence[ProcessKey], within:
 def _other_directory(public: str) -> str:
     """Return a hint if the caller's own pipe directory is served, and this command was told of another one."""
     named = os.environ.get(_VARIABLE)
-    if named is None or named == public or not _is_socket(Path(named) / _CONTROL):
+    if named is None or named == public or not _is_served(named):
         return ""
     return f" ({named}, which {_VARIABLE} names, is served: --pipe-directory {named})"
+
+
+def _is_served(directory: str) -> bool:
+    """Whether a guard, or systemd for it, listens in a public directory: a guard that was killed leaves its socket."""
+    control = Path(directory) / _CONTROL
+    if not _is_socket(control):
+        return False
+    if file_lock.holder(Path(directory) / _LOCK) is not None:
+        return True
+    # systemd's socket, or a guard of another pid namespace.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
+        return probe.connect_ex(str(control)) != errno.ECONNREFUSED
 
 
 def _is_socket(path: Path) -> bool:

@@ -13,6 +13,7 @@ import click
 import msgspec
 import zmq
 
+from mpsguard.config import DEFAULT_RUN_DIRECTORY
 from mpsguard.control_api import protocol
 from mpsguard.control_api.protocol import Reply, Request
 
@@ -97,7 +98,8 @@ class CliSession:
             context.destroy(linger=0)
         if reply.error is not None:
             code = Exit.USAGE if reply.error.code == "arguments" else Exit.FAILED
-            raise AskError(code, f"{command}: {reply.error.message}")
+            # Of "vault_show": the words of the command line.
+            raise AskError(code, f"{command.replace('_', ' ')}: {reply.error.message}")
         return msgspec.convert(reply.result, type=result)
 
     def check_reachable(self, path: Path) -> None:
@@ -133,7 +135,10 @@ def _probe(path: Path, within: float) -> None:
             text = f"{path}: only root and the group set in the configuration may use it"
             raise AskError(Exit.UNREACHABLE, text) from None
         except OSError as error:
-            raise AskError(Exit.UNREACHABLE, f"no guard at {path}: {error.strerror or error}") from None
+            text = f"no guard at {path}: {error.strerror or error}"
+            if path.parent == Path(DEFAULT_RUN_DIRECTORY):
+                text += " (--run-directory or MPSGUARD_RUN_DIRECTORY names another place)"
+            raise AskError(Exit.UNREACHABLE, text) from None
 
 
 F = TypeVar("F", bound=Callable[..., Any])

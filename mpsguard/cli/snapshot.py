@@ -11,6 +11,7 @@ from types import FrameType
 import click
 import msgspec
 
+from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.snapshot.errors import FailureKind, SnapshotError
@@ -58,7 +59,7 @@ def snapshot(session: CliSession, pid: int, output: Path | None) -> None:
     command, is for each answer of the process.
     """
     if importlib.util.find_spec("numpy") is None:
-        session.fail(Exit.FAILED, "snapshot needs numpy: pip install 'mpsguard[snapshot]'")
+        session.fail(Exit.FAILED, f"snapshot needs numpy: {how_to_install('snapshot')}")
     from mpsguard.snapshot import command  # noqa: PLC0415 - what the other commands need not load
 
     target = output if output is not None else Path(f"snapshot-{pid}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.session import CliSession, Exit, with_session
 
 
@@ -25,7 +26,7 @@ def top(session: CliSession, domain: str | None, interval: float) -> None:
     try:
         from mpsguard.cli.dashboard.app import Dashboard  # noqa: PLC0415  # an extra that may be missing
     except ModuleNotFoundError as error:
-        session.fail(Exit.FAILED, f"top needs Textual ({error.name} is missing): pip install 'mpsguard[top]'")
+        session.fail(Exit.FAILED, f"top needs Textual ({error.name} is missing): {how_to_install('top')}")
     if session.as_json:
         session.fail(Exit.USAGE, "top draws a screen; for JSON there are status, clients and incidents")
     if not sys.stdout.isatty():

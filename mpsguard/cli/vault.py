@@ -95,6 +95,8 @@ def show(session: CliSession, uid: int, name: str) -> None:
         session.console.print(f"requests: {_requests(result.latency)}")
     if result.checkpoint is not None:
         session.console.print(f"checkpoint: {_checkpoint(result.checkpoint)}", markup=False)
+    if result.requested_checkpoint is not None and result.requested_checkpoint != result.checkpoint:
+        session.console.print(f"asked for: {_checkpoint(result.requested_checkpoint)}", markup=False)
 
 
 @vault.command()

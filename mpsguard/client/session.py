@@ -101,6 +101,8 @@ class Session(RegionRequests):
         self._pid = os.getpid()
         self._role = role
         self._released = False
+        self._closed = f"session {name!r} is closed"
+        """What a call on the closed session says."""
         self._again = False
         self._forward: ForwardState | None = None
         self._latency: Latency | None = None
@@ -281,12 +283,12 @@ class Session(RegionRequests):
 
     def seal(self, name: str, chunks: tuple[int, ...] | None = None) -> Description:
         """See `Region.seal`."""
-        self._regions_changed()
+        self._regions_changed(name)
         return self._described(wire.Seal(0, name, chunks))
 
     def set_metadata(self, name: str, metadata: bytes, expected_version: int | None = None) -> Description:
         """See `Region.set_metadata`."""
-        self._regions_changed()
+        self._regions_changed(name)
         try:
             return self._described(wire.SetMetadata(0, name, metadata, expected_version))
         except StaleGenerationError as error:
@@ -501,7 +503,7 @@ class Session(RegionRequests):
         if self._checkpoints is not None:
             self._checkpoints.unmapped(name)
 
-    def _regions_changed(self, name: str | None = None, *, new: bool = False) -> None:
+    def _regions_changed(self, name: str, *, new: bool = False) -> None:
         if self._checkpoints is not None:
             self._checkpoints.regions_changed(name, new=new)
 
@@ -622,6 +624,11 @@ class Session(RegionRequests):
         while self._ahead:
             self._ahead.popitem()[1].undo.close()
 
+    def hand_over(self) -> None:
+        """Leave the session to the receiver of a migration, which is promoted; every further call says so."""
+        self._closed = f"session {self.name!r} was handed over: the process that received it goes on with it"
+        self.close(in_order=False)
+
     def __enter__(self) -> Self:
         return self
 
@@ -661,7 +668,7 @@ class Session(RegionRequests):
         if os.getpid() != self._pid:
             raise BadRequestError("a session does not survive fork: open another one in the child")
         if self._connection is None:
-            raise StaleGenerationError("this session is closed")
+            raise StaleGenerationError(self._closed)
         return self._connection
 
     def _connect(self, at_most: float | None = None) -> None:
@@ -716,5 +723,5 @@ class Session(RegionRequests):
     def _forward_state(self) -> ForwardState:
         forward = self._forward
         if forward is None:
-            raise StaleGenerationError("this session is closed")
+            raise StaleGenerationError(self._closed)
         return forward

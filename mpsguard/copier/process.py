@@ -298,6 +298,7 @@ def main(socket_fd: int, event: int) -> int:
     memory = SessionMemory(session, setup, fds[0] if fds else None)
     try:
         memory.prepare(setup.gpus)
+        memory.open_ahead()
         with closing(CopierMain(writer, setup, session, memory)) as copier:
             copier.serve()
     finally:

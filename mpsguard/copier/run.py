@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import Final
@@ -27,6 +28,8 @@ _TICK: Final = 0.1
 """Seconds after which a thread that has nothing to do looks again, also for the end."""
 DRAINERS: Final = 3
 _MOST_STORERS: Final = 24
+STORE_MEANWHILE: Final = 4
+"""Threads that store while there are free buffers to drain to."""
 _NICENESS: Final = 5
 """Of the threads that store: a third of another thread's share where processors are short."""
 
@@ -89,6 +92,8 @@ class CheckpointRun:
         self._filled: Queue[tuple[int, memoryview, _HeldBuffer] | None] = Queue()
         """None wakes a thread that looks whether the run is over."""
         self._stopped = threading.Event()
+        self._all_store = threading.Event()
+        """Whether all threads store, and not a few of them: see `_store`."""
         self._error: BaseException | None = None
         sizes = {self.size(number) for span in self._spans for number in (span.first, span.end - 1)}
         self._zeros = {size: _zeros(size) for size in sizes}
@@ -119,9 +124,12 @@ class CheckpointRun:
         for buffer in self._memory.buffers:
             self._free.put(buffer)
         self._reuse_held()
-        storers = storers_for(len(os.sched_getaffinity(0)))
+        # Of a session that has hardly changed, a few pieces are left: starting all threads takes longer than they do.
+        left = max(1, len(self.digests) - self.schedule.reused)
+        drainers = min(DRAINERS, -(-left // PIECES_AT_ONCE))
+        storers = min(storers_for(len(os.sched_getaffinity(0))), left)
         threads = [
-            *(threading.Thread(target=self._guarded, args=(self._drain, n), daemon=True) for n in range(DRAINERS)),
+            *(threading.Thread(target=self._guarded, args=(self._drain, n), daemon=True) for n in range(drainers)),
             *(threading.Thread(target=self._guarded, args=(self._store, n), daemon=True) for n in range(storers)),
         ]
         try:
@@ -149,6 +157,7 @@ class CheckpointRun:
             self._stopped.set()
         # A thread ends when the run is over: the others hear of it one by the other, and not at their next look.
         self._filled.put(None)
+        self._all_store.set()
         with self._lock:
             self._lock.notify_all()
 
@@ -214,16 +223,18 @@ class CheckpointRun:
             self._filled.put((number, buffer[begin - offset : begin - offset + size], held))
 
     def _buffer(self) -> memoryview | None:
+        with suppress(Empty):
+            return self._free.get_nowait()
+        self._all_store.set()
         while not self._is_over:
-            try:
+            with suppress(Empty):
                 return self._free.get(timeout=_TICK)
-            except Empty:
-                continue
         return None
 
     def _note_drained(self) -> None:
         if self.drained_at is None and self.schedule.is_drained:
             self.drained_at = time.monotonic()
+            self._all_store.set()
 
     def _slot(self, number: int) -> int | None:
         return self._table.slot(number)
@@ -234,7 +245,10 @@ class CheckpointRun:
     # --- storing
 
     def _store(self, thread: int) -> None:
-        del thread
+        # As long as there are buffers, pieces can wait in them, and the program for what is not copied yet: the threads
+        # that drain have the interpreter, and the bus the host's memory, almost to themselves.
+        while thread >= STORE_MEANWHILE and not self._is_over and not self._all_store.wait(_TICK):
+            pass
         # The session's program, and others, come first: Linux counts niceness by thread (setpriority(2), Bugs).
         own = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICENESS)

@@ -5,9 +5,11 @@ from contextlib import ExitStack, suppress
 
 from mpsguard.client.checkpoints.messages import Setup
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans
+from mpsguard.client.checkpoints.session_regions import OWN_PREFIX
 from mpsguard.client.session import Session
 from mpsguard.copier.run import PIECES_AT_ONCE, RunMemory
 from mpsguard.copier.sources import Buffers, CopySource, HostCopySource, host_buffers
+from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import RegionRecord
 
 _BUFFER = PIECES_AT_ONCE * PIECE
@@ -46,6 +48,16 @@ class SessionMemory:
         first = self._gpus[gpus[0]]
         if self._pinned is None and isinstance(first, CopierGpu):
             self._pinned = pinned_buffers(first, self._setup.buffers, _BUFFER)
+
+    def open_ahead(self) -> None:
+        """Open the regions that there are, ahead of the first checkpoint; `open` says what it cannot."""
+        # On a GPU, mapping memory may hold up the program's own work there.
+        with suppress(VaultError):
+            for name in self._session.names():
+                if not name.startswith(OWN_PREFIX):
+                    with suppress(Exception):
+                        record = self._session.describe(name)
+                        self._sources[record.id] = self._open(record)
 
     def open(self, records: Sequence[RegionRecord]) -> RunMemory:
         """Open the regions of a plan, and close those that are in it no more.

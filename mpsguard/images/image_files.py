@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from mpsguard.images import manifest as manifests
+from mpsguard.images.draft_directory import DraftDirectory
 from mpsguard.images.errors import BadNameError, UnknownImageError, os_errors
 from mpsguard.images.manifest import Manifest
 from mpsguard.images.store_files import IMAGES, REMOVED, StoreFiles, lock, read_at_most, write_all
@@ -15,6 +16,7 @@ from mpsguard.vault.region import check_name
 
 _SUFFIX: Final = ".json"
 _DRAFT: Final = "manifest"
+_BESIDE: Final = "beside"
 
 
 def check_image_name(name: str) -> None:
@@ -127,6 +129,36 @@ def remove(files: StoreFiles, name: str) -> None:
         except FileNotFoundError:
             raise UnknownImageError(f"there is no image {name} in {files.path}") from None
     files.sync_directory(IMAGES)
+
+
+def read_beside(files: StoreFiles, name: str, ending: str, most: int) -> bytes | None:
+    """Return the content of the file beside an image's that has this ending.
+
+    Returns:
+        None if there is none, it is no regular file, or it has more than ``most`` bytes.
+    """
+    try:
+        data = files.read(f"{IMAGES}/{file_name(name)}{ending}", most)
+    except OSError:
+        return None
+    return data if len(data) <= most else None
+
+
+def put_beside(files: StoreFiles, name: str, ending: str, data: bytes) -> None:
+    """Put a file beside an image's, in the place of the one that is there; raise OSError."""
+    with files.shared():
+        draft = DraftDirectory.make(files)
+    try:
+        beside = f"{draft.path}/{_BESIDE}"
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=files.fd)
+        try:
+            write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(beside, f"{IMAGES}/{file_name(name)}{ending}", src_dir_fd=files.fd, dst_dir_fd=files.fd)
+    finally:
+        draft.close()
 
 
 def removed(files: StoreFiles) -> list[str]:

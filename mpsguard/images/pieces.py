@@ -5,10 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Final
 
-from blake3 import blake3
 from msgspec import Meta
 
 from mpsguard.images.errors import BadPieceError
+
+try:
+    from blake3 import blake3
+except ModuleNotFoundError as error:
+    # All that handles images imports this module first.
+    text = "images need blake3: pip install 'mpsguard[images]' in the environment of this program"
+    raise ModuleNotFoundError(text, name=error.name) from None
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

@@ -182,7 +182,7 @@ def write(image: Image, path: Path, *, replace: bool, moved: Callable[[int], obj
     if not image.manifest.tensors:
         raise TensorFileError(f"image {image.name}: there is no tensor in it, but regions of bytes alone")
     if not replace and path.exists():
-        raise TensorFileError(f"{path}: is there already, and `replace` was not asked for")
+        raise TensorFileError(f"{path}: is there already; --replace puts another file in its place")
     beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
     try:
         fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -94,6 +94,27 @@ class ImageStore:
         with os_errors(f"image {name}"):
             image_files.remove(self._files, name)
 
+    def read_beside(self, name: str, ending: str, most: int) -> bytes | None:
+        """Return a file that was put beside an image's; None if there is none, or it has more than ``most`` bytes.
+
+        Raises:
+            BadNameError: ``name`` is no name of an image.
+        """
+        return image_files.read_beside(self._files, name, ending, most)
+
+    def put_beside(self, name: str, ending: str, data: bytes) -> None:
+        """Put a file beside an image's, under the same name and this ending; several processes at once may.
+
+        Raises:
+            BadNameError: ``name`` is no name of an image.
+            ForeignStoreError: the store is another user's.
+            StoreFullError: the file system is full.
+            StoreFailedError: the operating system refuses.
+        """
+        self._files.check_own()
+        with os_errors(f"image {name}"):
+            image_files.put_beside(self._files, name, ending, data)
+
     def collect(self) -> Collected:
         """Remove what no image, no reader and no draft needs, and what killed processes left.
 

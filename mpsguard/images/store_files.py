@@ -123,19 +123,24 @@ class StoreFiles:
         Raises:
             OSError: there is none, or it is no regular file: nothing else is opened for long, or followed.
         """
-        return self.open_sized(name)[0]
-
-    def open_sized(self, name: str) -> tuple[int, int]:
-        """Return a descriptor of a file to read, as `open_file`, and the file's size in bytes."""
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.fd)
+        fd = self.open_of_any_kind(name)
         try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "no regular file")
         except BaseException:
             os.close(fd)
             raise
-        return fd, found.st_size
+        return fd
+
+    def open_of_any_kind(self, name: str) -> int:
+        """Return a descriptor to read by offset alone (preadv), without asking the kernel what it is of.
+
+        Such a read is refused at once if it is of a directory, a FIFO or a terminal; O_NONBLOCK is for other devices.
+
+        Raises:
+            OSError: there is no such file, or it is a link, which is not followed.
+        """
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.fd)
 
     def read(self, name: str, most: int) -> bytes:
         """Return the content of a file, at most one byte more than ``most``."""

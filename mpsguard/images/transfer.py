@@ -146,7 +146,7 @@ def receive(
         manifest = manifests.decode(offer.manifest, offer.name)
         name = offer.name if name is None else name
         if not replace and _is_there(store, name):
-            raise StreamError(f"there is an image {name} already, and `replace` was not asked for")
+            raise StreamError(f"there is an image {name} already; `image pull --replace` puts another one in its place")
         begun(manifest)
         with store.begin(name) as draft:
             done = _receive_pieces(draft, manifest, stream, back, moved)

@@ -41,7 +41,11 @@ class SideThreads:
         self._closed = False
 
     def run(self, job: Job) -> None:
-        """Do ``job`` on one of the threads; from any thread, never waits. What is given after `close` gets its own."""
+        """Do ``job`` on one of the threads; from any thread, never waits. What is given after `close` gets its own.
+
+        Raises:
+            RuntimeError: there is no thread, and the operating system gives none; the job is not done.
+        """
         with self._coming:
             if self._closed:
                 self._thread(job).start()
@@ -50,8 +54,20 @@ class SideThreads:
             if len(self._jobs) <= self._idle:
                 self._coming.notify()
             elif len(self._threads) < self._most:
-                self._threads.append(self._thread(self._work))
-                self._threads[-1].start()
+                self._add_thread()
+
+    def _add_thread(self) -> None:
+        """Start another thread for the job that came last; the lock is held."""
+        thread = self._thread(self._work)
+        try:
+            thread.start()
+        except RuntimeError:
+            # A limit of processes. Where there are other threads, one of them does the job.
+            if not self._threads:
+                self._jobs.pop()
+                raise
+        else:
+            self._threads.append(thread)
 
     def close(self, within: float) -> bool:
         """Wait ``within`` seconds for what was given to be done; False if it is not: it goes on. Safe to call twice."""

@@ -22,8 +22,10 @@ class Arena:
     """Owns the memory, which only this object's own mapping can write to; programs map it read-only."""
 
     def __init__(self, size: int) -> None:
-        """``size``: bytes, rounded down to whole pieces. Raise PoolError if the operating system refuses."""
+        """``size``: bytes, rounded down to whole pieces. Raise PoolError if that is none, or there is no memory."""
         self.size = size // PIECE_SIZE * PIECE_SIZE
+        if not self.size:
+            raise PoolError(f"pinned memory: {PIECE_SIZE >> 20}M is the least")
         self._free: tuple[Run, ...] = (Run(0, self.size // PIECE_SIZE),)
         try:
             self._fd = memfd.create("mpsguard-arena", self.size, fixed=False)

@@ -13,7 +13,7 @@ from mpsguard.images.image import Image
 from mpsguard.images.store import ImageStore
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets import seqpacket
-from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS
+from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS, Packet
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.arena_slots import Run
 from mpsguard.pool.errors import PoolError
@@ -87,7 +87,8 @@ class PoolConnection:
                 raise PoolError(f"{self._path}: the pool of another user")
         except OSError as error:
             self._socket.close()
-            raise PoolError(f"no pool at {self._path}: {error.strerror or error}") from None
+            why = f"no pool at {self._path}: {error.strerror or error}"
+            raise PoolError(f"{why}; `mpsguard pool` is one, MPSGUARD_POOL names its socket") from None
         except BaseException:
             self._socket.close()
             raise
@@ -189,6 +190,11 @@ class PoolConnection:
         if self._socket.fileno() >= 0:
             self._ask(ReleaseImage(tier, key), RequestDone)
 
+    def check_open(self) -> None:
+        """Raise PoolError if the connection has ended: then nothing that it held stays where it was."""
+        if self._socket.fileno() < 0:
+            raise PoolError(f"{self._path}: the connection has ended")
+
     def listing(self) -> PoolListing:
         """Return what the tiers hold; raise PoolError."""
         found, _ = self._ask(ListTiers(), PoolListing)
@@ -220,30 +226,49 @@ class PoolConnection:
     def _ask(
         self, request: Request, wanted: type[A], fds: tuple[int, ...] = (), more: float = 0.0
     ) -> tuple[A, tuple[int, ...]]:
-        """Return an answer, with its descriptors; after an error other than a refusal the connection is closed."""
+        """Return an answer, with its descriptors; after an error other than a refusal the connection is closed.
+
+        Otherwise its answer would be that to the next request, and what it says is held would stay so.
+        """
+        try:
+            data = encode(request)
+        except UnicodeEncodeError:
+            raise PoolError("a path that is not UTF-8 cannot be named to the pool") from None
         try:
             self._socket.settimeout(self._deadline + more + _MARGIN)
-            seqpacket.send(self._socket, encode(request), fds=fds)
+            seqpacket.send(self._socket, data, fds=fds)
             packet = seqpacket.receive(self._socket, MAX_PACKET, max_fds=KERNEL_MAX_FDS)
+        except PermissionError:
+            # The kernel's answer to descriptors that the pool does not take.
+            self.close()
+            raise PoolError(f"{self._path}: this connection was not asked to fill the image") from None
         except OSError as error:
             self.close()
             raise PoolError(f"{self._path}: {error.strerror or error}") from None
-        try:
-            if packet.end or packet.truncated:
-                raise PoolError(f"{self._path}: the pool has ended, or this process has too many open files")
-            answer = decode_answer(packet.data)
-            if isinstance(answer, RequestRefused):
-                raise PoolError(answer.reason)
-            if not isinstance(answer, wanted):
-                raise PoolError(f"{self._path}: the pool answered another question")
-        except msgspec.DecodeError as error:
-            close_all(packet.fds)
+        except BaseException:  # such as KeyboardInterrupt
             self.close()
-            raise PoolError(f"{self._path}: {error}") from None
+            raise
+        try:
+            answer = self._answer(packet, wanted)
         except BaseException:
             close_all(packet.fds)
+            self.close()
             raise
+        if isinstance(answer, RequestRefused):
+            close_all(packet.fds)
+            raise PoolError(answer.reason)
         return answer, packet.fds
+
+    def _answer(self, packet: Packet, wanted: type[A]) -> A | RequestRefused:
+        if packet.end or packet.truncated:
+            raise PoolError(f"{self._path}: the pool has ended, or this process has too many open files")
+        try:
+            answer = decode_answer(packet.data)
+        except msgspec.DecodeError as error:
+            raise PoolError(f"{self._path}: {error}") from None
+        if not isinstance(answer, wanted | RequestRefused):
+            raise PoolError(f"{self._path}: the pool answered another question")
+        return answer
 
 
 def _check(within: float) -> None:

@@ -14,6 +14,7 @@ from mpsguard.images.errors import ImageError
 from mpsguard.images.store import ImageStore
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.descriptors.open_file import MemoryKind, describe
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import KERNEL_MAX_FDS, Packet
 from mpsguard.pool.errors import PoolError
@@ -37,6 +38,7 @@ from mpsguard.pool.messages import (
     decode_request,
     encode,
 )
+from mpsguard.pool.store_threads import StoreThreads
 from mpsguard.pool.tier_owner import TierOwner
 from mpsguard.pool.tiers import Tier
 from mpsguard.pool.worker_messages import WorkerAssignment
@@ -48,12 +50,27 @@ _MOST_USES: Final = 4096
 class PoolConversation:
     """Serves one connection."""
 
-    def __init__(self, stream: PacketStream, owner: TierOwner, workers: WorkerPool | None) -> None:
+    def __init__(self, stream: PacketStream, owner: TierOwner, looks: StoreThreads, workers: WorkerPool | None) -> None:
         self._stream = stream
         self._owner = owner
+        self._looks = looks
         self._workers = workers
         self._uses: Counter[tuple[Tier, str]] = Counter()
         self._to_fill: set[str] = set()
+        self._unwanted: tuple[int, ...] = ()
+        self._foreign = stream.takes_descriptors()
+        """Whether descriptors that were not asked for may lie in the socket."""
+
+    def give_back(self) -> tuple[int, ...]:
+        """End the connection.
+
+        Returns:
+            Descriptors of the peer's kind, owned by the caller: to close them may take as long as the peer likes.
+        """
+        if self._foreign or self._unwanted:
+            return *self._unwanted, self._stream.detach()
+        self._stream.close()
+        return ()
 
     async def run(self) -> None:
         """Answer requests until the peer leaves, or breaks the protocol."""
@@ -62,10 +79,10 @@ class PoolConversation:
                 packet = await self._stream.receive(MAX_PACKET, max_fds=KERNEL_MAX_FDS)
                 fds = list(packet.fds)
                 try:
-                    if packet.end or packet.truncated or not await self._serve(packet, fds):
+                    if packet.end or packet.truncated or not await self._serve(packet, fds) or fds:
                         return
                 finally:
-                    close_all(fds)
+                    self._unwanted = tuple(fds)
         except OSError:
             return
         finally:
@@ -94,15 +111,23 @@ class PoolConversation:
     async def _answer(self, request: Request, fds: list[int]) -> tuple[Answer, tuple[int, ...]]:
         match request:
             case HoldImage() | StartImage():
+                task = asyncio.current_task()
+                assert task is not None
                 try:
-                    async with asyncio.timeout(request.within):
-                        return await (self._hold(request) if isinstance(request, HoldImage) else self._start(request))
+                    # What a program that has ended waited for is given up at once: its room, and a worker.
+                    with self._stream.noticing_the_end(task.cancel):
+                        async with asyncio.timeout(request.within):
+                            return await (
+                                self._hold(request) if isinstance(request, HoldImage) else self._start(request)
+                            )
                 except TimeoutError:
                     raise PoolError(f"image {request.name}: not there within {request.within:g} s") from None
             case FillImage(key):
                 if key not in self._to_fill or not fds:
                     raise PoolError("this connection was not asked to fill the image, or no descriptor came with it")
-                self._to_fill.discard(key)
+                if any(describe(fd).kind is MemoryKind.OTHER for fd in fds):
+                    raise PoolError("a descriptor is not one of memory")
+                self._filled(key)
                 self._owner.fill(key, tuple(fds))
                 fds.clear()
                 return RequestDone(), ()
@@ -118,26 +143,32 @@ class PoolConversation:
     async def _hold(self, request: HoldImage) -> tuple[Answer, tuple[int, ...]]:
         if self._uses.total() >= _MOST_USES:
             raise PoolError(f"a connection holds {_MOST_USES} images at most")
-        size = await asyncio.to_thread(_size, request)
+        size = await self._size(request)
         if request.tier is Tier.PINNED:
             runs = await self._owner.hold_pinned(
-                request.key, size, lambda slots, stop: _load_into(request, slots, stop)
+                request.key, size, request.store, lambda slots, stop: _load_into(request, slots, stop)
             )
             self._uses[request.tier, request.key] += 1
             return ImageHeld(runs), ()
         if request.tier is Tier.HOST:
-            fd = await self._owner.hold_in_host(request.key, size, lambda stop: _load(request, stop))
+            fd = await self._owner.hold_in_host(request.key, size, request.store, lambda stop: _load(request, stop))
             self._uses[request.tier, request.key] += 1
             try:
                 return ImageHeld(), (memfd.read_only(fd),)
             except OSError as error:
+                self._release(request.tier, request.key)
                 raise PoolError(f"image {request.name}: {error.strerror}") from None
         found = await self._owner.hold_on_gpu(request.key, size)
         self._uses[request.tier, request.key] += 1
         if found is None:
             self._to_fill.add(request.key)
+            self._foreign = True
+            self._stream.let_descriptors_come(allowed=True)
             return ImageHeld(to_fill=True), ()
         return ImageHeld(), found
+
+    async def _size(self, request: HoldImage | StartImage) -> int:
+        return await self._looks.run(request.store, lambda: _size(request))
 
     def _arena(self) -> tuple[Answer, tuple[int, ...]]:
         arena = self._owner.arena
@@ -156,8 +187,8 @@ class PoolConversation:
         if not request.in_host:
             connection = await self._workers.start(assignment, None, lambda: None)
             return ImageStarted(), (connection.detach(),)
-        size = await asyncio.to_thread(_size, request)
-        fd = await self._owner.hold_in_host(key, size, lambda stop: _load(request, stop))
+        size = await self._size(request)
+        fd = await self._owner.hold_in_host(key, size, request.store, lambda stop: _load(request, stop))
         # From here on the use is the worker's, and ends with it.
         connection = await self._workers.start(assignment, fd, lambda: self._owner.release(Tier.HOST, key))
         return ImageStarted(), (connection.detach(),)
@@ -167,10 +198,15 @@ class PoolConversation:
             raise PoolError("this connection does not hold the image")
         self._uses[tier, key] -= 1
         if tier is Tier.GPU and key in self._to_fill:
-            self._to_fill.discard(key)
+            self._filled(key)
             self._owner.abandon(key)
         else:
             self._owner.release(tier, key)
+
+    def _filled(self, key: str) -> None:
+        self._to_fill.discard(key)
+        if not self._to_fill:
+            self._stream.let_descriptors_come(allowed=False)
 
     def _release_all(self) -> None:
         for (tier, key), uses in list(self._uses.items()):

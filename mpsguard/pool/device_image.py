@@ -167,6 +167,8 @@ def copy_to_gpu(
         made = undo.enter_context(DeviceImage(tiers.backend, image.manifest, addresses=addresses))
         made.begin_fill(sources)
         tiers.backend.settle()
+        # Until here the slots were this image's.
+        tiers.pool.check_open()
         undo.pop_all()
     return made
 

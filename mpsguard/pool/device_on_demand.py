@@ -12,6 +12,7 @@ from mpsguard.client.on_demand.profile import load_profile
 from mpsguard.images.image import Image
 from mpsguard.images.manifest import RegionImage
 from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.device_image import DeviceImage, GpuTiers, pinned
 from mpsguard.pool.image_addresses import ImageAddresses
 from mpsguard.pool.pinned_arena import PinnedPieces
@@ -26,9 +27,16 @@ class DeviceDestination(Destination):
     readers = 2
     batch = _BATCH
 
-    def __init__(self, memory: DeviceImage, sources: Sequence[PinnedPieces]) -> None:
-        """``sources``: all pieces of the image; ``memory`` stays owned by the caller."""
+    def __init__(self, memory: DeviceImage, sources: Sequence[PinnedPieces], pool: PoolConnection) -> None:
+        """Copy to ``memory``.
+
+        Args:
+            memory: stays owned by the caller.
+            sources: all pieces of the image.
+            pool: holds them; stays owned by the caller.
+        """
         self._memory = memory
+        self._pool = pool
         self._addresses = [source.address + index * PIECE_SIZE for source in sources for index in range(source.pieces)]
 
     def room(self, region: RegionImage) -> Room:
@@ -47,6 +55,8 @@ class DeviceDestination(Destination):
                 joined.append(PinnedPieces(number, 1, address))
         self._memory.begin_fill(joined)
         self._memory.backend.settle()
+        # Until here the slots were this image's.
+        self._pool.check_open()
 
 
 @contextmanager
@@ -68,9 +78,10 @@ def open_on_gpu(
     with (
         pinned(tiers, image, within=within) as sources,
         DeviceImage(tiers.backend, image.manifest, addresses=addresses) as memory,
-        ArrivingImage(image, load_profile(tiers.store, image), DeviceDestination(memory, sources)) as arriving,
     ):
-        yield memory, arriving
+        destination = DeviceDestination(memory, sources, tiers.pool)
+        with ArrivingImage(image, load_profile(tiers.store, image), destination) as arriving:
+            yield memory, arriving
 
 
 def _end(source: PinnedPieces) -> int:

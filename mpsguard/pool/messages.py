@@ -16,13 +16,15 @@ from mpsguard.pool.tiers import Tier
 MAX_PACKET: Final = 65536
 MOST_SECONDS: Final = 600.0
 MOST_PAYLOAD: Final = 32768
+MOST_TIER_BYTES: Final = 1 << 48
+"""Of a tier."""
 LISTED: Final = 256
 """Images in an answer."""
 
 Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Path = Annotated[str, Meta(pattern=r"^/[^\x00]*\Z", max_length=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
-Size = Annotated[int, Meta(ge=0, le=1 << 48)]
+Size = Annotated[int, Meta(ge=0, le=MOST_TIER_BYTES)]
 
 
 class HoldImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hold"):

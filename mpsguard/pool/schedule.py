@@ -28,6 +28,7 @@ class Phase(StrEnum):
 
 
 _WARM: Final = frozenset({Phase.PREPARING, Phase.WAITING})
+_AT_WORK: Final = frozenset({Phase.STARTING, Phase.SERVING})
 
 
 class PoolPolicy(msgspec.Struct, frozen=True):
@@ -123,6 +124,12 @@ class StartFailed(msgspec.Struct, frozen=True):
     reason: str
 
 
+class WorkerLost(msgspec.Struct, frozen=True):
+    """A worker has ended its channel, or broken the protocol; its process is to end."""
+
+    number: int
+
+
 class WorkerEnded(msgspec.Struct, frozen=True):
     """A worker's process has ended."""
 
@@ -137,7 +144,9 @@ class PoolCloses(msgspec.Struct, frozen=True):
     """The pool ends."""
 
 
-Event = Requested | Withdrawn | Prepared | StartCompleted | StartFailed | WorkerEnded | TimePassed | PoolCloses
+Event = (
+    Requested | Withdrawn | Prepared | StartCompleted | StartFailed | WorkerLost | WorkerEnded | TimePassed | PoolCloses
+)
 
 
 class Spawn(msgspec.Struct, frozen=True):
@@ -198,6 +207,8 @@ def decide(state: ScheduleState, event: Event, now: float) -> tuple[ScheduleStat
             state, actions = _started(state, number, now)
         case StartFailed(number, reason):
             state, actions = _start_failed(state, number, reason, now)
+        case WorkerLost(number):
+            state, actions = _lost(state, number, now)
         case WorkerEnded(number):
             state, actions = _ended(state, number, now)
         case TimePassed():
@@ -307,16 +318,29 @@ def _start_failed(state: ScheduleState, number: int, reason: str, now: float) ->
     return state, [Refuse(worker.request, reason), EndWorker(number)]
 
 
+def _lost(state: ScheduleState, number: int, now: float) -> tuple[ScheduleState, list[Action]]:
+    worker = state.worker(number)
+    if worker is None or worker.phase is Phase.ENDING:
+        return state, []
+    # What it was assigned to counts as its own until it has ended: it may have the image's memory.
+    state = _changed(state, replace(worker, phase=Phase.ENDING, since=now))
+    state, actions = _left(state, worker, now)
+    return state, [EndWorker(number), *actions]
+
+
 def _ended(state: ScheduleState, number: int, now: float) -> tuple[ScheduleState, list[Action]]:
     worker = state.worker(number)
     if worker is None:
         return state, []
+    state = replace(state, workers=tuple(each for each in state.workers if each.number != number))
+    return _left(state, worker, now)
+
+
+def _left(state: ScheduleState, worker: Worker, now: float) -> tuple[ScheduleState, list[Action]]:
+    """Return what follows when a worker, as it was, does no more work; ``state`` is without it, or has it ending."""
     tries = dict(state.tries).get(worker.request, 0) + 1 if worker.request is not None else 0
-    state = replace(
-        state,
-        workers=tuple(each for each in state.workers if each.number != number),
-        tries=tuple(each for each in state.tries if each[0] != worker.request),
-    )
+    at_work = {each.request for each in state.workers if each.phase in _AT_WORK}
+    state = replace(state, tries=tuple(each for each in state.tries if each[0] in at_work))
     if worker.phase is Phase.PREPARING or (worker.phase is Phase.WAITING and now < worker.since + SETTLED):
         deaths = state.deaths + 1
         return replace(state, deaths=deaths, not_before=now + delay(deaths)), []

@@ -6,15 +6,18 @@ import os
 import socket
 import stat
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
+from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.files.file_lock import FileLock, LockHeldError
 from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.pool.address import make_directory
 from mpsguard.pool.conversation import PoolConversation
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.store_threads import StoreThreads
 from mpsguard.pool.tier_owner import TierOwner
 from mpsguard.pool.worker_pool import WorkerPool
 from mpsguard.tasks import TaskSet, end_tasks
@@ -33,9 +36,12 @@ class PoolServer:
     def __init__(self, owner: TierOwner, workers: WorkerPool | None) -> None:
         self._owner = owner
         self._workers = workers
+        self._looks = StoreThreads("look")
         self._lock: FileLock | None = None
         self._listener: socket.socket | None = None
         self._tasks = TaskSet()
+        self._closer = ForeignFdCloser()
+        self._numbers = count()
 
     def open(self, path: Path) -> None:
         """Listen at ``path``.
@@ -60,6 +66,7 @@ class PoolServer:
             self._listener.close()
             self._listener = None
         await end_tasks(self._tasks)
+        self._looks.close(0.0)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -79,7 +86,7 @@ class PoolServer:
                 return
             # The directory's mode keeps other users away; this holds as well if somewhat wider modes are set later.
             if seqpacket.peer(connection).uid != os.geteuid() or len(self._tasks) >= _MOST:
-                connection.close()
+                accepting.close(connection)
                 continue
             self._tasks.spawn(self._converse(connection))
 
@@ -88,8 +95,31 @@ class PoolServer:
             asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     async def _converse(self, connection: socket.socket) -> None:
-        with PacketStream(connection) as stream:
-            await PoolConversation(stream, self._owner, self._workers).run()
+        conversation = PoolConversation(PacketStream(connection), self._owner, self._looks, self._workers)
+        try:
+            await conversation.run()
+        finally:
+            foreign = conversation.give_back()
+            if foreign:
+                # It has its place until they are closed, and threads of its own for that.
+                await self._closed(next(self._numbers), foreign)
+
+    async def _closed(self, number: int, fds: tuple[int, ...]) -> None:
+        loop = asyncio.get_running_loop()
+        closed: asyncio.Future[None] = loop.create_future()
+
+        def end() -> None:
+            if not closed.done():
+                closed.set_result(None)
+
+        def tell() -> None:
+            # A loop that has ended need not be told.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(end)
+
+        self._closer.close(number, fds, tell)
+        if self._listener is not None:
+            await closed
 
 
 def _listen(path: Path) -> socket.socket:
@@ -101,6 +131,8 @@ def _listen(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         os.fchmod(sock.fileno(), 0o600)
+        # Connections inherit it: the pool takes descriptors when it has asked for them.
+        seqpacket.let_descriptors_come(sock, allowed=False)
         sock.bind(str(path))
         sock.listen(_BACKLOG)
     except BaseException:

@@ -15,6 +15,7 @@ from mpsguard.pool.arena_slots import Run
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.messages import ImageInTier, PoolListing
 from mpsguard.pool.metrics import PoolMetrics, TierResult
+from mpsguard.pool.store_threads import StoreThreads
 from mpsguard.pool.tiers import Tier, TierState
 from mpsguard.tasks import TaskSet
 
@@ -23,6 +24,8 @@ LoadInto = Callable[[list[memoryview], threading.Event], None]
 Load = Callable[[threading.Event], int]
 """Returns a descriptor of an image in host memory; on a thread, until the event is set. Raises ImageError
 or PoolError."""
+_PATIENCE: Final = 5.0
+"""Seconds in which a load ends after it should."""
 
 
 class _End(Enum):
@@ -54,12 +57,21 @@ class TierOwner:
         self._states = {tier: TierState(budgets.get(tier, 0)) for tier in Tier}
         self._fds: dict[tuple[Tier, str], tuple[int, ...]] = {}
         self._arrivals: dict[tuple[Tier, str], asyncio.Future[_End | str]] = {}
+        self._sources: dict[tuple[Tier, str], str] = {}
+        """Of images that are loaded: the store that they come from."""
         self._loads: Final = TaskSet()
+        self._threads: Final = StoreThreads("load")
         self._stop: Final = threading.Event()
         self._closer: Final = FdCloser()
 
-    async def hold_in_host(self, key: str, size: int, load: Load) -> int:
+    async def hold_in_host(self, key: str, size: int, store: str, load: Load) -> int:
         """Hold an image in host memory, loaded once for all that wait for it; release it later.
+
+        Args:
+            key: of the image.
+            size: bytes that it takes up.
+            store: path of the store that it is loaded from.
+            load: how.
 
         Returns:
             A descriptor, which stays owned by this object.
@@ -67,15 +79,17 @@ class TierOwner:
         Raises:
             PoolError: there is no room, or it cannot be loaded.
         """
-        if self._request(Tier.HOST, key, size):
-            self._loads.spawn(self._load(key, load))
-        end = await self._arrival(Tier.HOST, key)
-        if isinstance(end, str):
-            raise PoolError(end)
-        return self._fds[Tier.HOST, key][0]
+        while True:
+            if self._request(Tier.HOST, key, size):
+                self._sources[Tier.HOST, key] = store
+                self._loads.spawn(self._load(key, store, load))
+            if await self._loaded(Tier.HOST, key, store):
+                return self._fds[Tier.HOST, key][0]
 
-    async def hold_pinned(self, key: str, size: int, load: LoadInto) -> tuple[Run, ...]:
+    async def hold_pinned(self, key: str, size: int, store: str, load: LoadInto) -> tuple[Run, ...]:
         """Hold an image in the arena, loaded once for all that wait for it; release it later.
+
+        Args: as for `hold_in_host`.
 
         Returns:
             The slots of its pieces, in their order.
@@ -83,19 +97,11 @@ class TierOwner:
         Raises:
             PoolError: there is no room, or it cannot be loaded.
         """
-        if self._request(Tier.PINNED, key, size):
-            arena = self.arena
-            assert arena is not None
-            try:
-                runs = self._runs[key] = arena.take(size)
-            except PoolError as error:
-                self._failed(Tier.PINNED, key, str(error))
-                raise
-            self._loads.spawn(self._load_pinned(key, arena.places(runs), load))
-        end = await self._arrival(Tier.PINNED, key)
-        if isinstance(end, str):
-            raise PoolError(end)
-        return self._runs[key]
+        while True:
+            if self._request(Tier.PINNED, key, size):
+                self._begin_pinned(key, size, store, load)
+            if await self._loaded(Tier.PINNED, key, store):
+                return self._runs[key]
 
     async def hold_on_gpu(self, key: str, size: int) -> tuple[int, ...] | None:
         """Hold an image in GPU memory; release it later.
@@ -134,16 +140,24 @@ class TierOwner:
         budgets = {tier: state.budget for tier, state in self._states.items()}
         return PoolListing(tuple(islice(images, start, None if most is None else start + most)), budgets)
 
-    async def close(self) -> None:
-        """End all loading, and give the memory back; no image may be held or waited for any more."""
+    async def close(self) -> bool:
+        """End all loading, and give the memory back; no image may be held or waited for any more.
+
+        Returns:
+            Whether all loading has ended; otherwise a store does not answer, and threads keep the process from ending.
+        """
         self._stop.set()
-        await self._loads.settle()
+        loading = list(self._loads)
+        if loading:
+            await asyncio.wait(loading, timeout=_PATIENCE)
+        ended = all(load.done() for load in loading)
         for fds in self._fds.values():
             self._closer.take(fds)
         self._fds.clear()
         self._closer.close()
         if self.arena is not None:
             self.arena.close()
+        return ended
 
     def _request(self, tier: Tier, key: str, size: int) -> bool:
         """Count a use; return whether the image has to be brought there."""
@@ -159,6 +173,34 @@ class TierOwner:
             self._arrivals[tier, key] = asyncio.get_running_loop().create_future()
         self._states[tier] = decision.state
         return decision.load
+
+    def _begin_pinned(self, key: str, size: int, store: str, load: LoadInto) -> None:
+        arena = self.arena
+        assert arena is not None
+        try:
+            runs = self._runs[key] = arena.take(size)
+        except PoolError as error:
+            self._failed(Tier.PINNED, key, str(error))
+            raise
+        self._sources[Tier.PINNED, key] = store
+        self._loads.spawn(self._load_pinned(key, store, arena.places(runs), load))
+
+    async def _loaded(self, tier: Tier, key: str, store: str) -> bool:
+        """Wait for an image after its use was counted.
+
+        Returns:
+            False if it did not come from another store: then nothing is counted, and ``store`` may have it.
+
+        Raises:
+            PoolError: it could not be loaded from ``store``.
+        """
+        source = self._sources.get((tier, key))
+        end = await self._arrival(tier, key)
+        if not isinstance(end, str):
+            return True
+        if source == store:
+            raise PoolError(end)
+        return False
 
     async def _arrival(self, tier: Tier, key: str) -> _End | str:
         """Wait for an image after its use was counted; the use ends if the caller is cancelled."""
@@ -179,9 +221,9 @@ class TierOwner:
         if tier is Tier.PINNED and self.arena is not None:
             self.arena.give(self._runs.pop(key, ()))
 
-    async def _load_pinned(self, key: str, slots: list[memoryview], load: LoadInto) -> None:
+    async def _load_pinned(self, key: str, store: str, slots: list[memoryview], load: LoadInto) -> None:
         try:
-            await asyncio.to_thread(load, slots, self._stop)
+            await self._threads.run(store, lambda: load(slots, self._stop))
         except (ImageError, PoolError) as error:
             self._failed(Tier.PINNED, key, str(error))
         except Exception as error:  # as in `_load`
@@ -189,9 +231,9 @@ class TierOwner:
         else:
             self._arrived(Tier.PINNED, key, ())
 
-    async def _load(self, key: str, load: Load) -> None:
+    async def _load(self, key: str, store: str, load: Load) -> None:
         try:
-            fd = await asyncio.to_thread(load, self._stop)
+            fd = await self._threads.run(store, lambda: load(self._stop))
         except (ImageError, PoolError) as error:
             self._failed(Tier.HOST, key, str(error))
         except Exception as error:  # a fault of ours must not leave the others waiting
@@ -202,9 +244,11 @@ class TierOwner:
     def _arrived(self, tier: Tier, key: str, fds: tuple[int, ...]) -> None:
         self._fds[tier, key] = fds
         self._states[tier] = tiers.arrived(self._states[tier], key)
+        self._sources.pop((tier, key), None)
         self._arrivals.pop((tier, key)).set_result(_End.ARRIVED)
 
     def _failed(self, tier: Tier, key: str, end: _End | str) -> None:
         self._states[tier] = tiers.failed(self._states[tier], key)
         self._drop(tier, key)
+        self._sources.pop((tier, key), None)
         self._arrivals.pop((tier, key)).set_result(end)

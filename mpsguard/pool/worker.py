@@ -12,6 +12,7 @@ import gc
 import os
 import select
 import socket
+import stat
 import sys
 import threading
 import time
@@ -87,6 +88,10 @@ def main(channel_fd: int, prepare: str) -> int:
     with socket.socket(fileno=channel_fd) as channel, ExitStack() as owned:
         if seqpacket.peer(channel).uid != os.geteuid():
             raise PermissionError("the pool is another user's")
+        # Whatever ends this function: the pool is told, and the process has its time to end.
+        owned.callback(_end_talk, channel)
+        connections: list[socket.socket] = []
+        _end_with(channel, connections)
         with _without_collector():
             prepared = _function(prepare)()
         warm = prepared if isinstance(prepared, Warm) else Warm(prepared, lambda: None)
@@ -101,13 +106,16 @@ def main(channel_fd: int, prepare: str) -> int:
             close_all(packet.fds)
             return 0
         connection = owned.enter_context(socket.socket(fileno=packet.fds[0]))
-        _end_with(channel, connection)
+        owned.callback(_end_talk, connection)
+        connections.append(connection.dup())
         try:
             serve = warm.start(_assigned(packet.data, packet.fds[1:], owned))
         except WorkerLostError as error:
             _end_lost(error)
         except Exception as error:  # the program's own; what it says goes to the program that asked
-            _say(channel, WorkerFailed(f"{type(error).__name__}: {error}"[:4096]))
+            # With what is no text, such as the name of a file that is not UTF-8, it could not be sent.
+            text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+            _say(channel, WorkerFailed(text[:4096]))
             return 1
         _say(channel, WorkerStarted())
         serve(connection)
@@ -147,19 +155,34 @@ def _end_lost(error: Exception) -> NoReturn:
 def _function(path: str) -> Prepare:
     """Return the function that ``path`` names; end the process with one line if there is none."""
     module, _, name = path.partition(":")
+    directory = _importable()
+    if directory is not None:
+        # As `python -m` does it.
+        sys.path.insert(0, str(directory))
     try:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
         # A module that the preparation itself imports and lacks is shown with its traceback.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        sys.exit(
-            f"mpsguard pool: --prepare {path}: no module {error.name}, neither in {Path.cwd()} nor in Python's path"
-        )
+        places = f"neither in {directory} nor in Python's path"
+        if directory is None:
+            places = "not in Python's path; nothing is imported from a directory to which others may write"
+        sys.exit(f"mpsguard pool: --prepare {path}: no module {error.name}, {places}")
     found: Prepare | None = getattr(loaded, name, None)
     if not callable(found):
         sys.exit(f"mpsguard pool: --prepare {path}: module {module} has no function {name}")
     return found
+
+
+def _importable() -> Path | None:
+    """Return the working directory; None if it is gone, a third user's, or any user may write to it."""
+    try:
+        directory = Path.cwd()
+        found = directory.stat()
+    except OSError:
+        return None
+    return directory if found.st_uid in {0, os.geteuid()} and not found.st_mode & stat.S_IWOTH else None
 
 
 def _assigned(data: bytes, fds: tuple[int, ...], owned: ExitStack) -> Assigned:
@@ -185,16 +208,28 @@ def _say(channel: socket.socket, message: FromWorker) -> None:
         seqpacket.send(channel, encode(message))
 
 
-def _end_with(channel: socket.socket, connection: socket.socket) -> None:
-    """End the connection when the pool ends or wants that, and then the process if it does not end by itself."""
-    ours, theirs = channel.dup(), connection.dup()
+def _end_talk(connection: socket.socket) -> None:
+    """End a connection for all that have a descriptor of it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _end_with(channel: socket.socket, connections: list[socket.socket]) -> None:
+    """End the process some time after its channel, which the pool ends, or its own main function.
+
+    Args:
+        channel: to the pool.
+        connections: to a program; they are ended with the channel, and owned by the thread that this starts.
+    """
+    ours = channel.dup()
 
     def watch() -> None:
-        with ours, theirs:
-            with suppress(OSError):
-                ours.recv(1)
-            with suppress(OSError):
-                theirs.shutdown(socket.SHUT_RDWR)
+        ends = select.poll()
+        # Of no event but the end, which cannot be left out: what comes before it is not for this thread.
+        ends.register(ours, 0)
+        ends.poll()
+        for connection in connections:
+            _end_talk(connection)
         time.sleep(_GRACE)
         os._exit(1)
 

@@ -3,8 +3,10 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -34,9 +36,13 @@ from mpsguard.pool.schedule import (
     TimePassed,
     Withdrawn,
     WorkerEnded,
+    WorkerLost,
 )
 from mpsguard.pool.worker_messages import WorkerAssignment, WorkerFailed, WorkerPrepared, WorkerStarted, encode
 from mpsguard.pool.worker_process import WorkerProcess
+
+_LAST_WORDS: Final = 16
+"""Messages of a worker that has ended; it has a few to say."""
 
 
 class _Request:
@@ -113,14 +119,21 @@ class WorkerPool:
             if worker.number in self._workers
         )
 
-    async def close(self) -> None:
-        """End all workers, by SIGKILL after their grace."""
+    async def close(self) -> tuple[int, ...]:
+        """End all workers, by SIGKILL after their grace.
+
+        Returns:
+            Pids of those that SIGKILL has not ended within another grace, such as one that a driver does not let go.
+        """
         self._on(PoolCloses())
-        while self._state.workers:
-            self._changed.clear()
-            await self._changed.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._state.policy.grace):
+                while self._state.workers:
+                    self._changed.clear()
+                    await self._changed.wait()
         if self._timer is not None:
             self._timer.cancel()
+        return tuple(worker.pid for worker in self._workers.values())
 
     def _on(self, event: Event) -> None:
         """Decide on an event, act, and be called again when something is due."""
@@ -205,20 +218,27 @@ class WorkerPool:
             case None:
                 # It ends, or it does not follow the protocol: then it has to.
                 asyncio.get_running_loop().remove_reader(worker.channel.fileno())
-                worker.end()
+                self._count_repeated(number)
+                self._on(WorkerLost(number))
         return message is not None
 
     def _ended(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         worker = self._workers[number]
         loop.remove_reader(worker.pidfd)
-        while self._heard(number):
-            # What it said last counts.
-            continue
+        # What its group leaves could go on speaking in its place.
+        worker.kill()
+        for _ in range(_LAST_WORDS):
+            if not self._heard(number):
+                break
         loop.remove_reader(worker.channel.fileno())
-        known = self._state.worker(number)
-        if known is not None and known.phase is Phase.STARTING:
-            self._metrics.repeated()
+        self._count_repeated(number)
         del self._workers[number]
         worker.reap()
         self._on(WorkerEnded(number))
+
+    def _count_repeated(self, number: int) -> None:
+        """Count a worker that is lost, if it was in the midst of a start."""
+        known = self._state.worker(number)
+        if known is not None and known.phase is Phase.STARTING:
+            self._metrics.repeated()

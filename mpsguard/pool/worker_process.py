@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.descriptors.fd_closer import of_strangers
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.pool.address import SOCKET_VARIABLE
 from mpsguard.pool.worker_messages import PACKET, FromWorker, decode_from_worker
@@ -25,10 +25,12 @@ class WorkerProcess:
     def __init__(self, prepare: str, pool: Path) -> None:
         """Start it; raise OSError. ``prepare``: ``module:function``; ``pool``: the pool's socket."""
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        seqpacket.let_descriptors_come(self.channel, allowed=False)
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", MODULE, str(theirs.fileno()), prepare],
+                    # -P: the worker looks at the directory before it imports anything from there.
+                    [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), prepare],
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, SOCKET_VARIABLE: str(pool)},
                     pass_fds=(theirs.fileno(),),
@@ -72,7 +74,7 @@ class WorkerProcess:
             raise
         except OSError:
             return None
-        close_all(packet.fds)
+        of_strangers(packet.fds)
         if packet.end:
             return None
         if packet.truncated:

@@ -95,7 +95,7 @@ class MemoryRequests:
         except OSError as error:
             raise self._unreachable(error) from None
         if packet.end:
-            raise SnapshotError(f"process {self._pid} refuses: it serves its own user and root, and has to live")
+            raise SnapshotError(f"process {self._pid} refuses: it answers its own user and root, and not while it ends")
         return packet
 
     def _check_peer(self, sock: socket.socket) -> None:

@@ -323,7 +323,9 @@ class FailoverPair:
         elif role == "standby" or after.active is None:
             self._say(f"the {role} process {pid} ended ({how}); another one is started")
         else:
-            self._say(f"the {role} process {pid} ended ({how}); its standby takes over")
+            successor = self._processes.get(after.active)
+            named = "its standby" if successor is None else f"its standby {successor.program.pid}"
+            self._say(f"the {role} process {pid} ended ({how}); {named} takes over")
 
     def _arm(self, name: str, after: float, then: Callable[[], None]) -> None:
         self._disarm(name)

@@ -1,4 +1,4 @@
-"""A page that a session's writer polls: requests for checkpoints, and what came of the last one.
+"""A page that a session's writer polls: requests for checkpoints, and what came of the last ones.
 
 The page is a region of the session, named `REGION`, that the writer makes when it asks for checkpoints. The guard
 writes a request into it and reads the outcome; the writer looks at one word of it whenever it publishes. Like every
@@ -6,8 +6,9 @@ region it belongs to its user: the guard reads and writes it by descriptor, neve
 
 Layout: magic; the word of the newest request (its number, and above it the CRC-32 of the name); the word of the last
 outcome; whether the newest request is one for a handover; the number of the publication that the receiver of a
-handover has all of, and the same once it has gone on from there; then the name of the request and the outcome, each
-behind its length.
+handover has all of, and the same once it has gone on from there; then, each behind its length, the name of the request,
+the outcome of the last checkpoint, and that of the last one that was requested. The two differ where the program takes
+checkpoints by itself, too.
 """
 
 import os
@@ -15,7 +16,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -39,8 +40,9 @@ HELD: Final = "held"
 _REQUEST_AT: Final = 8
 _NAME_AT: Final = 64
 _OUTCOME_AT: Final = 512
+_REQUESTED_AT: Final = 2048
 _MOST_NAME: Final = 255
-_MOST_OUTCOME: Final = SIZE - _OUTCOME_AT - 4
+_MOST_OUTCOME: Final = _REQUESTED_AT - _OUTCOME_AT - 4
 _MASK: Final = 0xFFFF_FFFF
 
 
@@ -122,35 +124,49 @@ def requested(content: bytes | memoryview) -> str | None:
     return text
 
 
-def tell(fd: int, outcome: CheckpointOutcome) -> None:
-    """Write an outcome into the page; raise OSError."""
+def tell(fd: int, outcome: CheckpointOutcome, *, requested: bool = False) -> None:
+    """Write an outcome into the page; raise OSError. ``requested``: it is that of a request of this page."""
     data = msgspec.msgpack.encode(outcome)[:_MOST_OUTCOME]
-    os.pwrite(fd, struct.pack("=I", len(data)) + data, _OUTCOME_AT)
+    for at in (_REQUESTED_AT, _OUTCOME_AT) if requested else (_OUTCOME_AT,):
+        os.pwrite(fd, struct.pack("=I", len(data)) + data, at)
 
 
-def outcome(session: SessionRecord, chunks: Mapping[int, tuple[int, ...]]) -> CheckpointOutcome | None:
-    """Return the last outcome that a session's writer told; None if there is none that can be read."""
+class LastOutcomes(NamedTuple):
+    """What a session's writer told; None where there is nothing that can be read."""
+
+    last: CheckpointOutcome | None
+    """Of its last checkpoint."""
+    requested: CheckpointOutcome | None
+    """Of the last one that another process had requested."""
+
+
+def outcomes(session: SessionRecord, chunks: Mapping[int, tuple[int, ...]]) -> LastOutcomes:
+    """Return what a session's writer told last."""
     fd = page(session, chunks)
-    return None if fd is None else read_outcome(fd)
+    return LastOutcomes(None, None) if fd is None else read_outcomes(fd)
 
 
-def read_outcome(fd: int) -> CheckpointOutcome | None:
-    """Return the last outcome in a page; None if there is none that can be read."""
+def read_outcomes(fd: int) -> LastOutcomes:
+    """Return the last outcomes in a page."""
     try:
         content = os.pread(fd, SIZE, 0)
     except OSError:
-        return None
-    return decoded_outcome(content)
+        return LastOutcomes(None, None)
+    return decoded_outcomes(content)
 
 
-def decoded_outcome(content: bytes) -> CheckpointOutcome | None:
-    """Return the outcome in a page's content, or None."""
+def decoded_outcomes(content: bytes) -> LastOutcomes:
+    """Return the outcomes in a page's content."""
     if len(content) != SIZE:
-        return None
-    (length,) = struct.unpack_from("=I", content, _OUTCOME_AT)
+        return LastOutcomes(None, None)
+    return LastOutcomes(_decoded_at(content, _OUTCOME_AT), _decoded_at(content, _REQUESTED_AT))
+
+
+def _decoded_at(content: bytes, at: int) -> CheckpointOutcome | None:
+    (length,) = struct.unpack_from("=I", content, at)
     if not 0 < length <= _MOST_OUTCOME:
         return None
     try:
-        return decoded(_outcomes.decode, content[_OUTCOME_AT + 4 : _OUTCOME_AT + 4 + length])
+        return decoded(_outcomes.decode, content[at + 4 : at + 4 + length])
     except msgspec.DecodeError:
         return None

@@ -8,7 +8,7 @@ from typing import Self
 
 from mpsguard.linux.descriptors import memfd
 from mpsguard.vault import checkpoint_requests, latency_counts, state_buffer
-from mpsguard.vault.checkpoint_requests import CheckpointOutcome
+from mpsguard.vault.checkpoint_requests import LastOutcomes
 from mpsguard.vault.latency_counts import LatencyCounts
 from mpsguard.vault.manifest import Manifest
 from mpsguard.vault.region import Carried, SessionRecord
@@ -106,9 +106,9 @@ class SessionFds:
         """Return the latencies of the requests that the program marks, or None."""
         return latency_counts.read(session, self.chunks)
 
-    def checkpoint(self, session: SessionRecord) -> CheckpointOutcome | None:
-        """Return what the program says of its last checkpoint, or None."""
-        return checkpoint_requests.outcome(session, self.chunks)
+    def checkpoints(self, session: SessionRecord) -> LastOutcomes:
+        """Return what the program says of its last checkpoints."""
+        return checkpoint_requests.outcomes(session, self.chunks)
 
     def renew_buffer(self, session: SessionRecord) -> None:
         """Replace the state buffer by one for the session's generation, filled with the carried state.

@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,17 @@ def test_the_program_gets_its_own_options_and_the_public_directory(tmp_path: Pat
     assert done.stdout == "/x/b --grace x\n"
     assert once("--config", str(config), "--", "true", options=()).returncode == 125
     assert once("--config", str(config), "--domain", "c", "--", "true", options=()).returncode == 125
+
+
+def test_the_socket_of_a_guard_that_was_killed_serves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "control"))
+        listener.listen()
+        assert once("--", "true", options=("--pipe-directory", str(tmp_path))).stderr == ""
+        assert f"--pipe-directory {tmp_path}" in once("--", "true").stderr
+    assert "no guard serves it" in once("--", "true", options=("--pipe-directory", str(tmp_path))).stderr
+    assert f"--pipe-directory {tmp_path}" not in once("--", "true").stderr
 
 
 def test_the_program_is_told_of_its_image() -> None:

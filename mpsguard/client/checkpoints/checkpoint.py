@@ -44,6 +44,8 @@ class Checkpoint:
         """What came of the last try."""
         self.tries = 0
         """Cuts that were taken for it."""
+        self.is_requested = False
+        """Whether another process asked for it (`mpsguard-ctl vault checkpoint`, the receiver of a migration)."""
         self.hands_over = False
         """Whether the program stands still behind the cut until another process takes over."""
         self._pump = pump

@@ -19,7 +19,7 @@ from mpsguard.client.checkpoints.piece_table import PieceTable, PieceTableError
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans, touched
 from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.client.checkpoints.request_page import RequestPage
-from mpsguard.client.checkpoints.session_regions import SessionRegions
+from mpsguard.client.checkpoints.session_regions import OWN_PREFIX, SessionRegions
 from mpsguard.client.checkpoints.sources import MOST_ASIDE
 from mpsguard.client.checkpoints.spare import SpareSpace
 from mpsguard.client.checkpoints.writing_session import WritingSession
@@ -166,8 +166,11 @@ class Checkpoints:
 
     # --- the session changes
 
-    def regions_changed(self, name: str | None = None, *, new: bool = False) -> None:
-        """Note that a region was made (``new``), sealed, changed or released."""
+    def regions_changed(self, name: str | None, *, new: bool = False) -> None:
+        """Note that a region was made (``new``), sealed, changed or released; all of them, with None."""
+        if name is not None and name.startswith(OWN_PREFIX):
+            # Such as the request page, which is made behind `start`: the next cut need not ask the vault for it.
+            return
         with self._lock:
             self._regions.changed()
             if name is not None and new:
@@ -232,6 +235,7 @@ class Checkpoints:
     def _wanted_now(self) -> Checkpoint | None:
         if (image := self._page.take()) is not None:
             checkpoint = Checkpoint(image, self)
+            checkpoint.is_requested = True
             checkpoint.hands_over = self._page.hands_over
             return checkpoint
         if self._interval is not None and time.monotonic() >= self._due:
@@ -258,8 +262,8 @@ class Checkpoints:
     def _hold(self, checkpoint: Checkpoint) -> None:
         state = self._session.latest()
         if state is not None:
-            pump, leave = partial(self.pump, checkpoint), partial(self._session.close, in_order=False)
-            handover.hold(checkpoint, self._page, state.sequence, pump, leave)
+            pump = partial(self.pump, checkpoint)
+            handover.hold(checkpoint, self._page, state.sequence, pump, self._session.hand_over)
 
     def _refuse(self, checkpoint: Checkpoint, refusal: CheckpointRefusal, error: Exception) -> None:
         self._armed = None
@@ -417,6 +421,7 @@ class Checkpoints:
         To be called when the regions are made.
         """
         with self._lock, suppress(CheckpointError, CopierGoneError, OSError, VaultError):
+            self._page.open()
             self._copier_now()
 
     def _wait_for_copier(self) -> None:

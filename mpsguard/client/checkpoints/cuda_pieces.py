@@ -1,7 +1,7 @@
 """Digests and copies of pieces by the GPU, in the writer's own context."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,21 +11,23 @@ from mpsguard.client.checkpoints.sources import RegionSource, Spare
 from mpsguard.client.cuda.driver import CudaBackend
 
 _THREADS: Final = 256
-_KERNEL: Final = b"mpsguard_piece_digests"
+_TREES: Final = 8
+"""Of each piece: the first kernel has a block for each, and the second combines them (piece_digest.cu)."""
 
 
 class CudaPieces:
-    """The kernel and its memory on one GPU."""
+    """The kernels and their memory on one GPU."""
 
     def __init__(self, backend: CudaBackend) -> None:
-        """Load the kernel; raise CudaError."""
+        """Load the kernels; raise CudaError."""
         self.backend = backend
         code = Path(__file__).with_name("piece_digest.ptx").read_bytes() + b"\0"
         self._module = backend.call("cuModuleLoadData", code)
-        self._kernel = backend.call("cuModuleGetFunction", self._module, _KERNEL)
+        self._tree_values = backend.call("cuModuleGetFunction", self._module, b"mpsguard_tree_values")
+        self._piece_digests = backend.call("cuModuleGetFunction", self._module, b"mpsguard_piece_digests")
         self._stream = backend.call("cuStreamCreate", 1)
         self._room = 0
-        self._numbers = self._digests = 0
+        self._numbers = self._trees = self._digests = 0
 
     def prepare(self, va: int, count: int) -> None:
         """Have what digesting so many pieces takes: memory, and the driver's own preparation of a first launch."""
@@ -44,10 +46,9 @@ class CudaPieces:
         call = self.backend.call
         words = (ctypes.c_uint32 * count)(*indices)
         call("cuMemcpyHtoDAsync", self._numbers, ctypes.addressof(words), 4 * count, self._stream)
-        values = [ctypes.c_uint64(each) for each in (va, self._numbers, self._digests)]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
-        address = ctypes.addressof(pointers)
-        call("cuLaunchKernel", self._kernel, count, 1, 1, _THREADS, 1, 1, 0, self._stream, address, 0)
+        self._launch(self._tree_values, count * _TREES, map(ctypes.c_uint64, (va, self._numbers, self._trees)))
+        trees, digests = map(ctypes.c_uint64, (self._trees, self._digests))
+        self._launch(self._piece_digests, -(-count * _TREES // _THREADS), (trees, digests, ctypes.c_uint32(count)))
         found = bytearray(count * DIGEST)
         place = (ctypes.c_char * len(found)).from_buffer(found)
         call("cuMemcpyDtoHAsync", ctypes.addressof(place), self._digests, len(found), self._stream)
@@ -65,11 +66,17 @@ class CudaPieces:
         self.backend.call("cuStreamDestroy", self._stream)
         self.backend.call("cuModuleUnload", self._module)
 
+    def _launch(self, kernel: object, blocks: int, arguments: Iterable[ctypes.c_uint64 | ctypes.c_uint32]) -> None:
+        values = list(arguments)
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
+        address = ctypes.addressof(pointers)
+        self.backend.call("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1, 0, self._stream, address, 0)
+
     def _free_room(self) -> None:
-        for old in (self._numbers, self._digests):
+        for old in (self._numbers, self._trees, self._digests):
             if old:
                 self.backend.call("cuMemFree", old)
-        self._numbers = self._digests = self._room = 0
+        self._numbers = self._trees = self._digests = self._room = 0
 
     def _make_room(self, count: int) -> None:
         if count <= self._room:
@@ -77,6 +84,7 @@ class CudaPieces:
         self._free_room()
         call = self.backend.call
         self._numbers = int(call("cuMemAlloc", 4 * count))
+        self._trees = int(call("cuMemAlloc", _TREES * DIGEST * count))
         self._digests = int(call("cuMemAlloc", DIGEST * count))
         self._room = count
 

@@ -1,8 +1,9 @@
-// BLAKE3 of pieces of 2 MiB of GPU memory: one block of 256 threads for each piece.
+// BLAKE3 of pieces of 2 MiB of GPU memory, by two kernels, so that a few pieces fill the GPU, too.
 //
-// A piece has 2048 chunks of 1 KiB. The threads hash 256 chunks at a time, one each, and combine their values in a
-// tree; the eight trees of a piece are combined at its end. A driver of any CUDA version loads piece_digest.ptx, which
-// is made of this file by scripts/make-piece-digest.
+// A piece has 2048 chunks of 1 KiB, in eight trees of 256. The first kernel has a block of 256 threads for each tree: each
+// thread hashes a chunk, and the block combines their values. The second one has eight threads for each piece, which
+// combine the values of its trees. A driver of any CUDA version loads piece_digest.ptx, which is made of this file by
+// scripts/make-piece-digest.
 #ifndef THREADS
 #define THREADS 256
 #endif
@@ -62,57 +63,69 @@ __device__ static inline void begin(u32 h[WORDS]) {
     h[4] = 0x510E527Fu, h[5] = 0x9B05688Cu, h[6] = 0x1F83D9ABu, h[7] = 0x5BE0CD19u;
 }
 
-// `first`: address of a region. `pieces`: index of each block's piece in it. `digests`: 32 bytes for each block.
+__device__ static inline void combine(u32 h[WORDS], const u32 left[WORDS], const u32 right[WORDS], u32 flags) {
+    u32 m[16];
+    for (int i = 0; i < WORDS; i++) m[i] = left[i], m[i + WORDS] = right[i];
+    begin(h);
+    compress(h, m, 0u, PARENT | flags);
+}
+
+// `first`: address of a region. `pieces`: indices of pieces in it. `trees`: 32 bytes for each tree of each piece; a block
+// for each of them.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    mpsguard_piece_digests(const uint4* first, const u32* pieces, u32* digests) {
+    mpsguard_tree_values(const uint4* first, const u32* pieces, u32* trees) {
     // By word, then by thread: neighbours in different banks.
     __shared__ u32 values[WORDS][THREADS];
-    __shared__ u32 roots[TREES][WORDS];
     const u32 thread = threadIdx.x;
-    const uint4* piece = first + (u64)pieces[blockIdx.x] * (TREES * THREADS * 64);
+    const u32 chunk = blockIdx.x % TREES * THREADS + thread;
+    const uint4* data = first + ((u64)pieces[blockIdx.x / TREES] * (TREES * THREADS) + chunk) * 64;
     u32 h[WORDS], m[16];
-    for (u32 tree = 0; tree < TREES; tree++) {
-        const u32 chunk = tree * THREADS + thread;
-        const uint4* data = piece + (u64)chunk * 64;
-        begin(h);
+    begin(h);
 #pragma unroll 1
-        for (u32 block = 0; block < 16; block++) {
-            for (int i = 0; i < 4; i++) {
-                const uint4 four = data[block * 4 + i];
-                m[4 * i] = four.x, m[4 * i + 1] = four.y, m[4 * i + 2] = four.z, m[4 * i + 3] = four.w;
-            }
-            compress(h, m, chunk, (block == 0 ? CHUNK_START : 0u) | (block == 15 ? CHUNK_END : 0u));
+    for (u32 block = 0; block < 16; block++) {
+        for (int i = 0; i < 4; i++) {
+            const uint4 four = data[block * 4 + i];
+            m[4 * i] = four.x, m[4 * i + 1] = four.y, m[4 * i + 2] = four.z, m[4 * i + 3] = four.w;
         }
-        for (int i = 0; i < WORDS; i++) values[i][thread] = h[i];
-        __syncthreads();
-        // The nodes of the tree, level by level; behind the last tree, the piece's own three levels as well.
-        u32 nodes = THREADS / 2;
-#pragma unroll 1
-        while (nodes) {
-            const bool mine = thread < nodes;
-            if (mine) {
-                for (int i = 0; i < WORDS; i++) m[i] = values[i][2 * thread], m[i + 8] = values[i][2 * thread + 1];
-                begin(h);
-                compress(h, m, 0u, PARENT | (nodes == 1 && tree == TREES ? ROOT : 0u));
-            }
-            __syncthreads();
-            if (mine) {
-                if (nodes == 1)
-                    for (int i = 0; i < WORDS; i++) roots[tree % TREES][i] = h[i];
-                else
-                    for (int i = 0; i < WORDS; i++) values[i][thread] = h[i];
-            }
-            __syncthreads();
-            nodes /= 2;
-            if (!nodes && tree == TREES - 1) {
-                // Once more, over the roots.
-                if (thread < TREES)
-                    for (int i = 0; i < WORDS; i++) values[i][thread] = roots[thread][i];
-                __syncthreads();
-                nodes = TREES / 2;
-                tree = TREES;
-            }
-        }
+        compress(h, m, chunk, (block == 0 ? CHUNK_START : 0u) | (block == 15 ? CHUNK_END : 0u));
     }
-    if (thread < WORDS) digests[(u64)blockIdx.x * WORDS + thread] = roots[0][thread];
+    for (int i = 0; i < WORDS; i++) values[i][thread] = h[i];
+    __syncthreads();
+#pragma unroll 1
+    for (u32 nodes = THREADS / 2; nodes; nodes /= 2) {
+        if (thread < nodes) {
+            u32 left[WORDS], right[WORDS];
+            for (int i = 0; i < WORDS; i++) left[i] = values[i][2 * thread], right[i] = values[i][2 * thread + 1];
+            combine(h, left, right, 0u);
+        }
+        __syncthreads();
+        if (thread < nodes)
+            for (int i = 0; i < WORDS; i++) values[i][thread] = h[i];
+        __syncthreads();
+    }
+    if (thread < WORDS) trees[(u64)blockIdx.x * WORDS + thread] = values[thread][0];
+}
+
+// `trees`: as the first kernel wrote them, of `count` pieces. `digests`: 32 bytes for each piece; eight threads for each.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    mpsguard_piece_digests(const u32* trees, u32* digests, u32 count) {
+    __shared__ u32 values[THREADS][WORDS];
+    const u32 tree = threadIdx.x % TREES;
+    const u32 piece = blockIdx.x * (THREADS / TREES) + threadIdx.x / TREES;
+    const bool is_there = piece < count;
+    u32(*const own)[WORDS] = values + (threadIdx.x - tree);
+    u32 h[WORDS];
+    if (is_there)
+        for (int i = 0; i < WORDS; i++) own[tree][i] = trees[((u64)piece * TREES + tree) * WORDS + i];
+    __syncthreads();
+#pragma unroll 1
+    for (u32 nodes = TREES / 2; nodes; nodes /= 2) {
+        const bool combines = is_there && tree < nodes;
+        if (combines) combine(h, own[2 * tree], own[2 * tree + 1], nodes == 1 ? ROOT : 0u);
+        __syncthreads();
+        if (combines)
+            for (int i = 0; i < WORDS; i++) own[tree][i] = h[i];
+        __syncthreads();
+    }
+    if (is_there) digests[(u64)piece * WORDS + tree] = own[0][tree];
 }

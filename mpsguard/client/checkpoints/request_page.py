@@ -100,7 +100,7 @@ class RequestPage:
             0.0 if ended is None else ended.took,
         )
         with suppress(OSError):
-            checkpoint_requests.tell(self._fd, outcome)
+            checkpoint_requests.tell(self._fd, outcome, requested=checkpoint.is_requested)
 
     def close(self) -> None:
         """Unmap the page; safe to call twice."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mpsguard.client.checkpoints.errors import RestoreError
 from mpsguard.client.checkpoints.piece_table import DIGEST
+from mpsguard.client.checkpoints.pieces import runs
 from mpsguard.client.checkpoints.session_regions import OWN_PREFIX
 from mpsguard.client.checkpoints.targets import HostTarget, Target
 from mpsguard.client.region import Chunk
@@ -122,16 +123,24 @@ def fill(
 
     def read(region: RegionImage, target: Target, indices: Sequence[int]) -> int:
         total, whole = 0, region.size
+        stored: list[int] = []
         with target.filling() as buffer:
             for index in indices:
-                size, digest = piece_size(whole, index), region.pieces[index]
-                if digest is None:
+                if region.pieces[index] is None:
+                    size = piece_size(whole, index)
                     target.clear(index, size)
+                    total += size
                 else:
-                    content = buffer[:size]
-                    image.read_into(digest, content, checked=not target.digests_itself)
-                    target.write(index, content)
-                total += size
+                    stored.append(index)
+            for run in runs(stored, target.batch):
+                length = 0
+                for index in run:
+                    size = piece_size(whole, index)
+                    content = buffer[length : length + size]
+                    image.read_into(region.pieces[index], content, checked=not target.digests_itself)
+                    length += size
+                target.write(run.start, buffer[:length])
+                total += length
         return total
 
     with ThreadPoolExecutor(_READERS) as pool:

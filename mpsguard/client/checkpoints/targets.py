@@ -11,6 +11,7 @@ from typing import Final
 
 from mpsguard.client.checkpoints.pieces import PIECE
 from mpsguard.client.mapped_ahead import MappedAhead
+from mpsguard.images.pieces import piece_count
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.descriptors.fd_closer import close_all
 
@@ -26,13 +27,16 @@ class Target(ABC):
     """Whether `digests` tells what was written; otherwise pieces are to be compared with their digests when they are
     read, which costs the processor twice what reading them does."""
 
+    batch: int = 1
+    """Pieces that a thread's buffer has room for, and that `write` takes at once."""
+
     @abstractmethod
     def filling(self) -> AbstractContextManager[memoryview]:
-        """Return a buffer of `PIECE` bytes for the calling thread, as a context for several pieces."""
+        """Return a buffer of `batch` pieces for the calling thread, as a context for several writes."""
 
     @abstractmethod
     def write(self, index: int, content: memoryview) -> None:
-        """Write a piece from the start of the thread's buffer; finished on return."""
+        """Write consecutive pieces, from one on, from the start of the thread's buffer; finished on return."""
 
     @abstractmethod
     def clear(self, index: int, size: int) -> None:
@@ -78,13 +82,14 @@ class HostTarget(Target):
     def filling(self) -> Iterator[memoryview]:
         """See `Target.filling`."""
         buffer = getattr(_own, "buffer", None)
-        if buffer is None:
-            buffer = _own.buffer = memoryview(bytearray(PIECE))
+        if buffer is None or len(buffer) < self.batch * PIECE:
+            buffer = _own.buffer = memoryview(bytearray(self.batch * PIECE))
         yield buffer
 
     def write(self, index: int, content: memoryview) -> None:
         """See `Target.write`."""
-        self._written[index] = 1
+        count = piece_count(len(content))
+        self._written[index : index + count] = b"\1" * count
         offset, at = index * PIECE, 0
         while at < len(content):
             chunk = bisect_right(self._starts, offset + at) - 1

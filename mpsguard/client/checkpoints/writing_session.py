@@ -56,5 +56,5 @@ class WritingSession(Protocol):
     def latest(self) -> State | None:
         """See `Session.latest`."""
 
-    def close(self, *, in_order: bool = True) -> None:
-        """See `Session.close`."""
+    def hand_over(self) -> None:
+        """See `Session.hand_over`."""

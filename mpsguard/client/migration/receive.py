@@ -61,6 +61,7 @@ def receive(
     image: str | None = None,
     device: int = 0,
     capacity: int = 65536,
+    keep: float | None = 300.0,
     limits: MigrationLimits | None = None,
     deadline: float = 60.0,
 ) -> Session:
@@ -78,6 +79,7 @@ def receive(
         image: name of the image, at most 122 characters; None: ``migration/`` and the source's name.
         device: CUDA's ordinal of the GPU for regions that lie on one.
         capacity: of the new session: maximum size of the forward state in bytes.
+        keep: of the new session: seconds that it is kept after its last lease has ended; None: until it is released.
         limits: of the rounds, and of the pause.
         deadline: seconds for each checkpoint of the writer.
 
@@ -87,7 +89,7 @@ def receive(
         Exception: the backend's errors; likewise.
     """
     image = f"migration/{source}" if image is None else image
-    target = Session(name, socket=socket, capacity=capacity)
+    target = Session(name, socket=socket, capacity=capacity, keep=keep)
     try:
         directory = default_directory() if store is None else Path(store)
         if target.state() is not None:
@@ -173,8 +175,8 @@ def _end_earlier(target: Session, images: _Images, device: int) -> None:
     with found:
         if not images.was_taken(found.manifest):
             raise MigrationError(
-                f"there is no session {images.source!r}, and image {images.name!r} is of a migration that came to "
-                f"nothing: its program may have gone on. To begin with it: mpsguard run --image {images.name}"
+                f"there is no session {images.source!r}. Image {images.name!r} may be older than what its program went "
+                f"on to, here or after a migration; to begin with it all the same: mpsguard run --image {images.name}"
             )
         restore(target, found, device=device)
     images.forget_taken()
@@ -198,7 +200,9 @@ class _Migration:
         try:
             page = self._moving.open(REGION)
         except UnknownRegionError:
-            raise MigrationError(f"the program of {self._moving.name!r} takes no checkpoints") from None
+            raise MigrationError(
+                f"the program of {self._moving.name!r} takes no checkpoints: it has not called Session.checkpoints yet"
+            ) from None
         with page:
             made: list[CopyRound] = []
             step = NextStep.COPY
@@ -244,25 +248,27 @@ class _Migration:
         wanted = HELD if handover else "committed"
 
         def is_there() -> bool:
-            outcome = checkpoint_requests.read_outcome(page)
-            if (
-                outcome is not None
-                and outcome.at >= asked
-                and outcome.image == self._images.name
-                and _is_state(outcome, wanted)
-            ):
+            outcome = self._told(page, asked)
+            if outcome is not None and _is_state(outcome, wanted):
                 return True
             if self._moving.is_over:
                 raise MigrationError(f"the program of {self._moving.name!r} has ended, or another one writes it now")
             return False
 
         if not _until(is_there, self._deadline):
-            last = checkpoint_requests.read_outcome(page)
-            said = "nothing" if last is None or last.at < asked else last.state
+            told = self._told(page, asked)
+            said = "nothing of it" if told is None else told.state
             raise MigrationError(
-                f"{self._moving.name!r} has not made image {self._images.name!r} within {self._deadline:g} s: it says "
-                f"{said}. It takes one when it publishes"
+                f"the program of {self._moving.name!r} has not taken checkpoint {self._images.name!r} within "
+                f"{self._deadline:g} s, and says {said}; it takes one when it publishes"
             )
+
+    def _told(self, page: int, since: float) -> CheckpointOutcome | None:
+        """Return what the writer told last of the image of the rounds, at ``since`` or later."""
+        # Both: a program with an older mpsguard tells of its last checkpoint alone.
+        found = [each for each in checkpoint_requests.read_outcomes(page) if each is not None]
+        of_rounds = [each for each in found if each.image == self._images.name and each.at >= since]
+        return max(of_rounds, key=lambda each: each.at, default=None)
 
     def _take_over(self, page: int) -> None:
         sequence = self._manifest.sequence
@@ -283,8 +289,8 @@ class _Migration:
     def _wait_for_promotion(self, page: int) -> None:
         due, left = time.monotonic() + self._deadline, None
         while not self._moving.wait_for_promotion(_GLANCE):
-            now, outcome = time.monotonic(), checkpoint_requests.read_outcome(page)
-            went_on = outcome is not None and outcome.image == self._images.name and outcome.state == "committed"
+            now, outcome = time.monotonic(), self._told(page, 0.0)
+            went_on = outcome is not None and outcome.state == "committed"
             if went_on or now > due:
                 raise MigrationError(f"the writer of {self._moving.name!r} did not wait for this process, and goes on")
             # The vault's word, which waits for a guard that restarts; it may be this process that is promoted just now.

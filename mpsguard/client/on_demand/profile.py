@@ -5,24 +5,22 @@ ignored.
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from mpsguard.decoding import decoded
-from mpsguard.images.errors import os_errors
 from mpsguard.images.image import Image
-from mpsguard.images.image_files import file_name
 from mpsguard.images.manifest import Manifest, encode
 from mpsguard.images.pieces import digest_of
 from mpsguard.images.store import ImageStore
-from mpsguard.images.store_files import IMAGES
-from mpsguard.linux.files import file_replacement
 
-_SUFFIX: Final = ".order"
-_MOST_BYTES: Final = 64 << 20
+_ENDING: Final = ".order"
+_FRAME_BYTES: Final = 256
+"""Of a profile without pieces, and more."""
+_PIECE_BYTES: Final = 32
+"""Of a piece without its region's name, and more; the characters of that name take one byte each."""
 
 Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
 
@@ -45,20 +43,25 @@ def profile_of(manifest: Manifest, pieces: tuple[tuple[str, int], ...]) -> Profi
 
 
 def save_profile(store: ImageStore, name: str, profile: Profile) -> None:
-    """Put a profile beside the manifest of an image; raise ImageError."""
-    with os_errors(f"profile of image {name}"):
-        file_replacement.replace(_path(store, name), msgspec.json.encode(profile))
+    """Put a profile beside the manifest of an image; raise ImageError, also if the store is another user's."""
+    store.put_beside(name, _ENDING, msgspec.json.encode(profile))
 
 
 def load_profile(store: ImageStore, image: Image) -> Profile | None:
     """Return the profile of an image; None if there is none, or none of this very image."""
+    data = store.read_beside(image.name, _ENDING, _most_bytes(image.manifest))
+    if data is None:
+        return None
     try:
-        with _path(store, image.name).open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
         profile = decoded(_decoder.decode, data)
-    except (OSError, msgspec.DecodeError):
+    except msgspec.DecodeError:
         return None
     return profile if profile.image == digest_of(encode(image.manifest)) else None
+
+
+def _most_bytes(manifest: Manifest) -> int:
+    """Return the size of the largest profile that an image can have, in which each piece is named once."""
+    return _FRAME_BYTES + sum(len(region.pieces) * (len(region.name) + _PIECE_BYTES) for region in manifest.regions)
 
 
 def reading_order(counts: Mapping[str, int], profile: Profile | None) -> Iterator[tuple[str, int]]:
@@ -75,7 +78,3 @@ def reading_order(counts: Mapping[str, int], profile: Profile | None) -> Iterato
             yield region, index
     for region, count in counts.items():
         yield from ((region, index) for index in range(count) if (region, index) not in seen)
-
-
-def _path(store: ImageStore, name: str) -> Path:
-    return store.directory / IMAGES / (file_name(name) + _SUFFIX)

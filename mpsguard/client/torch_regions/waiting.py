@@ -57,12 +57,13 @@ def _place(tensor: torch.Tensor, image: ArrivingImage) -> tuple[ArrivingRegion, 
 
 
 def _before_forward(places: list[tuple[ArrivingRegion, int, int]], within: float) -> Callable[..., None]:
-    left = list(places)
+    left = tuple(places)
 
     def before(_module: torch.nn.Module, _arguments: object) -> None:
-        while left:
-            region, offset, size = left[-1]
+        nonlocal left
+        # Several threads may call the module: each waits for all that had not come when it began.
+        for region, offset, size in reversed(left):
             region.ready(offset, size, within=within)
-            left.pop()
+        left = ()
 
     return before

@@ -103,6 +103,8 @@ class SessionView(msgspec.Struct, frozen=True):
     """Latencies of the requests that the program marks; None if it marks none."""
     checkpoint: CheckpointOutcome | None = None
     """What the program says of its last checkpoint; None if it takes none."""
+    requested_checkpoint: CheckpointOutcome | None = None
+    """The same of the last one that another process asked for; None: nothing did."""
 
 
 class ReleaseResult(msgspec.Struct, frozen=True):

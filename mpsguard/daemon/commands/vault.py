@@ -64,7 +64,7 @@ async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
         state.sequence,
         len(state.state or b""),
         vault.store.session_fds[key].latency(session),
-        vault.store.session_fds[key].checkpoint(session),
+        *vault.store.session_fds[key].checkpoints(session),
     )
 
 
@@ -82,7 +82,8 @@ async def serve_checkpoint(guard: Guard, arguments: CheckpointArguments) -> Chec
         raise RequestError(error.code, str(error)) from None
     page = checkpoint_requests.page(session, vault.store.session_fds[key].chunks)
     if page is None:
-        raise RequestError("failed", f"the program of session {key.name!r} takes no checkpoints (Session.checkpoints)")
+        text = f"the program of session {key.name!r} takes no checkpoints: it has not called Session.checkpoints yet"
+        raise RequestError("failed", text)
     if session.writer is None:
         raise RequestError("failed", f"session {key.name!r} has no writer that could take one")
     # In a thread: the memory is a user's, so how long a write to it takes is for that user to decide.

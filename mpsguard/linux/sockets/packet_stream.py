@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,6 +15,8 @@ from mpsguard.model import Credentials
 
 _BACKLOG_RETRY: Final = 0.002
 """Seconds between two tries while a listener's backlog is full."""
+_LOOK_AGAIN: Final = 0.1
+"""Seconds between two looks at a peer that has sent more than was read."""
 
 
 class PacketStream:
@@ -53,6 +55,20 @@ class PacketStream:
         """Give the socket back; safe to call twice."""
         self._socket.close()
 
+    def detach(self) -> int:
+        """End the connection, and return its descriptor, owned by the caller; then this object is closed."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        return self._socket.detach()
+
+    def let_descriptors_come(self, *, allowed: bool) -> None:
+        """See `seqpacket.let_descriptors_come`."""
+        seqpacket.let_descriptors_come(self._socket, allowed=allowed)
+
+    def takes_descriptors(self) -> bool:
+        """See `seqpacket.takes_descriptors`."""
+        return seqpacket.takes_descriptors(self._socket)
+
     def fileno(self) -> int:
         """Return the socket's descriptor, for readiness; -1 once it is closed."""
         return self._socket.fileno()
@@ -85,6 +101,29 @@ class PacketStream:
         """Wait until the peer's buffer has room."""
         loop = asyncio.get_running_loop()
         await self._ready(loop.add_writer, loop.remove_writer)
+
+    @contextmanager
+    def noticing_the_end(self, then: Callable[[], object]) -> Iterator[None]:
+        """Call ``then`` once if the peer closes its end during a block, in which nothing may be received."""
+        loop, fd = asyncio.get_running_loop(), self._socket.fileno()
+        later: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal later
+            loop.remove_reader(fd)
+            if accepting.has_left(self._socket):
+                then()
+            else:
+                # What it sent ahead is not to be read yet, and keeps the socket ready.
+                later = loop.call_later(_LOOK_AGAIN, loop.add_reader, fd, look)
+
+        loop.add_reader(fd, look)
+        try:
+            yield
+        finally:
+            loop.remove_reader(fd)
+            if later is not None:
+                later.cancel()
 
     async def receive(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
         """The next packet; see `seqpacket.receive`."""

@@ -59,6 +59,35 @@ def test_what_did_not_change_is_not_copied_again(world: World) -> None:
         assert world.image("two") == {"a": content_of(a)}
 
 
+def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: World) -> None:
+    """A server that makes a token each millisecond starts the copier ahead, so that no token waits for the vault."""
+    with world.session() as session, region(session, "a", os.urandom(2 * PIECE)):
+        checkpoints = session.checkpoints()
+        checkpoints.start()
+        session.publish(b"1")
+        wait_for("the copier", lambda: checkpoints._copier_now().is_ready)
+        held, gate = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            gate.wait(DEADLINE)
+
+        holding = threading.Thread(target=world.vault.call, args=(hold,))
+        publishing = threading.Thread(target=session.publish, args=(b"2",))
+        holding.start()
+        try:
+            assert held.wait(DEADLINE)
+            checkpoint = checkpoints.arm("one")
+            publishing.start()
+            publishing.join(5.0)
+            assert checkpoint.tries == 1
+            assert checkpoint.wait(20.0).copied == 2
+        finally:
+            gate.set()
+            holding.join(DEADLINE)
+        publishing.join(DEADLINE)
+
+
 def test_a_write_before_the_cut_that_was_not_announced_is_in_the_image_and_counted(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(4 * PIECE)) as a:
         session.publish(b"1")

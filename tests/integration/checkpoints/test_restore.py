@@ -5,18 +5,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
-from mpsguard.client import LeaseHeldError, LeaseRole, QuotaError, Session, join
+from mpsguard.client import LeaseHeldError, LeaseRole, QuotaError, Session, UnknownSessionError, join
 from mpsguard.client.checkpoints import restore
 from mpsguard.client.checkpoints.errors import RestoreError
 from mpsguard.client.checkpoints.targets import HostTarget
 from mpsguard.client.mapped import HostBackend, attach, open_or_create
 from mpsguard.images.errors import DamagedError, UnknownImageError
 from mpsguard.images.store import ImageStore
+from mpsguard.vault import checkpoint_requests
 from mpsguard.vault.quota import Quota
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 from tests.integration.vault.running import ThreadedVault, memory, wait_for
@@ -253,3 +255,45 @@ def test_the_example_goes_on_from_its_image(world: World) -> None:
     with world.vault.session("checkpointed") as session:
         session.release()
     assert ran(3) == ["begins with step 21", f"ends with {sum(range(24))}"]
+
+
+def test_without_the_extra_the_error_says_what_to_install(world: World, tmp_path: Path) -> None:
+    (tmp_path / "blake3.py").write_text("raise ModuleNotFoundError('no', name='blake3')\n")
+    variables = os.environ | {"MPSGUARD_VAULT": world.vault.socket, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    for call in ("join('s', image='one')", "join('s').checkpoint('one')"):
+        command = [sys.executable, "-c", f"from mpsguard.client import join; {call}"]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        assert "pip install 'mpsguard[images]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow(seconds=3, reason="60 steps of the example")
+def test_the_example_is_asked_for_checkpoints_again_and_again(world: World) -> None:
+    """One that is asked for may be under way whenever the example wants its own: it goes on."""
+    variables = os.environ | {"MPSGUARD_VAULT": world.vault.socket, "MPSGUARD_IMAGES": str(world.store)}
+    command = [sys.executable, "-m", "examples.checkpointed", "60"]
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as example:
+        try:
+            wait_for("the page of requests", lambda: has_page(world, "checkpointed"))
+            with (
+                world.vault.session("checkpointed", role=LeaseRole.READER) as reader,
+                reader.open(checkpoint_requests.REGION) as page,
+            ):
+                while example.poll() is None:
+                    checkpoint_requests.ask(page.fds[0], "asked")
+                    # Less than a step, so that one is taken at each.
+                    with suppress(subprocess.TimeoutExpired):
+                        example.wait(0.01)
+            assert example.stdout is not None
+            assert example.stdout.read().splitlines() == ["begins with step 1", f"ends with {sum(range(61))}"]
+        finally:
+            example.kill()
+    assert "asked" in world.names()
+
+
+def has_page(world: World, name: str) -> bool:
+    """Whether a session's program can be asked for checkpoints."""
+    try:
+        with world.vault.session(name, role=LeaseRole.READER) as session:
+            return checkpoint_requests.REGION in session.names()
+    except UnknownSessionError:
+        return False

@@ -11,12 +11,15 @@ from blake3 import blake3
 
 from mpsguard.client.checkpoints.piece_table import PieceTable
 from mpsguard.client.checkpoints.pieces import PIECE, spans
-from mpsguard.copier.run import CheckpointRun, RunMemory
+from mpsguard.copier.run import STORE_MEANWHILE, CheckpointRun, RunMemory
 from mpsguard.copier.sources import HostCopySource, host_buffers
 from mpsguard.images.store import ImageStore
 from mpsguard.linux.descriptors import memfd
+from tests.integration.vault.running import wait_for
 
 PIECES = 3
+MANY = 33
+"""Enough for all threads that drain, and one claim more than two buffers have."""
 RUNS = 8
 BUSY = 40
 """Threads that compute: one that wakes gets the interpreter after each of them had it for 5 ms, so after a tick."""
@@ -73,7 +76,6 @@ def test_a_run_for_which_there_are_no_threads_leaves_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int
 ) -> None:
     """They would go on copying, into the buffers of the next run."""
-    content = os.urandom(PIECES * PIECE)
     start = threading.Thread.start
     allowed = itertools.count(1)
 
@@ -84,18 +86,68 @@ def test_a_run_for_which_there_are_no_threads_leaves_none(
 
     before = threading.active_count()
     with ExitStack() as undo:
-        fd = memfd.create("content", len(content), fixed=True)
-        undo.callback(os.close, fd)
-        os.pwrite(fd, content, 0)
-        table, shared = PieceTable.create(PIECES, 1)
-        undo.callback(table.close)
-        undo.callback(os.close, shared)
-        source = HostCopySource((fd,), (len(content),), undo)
-        memory = RunMemory([(spans([("a", len(content))])[0], source)], None, 0, host_buffers(64 << 20, 32 << 20).each)
-        store = undo.enter_context(ImageStore(tmp_path / "store"))
-        run = CheckpointRun(table, memory, undo.enter_context(store.begin("one")), lambda: None)
+        run, _ = run_of(undo, tmp_path, os.urandom(MANY * PIECE))
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", limited)
             with pytest.raises(RuntimeError, match="new thread"):
                 run.work()
         assert threading.active_count() == before
+
+
+def test_a_few_threads_store_while_there_are_buffers_to_drain_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would keep the interpreter from those that drain, for which the program waits."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)))
+    with ExitStack() as undo:
+        run, gate = run_of(undo, tmp_path, os.urandom(MANY * PIECE), last=(MANY - 1) * PIECE)
+        storing: set[str] = set()
+        put = run._writer.put
+
+        def noted(content: memoryview) -> str | None:
+            storing.add(threading.current_thread().name)
+            return put(content)
+
+        monkeypatch.setattr(run._writer, "put", noted)
+        working = threading.Thread(target=run.work)
+        working.start()
+        try:
+            wait_for("all but the last claim to be stored", lambda: run.schedule.copied == MANY - 1)
+            assert len(storing) <= STORE_MEANWHILE
+        finally:
+            gate.set()
+            working.join(DEADLINE)
+        assert run.schedule.is_whole
+
+
+class Gated(HostCopySource):
+    """The read at one place waits."""
+
+    def __init__(self, fd: int, size: int, undo: ExitStack, last: int | None) -> None:
+        super().__init__((fd,), (size,), undo)
+        self._last = last
+        self.gate = threading.Event()
+
+    def read(self, offset: int, buffer: memoryview, stream: int) -> None:
+        if offset == self._last:
+            assert self.gate.wait(DEADLINE)
+        super().read(offset, buffer, stream)
+
+
+def run_of(
+    undo: ExitStack, tmp_path: Path, content: bytes, *, last: int | None = None
+) -> tuple[CheckpointRun, threading.Event]:
+    """A run over some content, with buffers for all of it; and what lets it read at ``last``."""
+    fd = memfd.create("content", len(content), fixed=True)
+    undo.callback(os.close, fd)
+    os.pwrite(fd, content, 0)
+    span = spans([("a", len(content))])[0]
+    table, shared = PieceTable.create(span.end, 1)
+    undo.callback(table.close)
+    undo.callback(os.close, shared)
+    for piece in range(span.end):
+        table.digests[piece * 32 : (piece + 1) * 32] = blake3(content[piece * PIECE : (piece + 1) * PIECE]).digest()
+    source = Gated(fd, len(content), undo, last)
+    memory = RunMemory([(span, source)], None, 0, host_buffers(2 * len(content), 32 << 20).each)
+    store = undo.enter_context(ImageStore(tmp_path / "store"))
+    return CheckpointRun(table, memory, undo.enter_context(store.begin("one")), lambda: None), source.gate

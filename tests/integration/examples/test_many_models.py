@@ -1,13 +1,14 @@
 """Many tiny models in memory for some of them, over HTTP, with a real pool; host memory stands for the GPU's."""
 
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -90,3 +91,25 @@ def test_each_model_answers_as_itself_and_cold_ones_are_restored(tmp_path: Path)
             assert "no tensor" in answer["error"]
         models.close()
         assert {image.uses for image in mine.listing().images} == {0}
+
+
+def test_a_client_that_never_ends_its_request_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many._Handler, "timeout", 0.5)
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with suppress(OSError):
+            connection.sendall(b"POST /generate HTTP/1.0\r\n")
+            while not over.wait(0.1):
+                connection.sendall(b"X: y\r\n")
+
+    # It answers what needs no model.
+    with serving(cast("ManyModels", None)) as port, socket.create_connection(("127.0.0.1", port)) as slow:
+        dripping = threading.Thread(target=drip, args=(slow,))
+        dripping.start()
+        try:
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/nothing", b"{}", timeout=8)
+        finally:
+            over.set()
+            dripping.join()

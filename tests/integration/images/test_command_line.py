@@ -165,7 +165,7 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
         (["import", "b", "{store}/version"], 1, "no file of safetensors"),
         (["import", "b", "/nonexistent"], 1, "/nonexistent: No such file"),
         (["import", "b", "{weights}", "{weights}"], 2, "two of the files have the same name"),
-        (["export", "llm", "{weights}"], 1, "is there already, and `replace` was not asked for"),
+        (["export", "llm", "{weights}"], 1, "is there already; --replace"),
         (["export", "llm", "/nonexistent/x"], 1, "/nonexistent/x: No such file"),
         (["export", "bytes", "x"], 1, "there is no tensor in it"),
         (["pull"], 1, "the stream broke off"),
@@ -209,7 +209,8 @@ def test_without_the_extra_one_line_says_what_to_install(user: User, tmp_path: P
     command = [*CTL, "image", "show", "llm", "--store", "x"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "mpsguard-ctl: image show needs blake3: pip install 'mpsguard[images]'\n"
+    how = f"{sys.executable} -m pip install 'mpsguard[images]'"
+    assert done.stderr == f"mpsguard-ctl: image show needs blake3: {how}\n"
     command = [*CTL, "image", "--help"]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "verify  Not available: image verify needs blake3" in shown

@@ -1,6 +1,7 @@
 """The GPU tier and the pinned tier of a real pool. Host memory stands for the GPU's: this is a simulation of CUDA."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpsguard.client.mapped.host import HostBackend
-from mpsguard.client.on_demand import save_profile
+from mpsguard.client.on_demand import ArrivalError, save_profile
 from mpsguard.images.image import Image
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.images.store import ImageStore
@@ -133,6 +134,36 @@ def test_slots_are_used_again_in_pieces_and_zeros_are_written(tmp_path: Path) ->
         pool.make("larger", 18 * MIB)
         with pytest.raises(PoolError, match="the budget of all images"):
             mine.copy("larger")
+
+
+class GatedBackend(CountingBackend):
+    """Copies when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def begin_copy(self, va: int, address: int, size: int) -> None:
+        """See `CopyingBackend.begin_copy`."""
+        assert self.gate.wait(DEADLINE)
+        super().begin_copy(va, address, size)
+
+
+def test_what_was_copied_after_the_connection_had_ended_is_not_ready(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine, program(pool) as other:
+        pool.make("a", 16 * MIB)
+        pool.make("b", 16 * MIB)
+        backend = GatedBackend()
+        tiers = mine.tiers._replace(backend=backend)
+        with open_on_gpu(tiers, mine.image("a")) as (_, arriving):
+            try:
+                # As a request does that was broken off; then another image comes into the slots.
+                mine.pool.close()
+                other.copy("b").close()
+            finally:
+                backend.gate.set()
+            with pytest.raises(ArrivalError, match="has ended"):
+                arriving.regions["r0"].ready(within=DEADLINE)
 
 
 def test_no_program_writes_to_the_arena(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -120,6 +121,61 @@ def test_memory_of_a_gpu_is_filled_once_and_again_if_the_first_one_leaves(tmp_pa
         wait_for("the release", lambda: [(each.uses, each.whole) for each in pool.listed()] == [(0, True)])
 
 
+class _BrokenOffError(Exception):
+    pass
+
+
+def test_an_answer_to_a_request_that_was_broken_off_is_not_taken_for_another_ones(tmp_path: Path) -> None:
+    def breaks_off(*_: object) -> None:
+        raise _BrokenOffError
+
+    with running(tmp_path, *HOST_MEMORY) as pool, ExitStack() as held:
+        pool.make("a", MIB)
+        pool.make("b", MIB)
+        store = held.enter_context(ImageStore(pool.store))
+        a, b = (held.enter_context(store.open(name)) for name in "ab")
+        first, second = (held.enter_context(pool.connect()) for _ in range(2))
+        assert first.hold_on_gpu(store, a) is None
+        held.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, breaks_off))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(_BrokenOffError):
+            second.hold_on_gpu(store, a)
+        memory = os.memfd_create("gpu")
+        held.callback(os.close, memory)
+        first.fill(a, [memory])
+        with pytest.raises(PoolError):
+            second.hold_on_gpu(store, b)
+        wait_for("the release", lambda: [each.uses for each in pool.listed()] == [1])
+
+
+def test_an_image_with_a_descriptor_that_the_program_has_no_room_for_is_not_held(tmp_path: Path) -> None:
+    with running(tmp_path, *HOST_MEMORY) as pool, ExitStack() as held:
+        pool.make("a", MIB)
+        store = held.enter_context(ImageStore(pool.store))
+        image = held.enter_context(store.open("a"))
+        mine = held.enter_context(pool.connect())
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+        try:
+            with pytest.raises(PoolError, match="too many open files"):
+                mine.hold(store, image)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        wait_for("the release", lambda: [each.uses for each in pool.listed()] == [0])
+
+
+def test_a_store_at_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path, *HOST_MEMORY) as pool, pool.connect() as mine:
+        pool.store = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+        pool.make("a", MIB)
+        with ImageStore(pool.store) as store, store.open("a") as image:
+            with pytest.raises(PoolError, match="UTF-8"):
+                mine.hold(store, image)
+            assert mine.listing().images == ()
+
+
 def test_a_damaged_image_is_refused_to_all_that_wait_and_leaves_nothing(tmp_path: Path) -> None:
     with running(tmp_path, *HOST_MEMORY) as pool, ExitStack() as held:
         manifest = pool.make("a", 6 * MIB)
@@ -152,6 +208,21 @@ def test_a_file_in_the_place_of_the_socket_stays(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert path.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "code", "text"),
+    [
+        (("--host-memory", "1M", "--pinned-memory", "1M"), 1, "2M is the least"),
+        (("--host-memory", "257T"), 2, "256T is the most"),
+        (("--host-memory", "999999999T"), 2, "256T is the most"),
+    ],
+)
+def test_sizes_that_no_tier_has_are_refused(tmp_path: Path, sizes: tuple[str, ...], code: int, text: str) -> None:
+    command = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(tmp_path / "run" / "sock"), *sizes]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == code
+    assert text in done.stderr.splitlines()[-1]
 
 
 def test_a_socket_has_one_pool_and_the_next_one_takes_it_over(tmp_path: Path) -> None:
@@ -204,7 +275,12 @@ def test_invalid_packets_end_the_connection_alone(tmp_path: Path) -> None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as raw:
                 raw.settimeout(DEADLINE)
                 raw.connect(str(pool.path))
-                socket.send_fds(raw, [data], [0] * count)
+                try:
+                    socket.send_fds(raw, [data], [0] * count)
+                except PermissionError:
+                    # From Linux 6.16 on, descriptors are refused to their sender.
+                    assert count
+                    continue
                 assert raw.recv(10) == b""
         assert pool.listed() == []
 

@@ -13,7 +13,10 @@ import pytest
 
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.errors import PoolError
+from mpsguard.pool.image_memory import key_of
+from mpsguard.pool.messages import StartImage, encode
 from mpsguard.pool.schedule import MOST_TRIES, Phase
+from mpsguard.pool.worker_process import WorkerProcess
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
 from tests.integration.vault.running import wait_for
@@ -64,12 +67,14 @@ def lives(pid: int) -> bool:
 
 
 @contextmanager
-def warm(directory: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Iterator[WarmPool]:
+def warm(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *options: str, prepare: str = "prepare"
+) -> Iterator[WarmPool]:
     deaths = directory / "deaths"
     deaths.mkdir()
     monkeypatch.setenv("POOL_TEST", str(deaths))
-    prepare = ("--prepare", "tests.integration.pool.prepared:prepare")
-    with running(directory, "--host-memory", "16M", *prepare, *options) as pool:
+    prepared = ("--prepare", f"tests.integration.pool.prepared:{prepare}")
+    with running(directory, "--host-memory", "16M", *prepared, *options) as pool:
         pool.make("a", SIZE)
         yield WarmPool(pool, deaths)
 
@@ -125,6 +130,8 @@ def test_refusals_of_a_worker_and_deadlines_reach_the_program(tmp_path: Path, mo
     with warm(tmp_path, monkeypatch, "--minimum", "0", "--maximum", "1") as pool:
         with pytest.raises(PoolError, match="ValueError: this is not for me"):
             pool.start(b"refuse")
+        with pytest.raises(PoolError, match=r"ValueError: no file .udcff"):
+            pool.start(b"refuse a path")
         with pool.start() as busy:
             pid, _ = greeting(busy)
             with pytest.raises(PoolError, match="not there within"):
@@ -132,6 +139,23 @@ def test_refusals_of_a_worker_and_deadlines_reach_the_program(tmp_path: Path, mo
         wait_for("the end", lambda: not lives(pid))
         wait_for("the release", lambda: [each.uses for each in pool.pool.listed()] == [0])
         assert [phase for _, phase in pool.phases()] in ([], [Phase.ENDING])
+
+
+def test_what_a_program_waited_for_is_given_up_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warm(tmp_path, monkeypatch, "--maximum", "1") as pool, pool.start() as busy:
+        pid, _ = greeting(busy)
+        with ImageStore(pool.pool.store) as store, store.open("a") as image:
+            request = StartImage(str(pool.pool.store), "a", key_of(image.manifest), 600.0)
+        # The second one has sent more than the pool has read.
+        for packets in (1, 3):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as raw:
+                raw.connect(str(pool.pool.path))
+                for _ in range(packets):
+                    raw.send(encode(request))
+                wait_for("the request", lambda: [each.uses for each in pool.pool.listed()] == [2])
+            wait_for("its end", lambda: [each.uses for each in pool.pool.listed()] == [1])
+        assert [phase for _, phase in pool.phases()] == [Phase.SERVING]
+        assert lives(pid)
 
 
 def test_idle_workers_above_the_minimum_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +181,72 @@ def test_the_end_of_the_pool_ends_its_workers_and_their_connections(
             assert connection.recv(100) == b""
         wait_for("their ends", lambda: not lives(pid) and not lives(waits))
         pool.pool.start("--host-memory", "1M")
+
+
+@pytest.mark.slow(seconds=13, reason="a worker has 10 s to end in")
+def test_a_worker_that_breaks_the_protocol_gets_no_request_and_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch, "--maximum", "2", prepare="prepare_and_lie") as pool:
+        lies = pool.waiting()
+        pool.dies("lie")
+        wait_for("its lie", lambda: not list((tmp_path / "deaths").iterdir()))
+        with pool.start(within=5.0) as connection:
+            assert greeting(connection)[0] != lies
+
+
+@pytest.mark.slow(seconds=13, reason="a worker has 10 s to end in")
+def test_a_worker_that_does_not_end_after_it_has_served_is_known_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch, "--maximum", "1") as pool:
+        served = pool.waiting()
+        with pool.start(b"linger") as connection:
+            assert connection.recv(100) == b""
+        wait_for("the end's beginning", lambda: (served, Phase.ENDING) in pool.phases())
+        assert lives(served)
+        # Its place is free when it has been ended.
+        with pool.start() as connection:
+            assert greeting(connection)[0] != served
+        assert not lives(served)
+
+
+@pytest.mark.slow(seconds=13, reason="a worker has 10 s to end in")
+def test_a_worker_that_prepares_itself_ends_after_a_killed_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warm(tmp_path, monkeypatch, "--minimum", "0", prepare="prepare_or_hang") as pool:
+        pool.dies("hang")
+        with pytest.raises(PoolError, match="not there within"):
+            pool.start(within=0.5)
+        (path,) = wait_for("the worker", lambda: list((tmp_path / "deaths").glob("hangs *")))
+        assert pool.pool.process is not None
+        pool.pool.process.kill()
+        pool.pool.process.wait(DEADLINE)
+        wait_for("its end", lambda: not lives(int(path.name.split()[1])))
+        pool.pool.process.communicate()
+        pool.pool.start("--host-memory", "1M")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("mode", "owner"), [(0o1777, 0), (0o755, 65534)])
+def test_nothing_is_imported_from_a_directory_that_others_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    executed = tmp_path / "executed"
+    for name in ("msgspec", "planted"):
+        (theirs / f"{name}.py").write_text(f"import pathlib; pathlib.Path({str(executed)!r}).touch()\n")
+    theirs.chmod(mode)
+    os.chown(theirs, owner, owner)
+    monkeypatch.chdir(theirs)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    worker = WorkerProcess("planted:prepare", tmp_path / "pool.sock")
+    worker.channel.settimeout(DEADLINE)
+    assert worker.receive() is None
+    worker.reap()
+    assert not executed.exists()
 
 
 @pytest.mark.parametrize("prepare", ["nosuch:f", "tests.nosuch:f", "tests.integration.pool.prepared:nosuch"])

@@ -165,6 +165,13 @@ def test_a_program_is_asked_for_a_checkpoint(guarded: Guarded, tmp_path: Path) -
             command += ["vault", "show", uid, "work"]
             lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
             assert "checkpoint: asked: committed" in lines
+            assert "asked for: " not in lines
+            writer.checkpoint("own").wait()
+            shown = ctl(guarded, "vault", "show", uid, "work")[1]
+            assert [shown[key]["image"] for key in ("checkpoint", "requested_checkpoint")] == ["own", "asked"]
+            lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+            assert "checkpoint: own: committed" in lines
+            assert "asked for: asked: committed" in lines
         writer.release()
     code, said = ctl(guarded, "vault", "checkpoint", uid, "work", "asked")
     assert code == 1

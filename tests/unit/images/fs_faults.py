@@ -19,7 +19,7 @@ from typing import Any, Final
 
 CALLS: Final = (
     *("fchmod", "fstat", "fsync", "ftruncate", "link", "listdir", "lseek", "mkdir", "open", "posix_fadvise"),
-    *("pread", "pwrite", "read", "readv", "rename", "rmdir", "scandir", "stat", "unlink", "write"),
+    *("pread", "preadv", "pwrite", "read", "rename", "rmdir", "scandir", "stat", "unlink", "write"),
 )
 WRITES: Final = ("write", "pwrite")
 

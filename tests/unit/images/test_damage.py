@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,6 +87,62 @@ def test_a_torn_piece_is_named_with_its_region(store: ImageStore, size: int) -> 
     # The next image that has this piece heals the first one, too.
     commit(store, "b", REGIONS)
     assert content(store, "a") == content(store, "b") == REGIONS
+
+
+@pytest.mark.parametrize(("index", "most"), [(0, PIECE_SIZE), (0, 300_000), (1, PIECE_SIZE), (1, 7)])
+def test_a_file_that_is_longer_or_shorter_is_told_without_its_digest(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch, index: int, most: int
+) -> None:
+    """Also where the kernel reads less than it is asked for."""
+    preadv = os.preadv
+
+    def some(fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        first, *others = buffers
+        return preadv(fd, [first[:most], *(others if len(first) <= most else ())], offset)
+
+    monkeypatch.setattr(os, "preadv", some)
+    with store.open("a") as image:
+        digest = image.manifest.regions[0].pieces[index]
+        assert digest is not None
+        path = store.directory / "pieces" / digest[:2] / digest
+        whole = path.read_bytes()
+        size = len(whole)
+        for data in (whole + b"x", whole[:-1], whole * 2, b""):
+            change(path, data)
+            with pytest.raises(DamagedError, match=f"piece {digest} of region weights is damaged"):
+                image.read_into(digest, bytearray(size), checked=False)
+        change(path, whole)
+        content = bytearray(size)
+        image.read_into(digest, content, checked=False)
+        assert content == whole
+
+
+def test_a_fifo_in_the_place_of_a_piece_keeps_what_is_in_it(store: ImageStore) -> None:
+    (path,) = (path for path in files_of(store, "pieces") if path.stat().st_size == 60)
+    path.unlink()
+    os.mkfifo(path)
+    fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        os.write(fifo, REGIONS["state"])
+        with store.open("a") as image:
+            (damage,) = image.verify()
+            assert (damage.digest, damage.reason) == (path.name, "cannot be read: Illegal seek")
+        assert os.read(fifo, 100) == REGIONS["state"]
+    finally:
+        os.close(fifo)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not ROOT, reason="makes a device: only root may")
+def test_a_device_in_the_place_of_a_piece(store: ImageStore) -> None:
+    (path,) = (path for path in files_of(store, "pieces") if path.stat().st_size == 60)
+    path.unlink()
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o400, Path("/dev/zero").stat().st_rdev)
+    except PermissionError as error:
+        pytest.skip(f"no device can be made here: {error}")
+    with store.open("a") as image, pytest.raises(DamagedError):
+        image.read_into(path.name, bytearray(60), checked=False)
 
 
 def test_a_missing_piece(store: ImageStore) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -23,11 +24,13 @@ def run(scenario: Callable[[StatReader], Coroutine[Any, Any, None]]) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     children = process_tree.descendants(os.getpid())
     asyncio.run(asyncio.wait_for(main(), 30))
-    # One that was started meanwhile is ended by the thread that started it.
+    # One that was started meanwhile is ended by the thread that started it. The thread ends, too: as long as it has not
+    # begun to start its child, it has no descriptor, and would have some when the next test looks.
     deadline = time.monotonic() + 20
     while True:
         left = set(process_tree.descendants(os.getpid())) - set(children)
-        if not left and sorted(os.listdir("/proc/self/fd")) == before:
+        threads = [each for each in threading.enumerate() if each.name.startswith("stat-reader")]
+        if not left and not threads and sorted(os.listdir("/proc/self/fd")) == before:
             return
-        assert time.monotonic() < deadline, left
+        assert time.monotonic() < deadline, (left, threads)
         time.sleep(0.01)

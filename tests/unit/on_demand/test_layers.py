@@ -1,14 +1,18 @@
 """Modules of PyTorch that wait for their parameters; on the processor."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpsguard.client.on_demand import Profile, load_profile, open_on_demand, save_profile
+import pytest
+
+from mpsguard.client.on_demand import ArrivalError, ArrivingImage, Profile, load_profile, open_on_demand, save_profile
+from mpsguard.client.on_demand.destination import HostDestination, Piece
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.images.store import ImageStore
 from tests.late import Late
-from tests.unit.images.samples import commit
+from tests.unit.images.samples import commit, some_bytes
 
 torch = Late("torch")
 
@@ -62,3 +66,57 @@ def test_layers_wait_for_their_own_pieces_and_a_run_records_the_order(tmp_path: 
                 # Tensors keep the memory.
                 torch.testing.assert_close(built(given), wanted)
     assert not [thread for thread in threading.enumerate() if thread.name == "on-demand"]
+
+
+class GatedDestination(HostDestination):
+    """Brings the pieces that it is allowed to, one after another."""
+
+    readers = 1
+    gate: threading.Semaphore
+
+    def bring(self, pieces: Sequence[Piece]) -> None:
+        """See `Destination.bring`."""
+        assert self.gate.acquire(timeout=30)
+        super().bring(pieces)
+
+
+def test_threads_that_call_a_layer_at_once_wait_for_all_of_it(tmp_path: Path) -> None:
+    from mpsguard.client.torch_regions.waiting import wait_for_layers  # noqa: PLC0415 - needs PyTorch
+
+    with torch.device("meta"):
+        layer = torch.nn.Linear(WIDTH, WIDTH)
+    with ImageStore(tmp_path / "store") as store:
+        commit(store, "m", {"weight": some_bytes("w", WIDTH * WIDTH * 4), "bias": some_bytes("b", WIDTH * 4)})
+        with store.open("m") as image:
+            destination = GatedDestination(image)
+            destination.gate = threading.Semaphore(0)
+            # A module waits for its last tensor first.
+            arriving = ArrivingImage(image, Profile("", (("bias", 0), ("weight", 0))), destination)
+            try:
+                memory = {name: region.memory for name, region in arriving.regions.items()}
+                weight = torch.frombuffer(memory["weight"], dtype=torch.float32).view(WIDTH, WIDTH)
+                bias = torch.frombuffer(memory["bias"], dtype=torch.float32)
+                layer.load_state_dict({"weight": weight, "bias": bias}, assign=True)
+                wait_for_layers(layer, arriving, within=1.0)
+                outcomes: list[str] = []
+
+                def call() -> None:
+                    try:
+                        layer(torch.ones(1, WIDTH))
+                        outcomes.append("answered")
+                    except ArrivalError:
+                        outcomes.append("not there")
+
+                threads = [threading.Thread(target=call) for _ in range(8)]
+                for thread in threads:
+                    thread.start()
+                destination.gate.release()
+                arriving.regions["bias"].ready()
+                for thread in threads:
+                    thread.join(30)
+                assert outcomes == ["not there"] * len(threads)
+                with pytest.raises(ArrivalError):
+                    layer(torch.ones(1, WIDTH))
+            finally:
+                destination.gate.release(100)
+                arriving.close()

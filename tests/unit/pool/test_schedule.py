@@ -27,6 +27,7 @@ from mpsguard.pool.schedule import (
     TimePassed,
     Withdrawn,
     WorkerEnded,
+    WorkerLost,
 )
 
 
@@ -42,6 +43,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.spawned: set[int] = set()
         self.assigned: dict[int, int] = {}
         self.serving: set[int] = set()
+        self.lost: set[int] = set()
         self.open: set[int] = set()
         self.deaths_over: dict[int, int] = {}
         self.requests = 0
@@ -58,7 +60,7 @@ class ScheduleMachine(RuleBasedStateMachine):
                     self.alive.add(number)
                 case Assign(number, request):
                     # A worker that had a request never gets another one.
-                    assert number in self.alive
+                    assert number in self.alive - self.lost
                     assert number not in self.assigned
                     assert request in self.open
                     self.assigned[number] = request
@@ -104,17 +106,29 @@ class ScheduleMachine(RuleBasedStateMachine):
     def death(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.alive)))
         self.alive.remove(number)
+        self.leave(number, WorkerEnded)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def loss(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.alive)))
+        self.leave(number, WorkerLost)
+        assert number in self.of(Phase.ENDING)
+
+    def leave(self, number: int, event: Any) -> None:
         request = self.assigned.get(number)
-        if request not in self.open:
-            self.on(WorkerEnded(number))
+        if request not in self.open or number in self.lost:
+            self.lost.add(number)
+            self.on(event(number))
             return
+        self.lost.add(number)
         assert request is not None
         deaths = self.deaths_over[request] = self.deaths_over.get(request, 0) + 1
-        self.on(WorkerEnded(number))
+        self.on(event(number))
         # The start is repeated, and not for ever.
         assert (request in self.open) is (deaths < MOST_TRIES)
 
-    @rule(number=st.integers(0, 30), event=st.sampled_from([Prepared, StartCompleted, WorkerEnded]))
+    @rule(number=st.integers(0, 30), event=st.sampled_from([Prepared, StartCompleted, WorkerLost, WorkerEnded]))
     def unexpected(self, number: int, event: Any) -> None:
         if number not in self.alive:
             before = self.state

@@ -9,9 +9,10 @@ from mpsguard.vault.checkpoint_requests import (
     HEADER,
     SIZE,
     CheckpointOutcome,
+    LastOutcomes,
     ask,
     check_layout,
-    decoded_outcome,
+    decoded_outcomes,
     requested,
     tell,
 )
@@ -31,7 +32,20 @@ def test_a_request_and_its_outcome() -> None:
     assert requested(content[:68] + b"x" + content[69:]) is None
     outcome = CheckpointOutcome("one", "committed", 1e9, 5, 0.5)
     tell(fd, outcome)
-    assert decoded_outcome(os.pread(fd, SIZE, 0)) == outcome
+    assert decoded_outcomes(os.pread(fd, SIZE, 0)) == LastOutcomes(outcome, None)
+    os.close(fd)
+
+
+def test_the_outcome_of_a_request_outlasts_the_programs_own_checkpoints() -> None:
+    fd = os.memfd_create("page")
+    os.ftruncate(fd, SIZE)
+    asked = CheckpointOutcome("asked", "committed", 1e9, 5, 0.5)
+    tell(fd, asked, requested=True)
+    assert decoded_outcomes(os.pread(fd, SIZE, 0)) == LastOutcomes(asked, asked)
+    # As long as one can be.
+    own = CheckpointOutcome("\U0001f600" * 128, "\U0001f600" * 64, 2e9, 1 << 56, 0.1)
+    tell(fd, own)
+    assert decoded_outcomes(os.pread(fd, SIZE, 0)) == LastOutcomes(own, asked)
     os.close(fd)
 
 
@@ -40,10 +54,11 @@ def test_any_content_is_read_without_harm() -> None:
     for _ in range(2000):
         content = bytearray(chance.randbytes(SIZE))
         content[64:68] = chance.randrange(300).to_bytes(4, "little")
-        content[512:516] = chance.randrange(4000).to_bytes(4, "little")
+        for at in (512, 2048):
+            content[at : at + 4] = chance.randrange(4000).to_bytes(4, "little")
         requested(bytes(content))
-        decoded_outcome(bytes(content))
-    assert decoded_outcome(b"") is None
+        decoded_outcomes(bytes(content))
+    assert decoded_outcomes(b"") == LastOutcomes(None, None)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +73,8 @@ def test_any_content_is_read_without_harm() -> None:
 def test_an_outcome_that_cannot_be_one_is_none(outcome: CheckpointOutcome) -> None:
     fd = os.memfd_create("page")
     os.ftruncate(fd, SIZE)
-    tell(fd, outcome)
-    assert decoded_outcome(os.pread(fd, SIZE, 0)) is None
+    tell(fd, outcome, requested=True)
+    assert decoded_outcomes(os.pread(fd, SIZE, 0)) == LastOutcomes(None, None)
     os.close(fd)
 
 
