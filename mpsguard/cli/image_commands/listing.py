@@ -47,7 +47,8 @@ class ImageList(msgspec.Struct, frozen=True):
 def list_images(session: CliSession, store: Path | None) -> None:
     """List the images."""
     directory = directory_of(session, store)
-    if not directory.exists():
+    # The default one is made with its first image; one that is named is a mistake if it is not there.
+    if store is None and not directory.exists():
         found = ImageList(str(directory), ())
     else:
         with opened(session, directory) as images:

@@ -174,6 +174,7 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
         (["pull", "--listen", "0.0.0.0:0"], 1, "--unprotected"),
         (["pull", "--listen", "127.0.0.1:0", "--wait", "0.1"], 1, "no peer connected to 127.0.0.1:0 within 0.1 s"),
         (["list", "--store", "/proc"], 1, "/proc: "),
+        (["list", "--store", "/nowhere"], 6, "no store of images at /nowhere"),
         (["list", "--store", "{weights}"], 1, "Not a directory"),
     ],
 )
