@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import secrets
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from mpsguard.control_api import async_client
 from mpsguard.control_api.messages import end_work
 from mpsguard.linux.files import file_lock
 from mpsguard.linux.processes import process_tree
+from mpsguard.linux.sockets import seqpacket
 from mpsguard.model import ProcessKey
 from mpsguard.supervisor.child_process import ChildProcess
 from mpsguard.supervisor.failover_pair import GRACE, SETTLE, FailoverPair, Plan
@@ -310,8 +310,7 @@ def _is_served(directory: str) -> bool:
     if file_lock.holder(Path(directory) / _LOCK) is not None:
         return True
     # systemd's socket, or a guard of another pid namespace.
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
-        return probe.connect_ex(str(control)) != errno.ECONNREFUSED
+    return seqpacket.listens(control)
 
 
 def _is_socket(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Final
 from mpsguard.lanes import command as commands
 from mpsguard.lanes.command import Command, CommandReply
 from mpsguard.lanes.mps_protocol import VERSION_COMMAND
+from mpsguard.linux.sockets import seqpacket
 
 DEFAULT_PIPE_DIRECTORY: Final = "/tmp/nvidia-mps"  # noqa: S108 - the vendor's default
 DEFAULT_LOG_DIRECTORY: Final = "/var/log/nvidia-mps"
@@ -59,12 +59,4 @@ def ask(directory: Path, line: str, deadline: float | None) -> CommandReply:
 
 def is_served(directory: Path) -> bool:
     """Return whether a process listens there."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as probe:
-        try:
-            probe.connect(str(directory / "control"))
-        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            return False
-        except OSError:
-            # Not permitted, say: a process is there all the same.
-            return True
-    return True
+    return seqpacket.listens(directory / "control")
