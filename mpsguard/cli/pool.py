@@ -2,12 +2,11 @@
 
 import asyncio
 import os
-import re
 import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from mpsguard.cli import listening
 from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.listening import Address
+from mpsguard.images.byte_size import parse_size
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.messages import MOST_TIER_BYTES
@@ -24,17 +24,13 @@ from mpsguard.pool.tiers import Tier
 if TYPE_CHECKING:
     from mpsguard.pool.metrics import PoolMetrics
 
-_SIZE: Final = re.compile(r"([1-9][0-9]{0,8})([MGT])\Z")
-_SHIFTS: Final = {"M": 20, "G": 30, "T": 40}
-
 
 def _size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int:
     if text is None:
         return 0
-    found = _SIZE.match(text)
-    if found is None:
+    size = parse_size(text)
+    if size is None:
         raise click.BadParameter(f'{text!r} is no whole number with M, G or T, such as "16G"')
-    size = int(found[1]) << _SHIFTS[found[2]]
     if size > MOST_TIER_BYTES:
         raise click.BadParameter(f"{text}: {MOST_TIER_BYTES >> 40}T is the most")
     return size

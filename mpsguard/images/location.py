@@ -1,17 +1,15 @@
 """Where a user's store of images is, and how large it may become, by the environment."""
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from mpsguard.images.byte_size import parse_size
 from mpsguard.images.errors import ImageError
 
 DIRECTORY_VARIABLE: Final = "MPSGUARD_IMAGES"
 QUOTA_VARIABLE: Final = "MPSGUARD_IMAGES_QUOTA"
-_QUOTA: Final = re.compile(r"([1-9][0-9]{0,8})([MGT])\Z")
-_SHIFTS: Final = {"M": 20, "G": 30, "T": 40}
 
 
 class LocationError(ImageError):
@@ -47,7 +45,7 @@ def default_quota(environment: Mapping[str, str] = os.environ) -> int | None:
     text = environment.get(QUOTA_VARIABLE)
     if not text:
         return None
-    found = _QUOTA.match(text)
+    found = parse_size(text)
     if found is None:
         raise LocationError(f'{QUOTA_VARIABLE}={text!r} is no whole number with M, G or T, such as "200G"')
-    return int(found[1]) << _SHIFTS[found[2]]
+    return found
