@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from tests.vm.guest_programs import SOURCES, program
-from tests.vm.guests import LOAD, UNLOAD, with_modules
-from tests.vm.machine import Run, boot
-from tests.vm.python_archive import add_python, run
+from tests.vm.machine import Run
 from tests.vm.sources import Kernel
+from tests.vm.watched import boot_watched
 from tests.vm.workshop import Modules
 
 DEADLINE_S = 900.0
@@ -17,17 +15,8 @@ KINDS = 3
 
 def give_away(kernel: Kernel, modules: Modules, pids: int) -> Run:
     """So many pids, one after the other, in one machine."""
-    archive = with_modules(modules)
-    archive.file("recycler", program("recycler", modules.tree))
-    archive.file("recycled.py", SOURCES / "recycled.py")
-    add_python(archive)
-    steps = [
-        *LOAD,
-        f"{run('/recycled.py')} {pids} >/dev/ttyS1 2>/dev/console; S=$?",
-        *UNLOAD,
-        "(exit $S)",
-    ]
-    return boot(kernel, archive, steps, deadline_s=DEADLINE_S + pids * DEADLINE_A_PID_S)
+    deadline = DEADLINE_S + pids * DEADLINE_A_PID_S
+    return boot_watched(kernel, modules, "recycler", f"recycled.py {pids}", deadline_s=deadline)
 
 
 def proofs(pids: int) -> int:

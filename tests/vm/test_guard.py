@@ -7,12 +7,9 @@ import signal
 import pytest
 
 from tests.vm import workshop
-from tests.vm.guest_programs import SOURCES, program
-from tests.vm.guests import LOAD, UNLOAD, with_modules
-from tests.vm.machine import boot
-from tests.vm.python_archive import add_python, run
 from tests.vm.recycled import give_away, proofs
 from tests.vm.sources import Kernel, driver_tree
+from tests.vm.watched import boot_watched
 
 pytestmark = [pytest.mark.slow(seconds=200, reason="boots virtual machines without KVM"), pytest.mark.timeout(2400)]
 
@@ -24,17 +21,7 @@ RECYCLED = (30, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeou
 
 def test_contained_named_ended_and_the_others_run_on(kernel: Kernel, branch: str) -> None:
     modules = workshop.build(driver_tree(branch), kernel, patched=True)
-    archive = with_modules(modules)
-    archive.file("agent", program("agent", modules.tree))
-    archive.file("watch.py", SOURCES / "watch.py")
-    add_python(archive)
-    steps = [
-        *LOAD,
-        f"{run('/watch.py')} >/dev/ttyS1 2>/dev/console; S=$?",
-        *UNLOAD,
-        "(exit $S)",
-    ]
-    result = boot(kernel, archive, steps, deadline_s=DEADLINE_S)
+    result = boot_watched(kernel, modules, "agent", "watch.py", deadline_s=DEADLINE_S)
     assert result.status == 0, result.console[-4000:]
     assert result.trouble == []
     (facts,) = result.lines
