@@ -63,8 +63,9 @@ def _gaps(name: str, told: Sequence[Event]) -> Iterator[Finding]:
             continue
         step = median(median(numbers(each, "alone")) for each in events) * _MS
         cut = median(each.number("cut") for each in events) * _MS
-        slow, usual = (sum(gap * _MS > 2 * step for gap in _all(events, each)) for each in ("during", "alone"))
-        p99 = percentile(_all(events, "alone"), 0.99) * _MS
+        during, alone = _all(events, "during"), _all(events, "alone")
+        slow, usual = (sum(gap * _MS > 2 * step for gap in gaps) for gaps in (during, alone))
+        p99 = percentile(alone, 0.99) * _MS
         refused = [str(each.members["refused"]) for each in events if each.members["refused"]]
         yield sampled(
             f"{name}: longest extra gap between tokens, {what}",
@@ -73,8 +74,8 @@ def _gaps(name: str, told: Sequence[Event]) -> Iterator[Finding]:
             bar="max <= one step",
             holds=max(extra) <= step and not refused,
             note=f"step {step:.2f} ms, p99 {p99:.2f}; cut {cut:.2f} ms; gaps over "
-            f"two steps: {slow} of {len(_all(events, 'during'))}, without a checkpoint {usual} of "
-            f"{len(_all(events, 'alone'))}{_longest_at(events)}" + "".join(f"; {each}" for each in refused[:2]),
+            f"two steps: {slow} of {len(during)}, without a checkpoint {usual} of "
+            f"{len(alone)}{_longest_at(events)}" + "".join(f"; {each}" for each in refused[:2]),
         )
 
 
@@ -86,8 +87,6 @@ def _longest_at(events: Sequence[Event]) -> str:
     """Where the longest gap lies: tells what the copier did then."""
     event = max(events, key=lambda each: max(numbers(each, "during"), default=0.0))
     found = numbers(event, "during")
-    if not found:
-        return ""
     index = found.index(max(found))
     return f"; the longest began {sum(found[:index]):.3g} s after the request, of {sum(found):.3g}"
 

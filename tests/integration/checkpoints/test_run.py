@@ -30,7 +30,6 @@ DEADLINE = 60.0
 @pytest.mark.timeout(900)
 def test_a_run_ends_where_its_threads_wake_late(tmp_path: Path) -> None:
     """A thread that waits for a piece, and wakes after its time is up, must not wait for ever."""
-    content = os.urandom(PIECES * PIECE)
     over = threading.Event()
 
     def compute() -> None:
@@ -39,34 +38,18 @@ def test_a_run_ends_where_its_threads_wake_late(tmp_path: Path) -> None:
 
     busy = [threading.Thread(target=compute, daemon=True) for _ in range(BUSY)]
     with ExitStack() as undo:
-        fd = memfd.create("content", len(content), fixed=True)
-        os.pwrite(fd, content, 0)
-        source = HostCopySource((fd,), (len(content),), undo)
-        undo.callback(os.close, fd)
-        store = undo.enter_context(ImageStore(tmp_path / "store"))
         for thread in busy:
             thread.start()
         undo.callback(over.set)
         for number in range(RUNS):
-            table, shared = PieceTable.create(PIECES, number)
             with ExitStack() as of_run:
-                of_run.callback(os.close, shared)
-                for piece in range(PIECES):
-                    begin = piece * PIECE
-                    table.digests[piece * 32 : (piece + 1) * 32] = blake3(content[begin : begin + PIECE]).digest()
-                memory = RunMemory(
-                    [(spans([("a", len(content))])[0], source)], None, 0, host_buffers(64 << 20, 32 << 20).each
-                )
-                # A draft each, in a store without these pieces: abandoned, they are collected.
-                writer = of_run.enter_context(store.begin("one"))
-                run = CheckpointRun(table, memory, writer, lambda: None)
+                # In a store each, which has none of these pieces.
+                run, _ = run_of(of_run, tmp_path / str(number), os.urandom(PIECES * PIECE))
                 working = threading.Thread(target=run.work, daemon=True)
                 working.start()
                 working.join(DEADLINE)
                 assert not working.is_alive()
                 assert run.schedule.is_whole
-            content = os.urandom(PIECES * PIECE)
-            os.pwrite(fd, content, 0)
     for thread in busy:
         thread.join(DEADLINE)
 
@@ -135,7 +118,7 @@ class Gated(HostCopySource):
 
 
 def run_of(
-    undo: ExitStack, tmp_path: Path, content: bytes, *, last: int | None = None
+    undo: ExitStack, directory: Path, content: bytes, *, last: int | None = None
 ) -> tuple[CheckpointRun, threading.Event]:
     """A run over some content, with buffers for all of it; and what lets it read at ``last``."""
     fd = memfd.create("content", len(content), fixed=True)
@@ -149,5 +132,5 @@ def run_of(
         table.digests[piece * 32 : (piece + 1) * 32] = blake3(content[piece * PIECE : (piece + 1) * PIECE]).digest()
     source = Gated(fd, len(content), undo, last)
     memory = RunMemory([(span, source)], None, 0, host_buffers(2 * len(content), 32 << 20).each)
-    store = undo.enter_context(ImageStore(tmp_path / "store"))
+    store = undo.enter_context(ImageStore(directory / "store"))
     return CheckpointRun(table, memory, undo.enter_context(store.begin("one")), lambda: None), source.gate
