@@ -13,7 +13,7 @@ from tests.integration.guarded import Guarded, wait_for
 from tests.integration.kubernetes.pod_cgroup import client_in, pod_cgroup
 
 POD = Pod(
-    "0f5a1c4e-1111-4222-8333-444455556666", "team-a", "train-0", (PodContainer("c" * 64, "worker", ("GPU-0a1b",)),)
+    "7c3e90d2-1111-4222-8333-444455556666", "team-a", "train-0", (PodContainer("c" * 64, "worker", ("GPU-0a1b",)),)
 )
 
 
