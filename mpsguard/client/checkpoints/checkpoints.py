@@ -14,8 +14,9 @@ from mpsguard.client.checkpoints.checkpoint import Checkpoint, CheckpointState, 
 from mpsguard.client.checkpoints.copier_process import CopierGoneError, CopierProcess
 from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError, CheckpointRefusedError
 from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, Ended, Setup, plan_fd
+from mpsguard.client.checkpoints.next_table import NextTable
 from mpsguard.client.checkpoints.options import CheckpointOptions
-from mpsguard.client.checkpoints.piece_table import PieceTable, PieceTableError
+from mpsguard.client.checkpoints.piece_table import PieceTableError
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans, touched
 from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.client.checkpoints.request_page import RequestPage
@@ -46,6 +47,7 @@ class Checkpoints:
         self._spare = SpareSpace(options.spare // PIECE)
         self._regions = SessionRegions(session, self._spare.cuda_source)
         self._announcements = Announcements()
+        self._next_table = NextTable()
         self._copier: CopierProcess | None = None
         self._leaving: list[CopierProcess] = []
         self._running: RunningCheckpoint | None = None
@@ -219,6 +221,7 @@ class Checkpoints:
             for copier in self._leaving:
                 copier.reap(_LEAVING)
             self._leaving = []
+            self._next_table.close()
             self._regions.close()
             self._spare.close()
             self._page.close()
@@ -287,7 +290,7 @@ class Checkpoints:
         pieces = found[-1].end if found else 0
         self._serial += 1
         try:
-            table, table_fd = PieceTable.create(pieces, self._serial)
+            table, table_fd = self._next_table.take(pieces, self._serial)
         except PieceTableError as error:
             raise CheckpointError(str(error)) from None
         fds = [table_fd]
@@ -367,7 +370,9 @@ class Checkpoints:
             return
         self._running = None
         self._spare.slots.empty()
-        running.under_way.table.close()
+        table = running.under_way.table
+        table.close()
+        self._next_table.prepare(table.pieces, self._serial + 1)
         checkpoint = running.checkpoint
         checkpoint.ended = ended
         if ended.refusal is None:

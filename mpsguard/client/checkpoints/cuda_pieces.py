@@ -27,7 +27,7 @@ class CudaPieces:
         self._piece_digests = backend.call("cuModuleGetFunction", self._module, b"mpsguard_piece_digests")
         self._stream = backend.call("cuStreamCreate", 1)
         self._room = 0
-        self._numbers = self._trees = self._digests = 0
+        self._numbers = self._counted = self._trees = self._digests = self._found = 0
 
     def prepare(self, va: int, count: int) -> None:
         """Have what digesting so many pieces takes: memory, and the driver's own preparation of a first launch."""
@@ -42,18 +42,23 @@ class CudaPieces:
     def digest(self, va: int, indices: Sequence[int], into: memoryview) -> None:
         """Write the digests of the pieces with these indices, from ``va`` on, to ``into``, one after the other."""
         count = len(indices)
-        self._make_room(count)
-        call = self.backend.call
-        words = (ctypes.c_uint32 * count)(*indices)
-        call("cuMemcpyHtoDAsync", self._numbers, ctypes.addressof(words), 4 * count, self._stream)
-        self._launch(self._tree_values, count * _TREES, map(ctypes.c_uint64, (va, self._numbers, self._trees)))
-        trees, digests = map(ctypes.c_uint64, (self._trees, self._digests))
-        self._launch(self._piece_digests, -(-count * _TREES // _THREADS), (trees, digests, ctypes.c_uint32(count)))
-        found = bytearray(count * DIGEST)
-        place = (ctypes.c_char * len(found)).from_buffer(found)
-        call("cuMemcpyDtoHAsync", ctypes.addressof(place), self._digests, len(found), self._stream)
-        call("cuStreamSynchronize", self._stream)
-        into[:] = found
+        # Once for all calls: the program stands still meanwhile.
+        with self.backend.entered():
+            self._make_room(count)
+            call = self.backend.call
+            if isinstance(indices, range) and indices.step == 1:
+                # What a writer digests at a cut: these numbers are there.
+                va, numbers = va + indices.start * PIECE, self._counted
+            else:
+                numbers = self._numbers
+                words = (ctypes.c_uint32 * count)(*indices)
+                call("cuMemcpyHtoDAsync", numbers, ctypes.addressof(words), 4 * count, self._stream)
+            self._launch(self._tree_values, count * _TREES, map(ctypes.c_uint64, (va, numbers, self._trees)))
+            trees, digests = map(ctypes.c_uint64, (self._trees, self._digests))
+            self._launch(self._piece_digests, -(-count * _TREES // _THREADS), (trees, digests, ctypes.c_uint32(count)))
+            call("cuMemcpyDtoHAsync", self._found, self._digests, count * DIGEST, self._stream)
+            call("cuStreamSynchronize", self._stream)
+            into[:] = memoryview((ctypes.c_char * (count * DIGEST)).from_address(self._found)).cast("B")
 
     def copy(self, to: int, va: int, size: int) -> None:
         """Copy within the GPU; finished on return."""
@@ -73,10 +78,12 @@ class CudaPieces:
         self.backend.call("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1, 0, self._stream, address, 0)
 
     def _free_room(self) -> None:
-        for old in (self._numbers, self._trees, self._digests):
+        for old in (self._numbers, self._counted, self._trees, self._digests):
             if old:
                 self.backend.call("cuMemFree", old)
-        self._numbers = self._trees = self._digests = self._room = 0
+        if self._found:
+            self.backend.call("cuMemFreeHost", self._found)
+        self._numbers = self._counted = self._trees = self._digests = self._found = self._room = 0
 
     def _make_room(self, count: int) -> None:
         if count <= self._room:
@@ -84,8 +91,13 @@ class CudaPieces:
         self._free_room()
         call = self.backend.call
         self._numbers = int(call("cuMemAlloc", 4 * count))
+        self._counted = int(call("cuMemAlloc", 4 * count))
         self._trees = int(call("cuMemAlloc", _TREES * DIGEST * count))
         self._digests = int(call("cuMemAlloc", DIGEST * count))
+        # Pinned: a copy to other memory goes by way of the driver's own.
+        self._found = int(call("cuMemHostAlloc", DIGEST * count, 0))
+        words = (ctypes.c_uint32 * count)(*range(count))
+        call("cuMemcpyHtoD", self._counted, ctypes.addressof(words), 4 * count)
         self._room = count
 
 
@@ -105,16 +117,10 @@ class CudaSource(RegionSource):
         """See `RegionSource.settle`."""
         self._pieces.settle()
 
-    def digest(self, span: RegionSpan, numbers: Sequence[int], into: memoryview) -> None:
+    def digest(self, span: RegionSpan, numbers: range, into: memoryview) -> None:
         """See `RegionSource.digest`."""
-        indices = [number - span.first for number in numbers]
-        found = memoryview(bytearray(len(indices) * DIGEST))
-        self._pieces.digest(self._va, indices, found)
-        if indices and indices[-1] - indices[0] + 1 == len(indices):
-            into[indices[0] * DIGEST : (indices[-1] + 1) * DIGEST] = found
-            return
-        for at, index in enumerate(indices):
-            into[index * DIGEST : (index + 1) * DIGEST] = found[at * DIGEST : (at + 1) * DIGEST]
+        indices = range(numbers.start - span.first, numbers.stop - span.first)
+        self._pieces.digest(self._va, indices, into[indices.start * DIGEST : indices.stop * DIGEST])
 
     def close(self) -> None:
         """Nothing: the mapping belongs to the program."""

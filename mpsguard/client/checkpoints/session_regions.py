@@ -101,8 +101,9 @@ class SessionRegions:
         """Write the digests of all pieces; no piece may be written meanwhile."""
         records = self.records()
         sources = [self.source(record) for record in records]
-        for source in sources:
-            source.settle()
+        for record, span, source in zip(records, spans, sources, strict=True):
+            if not self._is_known(record, span):
+                source.settle()
         for record, span, source in zip(records, spans, sources, strict=True):
             place = into[span.first * DIGEST : span.end * DIGEST]
             if record.is_sealed:
@@ -110,6 +111,9 @@ class SessionRegions:
                 place[:] = self._sealed[record.id]
             else:
                 source.digest(span, range(span.first, span.end), place)
+
+    def _is_known(self, record: RegionRecord, span: RegionSpan) -> bool:
+        return record.is_sealed and len(self._sealed.get(record.id, b"")) == (span.end - span.first) * DIGEST
 
     def _digest_sealed(self, record: RegionRecord, span: RegionSpan, most: int) -> int:
         known = self._sealed.setdefault(record.id, bytearray())

@@ -36,8 +36,8 @@ class RegionSource(ABC):
         """Return when no write that this process began earlier is under way."""
 
     @abstractmethod
-    def digest(self, span: RegionSpan, numbers: Sequence[int], into: memoryview) -> None:
-        """Write the digest of each of these pieces to its place in ``into``, which has a place for each of the span."""
+    def digest(self, span: RegionSpan, numbers: range, into: memoryview) -> None:
+        """Write the digests of consecutive pieces to their places in ``into``, which has one for each of the span."""
 
     @abstractmethod
     def new_spare(self, slots: int) -> Spare:
@@ -72,7 +72,7 @@ class HostSource(RegionSource):
     def settle(self) -> None:
         """Nothing: the processor's writes are done when they are made."""
 
-    def digest(self, span: RegionSpan, numbers: Sequence[int], into: memoryview) -> None:
+    def digest(self, span: RegionSpan, numbers: range, into: memoryview) -> None:
         """See `RegionSource.digest`."""
 
         def some(run: range) -> None:
