@@ -122,13 +122,11 @@ class CopierMain:
                 undo.callback(close_all, fds)
                 if message is None:
                     return
-                if not isinstance(message, Begin) or len(fds) != 2:
+                if not isinstance(message, Begin) or len(fds) != (1 if message.plan else 2):
                     raise CopierProtocolError(f"{type(message).__name__} with {len(fds)} descriptors")
                 began = time.monotonic()
-                plan = messages.read_plan(fds[0])
-                if plan.serial != message.serial:
-                    raise CopierProtocolError(f"plan {plan.serial} for checkpoint {message.serial}")
-                table = PieceTable.open(fds[1], plan.pieces, plan.serial)
+                plan = messages.plan_of(message, fds)
+                table = PieceTable.open(fds[-1], plan.pieces, plan.serial)
                 undo.callback(table.close)
                 self._writer.send(self._checkpoint(plan, table, began))
 

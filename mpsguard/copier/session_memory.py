@@ -7,7 +7,7 @@ from mpsguard.client.checkpoints.messages import Setup
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans
 from mpsguard.client.checkpoints.session_regions import OWN_PREFIX
 from mpsguard.client.session import Session
-from mpsguard.copier.run import PIECES_AT_ONCE, RunMemory
+from mpsguard.copier.run import DRAINERS, PIECES_AT_ONCE, RunMemory
 from mpsguard.copier.sources import Buffers, CopySource, HostCopySource, host_buffers
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import RegionRecord
@@ -58,6 +58,16 @@ class SessionMemory:
                     with suppress(Exception):
                         record = self._session.describe(name)
                         self._sources[record.id] = self._open(record)
+                        self._read_ahead(record)
+
+    def _read_ahead(self, record: RegionRecord) -> None:
+        """Copy a piece with each stream: a context's first copies hold up the program's work on the GPU, too."""
+        if record.layout.gpu is None or self._pinned is None:
+            return
+        source, buffer = self._sources[record.id], self._pinned.each[0]
+        with source.entered():
+            for stream in range(DRAINERS):
+                source.read(0, buffer[: min(PIECE, record.layout.size)], stream)
 
     def open(self, records: Sequence[RegionRecord]) -> RunMemory:
         """Open the regions of a plan, and close those that are in it no more.

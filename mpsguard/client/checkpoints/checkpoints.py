@@ -13,7 +13,7 @@ from mpsguard.client.checkpoints.announcements import Announcements, UnderWay, p
 from mpsguard.client.checkpoints.checkpoint import Checkpoint, CheckpointState, RunningCheckpoint
 from mpsguard.client.checkpoints.copier_process import CopierGoneError, CopierProcess
 from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError, CheckpointRefusedError
-from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, Ended, Setup, plan_fd
+from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, Ended, Setup
 from mpsguard.client.checkpoints.next_table import NextTable
 from mpsguard.client.checkpoints.options import CheckpointOptions
 from mpsguard.client.checkpoints.piece_table import PieceTableError
@@ -25,8 +25,6 @@ from mpsguard.client.checkpoints.sources import MOST_ASIDE
 from mpsguard.client.checkpoints.spare import SpareSpace
 from mpsguard.client.checkpoints.writing_session import WritingSession
 from mpsguard.images.manifest import program_name
-from mpsguard.linux.descriptors.fd_closer import close_all
-from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import LeaseRole, check_name
 
 _START: Final = 60.0
@@ -73,13 +71,13 @@ class Checkpoints:
             CheckpointError: nothing was published yet, a region cannot be read here, or another process is the writer.
             CheckpointRefusedError: the copier cannot be started.
             VaultError: the session cannot be asked for its regions.
+            CudaError: the GPU has failed, or has no room for the digests.
         """
         with self._lock:
             checkpoint = Checkpoint(image, self)
             self._check_free()
             self._page.open()
-            self._wait_for_copier()
-            self._cut(checkpoint)
+            self._cut(checkpoint, self._wait_for_copier())
             return checkpoint
 
     def arm(self, image: str) -> Checkpoint:
@@ -248,11 +246,12 @@ class Checkpoints:
 
     def _try_armed(self, checkpoint: Checkpoint) -> None:
         try:
-            if not self._copier_now().is_ready:
+            copier = self._copier_now()
+            if not copier.is_ready:
                 return
             if not self._regions.digest_some_sealed(self._spans()):
                 return
-            self._cut(checkpoint)
+            self._cut(checkpoint, copier)
             if checkpoint.hands_over:
                 self._hold(checkpoint)
         except handover.HandoverLostError:
@@ -277,7 +276,7 @@ class Checkpoints:
     def _spans(self) -> tuple[RegionSpan, ...]:
         return spans((record.name, record.layout.size) for record in self._regions.records())
 
-    def _cut(self, checkpoint: Checkpoint) -> None:
+    def _cut(self, checkpoint: Checkpoint, copier: CopierProcess) -> None:
         began = time.monotonic()
         state = self._session.latest()
         # Behind `latest`, by which a writer that was fenced off learns of it.
@@ -293,7 +292,6 @@ class Checkpoints:
             table, table_fd = self._next_table.take(pieces, self._serial)
         except PieceTableError as error:
             raise CheckpointError(str(error)) from None
-        fds = [table_fd]
         try:
             self._regions.digest(found, table.digests)
             plan = CutPlan(
@@ -307,15 +305,13 @@ class Checkpoints:
                 pieces,
                 self._announcements.cut(found),
             )
-            fds.insert(0, plan_fd(plan))
-            copier = self._copier_now()
-            copier.begin(self._serial, fds)
+            copier.begin(plan, table_fd)
         except BaseException:
             table.close()
             self._announcements.reset()
             raise
         finally:
-            close_all(fds)
+            os.close(table_fd)
         self._armed = None
         checkpoint.state = CheckpointState.UNDER_WAY
         checkpoint.tries += 1
@@ -357,7 +353,11 @@ class Checkpoints:
             for ended in self._copier.messages():
                 self._on_ended(ended)
         except CopierGoneError as error:
+            has_served = self._copier.is_ready
             self._end_copier(CheckpointRefusal.COPIER, str(error))
+            if self._armed is not None and not has_served:
+                # The next one would end like this one, and so on with each publication.
+                self._refuse(self._armed, CheckpointRefusal.COPIER, error)
             return
         running = self._running
         if running is not None and time.monotonic() - running.began > self._options.deadline:
@@ -425,11 +425,12 @@ class Checkpoints:
 
         To be called when the regions are made.
         """
-        with self._lock, suppress(CheckpointError, CopierGoneError, OSError, VaultError):
+        # Of any kind, the driver's included.
+        with self._lock, suppress(Exception):
             self._page.open()
             self._copier_now()
 
-    def _wait_for_copier(self) -> None:
+    def _wait_for_copier(self) -> CopierProcess:
         due = time.monotonic() + _START
         try:
             while not (copier := self._copier_now()).is_ready:
@@ -439,6 +440,7 @@ class Checkpoints:
                     why = f"the copier was not ready within {_START:g} s"
                     raise CheckpointRefusedError(CheckpointRefusal.COPIER, why)
                 copier.wait(left)
+            return copier
         except (CopierGoneError, OSError) as error:
             raise CheckpointRefusedError(CheckpointRefusal.COPIER, str(error)) from None
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.client.checkpoints import messages
-from mpsguard.client.checkpoints.messages import Begin, CopierReady, Ended, Setup
+from mpsguard.client.checkpoints.messages import Begin, CopierReady, CutPlan, Ended, Setup
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets import seqpacket
 
@@ -74,9 +74,13 @@ class CopierProcess:
         """Its process id."""
         return self._process.pid
 
-    def begin(self, serial: int, fds: Sequence[int]) -> None:
-        """Tell it of a cut, with the descriptors of plan and table; raise CopierGoneError."""
-        self._send(Begin(serial), tuple(fds))
+    def begin(self, plan: CutPlan, table: int) -> None:
+        """Tell it of a cut; the table's descriptor stays owned by the caller. Raise CopierGoneError or OSError."""
+        message, fds = messages.begin(plan)
+        try:
+            self._send(message, (*fds, table))
+        finally:
+            close_all(fds)
 
     def messages(self) -> list[Ended]:
         """Return what it has said since; raise CopierGoneError if that was its end."""

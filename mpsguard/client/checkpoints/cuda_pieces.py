@@ -11,6 +11,8 @@ from mpsguard.client.checkpoints.sources import RegionSource, Spare
 from mpsguard.client.cuda.driver import CudaBackend
 
 _THREADS: Final = 256
+_DEVICE_MAP: Final = 2
+"""CU_MEMHOSTALLOC_DEVICEMAP."""
 _TREES: Final = 8
 """Of each piece: the first kernel has a block for each, and the second combines them (piece_digest.cu)."""
 
@@ -27,7 +29,9 @@ class CudaPieces:
         self._piece_digests = backend.call("cuModuleGetFunction", self._module, b"mpsguard_piece_digests")
         self._stream = backend.call("cuStreamCreate", 1)
         self._room = 0
-        self._numbers = self._counted = self._trees = self._digests = self._found = 0
+        self._numbers = self._counted = self._trees = self._digests = 0
+        self._found = memoryview(b"")
+        """The digests, as the processor sees them."""
 
     def prepare(self, va: int, count: int) -> None:
         """Have what digesting so many pieces takes: memory, and the driver's own preparation of a first launch."""
@@ -56,9 +60,8 @@ class CudaPieces:
             self._launch(self._tree_values, count * _TREES, map(ctypes.c_uint64, (va, numbers, self._trees)))
             trees, digests = map(ctypes.c_uint64, (self._trees, self._digests))
             self._launch(self._piece_digests, -(-count * _TREES // _THREADS), (trees, digests, ctypes.c_uint32(count)))
-            call("cuMemcpyDtoHAsync", self._found, self._digests, count * DIGEST, self._stream)
             call("cuStreamSynchronize", self._stream)
-            into[:] = memoryview((ctypes.c_char * (count * DIGEST)).from_address(self._found)).cast("B")
+            into[:] = self._found[: count * DIGEST]
 
     def copy(self, to: int, va: int, size: int) -> None:
         """Copy within the GPU; finished on return."""
@@ -78,12 +81,13 @@ class CudaPieces:
         self.backend.call("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1, 0, self._stream, address, 0)
 
     def _free_room(self) -> None:
-        for old in (self._numbers, self._counted, self._trees, self._digests):
+        for old in (self._numbers, self._counted, self._trees):
             if old:
                 self.backend.call("cuMemFree", old)
-        if self._found:
-            self.backend.call("cuMemFreeHost", self._found)
-        self._numbers = self._counted = self._trees = self._digests = self._found = self._room = 0
+        self._found = memoryview(b"")
+        if self._digests:
+            self.backend.call("cuMemFreeHost", self._digests)
+        self._numbers = self._counted = self._trees = self._digests = self._room = 0
 
     def _make_room(self, count: int) -> None:
         if count <= self._room:
@@ -93,9 +97,10 @@ class CudaPieces:
         self._numbers = int(call("cuMemAlloc", 4 * count))
         self._counted = int(call("cuMemAlloc", 4 * count))
         self._trees = int(call("cuMemAlloc", _TREES * DIGEST * count))
-        self._digests = int(call("cuMemAlloc", DIGEST * count))
-        # Pinned: a copy to other memory goes by way of the driver's own.
-        self._found = int(call("cuMemHostAlloc", DIGEST * count, 0))
+        # Pinned host memory, to which the kernel writes: a copy would be one more thing to wait for. With a unified
+        # address space, which each GPU with 64-bit addresses has, it has one address on both sides (cuMemHostAlloc).
+        self._digests = int(call("cuMemHostAlloc", DIGEST * count, _DEVICE_MAP))
+        self._found = memoryview((ctypes.c_char * (DIGEST * count)).from_address(self._digests)).cast("B")
         words = (ctypes.c_uint32 * count)(*range(count))
         call("cuMemcpyHtoD", self._counted, ctypes.addressof(words), 4 * count)
         self._room = count

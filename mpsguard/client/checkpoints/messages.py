@@ -2,11 +2,11 @@
 
     Setup   ->                 the copier's first message; with the spare memory's descriptor, if there is any
             <- Ready           it may be asked for checkpoints
-    Begin   ->                 a cut: with the descriptors of its plan and of its table of pieces
+    Begin   ->                 a cut: with the descriptor of its table of pieces, and before it that of a large plan
             <- Ended           what came of it
 
 There is one checkpoint at a time. One that is no longer wanted ends with the copier: by the end of the socket, or by
-SIGKILL. What does not fit into a packet, the plan, is in a memfd of its own.
+SIGKILL. A plan that does not fit into a packet is in a memfd of its own.
 """
 
 import os
@@ -22,6 +22,8 @@ from mpsguard.vault.region import Gpu, Name, RegionRecord, Uid
 
 MAX_PACKET: Final = 16384
 MOST_PLAN_BYTES: Final = 256 << 20
+_MOST_WITHIN: Final = MAX_PACKET // 2
+"""Bytes of a plan that goes with the message: the program stands still while a memfd is made."""
 Natural = Annotated[int, Meta(ge=0, lt=1 << 57)]
 
 
@@ -72,6 +74,8 @@ class Begin(_Message, frozen=True, tag="begin"):
     """A cut was made."""
 
     serial: Natural
+    plan: bytes = b""
+    """A `CutPlan`; empty: it is in a memfd."""
 
 
 class CopierReady(_Message, frozen=True, tag="ready"):
@@ -137,9 +141,33 @@ def decode_for_writer(data: bytes) -> CopierReady | Ended:
     return decoded(_to_writer.decode, data)
 
 
-def plan_fd(plan: CutPlan) -> int:
-    """Return a memfd with a plan, owned by the caller; raise OSError."""
+def begin(plan: CutPlan) -> tuple[Begin, tuple[int, ...]]:
+    """Return the message of a cut, and the descriptor for a plan that it has no room for, owned by the caller.
+
+    Raises:
+        OSError: there is no memory for that.
+    """
     data = msgspec.msgpack.encode(plan)
+    if len(data) <= _MOST_WITHIN:
+        return Begin(plan.serial, data), ()
+    return Begin(plan.serial), (_plan_fd(data),)
+
+
+def plan_of(message: Begin, fds: tuple[int, ...]) -> CutPlan:
+    """Return the plan of a cut; the descriptors, as they came, stay owned by the caller.
+
+    Raises:
+        msgspec.DecodeError: there is none, or it is another cut's.
+        OSError: it cannot be read.
+    """
+    data = message.plan or _read_plan(fds[0])
+    plan = decoded(_plans.decode, data)
+    if plan.serial != message.serial:
+        raise msgspec.DecodeError(f"plan {plan.serial} for checkpoint {message.serial}")
+    return plan
+
+
+def _plan_fd(data: bytes) -> int:
     fd = memfd.create("mpsguard-plan", len(data), fixed=True)
     try:
         at = 0
@@ -151,8 +179,7 @@ def plan_fd(plan: CutPlan) -> int:
     return fd
 
 
-def read_plan(fd: int) -> CutPlan:
-    """Read a plan; the descriptor stays owned by the caller. Raise msgspec.DecodeError or OSError."""
+def _read_plan(fd: int) -> bytes:
     size = os.fstat(fd).st_size
     if size > MOST_PLAN_BYTES:
         raise msgspec.DecodeError(f"a plan of {size} bytes")
@@ -163,4 +190,4 @@ def read_plan(fd: int) -> CutPlan:
             raise msgspec.DecodeError("a plan that is cut off")
         parts.append(part)
         at += len(part)
-    return decoded(_plans.decode, b"".join(parts))
+    return b"".join(parts)

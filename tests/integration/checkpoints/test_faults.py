@@ -105,6 +105,27 @@ def test_a_copier_that_is_killed_holds_nothing_up(world: World, monkeypatch: pyt
             assert world.image("one") == {"a": before}
 
 
+def test_an_armed_checkpoint_is_refused_once_its_copier_cannot_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each publication looks for the copier: it must not start one more each time."""
+    with world.session() as session, region(session, "a", bytes(PIECE)):
+        checkpoints = session.checkpoints()
+        with with_fault(monkeypatch, "setup", "kill"):
+            checkpoint = checkpoints.arm("one")
+            session.publish(b"1")
+            first = checkpoints._copier
+            assert first is not None
+            first.wait(DEADLINE)
+            session.publish(b"2")
+        assert checkpoint.ended is not None
+        assert checkpoint.ended.refusal is CheckpointRefusal.COPIER
+        assert checkpoints._copier is None
+        session.publish(b"3")
+        session.checkpoint("two").wait(DEADLINE)
+        assert world.names() == ["two"]
+
+
 @pytest.mark.slow(seconds=6, reason="each waits for its patience to end")
 @pytest.mark.parametrize("step", ["held", pytest.param("claim", marks=pytest.mark.soak), "put"])
 def test_a_copier_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
