@@ -43,7 +43,9 @@ class Setting:
 TRAINING: Final = Setting("20 GB", 20 * 10**9, 20 * 10**9, 8 * GIB, 8, 1, 4096, steps=30)
 QUICK: Final = Setting("2 GB", 2 * 10**9, 2 * 10**9, 2 * GIB, 2, 1, 2048, seconds=15.0)
 SIMULATED: Final = Setting("24 MB", 24 << 20, 24 << 20, 64 << 20, 2, 1, 64, seconds=15.0)
-LARGEST: Final = Setting("as large as the card takes", 44 * 10**9, 0, 41 * GIB, 3, 0, 2048, accumulate=8, one=True)
+LARGEST: Final = Setting(
+    "as large as the card takes", 44 * 10**9, 0, 41 * GIB, 3, 0, 2048, accumulate=8, steps=5, one=True
+)
 """Buffers for all of it: what finds no room there waits for the disk, and a step for that."""
 
 
