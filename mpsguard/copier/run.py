@@ -8,8 +8,8 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import Final
@@ -30,6 +30,8 @@ DRAINERS: Final = 3
 _MOST_STORERS: Final = 24
 STORE_MEANWHILE: Final = 4
 """Threads that store while there are free buffers to drain to."""
+_PIECES_FOR_STORER: Final = 32
+"""Pieces for which one more thread is worth its start: it takes some 3 ms for each."""
 _NICENESS: Final = 5
 """Of the threads that store: a third of another thread's share where processors are short."""
 
@@ -127,25 +129,34 @@ class CheckpointRun:
         # Of a session that has hardly changed, a few pieces are left: starting all threads takes longer than they do.
         left = max(1, len(self.digests) - self.schedule.reused)
         drainers = min(DRAINERS, -(-left // PIECES_AT_ONCE))
-        storers = min(storers_for(len(os.sched_getaffinity(0))), left)
-        threads = [
-            *(threading.Thread(target=self._guarded, args=(self._drain, n), daemon=True) for n in range(drainers)),
-            *(threading.Thread(target=self._guarded, args=(self._store, n), daemon=True) for n in range(storers)),
-        ]
+        storers = storers_for(len(os.sched_getaffinity(0)), left)
+        with self._joining() as start:
+            for thread in range(drainers):
+                start(self._drain, thread)
+            start(self._start_storers, storers)
+        if self._error is not None:
+            raise self._error
+        if not self.schedule.is_over:
+            raise RunStoppedError
+
+    @contextmanager
+    def _joining(self) -> Iterator[Callable[[Callable[[int], None], int], None]]:
+        """Yield what starts a thread, and wait for the ends of all; the run is stopped if one cannot be started."""
+        threads: list[threading.Thread] = []
+
+        def start(what: Callable[[int], None], number: int) -> None:
+            thread = threading.Thread(target=self._guarded, args=(what, number), daemon=True)
+            thread.start()
+            threads.append(thread)
+
         try:
-            for thread in threads:
-                thread.start()
+            yield start
         except BaseException:
             self._stopped.set()
             raise
         finally:
             for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
-        if self._error is not None:
-            raise self._error
-        if not self.schedule.is_over:
-            raise RunStoppedError
+                thread.join()
 
     def _guarded(self, what: Callable[[int], None], number: int) -> None:
         try:
@@ -244,14 +255,22 @@ class CheckpointRun:
 
     # --- storing
 
-    def _store(self, thread: int) -> None:
-        # As long as there are buffers, pieces can wait in them, and the program for what is not copied yet: the threads
-        # that drain have the interpreter, and the bus the host's memory, almost to themselves.
-        while thread >= STORE_MEANWHILE and not self._is_over and not self._all_store.wait(_TICK):
-            pass
-        # The session's program, and others, come first: Linux counts niceness by thread (setpriority(2), Bugs).
+    def _start_storers(self, count: int) -> None:
+        # The session's program, and others, come first. Linux counts niceness by thread (setpriority(2), Bugs), and a
+        # new thread has that of the one that starts it: it does not take a processor from the program first.
         own = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICENESS)
+        with self._joining() as start:
+            for thread in range(count):
+                # As long as there are buffers, pieces can wait in them, and the program for what is not copied yet: the
+                # threads that drain have the interpreter, and the bus the host's memory, almost to themselves.
+                while thread >= STORE_MEANWHILE and not self._is_over and not self._all_store.wait(_TICK):
+                    pass
+                if self._is_over:
+                    break
+                start(self._store, thread)
+
+    def _store(self, _thread: int) -> None:
         while not self._is_over:
             try:
                 filled = self._filled.get(timeout=_TICK)
@@ -273,9 +292,10 @@ class CheckpointRun:
                 self._free.put(held.buffer)
 
 
-def storers_for(processors: int) -> int:
+def storers_for(processors: int, pieces: int) -> int:
     """Return how many threads store; some processors are left to the session's program, which starts the GPU's work."""
-    return min(_MOST_STORERS, max(2, processors * 3 // 4))
+    useful = max(min(STORE_MEANWHILE, pieces), -(-pieces // _PIECES_FOR_STORER))
+    return min(_MOST_STORERS, max(2, processors * 3 // 4), useful)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from mpsguard.client.checkpoints.messages import CheckpointRefusal, CutPlan, End
 from mpsguard.client.checkpoints.next_table import NextTable
 from mpsguard.client.checkpoints.options import CheckpointOptions
 from mpsguard.client.checkpoints.piece_table import PieceTableError
-from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans, touched
+from mpsguard.client.checkpoints.pieces import PIECE, touched
 from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.client.checkpoints.request_page import RequestPage
 from mpsguard.client.checkpoints.session_regions import OWN_PREFIX, SessionRegions
@@ -77,7 +77,10 @@ class Checkpoints:
             checkpoint = Checkpoint(image, self)
             self._check_free()
             self._page.open()
-            self._cut(checkpoint, self._wait_for_copier())
+            try:
+                self._cut(checkpoint, self._wait_for_copier())
+            except CopierGoneError as error:
+                raise CheckpointRefusedError(CheckpointRefusal.COPIER, str(error)) from None
             return checkpoint
 
     def arm(self, image: str) -> Checkpoint:
@@ -249,7 +252,7 @@ class Checkpoints:
             copier = self._copier_now()
             if not copier.is_ready:
                 return
-            if not self._regions.digest_some_sealed(self._spans()):
+            if not self._regions.digest_some_sealed():
                 return
             self._cut(checkpoint, copier)
             if checkpoint.hands_over:
@@ -273,9 +276,6 @@ class Checkpoints:
         checkpoint.state = CheckpointState.REFUSED
         self._page.tell(checkpoint)
 
-    def _spans(self) -> tuple[RegionSpan, ...]:
-        return spans((record.name, record.layout.size) for record in self._regions.records())
-
     def _cut(self, checkpoint: Checkpoint, copier: CopierProcess) -> None:
         began = time.monotonic()
         state = self._session.latest()
@@ -285,7 +285,7 @@ class Checkpoints:
             raise CheckpointError(f"this process is not the writer of {self._session.name!r}: {self._session.role}")
         if state is None:
             raise CheckpointError("nothing was published yet: an image is a session's memory with its forward state")
-        found = self._spans()
+        found = self._regions.spans()
         pieces = found[-1].end if found else 0
         self._serial += 1
         try:
@@ -293,7 +293,7 @@ class Checkpoints:
         except PieceTableError as error:
             raise CheckpointError(str(error)) from None
         try:
-            self._regions.digest(found, table.digests)
+            self._regions.digest(table.digests)
             plan = CutPlan(
                 self._serial,
                 checkpoint.image,
@@ -347,14 +347,13 @@ class Checkpoints:
 
     def _absorb(self) -> None:
         """Handle what the copier has said, without waiting."""
-        if self._copier is None:
+        copier = self._copier
+        if copier is None:
             return
         try:
-            for ended in self._copier.messages():
-                self._on_ended(ended)
+            self._hear(copier)
         except CopierGoneError as error:
-            has_served = self._copier.is_ready
-            self._end_copier(CheckpointRefusal.COPIER, str(error))
+            has_served = copier.is_ready
             if self._armed is not None and not has_served:
                 # The next one would end like this one, and so on with each publication.
                 self._refuse(self._armed, CheckpointRefusal.COPIER, error)
@@ -386,11 +385,19 @@ class Checkpoints:
 
     # --- the copier
 
+    def _hear(self, copier: CopierProcess) -> None:
+        """Handle what the copier has said, without waiting; raise CopierGoneError if that was its end."""
+        try:
+            for ended in copier.messages():
+                self._on_ended(ended)
+        except CopierGoneError as error:
+            self._end_copier(CheckpointRefusal.COPIER, str(error))
+            raise
+
     def _copier_now(self) -> CopierProcess:
         """Return the copier, which may not be ready yet; start it if there is none.
 
         Raises:
-            CopierGoneError: it has ended before it was ready.
             OSError: it cannot be started.
         """
         if self._copier is None:
@@ -412,12 +419,6 @@ class Checkpoints:
             )
             self._leaving = [each for each in self._leaving if not each.has_ended]
             self._copier = CopierProcess(setup, self._spare.fd)
-        try:
-            for ended in self._copier.messages():
-                self._on_ended(ended)
-        except CopierGoneError as error:
-            self._end_copier(CheckpointRefusal.COPIER, str(error))
-            raise
         return self._copier
 
     def start(self) -> None:
@@ -433,13 +434,16 @@ class Checkpoints:
     def _wait_for_copier(self) -> CopierProcess:
         due = time.monotonic() + _START
         try:
-            while not (copier := self._copier_now()).is_ready:
+            copier = self._copier_now()
+            self._hear(copier)
+            while not copier.is_ready:
                 left = due - time.monotonic()
                 if left <= 0:
                     self._end_copier(CheckpointRefusal.COPIER, "not ready")
                     why = f"the copier was not ready within {_START:g} s"
                     raise CheckpointRefusedError(CheckpointRefusal.COPIER, why)
                 copier.wait(left)
+                self._hear(copier)
             return copier
         except (CopierGoneError, OSError) as error:
             raise CheckpointRefusedError(CheckpointRefusal.COPIER, str(error)) from None

@@ -6,7 +6,7 @@ from typing import Final
 
 from mpsguard.client.checkpoints.errors import CheckpointError
 from mpsguard.client.checkpoints.piece_table import DIGEST
-from mpsguard.client.checkpoints.pieces import RegionSpan
+from mpsguard.client.checkpoints.pieces import RegionSpan, spans
 from mpsguard.client.checkpoints.sources import HostSource, RegionSource
 from mpsguard.client.checkpoints.writing_session import MappedMemory, WritingSession
 from mpsguard.vault.region import RegionRecord
@@ -25,11 +25,14 @@ class SessionRegions:
         self._session = session
         self._cuda = cuda
         self._records: tuple[RegionRecord, ...] | None = None
+        self._spans: tuple[RegionSpan, ...] = ()
         self._known: tuple[RegionRecord, ...] = ()
         """As they were when they were last asked for."""
         self._sources: dict[int, RegionSource] = {}
         self._sealed: dict[int, bytearray] = {}
         """Digests of the regions of which all chunks are sealed, by region id: they do not change any more."""
+        self._has_undigested = True
+        """Whether a sealed region may not be digested yet."""
 
     def changed(self) -> None:
         """Ask for all regions again: one was made, sealed, changed or released."""
@@ -47,7 +50,14 @@ class SessionRegions:
             for gone in self._sealed.keys() - ids:
                 del self._sealed[gone]
             self._records = self._known = found
+            self._spans = spans((record.name, record.layout.size) for record in found)
+            self._has_undigested = True
         return self._records
+
+    def spans(self) -> tuple[RegionSpan, ...]:
+        """Return the places of the regions among the numbered pieces; raise VaultError."""
+        self.records()
+        return self._spans
 
     def source(self, record: RegionRecord) -> RegionSource:
         """Return the memory of a region.
@@ -87,33 +97,36 @@ class SessionRegions:
             if record.name == name and record.id in self._sources:
                 self._sources.pop(record.id).close()
 
-    def digest_some_sealed(self, spans: tuple[RegionSpan, ...]) -> bool:
+    def digest_some_sealed(self) -> bool:
         """Digest up to `SLICE` pieces of sealed regions; return whether all of them are known now."""
-        left = SLICE
-        for record, span in zip(self.records(), spans, strict=True):
+        left, numbered = SLICE, self.spans()
+        if not self._has_undigested:
+            return True
+        for record, span in zip(self.records(), numbered, strict=True):
             if record.is_sealed:
                 left -= self._digest_sealed(record, span, left)
                 if left <= 0:
                     return False
+        self._has_undigested = False
         return True
 
-    def digest(self, spans: tuple[RegionSpan, ...], into: memoryview) -> None:
+    def digest(self, into: memoryview) -> None:
         """Write the digests of all pieces; no piece may be written meanwhile."""
-        records = self.records()
-        sources = [self.source(record) for record in records]
-        for record, span, source in zip(records, spans, sources, strict=True):
-            if not self._is_known(record, span):
+        open_regions = []
+        for record, span in zip(self.records(), self.spans(), strict=True):
+            place, count = into[span.first * DIGEST : span.end * DIGEST], span.end - span.first
+            if record.is_sealed and len(self._sealed.get(record.id, b"")) == count * DIGEST:
+                place[:] = self._sealed[record.id]
+            else:
+                source = self.source(record)
                 source.settle()
-        for record, span, source in zip(records, spans, sources, strict=True):
-            place = into[span.first * DIGEST : span.end * DIGEST]
+                open_regions.append((record, span, source, place))
+        for record, span, source, place in open_regions:
             if record.is_sealed:
                 self._digest_sealed(record, span, span.end - span.first)
                 place[:] = self._sealed[record.id]
             else:
                 source.digest(span, range(span.first, span.end), place)
-
-    def _is_known(self, record: RegionRecord, span: RegionSpan) -> bool:
-        return record.is_sealed and len(self._sealed.get(record.id, b"")) == (span.end - span.first) * DIGEST
 
     def _digest_sealed(self, record: RegionRecord, span: RegionSpan, most: int) -> int:
         known = self._sealed.setdefault(record.id, bytearray())

@@ -65,7 +65,7 @@ def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: Worl
         checkpoints = session.checkpoints()
         checkpoints.start()
         session.publish(b"1")
-        wait_for("the copier", lambda: checkpoints._copier_now().is_ready)
+        checkpoints._wait_for_copier()
         held, gate = threading.Event(), threading.Event()
 
         def hold() -> None:
