@@ -19,6 +19,8 @@ class Kind(NamedTuple):
     question: Callable[[], torch.Tensor]
     library: str = "torch"
     """The module with the model's layers, which takes seconds to import."""
+    graph: bool = True
+    """Whether its answer can be recorded as a CUDA graph: nothing in it depends on what the GPU has computed."""
 
 
 class _Inverted(nn.Module):  # type: ignore[misc]  # PyTorch is not there for mypy
@@ -60,6 +62,54 @@ def _mobilenet() -> nn.Module:
     return nn.Sequential(*layers, _filtered(320, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000))
 
 
+class _Attention(nn.Module):  # type: ignore[misc]  # PyTorch is not there for mypy
+    """Each word looks at those before it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.inside = nn.Linear(width, 3 * width, bias=False)
+        self.outside = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words, width = x.shape
+        query, key, value = self.inside(self.norm(x)).view(words, 3, self.heads, -1).permute(1, 2, 0, 3)
+        found = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return x + self.outside(found.transpose(0, 1).reshape(words, width))
+
+
+class _Experts(nn.Module):  # type: ignore[misc]  # PyTorch is not there for mypy
+    """Feed-forward layers, of which each word goes through two."""
+
+    def __init__(self, width: int, inner: int, count: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.router = nn.Linear(width, count, bias=False)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, inner, bias=False), nn.GELU(), nn.Linear(inner, width, bias=False))
+            for _ in range(count)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        weights, chosen = self.router(y).float().softmax(-1).topk(2)
+        added = torch.zeros_like(x)
+        for number in chosen.unique().tolist():
+            words, places = (chosen == number).nonzero(as_tuple=True)
+            added.index_add_(0, words, self.experts[number](y[words]) * weights[words, places, None].to(x.dtype))
+        return x + added
+
+
+def _mixture(width: int, inner: int, experts: int, layers: int, vocabulary: int) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        blocks = [(_Attention(width, 8), _Experts(width, inner, experts)) for _ in range(layers)]
+        last = (nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False))
+        return nn.Sequential(nn.Embedding(vocabulary, width), *(each for block in blocks for each in block), *last)
+
+    return build
+
+
 def _language(config: Any) -> nn.Module:
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - seconds, and one model here does without it
 
@@ -97,15 +147,21 @@ def _words() -> torch.Tensor:
     return torch.arange(1, 33).view(1, 32)
 
 
+def _few_words() -> torch.Tensor:
+    return torch.arange(1, 5)
+
+
 _GPT2, _LLAMA = "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"
 _SMALL = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": 512}
 KINDS: Mapping[str, Kind] = {
     "mobilenet": Kind(_mobilenet, torch.float32, _image),
     "gpt2-large": Kind(_gpt2(n_embd=1280, n_layer=36, n_head=20), torch.float32, _words, _GPT2),
     "7b": Kind(_llama(), torch.float16, _words, _LLAMA),
+    "mixture": Kind(_mixture(1024, 2816, 32, 12, 32000), torch.float16, _few_words, graph=False),
     "gpt2": Kind(_gpt2(), torch.float16, _words, _GPT2),
     "small-mobilenet": Kind(_mobilenet, torch.float32, _small_image),
     "small-gpt2": Kind(_gpt2(n_embd=128, n_layer=4, n_head=4, **_SMALL), torch.float32, _words, _GPT2),
+    "small-mixture": Kind(_mixture(64, 256, 8, 3, 512), torch.float32, _few_words, graph=False),
     "small-llama": Kind(
         _llama(hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, vocab_size=512),
         torch.float32,
@@ -174,7 +230,7 @@ class Skeleton:
         Without a GPU there is no graph, nor if the model waits for the GPU halfway (RuntimeError).
         """
         self.answer()
-        if self.device == "cpu":
+        if self.device == "cpu" or not self.kind.graph:
             return
         try:
             self._graph = self._recorded()

@@ -15,6 +15,10 @@ class Plan(NamedTuple):
     """Bar for the first answer from pinned memory, ms; None: by the bus."""
     gpu: float | None
     """The same with memory that is on the GPU already; None: no bar."""
+    needs: str
+    """What of its image the first answer needs."""
+    early: float | None
+    """Bar for the first answer on demand, of the time that the whole image takes to arrive; None: no bar."""
     cold: float
     """Seconds that may be spent on cold processes."""
     cold_at_once: int = 5
@@ -23,6 +27,11 @@ class Plan(NamedTuple):
     """Starts at once, and instances that GPU memory is compared for."""
 
 
-MOBILENET: Final = Plan("mobilenet", "small-mobilenet", 14 << 20, 30.0, 15.0, 210.0)
-GPT2_LARGE: Final = Plan("gpt2-large", "small-gpt2", 3200 << 20, 80.0, 40.0, 150.0)
-SEVEN: Final = Plan("7b", "small-llama", 13500 << 20, None, None, 60.0, cold_at_once=3)
+_DENSE: Final = "a dense model's answer needs all its bytes"
+MOBILENET: Final = Plan("mobilenet", "small-mobilenet", 14 << 20, 30.0, 15.0, _DENSE, None, 210.0)
+GPT2_LARGE: Final = Plan("gpt2-large", "small-gpt2", 3200 << 20, 80.0, 40.0, _DENSE, 0.6, 150.0)
+SEVEN: Final = Plan("7b", "small-llama", 13500 << 20, None, None, _DENSE, 0.6, 60.0, cold_at_once=3)
+MIXTURE: Final = Plan(
+    "mixture", "small-mixture", 4700 << 20, None, None, "four words, two of 32 experts for each", 0.6, 60.0
+)
+"""A mixture of experts: the first answer needs a part of the image."""

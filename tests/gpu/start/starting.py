@@ -19,7 +19,7 @@ from tests.gpu.core.guard import Guard
 from tests.gpu.start.laps import shortage
 from tests.gpu.start.ours import ours, spread
 from tests.gpu.start.place import MIB, Made, models, patience, program, same, spare
-from tests.gpu.start.plan import GPT2_LARGE, MOBILENET, SEVEN, Plan
+from tests.gpu.start.plan import GPT2_LARGE, MIXTURE, MOBILENET, SEVEN, Plan
 
 _PLAIN: Final = 200.0
 _PLAIN_SHARE: Final = 0.5
@@ -124,4 +124,5 @@ MEASUREMENTS: Final = (
     Measurement("mobilenet", "starts of MobileNetV2: ours, plain warm, cold", _of(MOBILENET)),
     Measurement("gpt2-large", "starts of GPT-2-large: ours, plain warm, cold", _of(GPT2_LARGE)),
     Measurement("7b", "starts of a 7B shape in fp16: ours, plain warm, cold", _of(SEVEN)),
+    Measurement("mixture", "starts of a mixture of experts: ours, plain warm, cold", _of(MIXTURE)),
 )

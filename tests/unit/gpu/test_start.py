@@ -25,6 +25,30 @@ def test_percentiles_are_told_with_the_number_of_starts() -> None:
     assert spread([float(number) for number in range(1, 21)]) == "p50 10, p99 20 ms of 20"
 
 
+def test_a_mixtures_answer_needs_the_experts_that_are_chosen_and_no_others() -> None:
+    """What `mixture` measures on demand: a part of the image is enough for the first answer."""
+    require("torch")
+    from tests.gpu.start.models import Skeleton  # noqa: PLC0415 - PyTorch may not be there
+
+    skeleton = Skeleton("small-mixture", "cpu")
+    tensors = skeleton.random(3)
+    skeleton.bind(tensors)
+    asked: set[str] = set()
+    experts = {name: each for name, each in skeleton.model.named_modules() if name.split(".")[-2:-1] == ["experts"]}
+    for name, expert in experts.items():
+        expert.register_forward_pre_hook(lambda *_, name=name: asked.add(name))
+    answer = skeleton.answer()
+    assert 0 < len(asked) < len(experts)
+    for name in experts.keys() - asked:
+        for tensor in (value for key, value in tensors.items() if key.startswith(f"{name}.")):
+            tensor.fill_(float("nan"))
+    assert skeleton.answer() == answer
+    for key, tensor in tensors.items():
+        if key.startswith(f"{min(asked)}."):
+            tensor.fill_(float("nan"))
+    assert skeleton.answer() != answer
+
+
 @pytest.mark.slow(seconds=15, reason="makes a model and starts it by workers with PyTorch")
 def test_what_no_time_is_left_for_is_said_and_what_was_measured_stays(tmp_path: Path) -> None:
     require("torch")
