@@ -206,6 +206,8 @@ class CudaBackend:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Make another call of the driver in the primary context; raise CudaError."""
+        if getattr(self._inside, "yes", False):
+            return self._call(name, *arguments)
         with self.entered():
             return self._call(name, *arguments)
 
