@@ -30,7 +30,7 @@ class Plan(NamedTuple):
 _DENSE: Final = "a dense model's answer needs all its bytes"
 MOBILENET: Final = Plan("mobilenet", "small-mobilenet", 14 << 20, 30.0, 15.0, _DENSE, None, 210.0)
 GPT2_LARGE: Final = Plan("gpt2-large", "small-gpt2", 3200 << 20, 80.0, 40.0, _DENSE, 0.6, 150.0)
-SEVEN: Final = Plan("7b", "small-llama", 13500 << 20, None, None, _DENSE, 0.6, 60.0, cold_at_once=3)
+SEVEN: Final = Plan("7b", "small-llama", 13500 << 20, None, None, _DENSE, 0.6, 200.0, cold_at_once=3)
 MIXTURE: Final = Plan(
     "mixture", "small-mixture", 4700 << 20, None, None, "four words, two of 32 experts for each", 0.6, 60.0
 )
