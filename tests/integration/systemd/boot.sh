@@ -33,6 +33,8 @@ if [ "$stage" = watch ]; then
     wait "$machine" || status=$?
     echo "$status" >"$scratch/ended"
     wait "$holder" || :
+    # `unshare` that is killed before its child has asked for its own end with it leaves the child behind.
+    [ ! -e "$scratch/cgroup/$name/cgroup.kill" ] || echo 1 >"$scratch/cgroup/$name/cgroup.kill"
     tries=0
     until find "$scratch/cgroup/$name" -depth -type d -delete 2>/dev/null; do
         tries=$((tries + 1))
