@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -47,6 +47,13 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
     return text
 
 
+def _modules(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise click.BadParameter(f"{name!r} is not the name of a module")
+    return names
+
+
 @click.command(epilog="Exit codes: 0 ended by INT or TERM; 1 it cannot start; 2 usage.")
 @click.option("--socket", type=click.Path(path_type=Path), help="Where to listen; MPSGUARD_POOL names it for programs.")
 @click.option(
@@ -64,6 +71,14 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
     metavar="MODULE:FUNCTION",
     callback=_function,
     help="Prepares a warm worker; without it there are no workers.",
+)
+@click.option(
+    "--import",
+    "modules",
+    metavar="MODULE",
+    multiple=True,
+    callback=_modules,
+    help="With --prepare: imported once for all workers, such as torch; repeatable.",
 )
 @click.option(
     "--metrics", metavar="HOST:PORT", callback=_address, help="Where Prometheus gets /metrics; nowhere by default."
@@ -96,6 +111,7 @@ def pool(
     gpu_memory: int,
     pinned_memory: int,
     prepare: str | None,
+    modules: tuple[str, ...],
     metrics: Address | None,
     minimum: int,
     maximum: int,
@@ -110,9 +126,11 @@ def pool(
         path = default_socket() if socket is None else socket.absolute()
         if minimum > maximum:
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
+        if modules and prepare is None:
+            raise click.UsageError("--import is for workers: give --prepare, too")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
         budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}
-        if not asyncio.run(_serve(path, budgets, prepare, policy, metrics)):
+        if not asyncio.run(_serve(path, budgets, _Workers(prepare, modules, policy), metrics)):
             click.echo("mpsguard pool: ends before what it reads: a store does not answer", err=True)
             sys.stdout.flush()
             # Readers that are in the midst of a read would be waited for.
@@ -127,9 +145,15 @@ def pool(
         sys.exit(1)
 
 
-async def _serve(
-    path: Path, budgets: dict[Tier, int], prepare: str | None, policy: PoolPolicy, address: Address | None
-) -> bool:
+class _Workers(NamedTuple):
+    """What the command line says of workers."""
+
+    prepare: str | None
+    modules: tuple[str, ...]
+    policy: PoolPolicy
+
+
+async def _serve(path: Path, budgets: dict[Tier, int], wanted: _Workers, address: Address | None) -> bool:
     """Serve until a signal comes; return whether all reading has ended."""
     # They need blake3, which a node without images need not have.
     from mpsguard.pool.metrics import PoolMetrics  # noqa: PLC0415
@@ -145,7 +169,9 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     counted = PoolMetrics()
     owner = TierOwner(budgets, counted)
-    workers = None if prepare is None else WorkerPool(prepare, policy, path, counted)
+    workers = None
+    if wanted.prepare is not None:
+        workers = WorkerPool(wanted.prepare, wanted.policy, path, counted, wanted.modules)
     counted.watch(lambda: replace(owner.listing(), workers=() if workers is None else workers.info()))
     server = PoolServer(owner, workers)
     try:

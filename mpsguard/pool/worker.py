@@ -8,16 +8,14 @@ def prepare():                     # imports, context, skeleton
     return start
 """
 
-import gc
 import os
 import select
 import socket
-import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
@@ -37,6 +35,7 @@ from mpsguard.pool.worker_messages import (
     decode_assignment,
     encode,
 )
+from mpsguard.pool.worker_modules import load, without_collector
 
 _CHECKED: Final = 1.0
 """Seconds between two checks of a worker that waits."""
@@ -92,7 +91,7 @@ def main(channel_fd: int, prepare: str) -> int:
         owned.callback(_end_talk, channel)
         connections: list[socket.socket] = []
         _end_with(channel, connections)
-        with _without_collector():
+        with without_collector():
             prepared = _function(prepare)()
         warm = prepared if isinstance(prepared, Warm) else Warm(prepared, lambda: None)
         _say(channel, WorkerPrepared())
@@ -122,21 +121,6 @@ def main(channel_fd: int, prepare: str) -> int:
     return 0
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Prepare what stays: the collector looks at it once, at the end, and not again while an image is started.
-
-    A framework makes so many objects in its imports that collections took a quarter of their time.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-    gc.collect()
-    gc.freeze()
-
-
 def _end_unless(check: Callable[[], object]) -> None:
     """End the process if the check fails."""
     try:
@@ -155,34 +139,11 @@ def _end_lost(error: Exception) -> NoReturn:
 def _function(path: str) -> Prepare:
     """Return the function that ``path`` names; end the process with one line if there is none."""
     module, _, name = path.partition(":")
-    directory = _importable()
-    if directory is not None:
-        # As `python -m` does it.
-        sys.path.insert(0, str(directory))
-    try:
-        loaded = import_module(module)
-    except ModuleNotFoundError as error:
-        # A module that the preparation itself imports and lacks is shown with its traceback.
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        places = f"neither in {directory} nor in Python's path"
-        if directory is None:
-            places = "not in Python's path; nothing is imported from a directory to which others may write"
-        sys.exit(f"mpsguard pool: --prepare {path}: no module {error.name}, {places}")
+    loaded = load(module, f"--prepare {path}")
     found: Prepare | None = getattr(loaded, name, None)
     if not callable(found):
         sys.exit(f"mpsguard pool: --prepare {path}: module {module} has no function {name}")
     return found
-
-
-def _importable() -> Path | None:
-    """Return the working directory; None if it is gone, a third user's, or any user may write to it."""
-    try:
-        directory = Path.cwd()
-        found = directory.stat()
-    except OSError:
-        return None
-    return directory if found.st_uid in {0, os.geteuid()} and not found.st_mode & stat.S_IWOTH else None
 
 
 def _assigned(data: bytes, fds: tuple[int, ...], owned: ExitStack) -> Assigned:

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -38,6 +38,8 @@ from mpsguard.pool.schedule import (
     WorkerEnded,
     WorkerLost,
 )
+from mpsguard.pool.template_messages import WorkerForked
+from mpsguard.pool.template_process import ForkedProcess, TemplateProcess
 from mpsguard.pool.worker_messages import WorkerAssignment, WorkerFailed, WorkerPrepared, WorkerStarted, encode
 from mpsguard.pool.worker_process import WorkerProcess
 
@@ -58,20 +60,25 @@ class _Request:
 class WorkerPool:
     """Owns the processes and their requests."""
 
-    def __init__(self, prepare: str, policy: PoolPolicy, pool: Path, metrics: PoolMetrics) -> None:
+    def __init__(
+        self, prepare: str, policy: PoolPolicy, pool: Path, metrics: PoolMetrics, modules: Sequence[str] = ()
+    ) -> None:
         """Begin without workers.
 
         Args:
             prepare: what workers execute first, ``module:function``.
             policy: how many there are.
+            modules: what one process imports for all workers; without any, each worker does its own imports.
             pool: socket of this pool, at which workers find it.
             metrics: what is counted.
         """
         self._prepare = prepare
+        self._modules = tuple(modules)
         self._pool = pool
         self._metrics = metrics
         self._state = ScheduleState(policy)
         self._workers: dict[int, WorkerProcess] = {}
+        self._template: TemplateProcess | None = None
         self._requests: dict[int, _Request] = {}
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
@@ -79,6 +86,10 @@ class WorkerPool:
 
     def open(self) -> None:
         """Start the first workers."""
+        if self._modules:
+            # Also without a worker that waits: the first request has less to wait for.
+            with suppress(OSError):
+                self._template_now()
         self._on(TimePassed())
 
     async def start(self, assignment: WorkerAssignment, fd: int | None, release: Callable[[], None]) -> socket.socket:
@@ -113,11 +124,13 @@ class WorkerPool:
 
     def info(self) -> tuple[WorkerInfo, ...]:
         """Return the workers."""
-        return tuple(
-            WorkerInfo(self._workers[worker.number].pid, worker.phase)
-            for worker in self._state.workers
-            if worker.number in self._workers
-        )
+        found = []
+        for worker in self._state.workers:
+            known = self._workers.get(worker.number)
+            # One that is still to be forked has no pid.
+            if known is not None and known.process is not None:
+                found.append(WorkerInfo(known.process.pid, worker.phase))
+        return tuple(found)
 
     async def close(self) -> tuple[int, ...]:
         """End all workers, by SIGKILL after their grace.
@@ -126,14 +139,22 @@ class WorkerPool:
             Pids of those that SIGKILL has not ended within another grace, such as one that a driver does not let go.
         """
         self._on(PoolCloses())
+        if any(worker.process is None for worker in self._workers.values()) and self._template is not None:
+            # Imports go on for long, and there is nothing to fork any more.
+            self._template.process.kill()
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * self._state.policy.grace):
                 while self._state.workers:
                     self._changed.clear()
                     await self._changed.wait()
+                if self._template is not None:
+                    self._template.process.kill()
+                while self._template is not None:
+                    self._changed.clear()
+                    await self._changed.wait()
         if self._timer is not None:
             self._timer.cancel()
-        return tuple(worker.pid for worker in self._workers.values())
+        return tuple(worker.process.pid for worker in self._workers.values() if worker.process is not None)
 
     def _on(self, event: Event) -> None:
         """Decide on an event, act, and be called again when something is due."""
@@ -172,17 +193,86 @@ class WorkerPool:
             case KillWorker(number):
                 if (killed := self._workers.get(number)) is not None:
                     killed.kill()
+                    if killed.process is None and self._template is not None and not self._template.has_forked:
+                        # Its imports do not end.
+                        self._template.process.kill()
 
     def _spawn(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            worker = self._workers[number] = WorkerProcess(self._prepare, self._pool)
+            if self._modules:
+                worker = WorkerProcess.forked(self._template_now(), number)
+            else:
+                worker = WorkerProcess.executed(self._prepare, self._pool)
         except OSError:
             # No process or descriptor left: as a death in preparation, it is tried again later.
             loop.call_soon(self._on, WorkerEnded(number))
             return
+        self._workers[number] = worker
         loop.add_reader(worker.channel.fileno(), self._heard, number)
-        loop.add_reader(worker.pidfd, self._ended, number)
+        if worker.process is not None:
+            loop.add_reader(worker.process.pidfd, self._ended, number)
+
+    # --- the template
+
+    def _template_now(self) -> TemplateProcess:
+        """Return the template, started if there is none; raise OSError."""
+        if self._template is None:
+            found = self._template = TemplateProcess(self._prepare, self._modules, self._pool)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(found.channel.fileno(), self._template_heard, found)
+            loop.add_reader(found.process.pidfd, self._template_ended, found)
+        return self._template
+
+    def _template_heard(self, template: TemplateProcess) -> bool:
+        """Handle the template's next message; return whether there may be another one."""
+        try:
+            message = template.channel.receive()
+        except BlockingIOError:
+            return False
+        except msgspec.DecodeError:
+            message = None
+        if message is None:
+            # It ends, or it does not follow the protocol: then it has to.
+            asyncio.get_running_loop().remove_reader(template.channel.fileno())
+            template.process.kill()
+            return False
+        template.has_forked = True
+        self._forked(template, message)
+        return True
+
+    def _forked(self, template: TemplateProcess, message: WorkerForked) -> None:
+        worker = self._workers.get(message.number)
+        if worker is None or worker.process is not None:
+            return
+        try:
+            process = ForkedProcess(template, message.number, message.pid)
+        except (OSError, ValueError):
+            self._lost_before_it_came(message.number)
+            return
+        worker.come(process)
+        asyncio.get_running_loop().add_reader(process.pidfd, self._ended, message.number)
+
+    def _template_ended(self, template: TemplateProcess) -> None:
+        """Have another one started with the next worker; those that are there work on."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(template.process.pidfd)
+        while self._template_heard(template):
+            pass
+        loop.remove_reader(template.channel.fileno())
+        template.reap()
+        self._template = None
+        for number in [number for number, worker in self._workers.items() if worker.process is None]:
+            self._lost_before_it_came(number)
+        self._changed.set()
+
+    def _lost_before_it_came(self, number: int) -> None:
+        worker = self._workers.pop(number)
+        asyncio.get_running_loop().remove_reader(worker.channel.fileno())
+        worker.reap()
+        self._on(WorkerEnded(number))
+
+    # --- what workers say
 
     def _assign(self, number: int, request: int) -> None:
         worker, start = self._workers[number], self._requests[request]
@@ -203,7 +293,7 @@ class WorkerPool:
         """Handle a worker's next message; return whether there may be another one."""
         worker = self._workers[number]
         try:
-            message = worker.receive()
+            message = worker.channel.receive()
         except BlockingIOError:
             return False
         except msgspec.DecodeError:
@@ -225,7 +315,8 @@ class WorkerPool:
     def _ended(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         worker = self._workers[number]
-        loop.remove_reader(worker.pidfd)
+        assert worker.process is not None
+        loop.remove_reader(worker.process.pidfd)
         # What its group leaves could go on speaking in its place.
         worker.kill()
         for _ in range(_LAST_WORDS):

@@ -79,6 +79,15 @@ def state(pid: int) -> str | None:
     return words[0] if words else None
 
 
+def parent(pid: int) -> int | None:
+    """The parent of the process that holds ``pid`` now; None if there is no such process. Never waits."""
+    try:
+        words = status_of(read_short(f"/proc/{pid}/status")).get("PPid", [])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(words[0]) if words else None
+
+
 def command(pid: int) -> str:
     """The command line, arguments joined by spaces, printable, at most MAX_COMMAND characters; "" if unreadable."""
     try:

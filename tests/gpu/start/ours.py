@@ -277,7 +277,7 @@ class _Measured:
             unit="s",
             bar="none: stated",
             holds=True,
-            note=f"{missed}p50 {steps}; {before} before; {self._workers} workers at once; "
+            note=f"{missed}p50 {steps}; {before} before, once for all; {self._workers} workers at once; "
             f"{sum(note['recorded'] for note in notes):.0f} of {len(notes)} with a CUDA graph; an idle worker's GPU "
             f"memory: {idle or 'unknown'}. Not counted: {len(notes) - len(counted)} that pinned nothing, since they "
             "only answered from memory on the GPU",

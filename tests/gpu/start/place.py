@@ -212,7 +212,7 @@ def pool(
     argv = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(path), "--host-memory", "64M"]
     argv += ["--pinned-memory", f"{-(-pinned // MIB) + 2}M", "--gpu-memory", f"{-(-gpu // MIB) + 2}M"]
     if workers:
-        argv += ["--prepare", "tests.gpu.start.prepared:prepare"]
+        argv += ["--prepare", "tests.gpu.start.prepared:prepare", "--import", "tests.gpu.start.imports"]
         argv += ["--minimum", str(workers), "--maximum", str(workers)]
     variables = {**_variables(bench), KIND: kind, DEVICE: device(bench), NOTES: str(notes)}
     variables |= {STORE: str(made.directory / "store"), IMAGE: made.names[0], PINS: str(mark)}

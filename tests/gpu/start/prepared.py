@@ -5,7 +5,6 @@ import os
 import socket
 import time
 from contextlib import ExitStack, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -24,7 +23,7 @@ from mpsguard.pool.image_addresses import ImageAddresses
 from mpsguard.pool.image_tensors import tensors_of
 from mpsguard.pool.pinned_arena import PinnedArena
 from mpsguard.pool.worker import Assigned, Serve, Warm, WorkerLostError
-from tests.gpu.start.models import KINDS, Skeleton
+from tests.gpu.start.models import Skeleton
 from tests.gpu.start.place import DEVICE, IMAGE, KIND, NOTES, PINS, STORE
 
 _WITHIN: Final = 120.0
@@ -54,8 +53,9 @@ class _Unpinned:
 
 class _Worker:
     def __init__(self) -> None:
-        import_module(KINDS[os.environ[KIND]].library)
-        note = {"imports": time.time() - psutil.Process().create_time()}
+        from tests.gpu.start.imports import SECONDS  # noqa: PLC0415 - which imports this module
+
+        note = {"imports": SECONDS}
         began = last = time.perf_counter()
 
         def lap(step: str) -> None:
@@ -81,13 +81,14 @@ class _Worker:
         lap("objects")
         self.skeleton.record()
         lap("graph")
-        memory = psutil.Process().memory_info()
+        # What it shares with the template is not counted.
+        memory = psutil.Process().memory_full_info()
         note |= {
             "pins": int(pins),
             "pinned": int(arena.pinned),
             "all": time.perf_counter() - began,
             "recorded": int(self.skeleton.recorded),
-            "resident": memory.rss - memory.shared,
+            "resident": memory.uss,
         }
         with open(os.environ[NOTES], "a") as file:  # one write of a short line: whole among those of other workers
             file.write(json.dumps(note) + "\n")

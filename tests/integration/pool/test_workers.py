@@ -242,9 +242,9 @@ def test_nothing_is_imported_from_a_directory_that_others_write_to(
     os.chown(theirs, owner, owner)
     monkeypatch.chdir(theirs)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    worker = WorkerProcess("planted:prepare", tmp_path / "pool.sock")
-    worker.channel.settimeout(DEADLINE)
-    assert worker.receive() is None
+    worker = WorkerProcess.executed("planted:prepare", tmp_path / "pool.sock")
+    worker.channel.socket.settimeout(DEADLINE)
+    assert worker.channel.receive() is None
     worker.reap()
     assert not executed.exists()
 

@@ -1,0 +1,106 @@
+"""The template of a pool's workers: it has imported what they need, and forks them.
+
+Most of a worker's preparation are imports, which are the same for all of them, and take up memory in each. A fork
+shares both. It has only the thread that forks, and no context of the GPU: so nothing may have started threads in
+Python by then, nor have initialized CUDA, which a fork cannot use (cuInit fails in it: CUDA_ERROR_NOT_INITIALIZED).
+"""
+
+import ctypes
+import os
+import socket
+import sys
+import threading
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.sockets import seqpacket
+from mpsguard.pool import worker
+from mpsguard.pool.template_messages import PACKET, ForkWorker, ReapWorker, WorkerForked, decode_to_template, encode
+from mpsguard.pool.worker_modules import load, without_collector
+
+_NOT_INITIALIZED: Final = 3
+"""CUDA_ERROR_NOT_INITIALIZED, the answer of every call of the driver before cuInit."""
+
+
+def main(channel_fd: int, prepare: str, modules: list[str]) -> int:
+    """Run the template, and in each fork a worker; return the exit code.
+
+    Args:
+        channel_fd: of the socket to the pool, owned by this function.
+        prepare: the workers' preparation, as ``module:function``.
+        modules: what to import, in this order.
+    """
+    with socket.socket(fileno=channel_fd) as channel:
+        if seqpacket.peer(channel).uid != os.geteuid():
+            raise PermissionError("the pool is another user's")
+        # PyTorch asks NVML then whether there is a GPU, and not CUDA (torch.cuda.is_available); transformers asks.
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        with without_collector():
+            for module in modules:
+                load(module, f"--import {module}")
+                if why := _unfit():
+                    sys.exit(f"mpsguard pool: --import {module}: {why}")
+        ours = _fork_workers(channel)
+    return 0 if ours is None else worker.main(ours, prepare)
+
+
+def _fork_workers(channel: socket.socket) -> int | None:
+    """Fork until the pool ends, then return None; in each fork, return its end of its own channel."""
+    pids: dict[int, int] = {}
+    while True:
+        try:
+            packet = seqpacket.receive(channel, PACKET, max_fds=1)
+        except OSError:
+            return None
+        if packet.end or packet.truncated:
+            close_all(packet.fds)
+            return None
+        match decode_to_template(packet.data):
+            case ForkWorker(number):
+                pid = _fork()
+                if pid == 0:
+                    os.setsid()
+                    return packet.fds[0]
+                close_all(packet.fds)
+                if pid is not None:
+                    pids[number] = pid
+                with suppress(OSError):  # the pool's end is heard above
+                    seqpacket.send(channel, encode(WorkerForked(number, pid or 0)))
+            case ReapWorker(number):
+                os.waitpid(pids.pop(number), 0)
+
+
+def _fork() -> int | None:
+    """Fork; return None if no process is left."""
+    # What is not written yet would be written by both.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        return os.fork()
+    except OSError:
+        return None
+
+
+def _unfit() -> str | None:
+    """Return why this process cannot be forked any more; None if it can."""
+    if threading.active_count() > 1:
+        return "it starts threads, which a fork does not have; import it in the preparation"
+    if _has_cuda():
+        return "it initializes CUDA, which a fork cannot use; import it in the preparation"
+    return None
+
+
+def _has_cuda() -> bool:
+    """Return whether CUDA is initialized in this process."""
+    if "/libcuda.so" not in Path("/proc/self/maps").read_text():
+        return False
+    device = ctypes.c_int()
+    return int(ctypes.CDLL("libcuda.so.1").cuCtxGetDevice(ctypes.byref(device))) != _NOT_INITIALIZED
+
+
+if __name__ == "__main__":
+    # As in `mpsguard.pool.worker`: its `Warm` is that of the module by its name.
+    sys.exit(import_module("mpsguard.pool.template").main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,87 @@
+"""The template of the workers, as the pool sees it, and workers that are forked from it."""
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from mpsguard.linux.processes import procfs
+from mpsguard.pool.channel import Channel
+from mpsguard.pool.executed_process import ExecutedProcess
+from mpsguard.pool.template_messages import PACKET, ForkWorker, ReapWorker, WorkerForked, decode_from_template, encode
+
+MODULE: Final = "mpsguard.pool.template"
+
+
+class TemplateProcess:
+    """Owns the process and the channel to it."""
+
+    def __init__(self, prepare: str, modules: Sequence[str], pool: Path) -> None:
+        """Start it; raise OSError. See `mpsguard.pool.template`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel: Channel[WorkerForked] = Channel(ours, PACKET, decode_from_template)
+        try:
+            with theirs:
+                self.process = ExecutedProcess(MODULE, theirs, [prepare, *modules], pool)
+        except BaseException:
+            self.channel.close()
+            raise
+        self.has_forked = False
+        """Whether it has done its imports."""
+
+    def fork(self, number: int, channel: socket.socket) -> None:
+        """Have a worker forked once the imports are done; raise OSError. ``channel`` stays owned by the caller."""
+        self.channel.send(encode(ForkWorker(number)), (channel.fileno(),))
+
+    def reap_worker(self, number: int) -> None:
+        """Have it wait for a worker that has ended."""
+        with suppress(OSError):
+            self.channel.send(encode(ReapWorker(number)))
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended: its workers' pids are theirs until they are reaped."""
+        poll = select.poll()
+        poll.register(self.process.pidfd, select.POLLIN)
+        return not poll.poll(0)
+
+    def reap(self) -> None:
+        """Give all back after its end. Its workers work on."""
+        self.process.reap()
+        self.channel.close()
+
+
+class ForkedProcess:
+    """Owns the pidfd of a worker that a template has forked. It leads a process group."""
+
+    def __init__(self, template: TemplateProcess, number: int, pid: int) -> None:
+        """Raise OSError or ProcessLookupError if it is there no more."""
+        self.pid = pid
+        self._template = template
+        self._number = number
+        self.pidfd = os.pidfd_open(pid)
+        try:
+            # Of a template that has ended, the pid may be another process's by now.
+            if procfs.parent(pid) != template.process.pid:
+                raise ProcessLookupError(pid)
+        except BaseException:
+            os.close(self.pidfd)
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL it, and its process group, if the template keeps its pid from other processes."""
+        with suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        if self._template.lives:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Give all back after its end; what it left of its process group ends too."""
+        self.kill()
+        self._template.reap_worker(self._number)
+        os.close(self.pidfd)
