@@ -66,6 +66,8 @@ class CopierProcess:
             self._forget()
             raise
         self._socket.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
         with suppress(CopierGoneError):
             self._send(setup, () if spare_fd is None else (spare_fd,))
 
@@ -85,11 +87,10 @@ class CopierProcess:
     def messages(self) -> list[Ended]:
         """Return what it has said since; raise CopierGoneError if that was its end."""
         found: list[Ended] = []
-        while True:
+        # In most publications there is nothing: that is said sooner than by a packet that is not there.
+        while self._poll.poll(0):
             try:
                 packet = seqpacket.receive(self._socket, messages.MAX_PACKET)
-            except BlockingIOError:
-                return found
             except OSError as error:
                 raise CopierGoneError(f"the copier cannot be heard: {error.strerror}") from None
             close_all(packet.fds)
@@ -105,6 +106,7 @@ class CopierProcess:
                 self.is_ready = True
             else:
                 found.append(message)
+        return found
 
     def wait(self, seconds: float) -> None:
         """Wait until it says something, or has ended; at most ``seconds``. Several threads may wait at once."""
