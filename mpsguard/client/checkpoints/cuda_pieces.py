@@ -1,7 +1,7 @@
 """Digests and copies of pieces by the GPU, in the writer's own context."""
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +25,10 @@ class CudaPieces:
         self.backend = backend
         code = Path(__file__).with_name("piece_digest.ptx").read_bytes() + b"\0"
         self._module = backend.call("cuModuleLoadData", code)
-        self._tree_values = backend.call("cuModuleGetFunction", self._module, b"mpsguard_tree_values")
-        self._piece_digests = backend.call("cuModuleGetFunction", self._module, b"mpsguard_piece_digests")
         self._stream = backend.call("cuStreamCreate", 1)
+        address, count = ctypes.c_uint64, ctypes.c_uint32
+        self._tree_values = self._kernel(b"mpsguard_tree_values", address, address, address)
+        self._piece_digests = self._kernel(b"mpsguard_piece_digests", address, address, count)
         self._room = 0
         self._numbers = self._counted = self._trees = self._digests = 0
         self._found = memoryview(b"")
@@ -57,9 +58,8 @@ class CudaPieces:
                 numbers = self._numbers
                 words = (ctypes.c_uint32 * count)(*indices)
                 call("cuMemcpyHtoDAsync", numbers, ctypes.addressof(words), 4 * count, self._stream)
-            self._launch(self._tree_values, count * _TREES, map(ctypes.c_uint64, (va, numbers, self._trees)))
-            trees, digests = map(ctypes.c_uint64, (self._trees, self._digests))
-            self._launch(self._piece_digests, -(-count * _TREES // _THREADS), (trees, digests, ctypes.c_uint32(count)))
+            self._tree_values.launch(count * _TREES, va, numbers, self._trees)
+            self._piece_digests.launch(-(-count * _TREES // _THREADS), self._trees, self._digests, count)
             call("cuStreamSynchronize", self._stream)
             into[:] = self._found[: count * DIGEST]
 
@@ -74,11 +74,8 @@ class CudaPieces:
         self.backend.call("cuStreamDestroy", self._stream)
         self.backend.call("cuModuleUnload", self._module)
 
-    def _launch(self, kernel: object, blocks: int, arguments: Iterable[ctypes.c_uint64 | ctypes.c_uint32]) -> None:
-        values = list(arguments)
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
-        address = ctypes.addressof(pointers)
-        self.backend.call("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1, 0, self._stream, address, 0)
+    def _kernel(self, name: bytes, *types: type[ctypes.c_uint64 | ctypes.c_uint32]) -> "_Kernel":
+        return _Kernel(self.backend, self.backend.call("cuModuleGetFunction", self._module, name), self._stream, types)
 
     def _free_room(self) -> None:
         for old in (self._numbers, self._counted, self._trees):
@@ -104,6 +101,30 @@ class CudaPieces:
         words = (ctypes.c_uint32 * count)(*range(count))
         call("cuMemcpyHtoD", self._counted, ctypes.addressof(words), 4 * count)
         self._room = count
+
+
+class _Kernel:
+    """A kernel with memory for its arguments, from which the driver copies them at each launch."""
+
+    def __init__(
+        self,
+        backend: CudaBackend,
+        function: object,
+        stream: object,
+        types: Sequence[type[ctypes.c_uint64 | ctypes.c_uint32]],
+    ) -> None:
+        self._backend = backend
+        self._function = function
+        self._stream = stream
+        self._values = [each() for each in types]
+        self._pointers = (ctypes.c_void_p * len(types))(*(ctypes.addressof(each) for each in self._values))
+
+    def launch(self, blocks: int, *arguments: int) -> None:
+        """Launch it with blocks of `_THREADS` threads."""
+        for value, argument in zip(self._values, arguments, strict=True):
+            value.value = argument
+        place, call = ctypes.addressof(self._pointers), self._backend.call
+        call("cuLaunchKernel", self._function, blocks, 1, 1, _THREADS, 1, 1, 0, self._stream, place, 0)
 
 
 class CudaSource(RegionSource):
