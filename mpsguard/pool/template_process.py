@@ -32,6 +32,7 @@ class TemplateProcess:
             raise
         self.has_forked = False
         """Whether it has done its imports."""
+        self._has_ended = False
 
     def fork(self, number: int, channel: socket.socket) -> None:
         """Have a worker forked once the imports are done; raise OSError. ``channel`` stays owned by the caller."""
@@ -45,12 +46,16 @@ class TemplateProcess:
     @property
     def lives(self) -> bool:
         """Whether it has not ended: its workers' pids are theirs until they are reaped."""
+        if self._has_ended:
+            # The number of its pidfd may be another descriptor's by now.
+            return False
         poll = select.poll()
         poll.register(self.process.pidfd, select.POLLIN)
         return not poll.poll(0)
 
     def reap(self) -> None:
         """Give all back after its end. Its workers work on."""
+        self._has_ended = True
         self.process.reap()
         self.channel.close()
 
