@@ -30,8 +30,6 @@ class TemplateProcess:
         except BaseException:
             self.channel.close()
             raise
-        self.has_forked = False
-        """Whether it has done its imports."""
         self._has_ended = False
 
     def fork(self, number: int, channel: socket.socket) -> None:

@@ -193,8 +193,8 @@ class WorkerPool:
             case KillWorker(number):
                 if (killed := self._workers.get(number)) is not None:
                     killed.kill()
-                    if killed.process is None and self._template is not None and not self._template.has_forked:
-                        # Its imports do not end.
+                    if killed.process is None and self._template is not None:
+                        # It does not come to it: its imports, or a function that a fork calls, do not end.
                         self._template.process.kill()
 
     def _spawn(self, number: int) -> None:
@@ -237,7 +237,6 @@ class WorkerPool:
             asyncio.get_running_loop().remove_reader(template.channel.fileno())
             template.process.kill()
             return False
-        template.has_forked = True
         self._forked(template, message)
         return True
 

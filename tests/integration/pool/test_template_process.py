@@ -1,13 +1,19 @@
-"""A template and its workers without a pool around them: pids and descriptors, once one of them has ended."""
+"""A template and its workers without a pool's process around them: what a stalled one, or the end of one, leaves."""
 
+import asyncio
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mpsguard.pool.metrics import PoolMetrics
+from mpsguard.pool.schedule import Phase, PoolPolicy
 from mpsguard.pool.template_process import TemplateProcess
+from mpsguard.pool.worker_pool import WorkerPool
+from tests.integration.pool.running import DEADLINE
 from tests.integration.pool.test_template import IMPORTED
 from tests.integration.vault.running import wait_for
 
@@ -42,3 +48,33 @@ def test_a_template_that_has_ended_keeps_no_pid(template: TemplateProcess) -> No
     finally:
         for fd in (*pipe, copy):
             os.close(fd)
+
+
+async def waiting_in(pool: WorkerPool, other_than: int | None = None) -> int:
+    """The pid of a worker that waits, once there is one."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            for worker in pool.info():
+                if worker.phase is Phase.WAITING and worker.pid != other_than:
+                    return worker.pid
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow(seconds=4, reason="a preparation has 3 s")
+def test_a_template_that_stalls_after_a_fork_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POOL_TEST", str(tmp_path))
+
+    async def stall() -> None:
+        policy = PoolPolicy(minimum=1, maximum=1, preparation=3.0)
+        pool = WorkerPool(PREPARE, policy, tmp_path / "pool.sock", PoolMetrics(), [IMPORTED])
+        pool.open()
+        try:
+            first = await waiting_in(pool)
+            (template,) = (int(path.name.split()[-1]) for path in tmp_path.glob("imported by *"))
+            os.kill(template, signal.SIGSTOP)
+            os.kill(first, signal.SIGKILL)
+            await waiting_in(pool, first)
+        finally:
+            assert await pool.close() == ()
+
+    asyncio.run(stall())
