@@ -7,6 +7,7 @@ Python by then, nor have initialized CUDA, which a fork cannot use (cuInit fails
 
 import ctypes
 import os
+import signal
 import socket
 import sys
 import threading
@@ -18,7 +19,15 @@ from typing import Final
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.pool import worker
-from mpsguard.pool.template_messages import PACKET, ForkWorker, ReapWorker, WorkerForked, decode_to_template, encode
+from mpsguard.pool.template_messages import (
+    BEGIN,
+    PACKET,
+    ForkWorker,
+    ReapWorker,
+    WorkerForked,
+    decode_to_template,
+    encode,
+)
 from mpsguard.pool.worker_modules import load, without_collector
 
 _NOT_INITIALIZED: Final = 3
@@ -44,10 +53,15 @@ def main(channel_fd: int, prepare: str, modules: list[str]) -> int:
                 if why := _unfit():
                     sys.exit(f"mpsguard pool: --import {module}: {why}")
         ours = _fork_workers(channel)
-    return 0 if ours is None else worker.main(ours, prepare)
+    if ours is None:
+        return 0
+    if not _is_owned(ours):
+        # What imports have registered for the end is the template's.
+        os._exit(0)
+    return worker.main(ours.detach(), prepare)
 
 
-def _fork_workers(channel: socket.socket) -> int | None:
+def _fork_workers(channel: socket.socket) -> socket.socket | None:
     """Fork until the pool ends, then return None; in each fork, return its end of its own channel."""
     pids: dict[int, int] = {}
     while True:
@@ -63,14 +77,24 @@ def _fork_workers(channel: socket.socket) -> int | None:
                 pid = _fork()
                 if pid == 0:
                     os.setsid()
-                    return packet.fds[0]
+                    return socket.socket(fileno=packet.fds[0])
                 close_all(packet.fds)
                 if pid is not None:
                     pids[number] = pid
                 with suppress(OSError):  # the pool's end is heard above
                     seqpacket.send(channel, encode(WorkerForked(number, pid or 0)))
             case ReapWorker(number):
-                os.waitpid(pids.pop(number), 0)
+                if (ended := pids.pop(number, None)) is not None:
+                    os.kill(ended, signal.SIGKILL)
+                    os.waitpid(ended, 0)
+
+
+def _is_owned(channel: socket.socket) -> bool:
+    """Wait until the pool has this worker's pidfd; return False if it never will."""
+    try:
+        return seqpacket.receive(channel, PACKET).data == BEGIN
+    except OSError:
+        return False
 
 
 def _fork() -> int | None:

@@ -41,7 +41,7 @@ from mpsguard.pool.schedule import (
 from mpsguard.pool.template_messages import WorkerForked
 from mpsguard.pool.template_process import ForkedProcess, TemplateProcess
 from mpsguard.pool.worker_messages import WorkerAssignment, WorkerFailed, WorkerPrepared, WorkerStarted, encode
-from mpsguard.pool.worker_process import WorkerProcess
+from mpsguard.pool.worker_process import Process, WorkerProcess
 
 _LAST_WORDS: Final = 16
 """Messages of a worker that has ended; it has a few to say."""
@@ -209,9 +209,13 @@ class WorkerPool:
             loop.call_soon(self._on, WorkerEnded(number))
             return
         self._workers[number] = worker
-        loop.add_reader(worker.channel.fileno(), self._heard, number)
         if worker.process is not None:
-            loop.add_reader(worker.process.pidfd, self._ended, number)
+            self._watch(number, worker, worker.process)
+
+    def _watch(self, number: int, worker: WorkerProcess, process: Process) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(worker.channel.fileno(), self._heard, number)
+        loop.add_reader(process.pidfd, self._ended, number)
 
     # --- the template
 
@@ -246,11 +250,12 @@ class WorkerPool:
             return
         try:
             process = ForkedProcess(template, message.number, message.pid)
-        except (OSError, ValueError):
+        except OSError:
             self._lost_before_it_came(message.number)
+            template.reap_worker(message.number)
             return
         worker.come(process)
-        asyncio.get_running_loop().add_reader(process.pidfd, self._ended, message.number)
+        self._watch(message.number, worker, process)
 
     def _template_ended(self, template: TemplateProcess) -> None:
         """Have another one started with the next worker; those that are there work on."""
@@ -266,9 +271,7 @@ class WorkerPool:
         self._changed.set()
 
     def _lost_before_it_came(self, number: int) -> None:
-        worker = self._workers.pop(number)
-        asyncio.get_running_loop().remove_reader(worker.channel.fileno())
-        worker.reap()
+        self._workers.pop(number).reap()
         self._on(WorkerEnded(number))
 
     # --- what workers say

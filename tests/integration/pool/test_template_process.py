@@ -13,8 +13,10 @@ from mpsguard.pool.metrics import PoolMetrics
 from mpsguard.pool.schedule import Phase, PoolPolicy
 from mpsguard.pool.template_process import TemplateProcess
 from mpsguard.pool.worker_pool import WorkerPool
+from mpsguard.pool.worker_process import WorkerProcess
 from tests.integration.pool.running import DEADLINE
 from tests.integration.pool.test_template import IMPORTED
+from tests.integration.pool.test_workers import lives
 from tests.integration.vault.running import wait_for
 
 PREPARE = "tests.integration.pool.prepared:prepare"
@@ -78,3 +80,17 @@ def test_a_template_that_stalls_after_a_fork_is_replaced(tmp_path: Path, monkeyp
             assert await pool.close() == ()
 
     asyncio.run(stall())
+
+
+def test_a_worker_that_the_pool_could_not_take_does_not_begin(tmp_path: Path, template: TemplateProcess) -> None:
+    (tmp_path / "prepare-0").touch()
+    worker = WorkerProcess.forked(template, 0)
+    template.channel.socket.settimeout(DEADLINE)
+    forked = template.channel.receive()
+    assert forked is not None
+    worker.reap()
+    template.reap_worker(0)
+    wait_for("its end", lambda: not lives(forked.pid))
+    # It would have taken the file.
+    assert (tmp_path / "prepare-0").exists()
+    assert template.lives
