@@ -135,6 +135,17 @@ def test_a_killed_pool_leaves_neither_template_nor_workers(tmp_path: Path, monke
         pool.pool.start("--host-memory", "1M")
 
 
+def test_an_import_that_does_not_end_ends_with_a_killed_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with forking(tmp_path, monkeypatch, before="import-hangs") as pool:
+        (template,) = wait_for("the import", lambda: importers(tmp_path))
+        assert pool.pool.process is not None
+        pool.pool.process.kill()
+        pool.pool.process.wait(DEADLINE)
+        wait_for("its end", lambda: not lives(template))
+        pool.pool.process.communicate()
+        pool.pool.start("--host-memory", "1M")
+
+
 @pytest.mark.slow(seconds=13, reason="a worker has 10 s to end in")
 def test_a_worker_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with forking(tmp_path, monkeypatch, "--maximum", "1") as pool:

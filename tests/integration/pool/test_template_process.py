@@ -3,15 +3,20 @@
 import asyncio
 import fcntl
 import os
+import select
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from mpsguard.linux.processes import procfs
 from mpsguard.pool.metrics import PoolMetrics
 from mpsguard.pool.schedule import Phase, PoolPolicy
-from mpsguard.pool.template_process import TemplateProcess
+from mpsguard.pool.template_process import ForkedProcess, TemplateProcess
+from mpsguard.pool.worker_messages import WorkerPrepared
 from mpsguard.pool.worker_pool import WorkerPool
 from mpsguard.pool.worker_process import WorkerProcess
 from tests.integration.pool.running import DEADLINE
@@ -22,19 +27,45 @@ from tests.integration.vault.running import wait_for
 PREPARE = "tests.integration.pool.prepared:prepare"
 
 
-@pytest.fixture
-def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TemplateProcess]:
-    monkeypatch.setenv("POOL_TEST", str(tmp_path))
-    found = TemplateProcess(PREPARE, [IMPORTED], tmp_path / "pool.sock")
+@contextmanager
+def started(directory: Path, monkeypatch: pytest.MonkeyPatch, before: str = "") -> Iterator[TemplateProcess]:
+    """A template; ``before``: what its import is told by a file."""
+    monkeypatch.setenv("POOL_TEST", str(directory))
+    if before:
+        (directory / before).touch()
+    found = TemplateProcess(PREPARE, [IMPORTED], directory / "pool.sock")
+    found.channel.socket.settimeout(DEADLINE)
     yield found
     if found.lives:
         ended(found)
         found.reap()
 
 
+@pytest.fixture
+def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TemplateProcess]:
+    with started(tmp_path, monkeypatch) as found:
+        yield found
+
+
 def ended(template: TemplateProcess) -> None:
     template.process.kill()
     wait_for("the template's end", lambda: not template.lives)
+
+
+def forked(template: TemplateProcess, number: int) -> tuple[WorkerProcess, ForkedProcess]:
+    """A worker that has prepared itself."""
+    worker = WorkerProcess.forked(template, number)
+    message = template.channel.receive()
+    assert message is not None
+    process = ForkedProcess(template, number, message.pid)
+    worker.come(process)
+    worker.channel.socket.settimeout(DEADLINE)
+    assert worker.channel.receive() == WorkerPrepared()
+    return worker, process
+
+
+def has_ended(process: ForkedProcess) -> bool:
+    return bool(select.select([process.pidfd], [], [], 0)[0])
 
 
 def test_a_template_that_has_ended_keeps_no_pid(template: TemplateProcess) -> None:
@@ -85,12 +116,44 @@ def test_a_template_that_stalls_after_a_fork_is_replaced(tmp_path: Path, monkeyp
 def test_a_worker_that_the_pool_could_not_take_does_not_begin(tmp_path: Path, template: TemplateProcess) -> None:
     (tmp_path / "prepare-0").touch()
     worker = WorkerProcess.forked(template, 0)
-    template.channel.socket.settimeout(DEADLINE)
-    forked = template.channel.receive()
-    assert forked is not None
+    message = template.channel.receive()
+    assert message is not None
     worker.reap()
     template.reap_worker(0)
-    wait_for("its end", lambda: not lives(forked.pid))
+    wait_for("its end", lambda: not lives(message.pid))
     # It would have taken the file.
     assert (tmp_path / "prepare-0").exists()
     assert template.lives
+
+
+def test_what_an_import_prints_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with started(tmp_path, monkeypatch, "import-prints") as template:
+        for number in range(2):
+            worker, process = forked(template, number)
+            worker.end()
+            wait_for("its end", partial(has_ended, process))
+            worker.reap()
+    assert sorted(capfd.readouterr().out.splitlines()) == ["from C", "from Python"]
+
+
+@pytest.mark.parametrize("before", ["import-closes-stdout", "import-breaks-stdout"])
+def test_a_template_forks_without_a_place_to_print_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    with started(tmp_path, monkeypatch, before) as template:
+        forked(template, 0)[0].reap()
+
+
+def test_a_template_keeps_its_workers_pids_whatever_its_imports_do_with_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with started(tmp_path, monkeypatch, "import-ignores-children") as template:
+        worker, process = forked(template, 0)
+        worker.kill()
+        wait_for("its end", lambda: has_ended(process))
+        assert procfs.state(process.pid) == "Z"
+        worker.reap()
+        wait_for("the template's wait", lambda: not lives(process.pid))
+        forked(template, 1)[0].reap()
