@@ -33,6 +33,7 @@ from mpsguard.pool.schedule import (
     Spawn,
     StartCompleted,
     StartFailed,
+    TemplateEnded,
     TimePassed,
     Withdrawn,
     WorkerEnded,
@@ -251,8 +252,9 @@ class WorkerPool:
         try:
             process = ForkedProcess(template, message.number, message.pid)
         except OSError:
-            self._lost_before_it_came(message.number)
+            self._workers.pop(message.number).reap()
             template.reap_worker(message.number)
+            self._on(WorkerEnded(message.number))
             return
         worker.come(process)
         self._watch(message.number, worker, process)
@@ -266,13 +268,10 @@ class WorkerPool:
         loop.remove_reader(template.channel.fileno())
         template.reap()
         self._template = None
-        for number in [number for number, worker in self._workers.items() if worker.process is None]:
-            self._lost_before_it_came(number)
-        self._changed.set()
-
-    def _lost_before_it_came(self, number: int) -> None:
-        self._workers.pop(number).reap()
-        self._on(WorkerEnded(number))
+        numbers = tuple(number for number, worker in self._workers.items() if worker.process is None)
+        for number in numbers:
+            self._workers.pop(number).reap()
+        self._on(TemplateEnded(numbers))
 
     # --- what workers say
 
