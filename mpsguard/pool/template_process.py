@@ -1,5 +1,6 @@
 """The template of the workers, as the pool sees it, and workers that are forked from it."""
 
+import errno
 import os
 import select
 import signal
@@ -15,6 +16,9 @@ from mpsguard.pool.executed_process import ExecutedProcess
 from mpsguard.pool.template_messages import PACKET, ForkWorker, ReapWorker, WorkerForked, decode_from_template, encode
 
 MODULE: Final = "mpsguard.pool.template"
+
+_PROCESS_GROUP: Final = 4
+"""PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9."""
 
 
 class TemplateProcess:
@@ -76,15 +80,26 @@ class ForkedProcess:
             raise
 
     def kill(self) -> None:
-        """SIGKILL it, and its process group, if the template keeps its pid from other processes."""
+        """SIGKILL it, and its process group.
+
+        Before Linux 6.9 not the group of one that has outlived its template: its pid may be another process's by now.
+        """
         with suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        if self._template.lives:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL, None, _PROCESS_GROUP)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                if self._template.lives:
+                    os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> None:
         """Give all back after its end; what it left of its process group ends too."""
         self.kill()
         self._template.reap_worker(self._number)
+        with suppress(ChildProcessError):
+            # It is the pool's, without its template, if the pool is the first process of a container.
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
         os.close(self.pidfd)

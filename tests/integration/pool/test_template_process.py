@@ -1,8 +1,10 @@
 """A template and its workers without a pool's process around them: what a stalled one, or the end of one, leaves."""
 
 import asyncio
+import ctypes
 import fcntl
 import os
+import re
 import select
 import signal
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mpsguard.linux.processes import procfs
@@ -24,6 +27,8 @@ from tests.integration.pool.test_template import IMPORTED
 from tests.integration.pool.test_workers import lives
 from tests.integration.vault.running import wait_for
 
+SET_CHILD_SUBREAPER = 36
+"""include/uapi/linux/prctl.h"""
 PREPARE = "tests.integration.pool.prepared:prepare"
 
 
@@ -62,6 +67,11 @@ def forked(template: TemplateProcess, number: int) -> tuple[WorkerProcess, Forke
     worker.channel.socket.settimeout(DEADLINE)
     assert worker.channel.receive() == WorkerPrepared()
     return worker, process
+
+
+def outlived(template: TemplateProcess) -> None:
+    ended(template)
+    template.reap()
 
 
 def has_ended(process: ForkedProcess) -> bool:
@@ -157,3 +167,39 @@ def test_a_template_keeps_its_workers_pids_whatever_its_imports_do_with_children
         worker.reap()
         wait_for("the template's wait", lambda: not lives(process.pid))
         forked(template, 1)[0].reap()
+
+
+def test_what_a_worker_leaves_ends_with_it_also_without_its_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) < (6, 9):
+        pytest.skip("the kernel signals no process group by a pidfd before Linux 6.9")
+    (tmp_path / "leave-0").touch()
+    with started(tmp_path, monkeypatch) as template:
+        worker, process = forked(template, 0)
+        (left,) = psutil.Process(process.pid).children()
+        outlived(template)
+    worker.kill()
+    wait_for("its end", lambda: has_ended(process))
+    worker.reap()
+    wait_for("the end of what it left", lambda: not lives(left.pid))
+
+
+@pytest.fixture
+def adopting() -> Iterator[None]:
+    """This process adopts orphans, as the first one of a container does."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    assert libc.prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+
+
+@pytest.mark.usefixtures("adopting")
+def test_a_pool_that_adopts_a_worker_waits_for_it(template: TemplateProcess) -> None:
+    worker, process = forked(template, 0)
+    outlived(template)
+    worker.kill()
+    wait_for("its end", lambda: has_ended(process))
+    assert procfs.parent(process.pid) == os.getpid()
+    worker.reap()
+    assert not lives(process.pid)
