@@ -134,7 +134,7 @@ class WorkerPool:
         return tuple(found)
 
     async def close(self) -> tuple[int, ...]:
-        """End all workers, by SIGKILL after their grace.
+        """End all workers, by SIGKILL after their grace, and the template.
 
         Returns:
             Pids of those that SIGKILL has not ended within another grace, such as one that a driver does not let go.
@@ -155,7 +155,10 @@ class WorkerPool:
                     await self._changed.wait()
         if self._timer is not None:
             self._timer.cancel()
-        return tuple(worker.process.pid for worker in self._workers.values() if worker.process is not None)
+        left = [worker.process for worker in self._workers.values() if worker.process is not None]
+        if self._template is not None:
+            left.append(self._template.process)
+        return tuple(process.pid for process in left)
 
     def _on(self, event: Event) -> None:
         """Decide on an event, act, and be called again when something is due."""

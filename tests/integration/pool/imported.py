@@ -14,6 +14,9 @@ PID = os.getpid()
 
 if (FOLDER / "import-hangs").exists():
     threading.Event().wait()
+if "POOL_STALLS" in os.environ:
+    # From where no signal gets a process.
+    Path(os.environ["POOL_STALLS"]).read_bytes()
 if (FOLDER / "import-dies").exists():
     (FOLDER / "import-dies").unlink()
     os.kill(os.getpid(), signal.SIGKILL)
