@@ -41,7 +41,7 @@ class TemplateProcess:
         self.channel.send(encode(ForkWorker(number)), (channel.fileno(),))
 
     def reap_worker(self, number: int) -> None:
-        """Have it wait for a worker that has ended, or whose channel has been closed before it began."""
+        """Have it wait for a worker that has ended, or that never began: its channel has been closed before."""
         with suppress(OSError):
             self.channel.send(encode(ReapWorker(number)))
 
