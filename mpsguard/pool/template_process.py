@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import socket
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,15 +36,24 @@ class TemplateProcess:
             self.channel.close()
             raise
         self._has_ended = False
+        self._to_reap: deque[int] = deque()
 
     def fork(self, number: int, channel: socket.socket) -> None:
         """Have a worker forked once the imports are done; raise OSError. ``channel`` stays owned by the caller."""
+        self._send_reaps()
         self.channel.send(encode(ForkWorker(number)), (channel.fileno(),))
 
     def reap_worker(self, number: int) -> None:
         """Have it wait for a worker that has ended, or that never began: its channel has been closed before."""
+        self._to_reap.append(number)
+        self._send_reaps()
+
+    def _send_reaps(self) -> None:
+        # What a template that stalls has no room for is said to it later; one that has ended needs none.
         with suppress(OSError):
-            self.channel.send(encode(ReapWorker(number)))
+            while self._to_reap:
+                self.channel.send(encode(ReapWorker(self._to_reap[0])))
+                self._to_reap.popleft()
 
     @property
     def lives(self) -> bool:

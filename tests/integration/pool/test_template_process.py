@@ -8,7 +8,7 @@ import re
 import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import pytest
 from mpsguard.linux.processes import procfs
 from mpsguard.pool.metrics import PoolMetrics
 from mpsguard.pool.schedule import Phase, PoolPolicy
+from mpsguard.pool.template_messages import ReapWorker, encode
 from mpsguard.pool.template_process import ForkedProcess, TemplateProcess
 from mpsguard.pool.worker_messages import WorkerPrepared
 from mpsguard.pool.worker_pool import WorkerPool
@@ -203,3 +204,19 @@ def test_a_pool_that_adopts_a_worker_waits_for_it(template: TemplateProcess) -> 
     assert procfs.parent(process.pid) == os.getpid()
     worker.reap()
     assert not lives(process.pid)
+
+
+def test_a_template_that_stalls_waits_later_for_what_has_ended(template: TemplateProcess) -> None:
+    worker, process = forked(template, 0)
+    worker.kill()
+    wait_for("its end", lambda: has_ended(process))
+    template.channel.socket.setblocking(False)
+    os.kill(template.process.pid, signal.SIGSTOP)
+    with suppress(BlockingIOError):
+        while True:
+            template.channel.send(encode(ReapWorker(1000)))
+    worker.reap()
+    os.kill(template.process.pid, signal.SIGCONT)
+    template.channel.socket.settimeout(DEADLINE)
+    forked(template, 1)[0].reap()
+    wait_for("the template's wait", lambda: not lives(process.pid))
