@@ -164,6 +164,8 @@ async def _serve(path: Path, budgets: dict[Tier, int], wanted: _Workers, address
     # Images are descriptors: one each in host memory, up to 253 on a GPU.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # Were it ignored, pids of its processes would be free before it has done with them.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -186,7 +188,7 @@ async def _serve(path: Path, budgets: dict[Tier, int], wanted: _Workers, address
         await server.close()
         if workers is not None:
             for pid in await workers.close():
-                click.echo(f"mpsguard pool: ends before worker {pid}, which has not ended by SIGKILL", err=True)
+                click.echo(f"mpsguard pool: ends before process {pid}, which has not ended by SIGKILL", err=True)
         ended = await owner.close()
     return ended
 

@@ -136,6 +136,12 @@ class WorkerEnded(msgspec.Struct, frozen=True):
     number: int
 
 
+class TemplateEnded(msgspec.Struct, frozen=True):
+    """The process that was to fork these workers has ended."""
+
+    numbers: tuple[int, ...]
+
+
 class TimePassed(msgspec.Struct, frozen=True):
     """It is the time that `next_time` gave."""
 
@@ -145,7 +151,16 @@ class PoolCloses(msgspec.Struct, frozen=True):
 
 
 Event = (
-    Requested | Withdrawn | Prepared | StartCompleted | StartFailed | WorkerLost | WorkerEnded | TimePassed | PoolCloses
+    Requested
+    | Withdrawn
+    | Prepared
+    | StartCompleted
+    | StartFailed
+    | WorkerLost
+    | WorkerEnded
+    | TemplateEnded
+    | TimePassed
+    | PoolCloses
 )
 
 
@@ -211,6 +226,12 @@ def decide(state: ScheduleState, event: Event, now: float) -> tuple[ScheduleStat
             state, actions = _lost(state, number, now)
         case WorkerEnded(number):
             state, actions = _ended(state, number, now)
+        case TemplateEnded(numbers):
+            # One death, however many it was to fork.
+            deaths = state.deaths
+            for number in numbers:
+                state, more = _ended(replace(state, deaths=deaths), number, now)
+                actions += more
         case TimePassed():
             pass
         case PoolCloses():

@@ -7,6 +7,7 @@ Python by then, nor have initialized CUDA, which a fork cannot use (cuInit fails
 
 import ctypes
 import os
+import signal
 import socket
 import sys
 import threading
@@ -16,9 +17,18 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.processes.process_tree import ends_with_parent
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.pool import worker
-from mpsguard.pool.template_messages import PACKET, ForkWorker, ReapWorker, WorkerForked, decode_to_template, encode
+from mpsguard.pool.template_messages import (
+    BEGIN,
+    PACKET,
+    ForkWorker,
+    ReapWorker,
+    WorkerForked,
+    decode_to_template,
+    encode,
+)
 from mpsguard.pool.worker_modules import load, without_collector
 
 _NOT_INITIALIZED: Final = 3
@@ -38,18 +48,28 @@ def main(channel_fd: int, prepare: str, modules: list[str]) -> int:
             raise PermissionError("the pool is another user's")
         # PyTorch asks NVML then whether there is a GPU, and not CUDA (torch.cuda.is_available); transformers asks.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        ends_with_parent()
+        if os.getppid() != seqpacket.peer(channel).pid:
+            return 0
         with without_collector():
             for module in modules:
                 load(module, f"--import {module}")
                 if why := _unfit():
                     sys.exit(f"mpsguard pool: --import {module}: {why}")
         ours = _fork_workers(channel)
-    return 0 if ours is None else worker.main(ours, prepare)
+    if ours is None:
+        return 0
+    if not _is_owned(ours):
+        # What imports have registered for the end is the template's.
+        os._exit(0)
+    return worker.main(ours.detach(), prepare)
 
 
-def _fork_workers(channel: socket.socket) -> int | None:
+def _fork_workers(channel: socket.socket) -> socket.socket | None:
     """Fork until the pool ends, then return None; in each fork, return its end of its own channel."""
     pids: dict[int, int] = {}
+    # Were it ignored, or had an import a handler that waits for every child, pids would be free too early.
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     while True:
         try:
             packet = seqpacket.receive(channel, PACKET, max_fds=1)
@@ -63,21 +83,36 @@ def _fork_workers(channel: socket.socket) -> int | None:
                 pid = _fork()
                 if pid == 0:
                     os.setsid()
-                    return packet.fds[0]
+                    if handler is not None:
+                        signal.signal(signal.SIGCHLD, handler)
+                    return socket.socket(fileno=packet.fds[0])
                 close_all(packet.fds)
                 if pid is not None:
                     pids[number] = pid
                 with suppress(OSError):  # the pool's end is heard above
                     seqpacket.send(channel, encode(WorkerForked(number, pid or 0)))
             case ReapWorker(number):
-                os.waitpid(pids.pop(number), 0)
+                if (ended := pids.pop(number, None)) is not None:
+                    os.kill(ended, signal.SIGKILL)
+                    os.waitpid(ended, 0)
+
+
+def _is_owned(channel: socket.socket) -> bool:
+    """Wait until the pool has this worker's pidfd; return False if it never will."""
+    try:
+        return seqpacket.receive(channel, PACKET).data == BEGIN
+    except OSError:
+        return False
 
 
 def _fork() -> int | None:
     """Fork; return None if no process is left."""
-    # What is not written yet would be written by both.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # What is not written yet would be written by both: also by what is not Python's.
+    for stream in (sys.stdout, sys.stderr):
+        # There is none if the pool was started without, and none is left at the end of a pipe that nothing reads.
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
     try:
         return os.fork()
     except OSError:
@@ -95,7 +130,7 @@ def _unfit() -> str | None:
 
 def _has_cuda() -> bool:
     """Return whether CUDA is initialized in this process."""
-    if "/libcuda.so" not in Path("/proc/self/maps").read_text():
+    if b"/libcuda.so" not in Path("/proc/self/maps").read_bytes():
         return False
     device = ctypes.c_int()
     return int(ctypes.CDLL("libcuda.so.1").cuCtxGetDevice(ctypes.byref(device))) != _NOT_INITIALIZED

@@ -17,7 +17,7 @@ class ForkWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="f
 
 
 class ReapWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="reap"):
-    """Wait for a worker that has ended: until then its pid is no other process's."""
+    """Wait for a worker that has ended, or that the pool does not want: until then its pid is no other process's."""
 
     number: Number
 
@@ -26,9 +26,12 @@ class WorkerForked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """A worker is there."""
 
     number: Number
-    pid: Number
-    """0: it could not be forked."""
+    pid: Annotated[int, Meta(ge=0, le=1 << 22)]
+    """0: it could not be forked. At most what Linux has (PID_MAX_LIMIT)."""
 
+
+BEGIN: Final = b"begin"
+"""First packet to a forked worker: the pool has its pidfd. Without it, nothing could end a worker that hangs."""
 
 PACKET: Final = 1024
 """Bytes at most."""

@@ -1,9 +1,11 @@
 """The template of the workers, as the pool sees it, and workers that are forked from it."""
 
+import errno
 import os
 import select
 import signal
 import socket
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,9 @@ from mpsguard.pool.executed_process import ExecutedProcess
 from mpsguard.pool.template_messages import PACKET, ForkWorker, ReapWorker, WorkerForked, decode_from_template, encode
 
 MODULE: Final = "mpsguard.pool.template"
+
+_PROCESS_GROUP: Final = 4
+"""PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9."""
 
 
 class TemplateProcess:
@@ -30,27 +35,39 @@ class TemplateProcess:
         except BaseException:
             self.channel.close()
             raise
-        self.has_forked = False
-        """Whether it has done its imports."""
+        self._has_ended = False
+        self._to_reap: deque[int] = deque()
 
     def fork(self, number: int, channel: socket.socket) -> None:
         """Have a worker forked once the imports are done; raise OSError. ``channel`` stays owned by the caller."""
+        self._send_reaps()
         self.channel.send(encode(ForkWorker(number)), (channel.fileno(),))
 
     def reap_worker(self, number: int) -> None:
-        """Have it wait for a worker that has ended."""
+        """Have it wait for a worker that has ended, or that never began: its channel has been closed before."""
+        self._to_reap.append(number)
+        self._send_reaps()
+
+    def _send_reaps(self) -> None:
+        # What a template that stalls has no room for is said to it later; one that has ended needs none.
         with suppress(OSError):
-            self.channel.send(encode(ReapWorker(number)))
+            while self._to_reap:
+                self.channel.send(encode(ReapWorker(self._to_reap[0])))
+                self._to_reap.popleft()
 
     @property
     def lives(self) -> bool:
         """Whether it has not ended: its workers' pids are theirs until they are reaped."""
+        if self._has_ended:
+            # The number of its pidfd may be another descriptor's by now.
+            return False
         poll = select.poll()
         poll.register(self.process.pidfd, select.POLLIN)
         return not poll.poll(0)
 
     def reap(self) -> None:
         """Give all back after its end. Its workers work on."""
+        self._has_ended = True
         self.process.reap()
         self.channel.close()
 
@@ -73,15 +90,26 @@ class ForkedProcess:
             raise
 
     def kill(self) -> None:
-        """SIGKILL it, and its process group, if the template keeps its pid from other processes."""
+        """SIGKILL it, and its process group.
+
+        Before Linux 6.9 not the group of one that has outlived its template: its pid may be another process's by now.
+        """
         with suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        if self._template.lives:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL, None, _PROCESS_GROUP)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                if self._template.lives:
+                    os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> None:
         """Give all back after its end; what it left of its process group ends too."""
         self.kill()
         self._template.reap_worker(self._number)
+        with suppress(ChildProcessError):
+            # It is the pool's, without its template, if the pool is the first process of a container.
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG)
         os.close(self.pidfd)

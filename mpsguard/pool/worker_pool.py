@@ -33,6 +33,7 @@ from mpsguard.pool.schedule import (
     Spawn,
     StartCompleted,
     StartFailed,
+    TemplateEnded,
     TimePassed,
     Withdrawn,
     WorkerEnded,
@@ -41,7 +42,7 @@ from mpsguard.pool.schedule import (
 from mpsguard.pool.template_messages import WorkerForked
 from mpsguard.pool.template_process import ForkedProcess, TemplateProcess
 from mpsguard.pool.worker_messages import WorkerAssignment, WorkerFailed, WorkerPrepared, WorkerStarted, encode
-from mpsguard.pool.worker_process import WorkerProcess
+from mpsguard.pool.worker_process import Process, WorkerProcess
 
 _LAST_WORDS: Final = 16
 """Messages of a worker that has ended; it has a few to say."""
@@ -133,7 +134,7 @@ class WorkerPool:
         return tuple(found)
 
     async def close(self) -> tuple[int, ...]:
-        """End all workers, by SIGKILL after their grace.
+        """End all workers, by SIGKILL after their grace, and the template.
 
         Returns:
             Pids of those that SIGKILL has not ended within another grace, such as one that a driver does not let go.
@@ -154,7 +155,10 @@ class WorkerPool:
                     await self._changed.wait()
         if self._timer is not None:
             self._timer.cancel()
-        return tuple(worker.process.pid for worker in self._workers.values() if worker.process is not None)
+        left = [worker.process for worker in self._workers.values() if worker.process is not None]
+        if self._template is not None:
+            left.append(self._template.process)
+        return tuple(process.pid for process in left)
 
     def _on(self, event: Event) -> None:
         """Decide on an event, act, and be called again when something is due."""
@@ -193,8 +197,8 @@ class WorkerPool:
             case KillWorker(number):
                 if (killed := self._workers.get(number)) is not None:
                     killed.kill()
-                    if killed.process is None and self._template is not None and not self._template.has_forked:
-                        # Its imports do not end.
+                    if killed.process is None and self._template is not None:
+                        # It does not come to it: its imports, or a function that a fork calls, do not end.
                         self._template.process.kill()
 
     def _spawn(self, number: int) -> None:
@@ -209,9 +213,13 @@ class WorkerPool:
             loop.call_soon(self._on, WorkerEnded(number))
             return
         self._workers[number] = worker
-        loop.add_reader(worker.channel.fileno(), self._heard, number)
         if worker.process is not None:
-            loop.add_reader(worker.process.pidfd, self._ended, number)
+            self._watch(number, worker, worker.process)
+
+    def _watch(self, number: int, worker: WorkerProcess, process: Process) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(worker.channel.fileno(), self._heard, number)
+        loop.add_reader(process.pidfd, self._ended, number)
 
     # --- the template
 
@@ -237,7 +245,6 @@ class WorkerPool:
             asyncio.get_running_loop().remove_reader(template.channel.fileno())
             template.process.kill()
             return False
-        template.has_forked = True
         self._forked(template, message)
         return True
 
@@ -247,11 +254,13 @@ class WorkerPool:
             return
         try:
             process = ForkedProcess(template, message.number, message.pid)
-        except (OSError, ValueError):
-            self._lost_before_it_came(message.number)
+        except OSError:
+            self._workers.pop(message.number).reap()
+            template.reap_worker(message.number)
+            self._on(WorkerEnded(message.number))
             return
         worker.come(process)
-        asyncio.get_running_loop().add_reader(process.pidfd, self._ended, message.number)
+        self._watch(message.number, worker, process)
 
     def _template_ended(self, template: TemplateProcess) -> None:
         """Have another one started with the next worker; those that are there work on."""
@@ -262,15 +271,10 @@ class WorkerPool:
         loop.remove_reader(template.channel.fileno())
         template.reap()
         self._template = None
-        for number in [number for number, worker in self._workers.items() if worker.process is None]:
-            self._lost_before_it_came(number)
-        self._changed.set()
-
-    def _lost_before_it_came(self, number: int) -> None:
-        worker = self._workers.pop(number)
-        asyncio.get_running_loop().remove_reader(worker.channel.fileno())
-        worker.reap()
-        self._on(WorkerEnded(number))
+        numbers = tuple(number for number, worker in self._workers.items() if worker.process is None)
+        for number in numbers:
+            self._workers.pop(number).reap()
+        self._on(TemplateEnded(numbers))
 
     # --- what workers say
 

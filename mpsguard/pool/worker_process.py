@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from mpsguard.pool.channel import Channel
 from mpsguard.pool.executed_process import ExecutedProcess
+from mpsguard.pool.template_messages import BEGIN
 from mpsguard.pool.template_process import TemplateProcess
 from mpsguard.pool.worker_messages import PACKET, FromWorker, decode_from_worker
 
@@ -64,10 +65,12 @@ class WorkerProcess:
         return worker
 
     def come(self, process: Process) -> None:
-        """Take ownership of the process, which is there now; one that should have been killed before is killed."""
+        """Take ownership of the process, which begins now; one that should have been killed before is killed."""
         self.process = process
         if self._is_condemned:
             process.kill()
+        else:
+            self.send(BEGIN, ())
 
     def send(self, data: bytes, fds: tuple[int, ...]) -> None:
         """Send it a message; one that has ended is noticed by its pidfd."""

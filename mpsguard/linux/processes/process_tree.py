@@ -1,6 +1,7 @@
 """The processes below one, as /proc tells; and the names that processes of other pid namespaces have there."""
 
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,9 @@ from mpsguard.linux.processes import procfs
 from mpsguard.model import ProcessKey
 
 _PROC: Final = Path("/proc")
+# include/uapi/linux/prctl.h
+_SET_PDEATHSIG: Final = 1
+_SET_CHILD_SUBREAPER: Final = 36
 _LOOKS: Final = 5
 """At most; one is enough unless a parent ends while /proc is read."""
 
@@ -50,12 +54,23 @@ def descendants_at_rest(root: int) -> list[ProcessKey]:
 
 def adopts_orphans() -> None:
     """Become the parent of every orphan below this process. OSError if the kernel refuses."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def ends_with_parent() -> None:
+    """Have this process, without its children, killed at its parent's end. OSError if the kernel refuses.
+
+    The parent may have ended before. It is the thread that has started this process, for the kernel.
+    """
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     # Only here: ctypes takes a while to load.
     import ctypes  # noqa: PLC0415
 
     libc = ctypes.CDLL(None, use_errno=True)
-    set_child_subreaper = 36
-    if libc.prctl(set_child_subreaper, 1, 0, 0, 0):
+    if libc.prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 

@@ -97,3 +97,33 @@ def test_a_pool_ends_before_a_worker_that_no_signal_ends(tmp_path: Path, monkeyp
         assert str(worker.pid) in process.stderr.readline()
         assert process.returncode == 0
     process.communicate(timeout=DEADLINE)
+
+
+@pytest.mark.slow(seconds=22, reason="a worker has 10 s to end in, and 10 s after SIGKILL")
+def test_a_pool_ends_before_an_import_that_no_signal_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    monkeypatch.setenv("POOL_TEST", str(tmp_path))
+    pool = RunningPool(tmp_path)
+    with ExitStack() as held:
+        stalled = held.enter_context(StalledFiles(mount))
+        monkeypatch.setenv("POOL_STALLS", str(stalled.file))
+        workers = (
+            "--prepare",
+            "tests.integration.pool.prepared:prepare",
+            "--import",
+            "tests.integration.pool.imported",
+        )
+        pool.start(*HOST_MEMORY, *workers)
+        process = pool.process
+        assert process is not None
+        assert process.stderr is not None
+        held.callback(process.kill)
+        assert stalled.asked.wait(DEADLINE)
+        (template,) = (path.name.split()[-1] for path in tmp_path.glob("imported by *"))
+        process.send_signal(signal.SIGTERM)
+        process.wait(2 * DEADLINE)
+        assert select.select([process.stderr], [], [], 0)[0]
+        assert template in process.stderr.readline()
+        assert process.returncode == 0
+    process.communicate(timeout=DEADLINE)

@@ -1,12 +1,15 @@
 """Workers that are forked from a process with their imports: real processes, killed at each point."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -21,6 +24,7 @@ from tests.integration.vault.running import wait_for
 from tests.unit.images.samples import some_bytes
 
 IMPORTED = "tests.integration.pool.imported"
+KILLS = 100
 
 
 @contextmanager
@@ -135,6 +139,17 @@ def test_a_killed_pool_leaves_neither_template_nor_workers(tmp_path: Path, monke
         pool.pool.start("--host-memory", "1M")
 
 
+def test_an_import_that_does_not_end_ends_with_a_killed_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with forking(tmp_path, monkeypatch, before="import-hangs") as pool:
+        (template,) = wait_for("the import", lambda: importers(tmp_path))
+        assert pool.pool.process is not None
+        pool.pool.process.kill()
+        pool.pool.process.wait(DEADLINE)
+        wait_for("its end", lambda: not lives(template))
+        pool.pool.process.communicate()
+        pool.pool.start("--host-memory", "1M")
+
+
 @pytest.mark.slow(seconds=13, reason="a worker has 10 s to end in")
 def test_a_worker_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with forking(tmp_path, monkeypatch, "--maximum", "1") as pool:
@@ -145,6 +160,72 @@ def test_a_worker_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest
         with pool.start() as connection:
             assert greeting(connection)[0] != served
         assert not lives(served)
+
+
+@pytest.mark.slow(seconds=8, reason="kills at random moments")
+def test_kills_at_random_moments_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = random.Random(7)
+    with forking(tmp_path, monkeypatch, "--minimum", "2", "--maximum", "5") as pool, ThreadPoolExecutor() as programs:
+        assert pool.pool.process is not None
+        process, path = psutil.Process(pool.pool.process.pid), str(pool.pool.path)
+
+        def is_alone() -> bool:
+            # The socket that listens, and none of a program.
+            return sum(str(each.laddr) == path for each in process.net_connections("unix")) == 1
+
+        def started() -> list[int]:
+            return [pid for pid in psutil.pids() if pid != process.pid and _is_of(pid, tmp_path / "deaths")]
+
+        def is_settled() -> bool:
+            # Two that wait, and the template.
+            return [phase for _, phase in pool.phases()] == [Phase.WAITING] * 2 and len(started()) == 3
+
+        with pool.start() as connection:
+            # The image stays in host memory from now on.
+            assert greeting(connection)[1] == "hello"
+        wait_for("the beginning", is_settled)
+        wait_for("the end of the programs' connections", is_alone)
+        descriptors = process.num_fds()
+        over = threading.Event()
+        served = [programs.submit(_starts, pool, over) for _ in range(3)]
+        for _ in range(KILLS):
+            over.wait(moments.uniform(0.0, 0.1))
+            below = process.children(recursive=True)
+            if below:
+                with suppress(psutil.Error):
+                    moments.choice(below).kill()
+        over.set()
+        assert sum(each.result() for each in served) > 0
+        with pool.start() as connection:
+            assert greeting(connection)[1] == "hello"
+        wait_for("the end of what came in between", is_settled)
+        wait_for("the end of the programs' connections", is_alone)
+        assert process.num_fds() == descriptors
+        assert not any(each.status() == psutil.STATUS_ZOMBIE for each in process.children(recursive=True))
+    wait_for("their ends", lambda: not started())
+
+
+def _is_of(pid: int, deaths: Path) -> bool:
+    """Return whether a process was started for the pool with this folder."""
+    with suppress(OSError):
+        return f"POOL_TEST={deaths}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
+def _starts(pool: WarmPool, over: threading.Event) -> int:
+    """Start until it is over; return how many times a worker has answered. Each start is answered or refused."""
+    count = 0
+    while not over.is_set():
+        try:
+            connection = pool.start()
+        except PoolError as error:
+            if "ended while they started it" not in str(error):
+                raise
+            continue
+        with connection, suppress(ConnectionError):
+            # Nothing of one that was killed meanwhile.
+            count += connection.recv(100).endswith(b"hello\n")
+    return count
 
 
 @pytest.mark.parametrize(

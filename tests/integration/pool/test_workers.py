@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.images.store import ImageStore
+from mpsguard.linux.processes import procfs
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import key_of
 from mpsguard.pool.messages import StartImage, encode
@@ -156,6 +157,20 @@ def test_what_a_program_waited_for_is_given_up_when_it_ends(tmp_path: Path, monk
             wait_for("its end", lambda: [each.uses for each in pool.pool.listed()] == [1])
         assert [phase for _, phase in pool.phases()] == [Phase.SERVING]
         assert lives(pid)
+
+
+def test_a_pool_keeps_its_workers_pids_where_its_caller_ignores_sigchld(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with warm(tmp_path, monkeypatch) as pool:
+            signal.signal(signal.SIGCHLD, before)
+            assert pool.pool.process is not None
+            ignored = procfs.status_of(Path(f"/proc/{pool.pool.process.pid}/status").read_bytes())["SigIgn"]
+            assert not int(ignored[0], 16) & 1 << (signal.SIGCHLD - 1)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_idle_workers_above_the_minimum_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from mpsguard.pool.schedule import (
     Spawn,
     StartCompleted,
     StartFailed,
+    TemplateEnded,
     TimePassed,
     Withdrawn,
     WorkerEnded,
@@ -107,6 +108,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.alive)))
         self.alive.remove(number)
         self.leave(number, WorkerEnded)
+
+    @precondition(lambda self: self.of(Phase.PREPARING))
+    @rule(data=st.data())
+    def template_ends(self, data: st.DataObject) -> None:
+        numbers = data.draw(st.lists(st.sampled_from(self.of(Phase.PREPARING)), unique=True, min_size=1))
+        self.alive -= set(numbers)
+        deaths = self.state.deaths
+        self.on(TemplateEnded(tuple(numbers)))
+        assert self.state.deaths == deaths + 1
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -204,6 +214,15 @@ def test_a_preparation_that_always_fails_is_tried_ever_more_rarely() -> None:
             pending = [worker.number for worker in state.workers]
     assert len(starts) < 25
     assert starts[-1] - starts[-2] == 30.0
+
+
+def test_the_end_of_a_template_is_one_death_for_all_that_it_was_to_fork() -> None:
+    state, _ = schedule.decide(ScheduleState(PoolPolicy(minimum=8, maximum=8)), TimePassed(), 0.0)
+    state, actions = schedule.decide(state, TemplateEnded(tuple(range(8))), 1.0)
+    assert actions == [Spawn(8)]
+    state, actions = schedule.decide(state, TemplateEnded((8,)), 2.0)
+    assert actions == []
+    assert schedule.next_time(state) == 2.25
 
 
 def test_a_start_that_succeeds_ends_the_wait_after_deaths() -> None:
