@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -61,6 +62,25 @@ class RunningPool:
     def listed(self) -> list[ImageInTier]:
         with self.connect() as pool:
             return list(pool.listing().images)
+
+
+def refused(module: str, *arguments: str, cwd: Path = REPOSITORY, **variables: str) -> str:
+    """What a process of a pool says that cannot begin and ends; ``module``: of `mpsguard.pool`."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", f"mpsguard.pool.{module}", str(theirs.fileno()), *arguments],
+            check=False,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
+            pass_fds=[theirs.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+        )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    return line
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ import pytest
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.schedule import Phase
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.pool.running import DEADLINE, running
+from tests.integration.pool.running import DEADLINE, refused, running
 from tests.integration.pool.test_workers import SIZE, WarmPool, asked, greeting, lives
 from tests.integration.vault.running import wait_for
 from tests.unit.images.samples import some_bytes
@@ -238,22 +237,7 @@ def _starts(pool: WarmPool, over: threading.Event) -> int:
 def test_what_cannot_be_imported_for_a_fork_is_one_line(tmp_path: Path, before: str, module: str, said: str) -> None:
     if before:
         (tmp_path / before).touch()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        command = [sys.executable, "-m", "mpsguard.pool.template", str(theirs.fileno()), "a:b", module]
-        ended = subprocess.run(
-            command,
-            check=False,
-            cwd=REPOSITORY,
-            env={**os.environ, "POOL_TEST": str(tmp_path)},
-            pass_fds=[theirs.fileno()],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-        )
-    assert ended.returncode == 1
-    (line,) = ended.stderr.splitlines()
-    assert said in line
+    assert said in refused("template", "a:b", module, POOL_TEST=str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -282,19 +266,5 @@ def test_an_import_that_makes_no_sense_is_a_mistake_of_usage(
 def test_a_template_takes_no_module_from_a_directory_of_others(tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'executed')!r}).touch()\n")
     tmp_path.chmod(0o777)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        command = [sys.executable, "-P", "-m", "mpsguard.pool.template", str(theirs.fileno()), "a:b", "planted"]
-        ended = subprocess.run(
-            command,
-            check=False,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            pass_fds=[theirs.fileno()],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-        )
-    assert ended.returncode == 1
-    assert "not in Python's path" in ended.stderr
+    assert "not in Python's path" in refused("template", "a:b", "planted", cwd=tmp_path)
     assert not (tmp_path / "executed").exists()

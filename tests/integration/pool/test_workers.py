@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +17,7 @@ from mpsguard.pool.messages import StartImage, encode
 from mpsguard.pool.schedule import MOST_TRIES, Phase
 from mpsguard.pool.worker_process import WorkerProcess
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
+from tests.integration.pool.running import DEADLINE, MIB, RunningPool, refused, running
 from tests.integration.vault.running import wait_for
 from tests.unit.images.samples import some_bytes
 
@@ -266,20 +264,6 @@ def test_nothing_is_imported_from_a_directory_that_others_write_to(
 
 @pytest.mark.parametrize("prepare", ["nosuch:f", "tests.nosuch:f", "tests.integration.pool.prepared:nosuch"])
 def test_a_preparation_that_is_not_there_is_one_line(prepare: str) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        fd = str(theirs.fileno())
-        command = [sys.executable, "-m", "mpsguard.pool.worker", fd, prepare]
-        ended = subprocess.run(
-            command,
-            check=False,
-            cwd=REPOSITORY,
-            pass_fds=[theirs.fileno()],
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-        )
-    assert ended.returncode == 1
-    (line,) = ended.stderr.splitlines()
+    line = refused("worker", prepare)
     assert prepare in line
     assert "nosuch" in line.partition(prepare)[2]
