@@ -40,16 +40,20 @@ def _address(_context: click.Context, _parameter: click.Parameter, text: str | N
     return None if text is None else listening.address(text)
 
 
+def _names_module(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
+
+
 def _function(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
     module, colon, name = (text or "a:b").partition(":")
-    if not colon or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+    if not colon or not name.isidentifier() or not _names_module(module):
         raise click.BadParameter(f"{text!r} is not MODULE:FUNCTION")
     return text
 
 
 def _modules(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
+        if not _names_module(name):
             raise click.BadParameter(f"{name!r} is not the name of a module")
     return names
 

@@ -1,8 +1,8 @@
 """The pool's end of a channel to a process of its own."""
 
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -33,11 +33,10 @@ class Channel(Generic[T]):
         seqpacket.send(self.socket, data, fds=fds)
 
     def receive(self) -> T | None:
-        """Return the next message, or None at the end.
+        """Return the next message; None if the process ends, or does not follow the protocol: then it has to end.
 
         Raises:
             BlockingIOError: there is none.
-            msgspec.DecodeError: it is invalid.
         """
         try:
             packet = seqpacket.receive(self.socket, self._limit)
@@ -46,11 +45,12 @@ class Channel(Generic[T]):
         except OSError:
             return None
         of_strangers(packet.fds)
-        if packet.end:
+        if packet.end or packet.truncated:
             return None
-        if packet.truncated:
-            raise msgspec.DecodeError("too long")
-        return self._decode(packet.data)
+        try:
+            return self._decode(packet.data)
+        except msgspec.DecodeError:
+            return None
 
     def end(self) -> None:
         """Let the process end in order: it does so at the end of the channel."""
@@ -60,3 +60,20 @@ class Channel(Generic[T]):
     def close(self) -> None:
         """Close it; safe to call twice."""
         self.socket.close()
+
+
+@contextmanager
+def new_channel(limit: int, decode: Callable[[bytes], T]) -> Iterator[tuple[Channel[T], socket.socket]]:
+    """Make a channel for a block that starts the process at its other end; raise OSError.
+
+    Yields:
+        The pool's end, which is closed if the block fails, and the other one, which is closed behind it.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = Channel(ours, limit, decode)
+    try:
+        with theirs:
+            yield channel, theirs
+    except BaseException:
+        channel.close()
+        raise

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.linux.processes import procfs
-from mpsguard.pool.channel import Channel
+from mpsguard.pool.channel import new_channel
 from mpsguard.pool.executed_process import ExecutedProcess
-from mpsguard.pool.template_messages import PACKET, ForkWorker, ReapWorker, WorkerForked, decode_from_template, encode
+from mpsguard.pool.template_messages import PACKET, ForkWorker, ReapWorker, decode_from_template, encode
 
 MODULE: Final = "mpsguard.pool.template"
 
@@ -27,14 +27,8 @@ class TemplateProcess:
 
     def __init__(self, prepare: str, modules: Sequence[str], pool: Path) -> None:
         """Start it; raise OSError. See `mpsguard.pool.template`."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel: Channel[WorkerForked] = Channel(ours, PACKET, decode_from_template)
-        try:
-            with theirs:
-                self.process = ExecutedProcess(MODULE, theirs, [prepare, *modules], pool)
-        except BaseException:
-            self.channel.close()
-            raise
+        with new_channel(PACKET, decode_from_template) as (self.channel, theirs):
+            self.process = ExecutedProcess(MODULE, theirs, [prepare, *modules], pool)
         self._has_ended = False
         self._to_reap: deque[int] = deque()
 

@@ -8,8 +8,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.pool import schedule
@@ -145,20 +143,21 @@ class WorkerPool:
             self._template.process.kill()
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * self._state.policy.grace):
-                while self._state.workers:
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self._none_left(lambda: bool(self._state.workers))
                 if self._template is not None:
                     self._template.process.kill()
-                while self._template is not None:
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self._none_left(lambda: self._template is not None)
         if self._timer is not None:
             self._timer.cancel()
         left = [worker.process for worker in self._workers.values() if worker.process is not None]
         if self._template is not None:
             left.append(self._template.process)
         return tuple(process.pid for process in left)
+
+    async def _none_left(self, is_left: Callable[[], bool]) -> None:
+        while is_left():
+            self._changed.clear()
+            await self._changed.wait()
 
     def _on(self, event: Event) -> None:
         """Decide on an event, act, and be called again when something is due."""
@@ -238,10 +237,7 @@ class WorkerPool:
             message = template.channel.receive()
         except BlockingIOError:
             return False
-        except msgspec.DecodeError:
-            message = None
         if message is None:
-            # It ends, or it does not follow the protocol: then it has to.
             asyncio.get_running_loop().remove_reader(template.channel.fileno())
             template.process.kill()
             return False
@@ -300,8 +296,6 @@ class WorkerPool:
             message = worker.channel.receive()
         except BlockingIOError:
             return False
-        except msgspec.DecodeError:
-            message = None
         match message:
             case WorkerPrepared():
                 self._on(Prepared(number))
@@ -310,7 +304,6 @@ class WorkerPool:
             case WorkerFailed(reason):
                 self._on(StartFailed(number, reason))
             case None:
-                # It ends, or it does not follow the protocol: then it has to.
                 asyncio.get_running_loop().remove_reader(worker.channel.fileno())
                 self._count_repeated(number)
                 self._on(WorkerLost(number))

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from mpsguard.pool.channel import Channel
+from mpsguard.pool.channel import Channel, new_channel
 from mpsguard.pool.executed_process import ExecutedProcess
 from mpsguard.pool.template_messages import BEGIN
 from mpsguard.pool.template_process import TemplateProcess
@@ -30,9 +30,9 @@ class Process(Protocol):
 class WorkerProcess:
     """Owns the channel to a worker, and the process once it is there."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        """Take ownership of the pool's end of the channel; use `executed` or `forked`."""
-        self.channel: Channel[FromWorker] = Channel(channel, PACKET, decode_from_worker)
+    def __init__(self, channel: Channel[FromWorker]) -> None:
+        """Take ownership of the channel; use `executed` or `forked`."""
+        self.channel = channel
         self.process: Process | None = None
         self.answer: socket.socket | None = None
         """The program's end of the connection, until the program has it."""
@@ -41,28 +41,17 @@ class WorkerProcess:
     @classmethod
     def executed(cls, prepare: str, pool: Path) -> "WorkerProcess":
         """Start a process; raise OSError. ``prepare``: ``module:function``; ``pool``: the pool's socket."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        worker = cls(ours)
-        try:
-            with theirs:
-                worker.process = ExecutedProcess(MODULE, theirs, [prepare], pool)
-        except BaseException:
-            worker.channel.close()
-            raise
+        with new_channel(PACKET, decode_from_worker) as (channel, theirs):
+            worker = cls(channel)
+            worker.process = ExecutedProcess(MODULE, theirs, [prepare], pool)
         return worker
 
     @classmethod
     def forked(cls, template: TemplateProcess, number: int) -> "WorkerProcess":
         """Have the template fork a worker, which comes later (`come`); raise OSError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        worker = cls(ours)
-        try:
-            with theirs:
-                template.fork(number, theirs)
-        except BaseException:
-            worker.channel.close()
-            raise
-        return worker
+        with new_channel(PACKET, decode_from_worker) as (channel, theirs):
+            template.fork(number, theirs)
+        return cls(channel)
 
     def come(self, process: Process) -> None:
         """Take ownership of the process, which begins now; one that should have been killed before is killed."""
