@@ -95,7 +95,7 @@ class CheckpointRun:
         """None wakes a thread that looks whether the run is over."""
         self._stopped = threading.Event()
         self._all_store = threading.Event()
-        """Whether all threads store, and not a few of them: see `_store`."""
+        """Whether all threads store, and not a few of them: see `_start_storers`."""
         self._error: BaseException | None = None
         sizes = {self.size(number) for span in self._spans for number in (span.first, span.end - 1)}
         self._zeros = {size: _zeros(size) for size in sizes}
@@ -132,20 +132,20 @@ class CheckpointRun:
         storers = storers_for(len(os.sched_getaffinity(0)), left)
         with self._joining() as start:
             for thread in range(drainers):
-                start(self._drain, thread)
-            start(self._start_storers, storers)
+                start(functools.partial(self._drain, thread))
+            start(functools.partial(self._start_storers, storers))
         if self._error is not None:
             raise self._error
         if not self.schedule.is_over:
             raise RunStoppedError
 
     @contextmanager
-    def _joining(self) -> Iterator[Callable[[Callable[[int], None], int], None]]:
+    def _joining(self) -> Iterator[Callable[[Callable[[], None]], None]]:
         """Yield what starts a thread, and wait for the ends of all; the run is stopped if one cannot be started."""
         threads: list[threading.Thread] = []
 
-        def start(what: Callable[[int], None], number: int) -> None:
-            thread = threading.Thread(target=self._guarded, args=(what, number), daemon=True)
+        def start(what: Callable[[], None]) -> None:
+            thread = threading.Thread(target=self._guarded, args=(what,), daemon=True)
             thread.start()
             threads.append(thread)
 
@@ -158,9 +158,9 @@ class CheckpointRun:
             for thread in threads:
                 thread.join()
 
-    def _guarded(self, what: Callable[[int], None], number: int) -> None:
+    def _guarded(self, what: Callable[[], None]) -> None:
         try:
-            what(number)
+            what()
         except BaseException as error:
             with self._lock:
                 if self._error is None:
@@ -268,9 +268,9 @@ class CheckpointRun:
                     pass
                 if self._is_over:
                     break
-                start(self._store, thread)
+                start(self._store)
 
-    def _store(self, _thread: int) -> None:
+    def _store(self) -> None:
         while not self._is_over:
             try:
                 filled = self._filled.get(timeout=_TICK)

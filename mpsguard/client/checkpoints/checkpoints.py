@@ -353,8 +353,7 @@ class Checkpoints:
         try:
             self._hear(copier)
         except CopierGoneError as error:
-            has_served = copier.is_ready
-            if self._armed is not None and not has_served:
+            if self._armed is not None and not copier.is_ready:
                 # The next one would end like this one, and so on with each publication.
                 self._refuse(self._armed, CheckpointRefusal.COPIER, error)
             return
@@ -432,21 +431,22 @@ class Checkpoints:
             self._copier_now()
 
     def _wait_for_copier(self) -> CopierProcess:
+        """Return the copier once it is ready; raise CheckpointRefusedError, or CopierGoneError if it has ended."""
         due = time.monotonic() + _START
         try:
             copier = self._copier_now()
-            self._hear(copier)
-            while not copier.is_ready:
-                left = due - time.monotonic()
-                if left <= 0:
-                    self._end_copier(CheckpointRefusal.COPIER, "not ready")
-                    why = f"the copier was not ready within {_START:g} s"
-                    raise CheckpointRefusedError(CheckpointRefusal.COPIER, why)
-                copier.wait(left)
-                self._hear(copier)
-            return copier
-        except (CopierGoneError, OSError) as error:
+        except OSError as error:
             raise CheckpointRefusedError(CheckpointRefusal.COPIER, str(error)) from None
+        self._hear(copier)
+        while not copier.is_ready:
+            left = due - time.monotonic()
+            if left <= 0:
+                self._end_copier(CheckpointRefusal.COPIER, "not ready")
+                why = f"the copier was not ready within {_START:g} s"
+                raise CheckpointRefusedError(CheckpointRefusal.COPIER, why)
+            copier.wait(left)
+            self._hear(copier)
+        return copier
 
     def _dismiss_copier(self) -> None:
         """Have the copier end by itself. Nothing here waits for it."""

@@ -31,8 +31,6 @@ class SessionRegions:
         self._sources: dict[int, RegionSource] = {}
         self._sealed: dict[int, bytearray] = {}
         """Digests of the regions of which all chunks are sealed, by region id: they do not change any more."""
-        self._has_undigested = True
-        """Whether a sealed region may not be digested yet."""
 
     def changed(self) -> None:
         """Ask for all regions again: one was made, sealed, changed or released."""
@@ -51,7 +49,6 @@ class SessionRegions:
                 del self._sealed[gone]
             self._records = self._known = found
             self._spans = spans((record.name, record.layout.size) for record in found)
-            self._has_undigested = True
         return self._records
 
     def spans(self) -> tuple[RegionSpan, ...]:
@@ -99,43 +96,39 @@ class SessionRegions:
 
     def digest_some_sealed(self) -> bool:
         """Digest up to `SLICE` pieces of sealed regions; return whether all of them are known now."""
-        left, numbered = SLICE, self.spans()
-        if not self._has_undigested:
-            return True
-        for record, span in zip(self.records(), numbered, strict=True):
+        left = SLICE
+        for record, span in zip(self.records(), self.spans(), strict=True):
             if record.is_sealed:
                 left -= self._digest_sealed(record, span, left)
                 if left <= 0:
                     return False
-        self._has_undigested = False
         return True
 
     def digest(self, into: memoryview) -> None:
         """Write the digests of all pieces; no piece may be written meanwhile."""
-        open_regions = []
-        for record, span in zip(self.records(), self.spans(), strict=True):
-            place, count = into[span.first * DIGEST : span.end * DIGEST], span.end - span.first
-            if record.is_sealed and len(self._sealed.get(record.id, b"")) == count * DIGEST:
-                place[:] = self._sealed[record.id]
-            else:
-                source = self.source(record)
-                source.settle()
-                open_regions.append((record, span, source, place))
-        for record, span, source, place in open_regions:
+        numbered = tuple(zip(self.records(), self.spans(), strict=True))
+        for record, span in numbered:
+            if not record.is_sealed or self._undigested(record, span):
+                self.source(record).settle()
+        for record, span in numbered:
+            place = into[span.first * DIGEST : span.end * DIGEST]
             if record.is_sealed:
                 self._digest_sealed(record, span, span.end - span.first)
                 place[:] = self._sealed[record.id]
             else:
-                source.digest(span, range(span.first, span.end), place)
+                self.source(record).digest(span, range(span.first, span.end), place)
+
+    def _undigested(self, record: RegionRecord, span: RegionSpan) -> int:
+        """Return how many pieces of a sealed region, its last ones, have no digest yet."""
+        return span.end - span.first - len(self._sealed.get(record.id, b"")) // DIGEST
 
     def _digest_sealed(self, record: RegionRecord, span: RegionSpan, most: int) -> int:
         known = self._sealed.setdefault(record.id, bytearray())
-        whole = (span.end - span.first) * DIGEST
-        first = len(known) // DIGEST
-        count = min(most, span.end - span.first - first)
+        count = min(most, self._undigested(record, span))
         if count <= 0:
             return 0
-        room = memoryview(bytearray(whole))
+        first = len(known) // DIGEST
+        room = memoryview(bytearray((span.end - span.first) * DIGEST))
         self.source(record).digest(span, range(span.first + first, span.first + first + count), room)
         known += room[first * DIGEST : (first + count) * DIGEST]
         return count
