@@ -29,6 +29,10 @@ from mpsguard.vault.region import LeaseRole, check_name
 
 _START: Final = 60.0
 """Seconds for a copier to be ready: it makes a CUDA context and pins its memory."""
+_AHEAD: Final = 0.1
+"""Of the time from one publication to the next, for digests of what is sealed."""
+_MOST_AHEAD: Final = 5e-3
+"""Seconds of one publication."""
 _LEAVING: Final = 2.0
 """Seconds for a copier to leave the session by itself."""
 
@@ -50,6 +54,8 @@ class Checkpoints:
         self._leaving: list[CopierProcess] = []
         self._running: RunningCheckpoint | None = None
         self._armed: Checkpoint | None = None
+        self._tried: tuple[Checkpoint | None, float] = None, 0.0
+        """What the last publication tried to take, and when."""
         self._interval: tuple[float, str] | None = None
         self._due = 0.0
         self._serial = 0
@@ -250,9 +256,7 @@ class Checkpoints:
     def _try_armed(self, checkpoint: Checkpoint) -> None:
         try:
             copier = self._copier_now()
-            if not copier.is_ready:
-                return
-            if not self._regions.digest_some_sealed():
+            if not copier.is_ready or self._regions.digest_some_sealed(self._time_ahead(checkpoint)):
                 return
             self._cut(checkpoint, copier)
             if checkpoint.hands_over:
@@ -263,6 +267,13 @@ class Checkpoints:
             # Of any kind, the driver's included: the program that publishes has no part in it, and goes on.
             gone = isinstance(error, CopierGoneError)
             self._refuse(checkpoint, CheckpointRefusal.COPIER if gone else CheckpointRefusal.MEMORY, error)
+
+    def _time_ahead(self, checkpoint: Checkpoint) -> float:
+        """Return how many seconds of this publication may go to what the cut needs."""
+        (last, when), now = self._tried, time.monotonic()
+        self._tried = checkpoint, now
+        # Without a publication before it is not known how often the program publishes.
+        return min(_AHEAD * (now - when), _MOST_AHEAD) if last is checkpoint else 0.0
 
     def _hold(self, checkpoint: Checkpoint) -> None:
         state = self._session.latest()
@@ -286,7 +297,7 @@ class Checkpoints:
         if state is None:
             raise CheckpointError("nothing was published yet: an image is a session's memory with its forward state")
         found = self._regions.spans()
-        pieces = found[-1].end if found else 0
+        pieces = self._regions.pieces
         self._serial += 1
         try:
             table, table_fd = self._next_table.take(pieces, self._serial)
@@ -405,6 +416,7 @@ class Checkpoints:
             for record in records:
                 # Ahead of the first cut: on a GPU this loads the kernel.
                 self._regions.source(record)
+            self._next_table.prepare(self._regions.pieces, self._serial + 1)
             setup = Setup(
                 self._session.name,
                 self._session.owner,

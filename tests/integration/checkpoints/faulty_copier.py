@@ -20,7 +20,8 @@ def commit_fault(what: str) -> None:
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif what == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # Of this thread: one for the process is another thread's, and this one may go on until that has it.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     else:
         raise OSError(getattr(errno, what), os.strerror(getattr(errno, what)))
 
