@@ -4,7 +4,8 @@ Like a serving engine, it replays a CUDA graph for each token, and keeps what it
 a token is some 400 launches, and the gaps are those of the processor's other work.
 
 Events: `prepared`, then `gaps` (seconds from token to token): `alone`, and `during` for each checkpoint from its
-request to its commit, with what the cut took, and when each of the two began (CLOCK_MONOTONIC).
+request to its commit (of them in `publish`: `publishing`), with what the cut took, and when each of the two began
+(CLOCK_MONOTONIC).
 """
 
 import argparse
@@ -81,7 +82,10 @@ class Decoder:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.token += 1
+        began = time.perf_counter()
         self.session.publish(b"%d" % self.token)
+        self.publishing = time.perf_counter() - began
+        """Seconds of the last publication."""
 
     def _captured(self) -> Callable[[], None]:
         stream = torch.cuda.Stream(self.device)
@@ -151,16 +155,19 @@ def main() -> None:
             began = time.monotonic()
             checkpoint = checkpoints.arm("server")
             during: list[float] = []
+            publishing: list[float] = []
             due = time.monotonic() + WITHIN
             # It is armed first, then under way, and then neither.
             while checkpoint.ended is None and time.monotonic() < due:
                 during += gaps(decoder, 1)
+                publishing.append(decoder.publishing)
             ended = checkpoint.ended
             emit(
                 "gaps",
                 number=number,
                 alone=alone,
                 during=during,
+                publishing=publishing,
                 alone_began=alone_began,
                 began=began,
                 cut=checkpoints.last_cut,
