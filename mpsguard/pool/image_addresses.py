@@ -52,9 +52,9 @@ class ImageBytes:
 class ImageAddresses(ImageBytes):
     """Addresses for an image that are there before its memory is: what depends on addresses can be prepared.
 
-    Until a `DeviceImage` takes the addresses, a small piece of memory, full of zeros, repeats behind them. So kernels
-    run with the right arguments, and a CUDA graph that is captured with tensors here computes with the image's content
-    once that has come. Owns the addresses.
+    Until `clear`, or until a `DeviceImage` takes the addresses, a small piece of memory, full of zeros, repeats behind
+    them. So kernels run with the right arguments, and a CUDA graph that is captured with tensors here computes with the
+    image's content once that has come. Owns the addresses.
     """
 
     def __init__(self, backend: CopyingBackend, manifest: Manifest, *, repeated: int = REPEATED) -> None:
@@ -69,13 +69,22 @@ class ImageAddresses(ImageBytes):
             self._repeat(layout.chunk_sizes(self.size, backend.granularity, repeated))
             self._undo = undo.pop_all()
 
+    def clear(self) -> None:
+        """Unmap the memory that repeats, when all is prepared; safe to call twice.
+
+        Hundreds of mappings for a large image: otherwise the start that takes the addresses waits for that. Until an
+        image has come, a kernel that uses the addresses faults.
+        """
+        with self.backend.entered():
+            self._stand_in.close()
+
     def take(self, size: int) -> int:
         """Return the address, at which nothing is mapped any more; raise PoolError."""
         if size != self.size:
             raise PoolError(f"addresses for an image of {self.size} bytes, and not of {size}")
         if self._taken:
             raise PoolError("an image is at these addresses already")
-        self._stand_in.close()
+        self.clear()
         self._taken = True
         return self.va
 

@@ -34,7 +34,8 @@ def steps(rounds: int, instances: int, workers: int) -> list[Step]:
     that pin nothing, which are prepared sooner.
     """
     # The first start brings the image to the GPU, and the first one on demand records the image's profile.
-    first = [Step(None, "gpu"), Step(Figure.MEMORY, "gpu", 1 + instances)]
+    bring = Step(None, "gpu")
+    first = [bring, Step(Figure.MEMORY, "gpu", 1 + instances)]
     gpu, pinned, demand = Step(Figure.GPU, "gpu"), Step(Figure.PINNED, "pinned"), Step(Figure.DEMAND, "demand")
     early = min(rounds, workers - sum(step.workers for step in first))
     at_once = -(-rounds // instances) - 1  # the step for memory is one, too
@@ -44,6 +45,7 @@ def steps(rounds: int, instances: int, workers: int) -> list[Step]:
         *[pinned, Step(None, "demand"), demand],
         *[pinned] * (rounds - 1),
         *[demand] * (rounds - 1),
+        bring,  # the image may have left the GPU meanwhile: it is idle in the laps of the others
         *[gpu] * (rounds - early),
         *[Step(Figure.AT_ONCE, "gpu", instances)] * at_once,
     ]

@@ -23,9 +23,8 @@ from tests.gpu.start.place import MIB, PREPARED, WITHIN, Made, Pool, Start, drop
 from tests.gpu.start.plan import MOBILENET, Plan
 
 _SHARED: Final = 1.25
-_BUS: Final = 1.15
 _LIKE: Final = 0.87
-_STEPS: Final = ("context", "pin", "addresses", "objects", "graph")
+_STEPS: Final = ("context", "pin", "addresses", "objects", "graph", "cleared")
 """Of a preparation after its imports."""
 
 
@@ -164,7 +163,7 @@ class _Measured:
         made = self._served.made
         bytes_ms = 1e3 * made.size / made.rate
         of_bus = f"its {made.size / 1e9:.3g} GB need {bytes_ms:.1f} ms of the bus"
-        pinned = self._plan.pinned if self._plan.pinned is not None else _BUS * bytes_ms
+        pinned = self._plan.pinned if self._plan.of_bus is None else self._plan.of_bus * bytes_ms
         kind = f"{self._plan.kind}, ours"
         rows: dict[Figure, tuple[str, Callable[[str, list[Start]], Iterator[Finding]]]] = {
             Figure.MEMORY: (f"{self._plan.kind}: GPU memory of {self._instances} instances", self._memory_rows),

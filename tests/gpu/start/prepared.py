@@ -81,6 +81,8 @@ class _Worker:
         lap("objects")
         self.skeleton.record()
         lap("graph")
+        self.addresses.clear()
+        lap("cleared")
         # What it shares with the template is not counted.
         memory = psutil.Process().memory_full_info()
         note |= {

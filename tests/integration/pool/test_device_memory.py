@@ -223,7 +223,18 @@ def test_an_image_arrives_in_the_order_of_its_profile(tmp_path: Path) -> None:
                 save_profile(mine.store, "a", profile)
 
 
-def test_tensors_at_addresses_prepared_before_have_the_image_then(tmp_path: Path) -> None:
+def protection(va: int) -> str:
+    """What /proc says of the mapping at an address of this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, found = line.split()[:2]
+        first, end = (int(each, 16) for each in addresses.split("-"))
+        if first <= va < end:
+            return found
+    return "nothing"
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_tensors_at_addresses_prepared_before_have_the_image_then(tmp_path: Path, *, cleared: bool) -> None:
     with running(tmp_path, *MEMORY) as pool, program(pool) as mine:
         for name in "ab":
             pool.make(name, 7 * MIB, 5)
@@ -233,6 +244,10 @@ def test_tensors_at_addresses_prepared_before_have_the_image_then(tmp_path: Path
             assert not before.any()
             before[0] = 9  # of the memory that repeats: of every third MiB, and of no image
             assert before[3 * MIB] == 9
+            if cleared:
+                addresses.clear()
+                assert protection(addresses.va) == "---p"
+                addresses.clear()
             for name in "aba":
                 with mine.hold(name, addresses) as held:
                     assert held.va == addresses.va
