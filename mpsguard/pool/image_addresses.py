@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from mpsguard.client.mapped import layout
 from mpsguard.client.mapped.backend import CopyingBackend, Held
+from mpsguard.client.on_demand.destination import RegionAddresses
 from mpsguard.images.manifest import Manifest
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import places, size_of
@@ -31,6 +32,11 @@ class ImageBytes:
         self.places = places(manifest)
         """Where each region is, by name."""
         self.size = layout.rounded(size_of(manifest), backend.granularity)
+
+    @property
+    def regions(self) -> dict[str, RegionAddresses]:
+        """Addresses of the regions, by name."""
+        return {name: RegionAddresses(self.va + place.offset, place.size) for name, place in self.places.items()}
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

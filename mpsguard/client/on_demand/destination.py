@@ -15,6 +15,15 @@ Piece = tuple[str, int]
 """Region and index."""
 
 
+class RegionAddresses(NamedTuple):
+    """Where a region of an image is, or will be."""
+
+    va: int
+    """Address of the first byte."""
+    size: int
+    """Bytes."""
+
+
 class Room(NamedTuple):
     """Memory of a region."""
 

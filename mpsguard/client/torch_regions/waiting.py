@@ -1,23 +1,55 @@
 """Lets the modules of a model wait for their parameters while these arrive."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
-from mpsguard.client.on_demand.arrival import ArrivingImage, ArrivingRegion
+from mpsguard.client.on_demand.arrival import ArrivingImage
+from mpsguard.client.on_demand.destination import Piece, RegionAddresses
 from mpsguard.client.tensor_manifest import extent
+from mpsguard.images.pieces import PIECE_SIZE, piece_count
 
 
 class WaitingLayers:
-    """The hooks of `wait_for_layers`."""
+    """Hooks on the modules of a model, each of which waits for the module's own parameters and buffers.
 
-    def __init__(self) -> None:
+    They can be there before an image arrives, for `wait_for`; until then they do nothing. A module that uses the
+    parameters of another one without calling it has to wait by itself (`ArrivingRegion.ready`). In a CUDA graph no hook
+    runs.
+    """
+
+    def __init__(self, model: torch.nn.Module, regions: Mapping[str, RegionAddresses]) -> None:
+        """Put them on all modules that have something in the regions.
+
+        Args:
+            model: its parameters have been bound to these addresses.
+            regions: of the images to wait for, by name.
+        """
+        self._regions = dict(regions)
+        self._awaited: _Awaited | None = None
         self._handles: list[Any] = []
+        for module in model.modules():
+            tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            pieces = [piece for tensor in reversed(tensors) for piece in _pieces(tensor, regions)]
+            if pieces:
+                self._handles.append(module.register_forward_pre_hook(self._before_forward(pieces)))
 
-    def add(self, module: torch.nn.Module, places: list[tuple[ArrivingRegion, int, int]], within: float) -> None:
-        """Let a module wait before each forward pass, until what it needs is there."""
-        self._handles.append(module.register_forward_pre_hook(_before_forward(places, within)))
+    def wait_for(self, image: ArrivingImage, *, within: float = 60.0) -> None:
+        """Have each module wait until what it needs of ``image`` is there, which arrives at these addresses.
+
+        Args:
+            image: instead of any other one before.
+            within: seconds to wait for a module; then its call raises ArrivalError.
+
+        Raises:
+            ValueError: it arrives elsewhere.
+        """
+        there = _addresses(image)
+        for name, region in self._regions.items():
+            if there.get(name) != region:
+                raise ValueError(f"region {name!r} is to arrive at {region}, and not at {there.get(name)}")
+        self._awaited = _Awaited(image, within)
 
     def remove(self) -> None:
         """Remove the hooks; safe to call twice."""
@@ -25,45 +57,41 @@ class WaitingLayers:
             handle.remove()
         self._handles = []
 
+    def _before_forward(self, pieces: list[Piece]) -> Callable[..., None]:
+        there: _Awaited | None = None
+
+        def before(_module: torch.nn.Module, _arguments: object) -> None:
+            nonlocal there
+            awaited = self._awaited
+            # Several threads may call the module: each waits for all of it that had not come when it began.
+            if awaited is not there and awaited is not None:
+                awaited.image.wait_for(pieces, awaited.within)
+                there = awaited
+
+        return before
+
+
+class _Awaited(NamedTuple):
+    image: ArrivingImage
+    within: float
+
 
 def wait_for_layers(model: torch.nn.Module, image: ArrivingImage, *, within: float = 60.0) -> WaitingLayers:
-    """Let each module wait for its own parameters and buffers, as far as they lie in an arriving image.
-
-    A module that uses the parameters of another one without calling it has to wait by itself (`ArrivingRegion.ready`).
-    In a CUDA graph no hook runs.
-
-    Args:
-        model: its parameters have been bound to the image's memory.
-        image: which arrives.
-        within: seconds to wait for a module; then its call raises ArrivalError.
-    """
-    layers = WaitingLayers()
-    for module in model.modules():
-        tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        places = [place for tensor in tensors if (place := _place(tensor, image)) is not None]
-        if places:
-            layers.add(module, places, within)
+    """Put `WaitingLayers` on a model, and have them wait for an image that its parameters have been bound to."""
+    layers = WaitingLayers(model, _addresses(image))
+    layers.wait_for(image, within=within)
     return layers
 
 
-def _place(tensor: torch.Tensor, image: ArrivingImage) -> tuple[ArrivingRegion, int, int] | None:
-    """Return where a tensor lies in the image: region, offset and size in bytes."""
+def _addresses(image: ArrivingImage) -> dict[str, RegionAddresses]:
+    return {name: RegionAddresses(region.va, region.size) for name, region in image.regions.items()}
+
+
+def _pieces(tensor: torch.Tensor, regions: Mapping[str, RegionAddresses]) -> list[Piece]:
+    """Return the pieces of an image that a tensor needs."""
     size = extent(tuple(tensor.shape), tuple(tensor.stride())) * int(tensor.element_size())
-    for region in image.regions.values():
+    for name, region in regions.items():
         offset = int(tensor.data_ptr()) - region.va
         if size and offset >= 0 and offset + size <= region.size:
-            return region, offset, size
-    return None
-
-
-def _before_forward(places: list[tuple[ArrivingRegion, int, int]], within: float) -> Callable[..., None]:
-    left = tuple(places)
-
-    def before(_module: torch.nn.Module, _arguments: object) -> None:
-        nonlocal left
-        # Several threads may call the module: each waits for all that had not come when it began.
-        for region, offset, size in reversed(left):
-            region.ready(offset, size, within=within)
-        left = ()
-
-    return before
+            return [(name, index) for index in range(offset // PIECE_SIZE, piece_count(offset + size))]
+    return []

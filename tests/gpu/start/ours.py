@@ -24,7 +24,7 @@ from tests.gpu.start.plan import MOBILENET, Plan
 
 _SHARED: Final = 1.25
 _LIKE: Final = 0.87
-_STEPS: Final = ("context", "pin", "addresses", "objects", "graph", "cleared")
+_STEPS: Final = ("context", "pin", "addresses", "objects", "graph", "hooks", "cleared")
 """Of a preparation after its imports."""
 
 

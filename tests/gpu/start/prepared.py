@@ -14,7 +14,7 @@ import torch
 from mpsguard.client.cuda.driver import CudaError
 from mpsguard.client.mapped.backend import CopyingBackend
 from mpsguard.client.on_demand.profile import save_profile
-from mpsguard.client.torch_regions.waiting import wait_for_layers
+from mpsguard.client.torch_regions.waiting import WaitingLayers
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.device_image import GpuTiers, copy_to_gpu, hold_on_gpu
@@ -81,6 +81,8 @@ class _Worker:
         lap("objects")
         self.skeleton.record()
         lap("graph")
+        self.layers = WaitingLayers(self.skeleton.model, self.addresses.regions)
+        lap("hooks")
         self.addresses.clear()
         lap("cleared")
         # What it shares with the template is not counted.
@@ -121,7 +123,7 @@ class _Worker:
             self.owned.enter_context(hold(self.tiers, image, addresses=self.addresses, within=_WITHIN))
         filled = time.perf_counter()
         if arriving is not None:
-            wait_for_layers(self.skeleton.model, arriving, within=_WITHIN)
+            self.layers.wait_for(arriving, within=_WITHIN)
         if asked.get("busy"):
             self._be_busy(asked["busy"], asked["mark"])
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpsguard.client.on_demand import ArrivalError, ArrivingImage, Profile, load_profile, open_on_demand, save_profile
-from mpsguard.client.on_demand.destination import HostDestination, Piece
+from mpsguard.client.on_demand.destination import HostDestination, Piece, RegionAddresses
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.images.store import ImageStore
 from tests.late import Late
@@ -117,6 +117,38 @@ def test_threads_that_call_a_layer_at_once_wait_for_all_of_it(tmp_path: Path) ->
                 assert outcomes == ["not there"] * len(threads)
                 with pytest.raises(ArrivalError):
                     layer(torch.ones(1, WIDTH))
+            finally:
+                destination.gate.release(100)
+                arriving.close()
+
+
+def test_hooks_that_are_there_before_an_image_wait_for_it_alone(tmp_path: Path) -> None:
+    from mpsguard.client.torch_regions.waiting import WaitingLayers  # noqa: PLC0415 - needs PyTorch
+
+    with ImageStore(tmp_path / "store") as store:
+        commit(store, "m", {"weight": some_bytes("w", WIDTH * WIDTH * 4)})
+        with store.open("m") as image, open_on_demand(image) as elsewhere:
+            destination = GatedDestination(image)
+            destination.gate = threading.Semaphore(0)
+            arriving = ArrivingImage(image, None, destination)
+            try:
+                region = arriving.regions["weight"]
+                weight = torch.frombuffer(region.memory, dtype=torch.float32).view(WIDTH, WIDTH)
+                layer = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+                layer.load_state_dict({"weight": weight}, assign=True)
+                layers = WaitingLayers(layer, {"weight": RegionAddresses(region.va, region.size)})
+                given = torch.ones(1, WIDTH)
+                assert not layer(given).any()
+                with pytest.raises(ValueError, match="'weight' is to arrive at"):
+                    layers.wait_for(elsewhere)
+                assert not layer(given).any()
+                layers.wait_for(arriving, within=0.01)
+                with pytest.raises(ArrivalError, match="not there"):
+                    layer(given)
+                destination.gate.release()
+                layers.wait_for(arriving, within=30)
+                assert layer(given).any()
+                layers.remove()
             finally:
                 destination.gate.release(100)
                 arriving.close()
