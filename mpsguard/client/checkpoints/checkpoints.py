@@ -442,6 +442,13 @@ class Checkpoints:
             self._page.open()
             self._copier_now()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the copier is there, so that a checkpoint begins with the next publications; see `start`."""
+        with self._lock:
+            self._absorb()
+            return self._copier is not None and self._copier.is_ready
+
     def _wait_for_copier(self) -> CopierProcess:
         """Return the copier once it is ready; raise CheckpointRefusedError, or CopierGoneError if it has ended."""
         due = time.monotonic() + _START

@@ -3,9 +3,9 @@
 Like a serving engine, it replays a CUDA graph for each token, and keeps what it has from Python's collector: otherwise
 a token is some 400 launches, and the gaps are those of the processor's other work.
 
-Events: `prepared`, then `gaps` (seconds from token to token): `alone`, and `during` for each checkpoint from its
-request to its commit (of them in `publish`: `publishing`), with what the cut took, and when each of the two began
-(CLOCK_MONOTONIC).
+Events, with gaps in seconds from token to token: `started`, when the copier is ready (`starting`: gaps meanwhile);
+`prepared`; `gaps`: `alone`, and `during` for each checkpoint from its request to its commit (of them in `publish`:
+`publishing`), with what the cut took, and when each of the two began (CLOCK_MONOTONIC).
 """
 
 import argparse
@@ -143,11 +143,16 @@ def main() -> None:
     with client.join("server", keep=60) as session:
         decoder = Decoder(session, SHAPES[options.shape], options.device)
         checkpoints = session.checkpoints(store=options.store, buffers=1 << 30, spare=64 << 20)
-        # As a server does that must not stall: the copier is there before the first checkpoint.
-        checkpoints.start()
         gaps(decoder, WARM)
         gc.collect()
         gc.freeze()
+        # As a server does that must not stall: the copier is there before the first checkpoint.
+        checkpoints.start()
+        starting: list[float] = []
+        due = time.monotonic() + WITHIN
+        while not checkpoints.is_ready and time.monotonic() < due:
+            starting += gaps(decoder, 1)
+        emit("started", starting=starting)
         # The first checkpoint copies the weights; no other one does.
         for number in range(options.rounds + 1):
             alone_began = time.monotonic()

@@ -62,6 +62,7 @@ def _shape(bench: Bench, shape: str, size: int) -> Iterator[Finding]:
 def _alone(bench: Bench, what: str, shape: str, words: list[object], store: Path) -> Iterator[Finding]:
     firsts: list[Event] = []
     others: list[Event] = []
+    starting: list[float] = []
     # The first server goes on behind its first checkpoint.
     for number, rounds in enumerate([bench.runs(10, 2), *[0] * bench.runs(_FIRSTS[shape], 0)]):
         place = store / f"{number}"
@@ -71,9 +72,19 @@ def _alone(bench: Bench, what: str, shape: str, words: list[object], store: Path
             told = server.all_seen("gaps")
             firsts += told[:1]
             others += told[1:]
+            starting += [max(numbers(each, "starting"), default=0.0) for each in server.all_seen("started")]
         rmtree(place, ignore_errors=True)
     yield from _gaps(f"{what}: longest extra gap between tokens, first checkpoint, with the weights", firsts)
     yield from _gaps(f"{what}: longest extra gap between tokens, checkpoint", others)
+    if firsts and starting:
+        step = median(median(numbers(each, "alone")) for each in firsts)
+        yield sampled(
+            f"{what}: longest extra gap between tokens while the copier starts, once",
+            [(each - step) * _MS for each in starting],
+            unit="ms",
+            bar="none: stated",
+            holds=True,
+        )
 
 
 def _gaps(name: str, events: Sequence[Event]) -> Iterator[Finding]:

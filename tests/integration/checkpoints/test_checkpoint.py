@@ -63,9 +63,10 @@ def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: Worl
     """A server that makes a token each millisecond starts the copier ahead, so that no token waits for the vault."""
     with world.session() as session, region(session, "a", os.urandom(2 * PIECE)):
         checkpoints = session.checkpoints()
+        assert not checkpoints.is_ready
         checkpoints.start()
         session.publish(b"1")
-        checkpoints._wait_for_copier()
+        wait_for("the copier", lambda: checkpoints.is_ready)
         held, gate = threading.Event(), threading.Event()
 
         def hold() -> None:
