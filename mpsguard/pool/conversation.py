@@ -168,7 +168,9 @@ class PoolConversation:
         return ImageHeld(), found
 
     async def _size(self, request: HoldImage | StartImage) -> int:
-        return await self._looks.run(request.store, lambda: _size(request))
+        # The key is the content's: what a tier has is that, also if another image has come in its place on the disk.
+        known = self._owner.size_of(request.key)
+        return known if known is not None else await self._looks.run(request.store, lambda: _size(request))
 
     def _arena(self) -> tuple[Answer, tuple[int, ...]]:
         arena = self._owner.arena

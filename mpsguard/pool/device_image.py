@@ -1,10 +1,10 @@
-"""An image in GPU memory: one allocation, mapped by each program that uses it."""
+"""An image in GPU memory, mapped by each program that uses it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from mpsguard.client.mapped import layout
 from mpsguard.client.mapped.backend import CopyingBackend, Held
@@ -19,6 +19,9 @@ from mpsguard.pool.image_addresses import ImageAddresses, ImageBytes
 from mpsguard.pool.image_memory import key_of
 from mpsguard.pool.pinned_arena import PinnedArena, PinnedPieces
 from mpsguard.pool.tiers import Tier
+
+FIRST: Final = 512 << 20
+"""Bytes of the first allocation of a large image: the others are made, and mapped, while the bus fills it."""
 
 
 class GpuTiers(NamedTuple):
@@ -42,6 +45,7 @@ class DeviceImage(ImageBytes):
         *,
         fds: tuple[int, ...] | None = None,
         addresses: ImageAddresses | None = None,
+        fill: Sequence[PinnedPieces] = (),
     ) -> None:
         """Map an image.
 
@@ -51,14 +55,17 @@ class DeviceImage(ImageBytes):
             fds: of memory that is there already, mapped read-only; they stay owned by the caller. None: new memory,
                 writable, with undefined content.
             addresses: where to; they stay owned by the caller, for at least as long as this object. None: anywhere.
+            fill: what new memory is filled with, as by `begin_fill`, from the moment on that there is some.
 
         Raises:
             PoolError: the memory is not the pool's form of an image, or the addresses are not for this one.
             Exception: the backend's error.
         """
         super().__init__(backend, manifest)
-        if fds is not None and len(fds) != 1:
-            raise PoolError(f"{len(fds)} descriptors for an image in GPU memory")
+        sizes = _allocations(self.size)
+        if fds is not None and len(fds) != len(sizes):
+            raise PoolError(f"{len(fds)} descriptors for an image in GPU memory, and not {len(sizes)}")
+        self._handles: list[int] = []
         with backend.entered(), ExitStack() as undo:
             if addresses is None:
                 room = layout.room(self.size)
@@ -68,17 +75,19 @@ class DeviceImage(ImageBytes):
                 self.va = addresses.take(self.size)
                 undo.callback(addresses.give_back)
             if fds is None:
-                handle = backend.make(self.size)
-                self._handle: int | None = handle
-                undo.callback(backend.drop, handle)
-                backend.map(self.va, self.size, handle)
-                undo.callback(backend.unmap, self.va, self.size)
+                for va, size in layout.pieces(self.va, sizes):
+                    handle = backend.make(size)
+                    self._handles.append(handle)
+                    undo.callback(backend.drop, handle)
+                    backend.map(va, size, handle)
+                    undo.callback(backend.unmap, va, size)
+                    backend.allow(va, size, writable=True)
+                    self.begin_fill(_among(fill, va - self.va, size))
             else:
-                self._handle = None
                 held = Held()
                 undo.callback(held.give_back, backend, self.va)
-                backend.map_all(self.va, [(fds[0], self.size)], held)
-            backend.allow(self.va, self.size, writable=fds is None)
+                backend.map_all(self.va, zip(fds, sizes, strict=True), held)
+                backend.allow(self.va, self.size, writable=False)
             self._undo = undo.pop_all()
 
     def on_close(self, then: Callable[[], object]) -> None:
@@ -91,7 +100,7 @@ class DeviceImage(ImageBytes):
     @property
     def made(self) -> bool:
         """Whether this process allocated the memory; otherwise it has mapped what was there."""
-        return self._handle is not None
+        return bool(self._handles)
 
     def begin_fill(self, sources: Iterable[PinnedPieces]) -> None:
         """Begin to copy pieces that this process has in host memory; `CopyingBackend.settle` waits for it."""
@@ -100,16 +109,16 @@ class DeviceImage(ImageBytes):
                 at = source.first * PIECE_SIZE
                 self.backend.begin_copy(self.va + at, source.address, source.pieces * PIECE_SIZE)
 
-    def export(self) -> int:
-        """Return a descriptor of the memory, owned by the caller; it is read-only from now on for this process too."""
-        assert self._handle is not None
-        fd = self.backend.export(self._handle)
+    def export(self) -> tuple[int, ...]:
+        """Return descriptors of the memory, owned by the caller; it is read-only from now on for this process too."""
+        fds: list[int] = []
         try:
+            fds += map(self.backend.export, self._handles)
             self.backend.allow(self.va, self.size, writable=False)
         except BaseException:
-            close_all((fd,))
+            close_all(fds)
             raise
-        return fd
+        return tuple(fds)
 
     def close(self) -> None:
         """Unmap it, and end its use; no array made from it may be used any more. Safe to call twice."""
@@ -144,7 +153,7 @@ def hold_on_gpu(
         undo.callback(pool.release, Tier.GPU, key)
         if fds is None:
             found = undo.enter_context(copy_to_gpu(tiers, image, addresses=addresses, within=within))
-            exported = (found.export(),)
+            exported = found.export()
             try:
                 pool.fill(image, exported)
             finally:
@@ -164,13 +173,26 @@ def copy_to_gpu(
 ) -> DeviceImage:
     """Return a copy of an image in GPU memory that is this process's own, writable; else as `hold_on_gpu`."""
     with pinned(tiers, image, within=within) as sources, ExitStack() as undo:
-        made = undo.enter_context(DeviceImage(tiers.backend, image.manifest, addresses=addresses))
-        made.begin_fill(sources)
+        made = undo.enter_context(DeviceImage(tiers.backend, image.manifest, addresses=addresses, fill=sources))
         tiers.backend.settle()
         # Until here the slots were this image's.
         tiers.pool.check_open()
         undo.pop_all()
     return made
+
+
+def _allocations(size: int) -> list[int]:
+    """Return the sizes of the allocations of an image of ``size`` bytes: the same for each process that maps it."""
+    return [FIRST, size - FIRST] if size > 2 * FIRST else [size]
+
+
+def _among(sources: Sequence[PinnedPieces], offset: int, size: int) -> Iterator[PinnedPieces]:
+    """Yield those of the pieces that lie in ``size`` bytes of the image from ``offset`` on: bytes of whole pieces."""
+    begin, end = offset // PIECE_SIZE, -(-(offset + size) // PIECE_SIZE)
+    for source in sources:
+        first, stop = max(source.first, begin), min(source.first + source.pieces, end)
+        if first < stop:
+            yield PinnedPieces(first, stop - first, source.address + (first - source.first) * PIECE_SIZE)
 
 
 @contextmanager

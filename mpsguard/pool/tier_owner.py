@@ -126,6 +126,11 @@ class TierOwner:
         """End the use of an image that the caller was to fill: the next one that wants it has to."""
         self._failed(Tier.GPU, key, _End.LEFT)
 
+    def size_of(self, key: str) -> int | None:
+        """Return the bytes that an image takes up; None if no tier has it, or is about to."""
+        found = (state.image(key) for state in self._states.values())
+        return next((image.size for image in found if image is not None), None)
+
     def release(self, tier: Tier, key: str) -> None:
         """End one use of an image, which stays until its room is needed."""
         self._states[tier] = tiers.release(self._states[tier], key)

@@ -1,6 +1,7 @@
 """The GPU tier and the pinned tier of a real pool. Host memory stands for the GPU's: this is a simulation of CUDA."""
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from mpsguard.client.on_demand import ArrivalError, save_profile
 from mpsguard.images.image import Image
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.images.store import ImageStore
+from mpsguard.pool import device_image
 from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.device_image import DeviceImage, GpuTiers, copy_to_gpu, hold_on_gpu, pinned
 from mpsguard.pool.device_on_demand import open_on_gpu
@@ -27,6 +29,13 @@ from tests.unit.images.samples import some_bytes
 
 MEMORY = ("--host-memory", "16M", "--pinned-memory", "17M", "--gpu-memory", "16M")
 """Eight slots are pinned."""
+
+
+@pytest.fixture(autouse=True, params=[None, 2 * MIB], ids=["one", "two"])
+def allocations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image is one allocation, or two as a large one is."""
+    if request.param is not None:
+        monkeypatch.setattr(device_image, "FIRST", request.param)
 
 
 class CountingBackend(HostBackend):
@@ -101,6 +110,20 @@ def test_programs_map_what_the_first_one_has_copied(tmp_path: Path) -> None:
             uses = {each.tier: each.uses for each in pool.listed()}
             assert uses == {Tier.GPU: 2, Tier.PINNED: 0}
         assert {each.uses for each in pool.listed()} == {0}
+
+
+def test_what_a_tier_has_is_held_without_a_look_at_the_disk(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine:
+        pool.make("a", 3 * MIB)
+        before = mine.image("a")
+        with pinned(mine.tiers, before):
+            pass
+        shutil.rmtree(pool.store)
+        with copy_to_gpu(mine.tiers, before, within=DEADLINE) as copied:
+            assert region(copied, "r0") == some_bytes(("a", 0), 3 * MIB)
+        with hold_on_gpu(mine.tiers, before, within=DEADLINE) as held:
+            assert region(held, "r0") == some_bytes(("a", 0), 3 * MIB)
+        assert {each.key for each in pool.listed()} == {key_of(before.manifest)}
 
 
 def test_a_copy_is_the_programs_own(tmp_path: Path) -> None:
