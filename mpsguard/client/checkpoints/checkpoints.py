@@ -33,6 +33,8 @@ _AHEAD: Final = 0.1
 """Of the time from one publication to the next, for digests of what is sealed."""
 _MOST_AHEAD: Final = 5e-3
 """Seconds of one publication."""
+_START_AHEAD: Final = 0.1
+"""Seconds of `Checkpoints.start` for what is sealed."""
 _LEAVING: Final = 2.0
 """Seconds for a copier to leave the session by itself."""
 
@@ -433,14 +435,16 @@ class Checkpoints:
         return self._copier
 
     def start(self) -> None:
-        """Start the copier, and allocate the spare memory, ahead of the first checkpoint; a failure shows there.
+        """Prepare the first checkpoint; a failure shows there.
 
-        To be called when the regions are made.
+        Starts the copier, allocates the spare memory, and digests, for up to 0.1 s, what is sealed. To be called when
+        the regions are made.
         """
         # Of any kind, the driver's included.
         with self._lock, suppress(Exception):
             self._page.open()
             self._copier_now()
+            self._regions.digest_some_sealed(_START_AHEAD)
 
     @property
     def is_ready(self) -> bool:

@@ -13,6 +13,8 @@ from mpsguard.client.cuda.driver import CudaBackend
 _THREADS: Final = 256
 _DEVICE_MAP: Final = 2
 """CU_MEMHOSTALLOC_DEVICEMAP."""
+_PREPARED: Final = 64
+"""Pieces of the launch that prepares others."""
 _TREES: Final = 8
 """Of each piece: the first kernel has a block for each, and the second combines them (piece_digest.cu)."""
 
@@ -35,10 +37,13 @@ class CudaPieces:
         """The digests, as the processor sees them."""
 
     def prepare(self, va: int, count: int) -> None:
-        """Have what digesting so many pieces takes: memory, and the driver's own preparation of a first launch."""
+        """Have what digesting so many pieces takes: memory, and the driver's own preparation of a first launch.
+
+        That launch has as many blocks as one ahead of a cut.
+        """
         self._make_room(count)
-        if count:
-            self.digest(va, range(1), memoryview(bytearray(DIGEST)))
+        if first := min(count, _PREPARED):
+            self.digest(va, range(first), memoryview(bytearray(first * DIGEST)))
 
     def settle(self) -> None:
         """Wait for all work of the context."""

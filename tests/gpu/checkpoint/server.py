@@ -147,8 +147,9 @@ def main() -> None:
         gc.collect()
         gc.freeze()
         # As a server does that must not stall: the copier is there before the first checkpoint.
+        began = time.perf_counter()
         checkpoints.start()
-        starting: list[float] = []
+        starting = [time.perf_counter() - began]
         due = time.monotonic() + WITHIN
         while not checkpoints.is_ready and time.monotonic() < due:
             starting += gaps(decoder, 1)

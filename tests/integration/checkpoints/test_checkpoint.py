@@ -61,7 +61,12 @@ def test_what_did_not_change_is_not_copied_again(world: World) -> None:
 
 def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: World) -> None:
     """A server that makes a token each millisecond starts the copier ahead, so that no token waits for the vault."""
-    with world.session() as session, region(session, "a", os.urandom(2 * PIECE)):
+    with (
+        world.session() as session,
+        region(session, "a", os.urandom(2 * PIECE)),
+        region(session, "weights", os.urandom(PIECE)) as weights,
+    ):
+        weights.region.seal()
         checkpoints = session.checkpoints()
         assert not checkpoints.is_ready
         checkpoints.start()
@@ -82,7 +87,7 @@ def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: Worl
             publishing.start()
             publishing.join(5.0)
             assert checkpoint.tries == 1
-            assert checkpoint.wait(20.0).copied == 2
+            assert checkpoint.wait(20.0).copied == 3
         finally:
             gate.set()
             holding.join(DEADLINE)
