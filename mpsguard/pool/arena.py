@@ -3,17 +3,21 @@
 import fcntl
 import mmap
 import os
+import threading
 from contextlib import suppress
 from typing import Final
 
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.linux.descriptors import memfd
+from mpsguard.linux.huge_pages import AlignedMapping
 from mpsguard.pool import arena_slots
 from mpsguard.pool.arena_slots import Run
 from mpsguard.pool.errors import PoolError
 
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 """Of <linux/fcntl.h> (Linux 5.1): only mappings that are there already can be written to."""
+_TAKING_UP: Final = 60.0
+"""Seconds."""
 MOST_RUNS: Final = 3000
 """Of an image: they have to fit into one message."""
 
@@ -32,10 +36,10 @@ class Arena:
         except OSError as error:
             raise PoolError(f"pinned memory: {error.strerror}") from None
         try:
-            self._pages = mmap.mmap(self._fd, self.size)
+            self._mapping = AlignedMapping(self._fd, self.size, writable=True)
             with suppress(OSError):  # a kernel without them
-                # Where the administrator allows it, so that to pin it is a matter of pages of 2 MiB, not of 4 KiB.
-                self._pages.madvise(mmap.MADV_HUGEPAGE)
+                # Where the administrator allows it, what is loaded before `make_huge` is in such pages already.
+                self._mapping.advise(mmap.MADV_HUGEPAGE)
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals | _F_SEAL_FUTURE_WRITE)
         except OSError as error:
@@ -45,6 +49,10 @@ class Arena:
     def descriptor(self) -> int:
         """Return a descriptor for a program, owned by the caller; raise OSError."""
         return memfd.read_only(self._fd)
+
+    def make_huge(self, stop: threading.Event) -> None:
+        """Take up the memory in pages of 2 MiB, if possible: it is pinned sooner then. ``stop`` ends that early."""
+        self._mapping.make_huge(self._fd, stop, within=_TAKING_UP)
 
     def take(self, size: int) -> tuple[Run, ...]:
         """Return slots for so many bytes; there is room for them. Raise PoolError if they are too many runs."""
@@ -60,7 +68,7 @@ class Arena:
 
     def places(self, runs: tuple[Run, ...]) -> list[memoryview]:
         """Return the memory of each slot, for the image's pieces in their order."""
-        view = memoryview(self._pages)
+        view = self._mapping.view()
         return [
             view[slot * PIECE_SIZE : (slot + 1) * PIECE_SIZE]
             for run in runs
@@ -70,4 +78,4 @@ class Arena:
     def close(self) -> None:
         """Let go of the memory, which stays as long as a program maps it, or a view of it is alive here."""
         os.close(self._fd)
-        del self._pages
+        del self._mapping

@@ -64,6 +64,10 @@ class SharedImage(ImagePages):
             self._connection.release(Tier.HOST, self.key)
 
 
+_TAKING_UP: Final = 120.0
+"""Seconds for the pool to get memory for its arena, which it does once."""
+
+
 class PoolConnection:
     """Owns a connection; not for several threads at once. All that it holds is released when it is closed."""
 
@@ -126,7 +130,7 @@ class PoolConnection:
 
     def open_arena(self) -> tuple[int, int]:
         """Return a descriptor of the arena, owned by the caller, and its size in bytes; raise PoolError."""
-        opened, fds = self._ask(OpenArena(), ArenaOpened)
+        opened, fds = self._ask(OpenArena(), ArenaOpened, more=_TAKING_UP)
         if len(fds) != 1:
             close_all(fds)
             raise PoolError(f"{self._path}: {len(fds)} descriptors for the arena")

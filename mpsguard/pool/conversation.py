@@ -135,7 +135,7 @@ class PoolConversation:
                 self._release(tier, key)
                 return RequestDone(), ()
             case OpenArena():
-                return self._arena()
+                return await self._arena()
             case ListTiers(start):
                 workers = () if self._workers is None else self._workers.info()
                 return replace(self._owner.listing(start, LISTED), workers=workers), ()
@@ -172,8 +172,8 @@ class PoolConversation:
         known = self._owner.size_of(request.key)
         return known if known is not None else await self._looks.run(request.store, lambda: _size(request))
 
-    def _arena(self) -> tuple[Answer, tuple[int, ...]]:
-        arena = self._owner.arena
+    async def _arena(self) -> tuple[Answer, tuple[int, ...]]:
+        arena = await self._owner.open_arena()
         if arena is None:
             raise PoolError("this pool pins no memory: mpsguard pool --pinned-memory SIZE")
         try:

@@ -46,6 +46,7 @@ class DeviceImage(ImageBytes):
         fds: tuple[int, ...] | None = None,
         addresses: ImageAddresses | None = None,
         fill: Sequence[PinnedPieces] = (),
+        whole: bool = True,
     ) -> None:
         """Map an image.
 
@@ -56,6 +57,7 @@ class DeviceImage(ImageBytes):
                 writable, with undefined content.
             addresses: where to; they stay owned by the caller, for at least as long as this object. None: anywhere.
             fill: what new memory is filled with, as by `begin_fill`, from the moment on that there is some.
+            whole: otherwise of new memory there is the first allocation alone until `complete`.
 
         Raises:
             PoolError: the memory is not the pool's form of an image, or the addresses are not for this one.
@@ -66,6 +68,8 @@ class DeviceImage(ImageBytes):
         if fds is not None and len(fds) != len(sizes):
             raise PoolError(f"{len(fds)} descriptors for an image in GPU memory, and not {len(sizes)}")
         self._handles: list[int] = []
+        self._missing: list[tuple[int, int]] = []
+        """Address and size of each allocation that is still to be made."""
         with backend.entered(), ExitStack() as undo:
             if addresses is None:
                 room = layout.room(self.size)
@@ -75,20 +79,38 @@ class DeviceImage(ImageBytes):
                 self.va = addresses.take(self.size)
                 undo.callback(addresses.give_back)
             if fds is None:
-                for va, size in layout.pieces(self.va, sizes):
-                    handle = backend.make(size)
-                    self._handles.append(handle)
-                    undo.callback(backend.drop, handle)
-                    backend.map(va, size, handle)
-                    undo.callback(backend.unmap, va, size)
-                    backend.allow(va, size, writable=True)
-                    self.begin_fill(_among(fill, va - self.va, size))
+                self._missing += layout.pieces(self.va, sizes)
+                self._make_next(undo, fill)
+                while whole and self._missing:
+                    self._make_next(undo, fill)
             else:
                 held = Held()
                 undo.callback(held.give_back, backend, self.va)
                 backend.map_all(self.va, zip(fds, sizes, strict=True), held)
                 backend.allow(self.va, self.size, writable=False)
             self._undo = undo.pop_all()
+
+    def _make_next(self, undo: ExitStack, fill: Sequence[PinnedPieces]) -> None:
+        va, size = self._missing[0]
+        handle = self.backend.make(size)
+        self._handles.append(handle)
+        undo.callback(self.backend.drop, handle)
+        self.backend.map(va, size, handle)
+        undo.callback(self.backend.unmap, va, size)
+        self.backend.allow(va, size, writable=True)
+        del self._missing[0]
+        self.begin_fill(_among(fill, va - self.va, size))
+
+    @property
+    def ready(self) -> int:
+        """Bytes, from the first one on, that have memory."""
+        return self._missing[0][0] - self.va if self._missing else self.size
+
+    def complete(self) -> None:
+        """Make the allocations that are still to be made; raise the backend's errors."""
+        with self.backend.entered():
+            while self._missing:
+                self._make_next(self._undo, ())
 
     def on_close(self, then: Callable[[], object]) -> None:
         """Have something done after the memory was unmapped."""
@@ -111,6 +133,7 @@ class DeviceImage(ImageBytes):
 
     def export(self) -> tuple[int, ...]:
         """Return descriptors of the memory, owned by the caller; it is read-only from now on for this process too."""
+        assert not self._missing
         fds: list[int] = []
         try:
             fds += map(self.backend.export, self._handles)

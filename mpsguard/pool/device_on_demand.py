@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -14,6 +15,7 @@ from mpsguard.images.manifest import RegionImage
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.device_image import DeviceImage, GpuTiers, pinned
+from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_addresses import ImageAddresses
 from mpsguard.pool.pinned_arena import PinnedPieces
 
@@ -31,12 +33,14 @@ class DeviceDestination(Destination):
         """Copy to ``memory``.
 
         Args:
-            memory: stays owned by the caller.
+            memory: may be incomplete; stays owned by the caller.
             sources: all pieces of the image.
             pool: holds them; stays owned by the caller.
         """
         self._memory = memory
         self._pool = pool
+        self._ready = memory.ready
+        self._complete = threading.Event()
         self._addresses = [source.address + index * PIECE_SIZE for source in sources for index in range(source.pieces)]
 
     def room(self, region: RegionImage) -> Room:
@@ -45,9 +49,13 @@ class DeviceDestination(Destination):
 
     def bring(self, pieces: Sequence[Piece]) -> None:
         """See `Destination.bring`."""
+        if any(self._offset(piece) >= self._ready for piece in pieces):
+            self._complete.wait()
+            if self._memory.ready < self._memory.size:
+                raise PoolError("there is no memory for the rest of the image")
         joined: list[PinnedPieces] = []
-        for name, index in pieces:
-            number = self._memory.places[name].offset // PIECE_SIZE + index
+        for piece in pieces:
+            number = self._offset(piece) // PIECE_SIZE
             address, last = self._addresses[number], joined[-1] if joined else None
             if last is not None and last.first + last.pieces == number and _end(last) == address:
                 joined[-1] = last._replace(pieces=last.pieces + 1)
@@ -57,6 +65,17 @@ class DeviceDestination(Destination):
         self._memory.backend.settle()
         # Until here the slots were this image's.
         self._pool.check_open()
+
+    def complete(self) -> None:
+        """Make the rest of the memory, while readers fill the first part; raise the backend's errors."""
+        try:
+            self._memory.complete()
+        finally:
+            self._complete.set()
+
+    def _offset(self, piece: Piece) -> int:
+        name, index = piece
+        return self._memory.places[name].offset + index * PIECE_SIZE
 
 
 @contextmanager
@@ -77,10 +96,11 @@ def open_on_gpu(
     """
     with (
         pinned(tiers, image, within=within) as sources,
-        DeviceImage(tiers.backend, image.manifest, addresses=addresses) as memory,
+        DeviceImage(tiers.backend, image.manifest, addresses=addresses, whole=False) as memory,
     ):
         destination = DeviceDestination(memory, sources, tiers.pool)
         with ArrivingImage(image, load_profile(tiers.store, image), destination) as arriving:
+            destination.complete()
             yield memory, arriving
 
 

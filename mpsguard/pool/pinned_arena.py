@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from mpsguard.client.mapped.backend import CopyingBackend
 from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.linux.huge_pages import AlignedMapping
 from mpsguard.pool.arena_slots import Run
 from mpsguard.pool.connection import PoolConnection
-
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_FAILED: Final = ctypes.c_void_p(-1).value
 
 
 class PinnedPieces(NamedTuple):
@@ -49,19 +42,15 @@ class PinnedArena:
         fd, self.size = pool.open_arena()
         with ExitStack() as undo:
             try:
-                # The module mmap gives no address of a read-only mapping.
-                address = _libc.mmap(None, self.size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+                mapping = AlignedMapping(fd, self.size, writable=False)
             finally:
                 os.close(fd)
-            if address == _FAILED:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
-            self.address: int = address
-            undo.callback(_libc.munmap, address, self.size)
-            self.pinned = backend.pin(address, self.size)
+            undo.callback(mapping.close)
+            self.address: int = mapping.address
+            self.pinned = backend.pin(self.address, self.size)
             """Whether it is pinned. Otherwise copies from it are slower, but no less right."""
             if self.pinned:
-                undo.callback(backend.unpin, address)
+                undo.callback(backend.unpin, self.address)
             self._undo = undo.pop_all()
 
     def sources(self, runs: Sequence[Run]) -> Iterator[PinnedPieces]:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import Enum, auto
 from itertools import islice
 from typing import Final
@@ -62,6 +63,7 @@ class TierOwner:
         self._loads: Final = TaskSet()
         self._threads: Final = StoreThreads("load")
         self._stop: Final = threading.Event()
+        self._taken_up: asyncio.Task[None] | None = None
         self._closer: Final = FdCloser()
 
     async def hold_in_host(self, key: str, size: int, store: str, load: Load) -> int:
@@ -125,6 +127,22 @@ class TierOwner:
     def abandon(self, key: str) -> None:
         """End the use of an image that the caller was to fill: the next one that wants it has to."""
         self._failed(Tier.GPU, key, _End.LEFT)
+
+    async def open_arena(self) -> Arena | None:
+        """Return the arena for a program that is about to pin it; None if nothing is to be pinned.
+
+        The first call waits until its memory is taken up.
+        """
+        arena = self.arena
+        if arena is not None:
+            if self._taken_up is None:
+                self._taken_up = self._loads.spawn(self._take_up(arena))
+            await asyncio.shield(self._taken_up)
+        return arena
+
+    async def _take_up(self, arena: Arena) -> None:
+        with suppress(RuntimeError):  # no thread: it is pinned as it is
+            await asyncio.to_thread(arena.make_huge, self._stop)
 
     def size_of(self, key: str) -> int | None:
         """Return the bytes that an image takes up; None if no tier has it, or is about to."""

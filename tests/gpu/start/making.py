@@ -48,7 +48,7 @@ def main() -> None:
                 draft.commit(Manifest.made_now("start", (region,), tensors=file.tensors))
             steps = {"answered": answered - began, "file": saved - answered, "image": time.perf_counter() - saved}
             emit("made", seed=seed, model=name, answer=answer, size=region.size, steps=steps)
-    emit("rate", rate=bus_rate(options.device))
+    emit("rate", rate=bus_rate(options.device, region.size))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import os
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +187,41 @@ def test_what_was_copied_after_the_connection_had_ended_is_not_ready(tmp_path: P
                 backend.gate.set()
             with pytest.raises(ArrivalError, match="has ended"):
                 arriving.regions["r0"].ready(within=DEADLINE)
+
+
+class SmallBackend(CountingBackend):
+    """Has memory for one allocation of an image."""
+
+    def make(self, size: int) -> int:
+        """See `Backend.make`."""
+        if getattr(self, "made", False):
+            raise OSError("out of memory")
+        self.made = True
+        return super().make(size)
+
+
+@pytest.mark.parametrize("opens", [open_on_gpu, copy_to_gpu, hold_on_gpu])
+def test_without_memory_for_all_of_an_image_nothing_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: Callable[..., AbstractContextManager[object]]
+) -> None:
+    monkeypatch.setattr(device_image, "FIRST", 2 * MIB)
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine, program(pool) as other:
+        pool.make("a", 12 * MIB)
+        tiers = mine.tiers._replace(backend=SmallBackend())
+        before = reserved()
+        with pytest.raises(OSError, match="out of memory"), opens(tiers, mine.image("a")):
+            pass
+        assert reserved() == before
+        assert {each.uses for each in pool.listed()} == {0}
+        assert not [thread for thread in threading.enumerate() if thread.name == "on-demand"]
+        with other.hold("a") as held:
+            assert region(held, "r0") == some_bytes(("a", 0), 12 * MIB)
+
+
+def reserved() -> int:
+    """Mappings of this process that are an image's, or reserved for one."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum("memfd:mpsguard-region" in line for line in lines)
 
 
 def test_no_program_writes_to_the_arena(tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""Shared memory that is mapped where pages of 2 MiB can be, and made of such pages."""
+
+import ctypes
+import errno
+import mmap
+import os
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+HUGE_PAGE: Final = 2 << 20
+_FIXED, _NORESERVE = 0x10, 0x4000
+"""MAP_FIXED and MAP_NORESERVE of <asm-generic/mman.h>."""
+_COLLAPSE: Final = 25
+"""MADV_COLLAPSE (Linux 6.1)."""
+_FAILED: Final = ctypes.c_void_p(-1).value
+_BUSY: Final = frozenset({errno.EAGAIN, errno.EBUSY})
+"""Of a few pages: others can be collapsed."""
+_RUN: Final = 16 * HUGE_PAGE
+"""Bytes that a thread has collapsed before it looks whether it shall stop."""
+_THREADS: Final = min(8, len(os.sched_getaffinity(0)))
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class AlignedMapping:
+    """Owns a shared mapping of a file at a multiple of 2 MiB.
+
+    The kernel maps a page of 2 MiB as one only where address and offset are multiples of that. It is unmapped by
+    `close`, or when neither this object nor a view of it is left.
+    """
+
+    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
+        """Map ``size`` bytes from the file's start on; ``fd`` stays owned by the caller. Raise OSError."""
+        self.size = size
+        room = _map(0, size + HUGE_PAGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)
+        self.address: Final = -(-room // HUGE_PAGE) * HUGE_PAGE
+        try:
+            prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            _map(self.address, size, prot, mmap.MAP_SHARED | _FIXED, fd)
+        except OSError:
+            _libc.munmap(room, size + HUGE_PAGE)
+            raise
+        end = self.address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if self.address > room:
+            _libc.munmap(room, self.address - room)
+        if (rest := room + size + HUGE_PAGE - end) > 0:
+            _libc.munmap(end, rest)
+        self._bytes = (ctypes.c_char * size).from_address(self.address)
+        self._unmap = weakref.finalize(self._bytes, _libc.munmap, self.address, size)
+        # A thread may be at work on it until the process ends.
+        self._unmap.atexit = False
+
+    def view(self) -> memoryview:
+        """Return the bytes; to be written only if the mapping is writable."""
+        return memoryview(self._bytes).cast("B")
+
+    def advise(self, advice: int) -> None:
+        """Call madvise(2) for all of it; raise OSError."""
+        _advise(self.address, self.size, advice)
+
+    def make_huge(self, fd: int, stop: threading.Event, *, within: float) -> int:
+        """Have the memory taken up as a whole, in pages of 2 MiB as far as the kernel has them (MADV_COLLAPSE).
+
+        That needs no setting of the administrator (/sys/kernel/mm/transparent_hugepage/shmem_enabled), and keeps the
+        content. To be done before the memory is pinned: then its pages stay what they are.
+
+        Args:
+            fd: of the file, writable; stays owned by the caller.
+            stop: ends it early.
+            within: seconds, after which the rest stays as it is.
+
+        Returns:
+            Bytes that are in such pages now; 0 on a kernel that cannot do it.
+        """
+        due, useless = time.monotonic() + within, threading.Event()
+
+        def collapse(offset: int) -> int:
+            size = min(_RUN, self.size - offset) // HUGE_PAGE * HUGE_PAGE
+            if not size or stop.is_set() or useless.is_set() or time.monotonic() > due:
+                return 0
+            try:
+                for page in range(offset, offset + size, HUGE_PAGE):
+                    # The kernel refuses where there is no page at all. An access would be SIGBUS where it has none.
+                    os.posix_fallocate(fd, page, mmap.PAGESIZE)
+                _advise(self.address + offset, size, _COLLAPSE)
+            except OSError as error:
+                if error.errno not in _BUSY:
+                    useless.set()
+                return 0
+            return size
+
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="huge-pages") as threads:
+            return sum(threads.map(collapse, range(0, self.size, _RUN)))
+
+    def close(self) -> None:
+        """Unmap it; no view is used any more. Safe to call twice."""
+        self._unmap()
+
+
+def _map(address: int, size: int, prot: int, flags: int, fd: int) -> int:
+    at = _libc.mmap(address or None, size, prot, flags, fd, 0)
+    if at == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(at)
+
+
+def _advise(address: int, size: int, advice: int) -> None:
+    if _libc.madvise(address, size, advice):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,100 @@
+"""Shared memory in pages of 2 MiB, as the kernel shows it."""
+
+import errno
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsguard.linux.descriptors import memfd
+from mpsguard.linux.huge_pages import HUGE_PAGE, AlignedMapping
+
+PAGES = 4
+SIZE = PAGES * HUGE_PAGE
+THP = Path("/sys/kernel/mm/transparent_hugepage")
+LINUX = tuple(int(part) for part in os.uname().release.split(".")[:2])
+
+collapses = pytest.mark.skipif(
+    not THP.is_dir() or LINUX < (6, 1), reason="this kernel makes no pages of 2 MiB of memory that is there"
+)
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    made = memfd.create("huge-pages-test", SIZE, fixed=True)
+    yield made
+    os.close(made)
+
+
+def smaps(key: str) -> list[int]:
+    """KiB of each of our mappings of the file."""
+    ours, found = False, []
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            ours = "/memfd:huge-pages-test" in line
+        elif ours and line.startswith(f"{key}:"):
+            found.append(int(line.split()[1]))
+    return found
+
+
+@collapses
+def test_memory_is_made_of_large_pages_and_keeps_its_content(fd: int) -> None:
+    mapping = AlignedMapping(fd, SIZE, writable=True)
+    assert mapping.address % HUGE_PAGE == 0
+    view = mapping.view()
+    content = os.urandom(2 * HUGE_PAGE)
+    view[HUGE_PAGE : HUGE_PAGE + len(content)] = content
+    assert mapping.make_huge(fd, threading.Event(), within=60) == SIZE
+    assert smaps("ShmemPmdMapped") == [SIZE >> 10]
+    other = AlignedMapping(fd, SIZE, writable=False)
+    assert other.view()[HUGE_PAGE : HUGE_PAGE + len(content)] == content
+    assert not any(other.view()[:HUGE_PAGE])
+    assert not any(other.view()[-HUGE_PAGE:])
+    # By an access to a page of 2 MiB all of it is there.
+    assert smaps("ShmemPmdMapped") == [SIZE >> 10, SIZE >> 10]
+    view.release()
+    for each in (mapping, other):
+        each.close()
+        each.close()
+    assert smaps("Size") == []
+
+
+def test_it_can_be_ended_early_and_has_a_time(fd: int) -> None:
+    mapping = AlignedMapping(fd, SIZE, writable=True)
+    stop = threading.Event()
+    assert mapping.make_huge(fd, stop, within=-1) == 0
+    stop.set()
+    assert mapping.make_huge(fd, stop, within=60) == 0
+    mapping.close()
+
+
+def test_without_a_file_to_write_to_nothing_is_made(fd: int) -> None:
+    mapping = AlignedMapping(fd, SIZE, writable=True)
+    mine = memfd.read_only(fd)
+    assert mapping.make_huge(mine, threading.Event(), within=60) == 0
+    os.close(mine)
+    mapping.close()
+
+
+def test_a_view_keeps_the_mapping(fd: int) -> None:
+    view = AlignedMapping(fd, SIZE, writable=True).view()
+    gc.collect()
+    view[0] = 7
+    assert smaps("Size") == [SIZE >> 10]
+    view.release()
+    del view
+    gc.collect()
+    assert smaps("Size") == []
+
+
+def test_what_cannot_be_mapped_leaves_nothing(fd: int) -> None:
+    mine = memfd.read_only(fd)
+    before = len(Path("/proc/self/maps").read_text().splitlines())
+    with pytest.raises(OSError, match="denied") as caught:
+        AlignedMapping(mine, SIZE, writable=True)
+    assert caught.value.errno == errno.EACCES
+    assert len(Path("/proc/self/maps").read_text().splitlines()) == before
+    os.close(mine)
