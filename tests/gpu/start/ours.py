@@ -168,7 +168,10 @@ class _Measured:
         rows: dict[Figure, tuple[str, Callable[[str, list[Start]], Iterator[Finding]]]] = {
             Figure.MEMORY: (f"{self._plan.kind}: GPU memory of {self._instances} instances", self._memory_rows),
             Figure.PINNED: (f"{kind}, from pinned memory", partial(self._answered, bar=pinned, note=of_bus)),
-            Figure.DEMAND: (f"{self._plan.kind}, on demand", self._demand),
+            Figure.DEMAND: (
+                f"{self._plan.kind}, on demand",
+                partial(self._demand, bar=pinned if self._plan.of_bus is not None else None, note=of_bus),
+            ),
             Figure.GPU: (f"{kind}, already on the GPU", partial(self._answered, bar=self._plan.gpu)),
             Figure.AT_ONCE: (f"{kind}, {self._instances} starts at once, on the GPU", self._answered),
         }
@@ -200,8 +203,8 @@ class _Measured:
             note="; ".join(filter(None, [spread(samples), steps, note, self._few(starts)])),
         )
 
-    def _demand(self, name: str, starts: list[Start]) -> Iterator[Finding]:
-        """The bar is of the time that the whole image takes to arrive, in the same start."""
+    def _demand(self, name: str, starts: list[Start], bar: float | None, note: str) -> Iterator[Finding]:
+        """The bar of the share is of the time that the whole image takes to arrive, in the same start."""
         shares = [start.told["answered"] / start.told["whole"] for start in starts]
         early = self._plan.early
         answered = 1e3 * percentile([start.told["answered"] for start in starts], 0.5)
@@ -222,6 +225,7 @@ class _Measured:
             holds=early is None or percentile(shares, 0.5) <= early,
             note="; ".join(filter(None, notes)),
         )
+        yield from self._answered(f"{self._plan.kind}, ours, from pinned memory, on demand", starts, bar, note)
 
     def _memory_rows(self, name: str, _starts: list[Start]) -> Iterator[Finding]:
         if device(self._bench) == "cpu":

@@ -155,9 +155,11 @@ class Pool:
     def start(self, name: str, how: str, **more: object) -> Start:
         """Start a model by a worker, and have its first answer; SuiteError if there is none."""
         with self.connect() as pool, self.store.open(name) as image:
-            return self._start(pool, image, json.dumps({"how": how, **more}).encode())
+            # On demand the worker says later when all was there.
+            lines = 2 if how == "demand" else 1
+            return self._start(pool, image, json.dumps({"how": how, **more}).encode(), lines)
 
-    def _start(self, pool: PoolConnection, image: Image, payload: bytes) -> Start:
+    def _start(self, pool: PoolConnection, image: Image, payload: bytes, lines: int) -> Start:
         began = time.perf_counter()
         try:
             connection = pool.start(self.store, image, payload, within=WITHIN, in_host=False)
@@ -166,9 +168,11 @@ class Pool:
         try:
             connection.settimeout(WITHIN)
             with connection.makefile("rb") as file:
-                line = file.readline()
-            seconds = time.perf_counter() - began
-            return Start(seconds, json.loads(line), connection)
+                told = json.loads(file.readline())
+                seconds = time.perf_counter() - began
+                for _ in range(1, lines):
+                    told |= json.loads(file.readline())
+            return Start(seconds, told, connection)
         except (OSError, ValueError) as error:
             connection.close()
             raise SuiteError(f"start of {image.name}: no answer: {error}") from None

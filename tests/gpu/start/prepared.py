@@ -136,11 +136,11 @@ class _Worker:
                 "filled": filled - began,
                 "answered": time.perf_counter() - began,
             }
+            connection.sendall(json.dumps(told).encode() + b"\n")
             if arriving is not None:
                 arriving.ready()
-                told["whole"] = time.perf_counter() - began
+                connection.sendall(json.dumps({"whole": time.perf_counter() - began}).encode() + b"\n")
                 save_profile(self.tiers.store, assigned.name, arriving.profile())
-            connection.sendall(json.dumps(told).encode() + b"\n")
             connection.recv(1)
             # The connection stays, so that no other worker prepares itself while the next start is timed.
             settle(self.device)
