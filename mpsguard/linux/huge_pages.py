@@ -16,8 +16,6 @@ _FIXED, _NORESERVE = 0x10, 0x4000
 _COLLAPSE: Final = 25
 """MADV_COLLAPSE (Linux 6.1)."""
 _FAILED: Final = ctypes.c_void_p(-1).value
-_BUSY: Final = frozenset({errno.EAGAIN, errno.EBUSY})
-"""Of a few pages: others can be collapsed."""
 _RUN: Final = 16 * HUGE_PAGE
 """Bytes that a thread has collapsed before it looks whether it shall stop."""
 _THREADS: Final = min(8, len(os.sched_getaffinity(0)))
@@ -33,7 +31,7 @@ class AlignedMapping:
     """Owns a shared mapping of a file at a multiple of 2 MiB.
 
     The kernel maps a page of 2 MiB as one only where address and offset are multiples of that. It is unmapped by
-    `close`, or when neither this object nor a view of it is left.
+    `close`, or when neither this object nor a view of it is left, unless `keep` was called.
     """
 
     def __init__(self, fd: int, size: int, *, writable: bool) -> None:
@@ -56,6 +54,7 @@ class AlignedMapping:
         self._unmap = weakref.finalize(self._bytes, _libc.munmap, self.address, size)
         # A thread may be at work on it until the process ends.
         self._unmap.atexit = False
+        self._kept = False
 
     def view(self) -> memoryview:
         """Return the bytes; to be written only if the mapping is writable."""
@@ -69,7 +68,8 @@ class AlignedMapping:
         """Have the memory taken up as a whole, in pages of 2 MiB as far as the kernel has them (MADV_COLLAPSE).
 
         That needs no setting of the administrator (/sys/kernel/mm/transparent_hugepage/shmem_enabled), and keeps the
-        content. To be done before the memory is pinned: then its pages stay what they are.
+        content. To be done before the memory is pinned: then its pages stay what they are. There must be room for all
+        of it (`mpsguard.linux.memory_room`): what goes beyond a control group's limit is a process killed.
 
         Args:
             fd: of the file, writable; stays owned by the caller.
@@ -80,6 +80,8 @@ class AlignedMapping:
             Bytes that are in such pages now; 0 on a kernel that cannot do it.
         """
         due, useless = time.monotonic() + within, threading.Event()
+        # A thread may be in the kernel for longer than the caller waits.
+        own = os.dup(fd)
 
         def collapse(offset: int) -> int:
             size = min(_RUN, self.size - offset) // HUGE_PAGE * HUGE_PAGE
@@ -88,20 +90,34 @@ class AlignedMapping:
             try:
                 for page in range(offset, offset + size, HUGE_PAGE):
                     # The kernel refuses where there is no page at all. An access would be SIGBUS where it has none.
-                    os.posix_fallocate(fd, page, mmap.PAGESIZE)
+                    if stop.is_set():
+                        return 0
+                    os.posix_fallocate(own, page, mmap.PAGESIZE)
                 _advise(self.address + offset, size, _COLLAPSE)
             except OSError as error:
-                if error.errno not in _BUSY:
+                # Of EAGAIN other pages may be free; all others say that there is no memory, or no such call.
+                if error.errno != errno.EAGAIN:
                     useless.set()
                 return 0
             return size
 
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="huge-pages") as threads:
-            return sum(threads.map(collapse, range(0, self.size, _RUN)))
+        try:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="huge-pages") as threads:
+                return sum(threads.map(collapse, range(0, self.size, _RUN)))
+        finally:
+            os.close(own)
+
+    def keep(self) -> None:
+        """Leave it mapped when this object is gone: what knows the address alone uses it until `close`."""
+        self._unmap.detach()
+        self._kept = True
 
     def close(self) -> None:
         """Unmap it; no view is used any more. Safe to call twice."""
         self._unmap()
+        if self._kept:
+            self._kept = False
+            _libc.munmap(self.address, self.size)
 
 
 def _map(address: int, size: int, prot: int, flags: int, fd: int) -> int:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.linux import memory_room
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.huge_pages import AlignedMapping
 from mpsguard.pool import arena_slots
@@ -18,6 +19,8 @@ _F_SEAL_FUTURE_WRITE: Final = 0x10
 """Of <linux/fcntl.h> (Linux 5.1): only mappings that are there already can be written to."""
 _TAKING_UP: Final = 60.0
 """Seconds."""
+_SPARED: Final = 64 << 20
+"""Bytes that are left to others."""
 MOST_RUNS: Final = 3000
 """Of an image: they have to fit into one message."""
 
@@ -51,7 +54,13 @@ class Arena:
         return memfd.read_only(self._fd)
 
     def make_huge(self, stop: threading.Event) -> None:
-        """Take up the memory in pages of 2 MiB, if possible: it is pinned sooner then. ``stop`` ends that early."""
+        """Take up the memory in pages of 2 MiB, if possible: it is pinned sooner then. ``stop`` ends that early.
+
+        Where there may be no room for all of it, it is taken up as images come.
+        """
+        room = memory_room.room()
+        if room is None or room < self.size + _SPARED:
+            return
         self._mapping.make_huge(self._fd, stop, within=_TAKING_UP)
 
     def take(self, size: int) -> tuple[Run, ...]:

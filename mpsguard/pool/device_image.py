@@ -64,7 +64,8 @@ class DeviceImage(ImageBytes):
             Exception: the backend's error.
         """
         super().__init__(backend, manifest)
-        sizes = _allocations(self.size)
+        # One descriptor: of a program that makes one allocation of an image of any size, as earlier versions did.
+        sizes = [self.size] if fds is not None and len(fds) == 1 else _allocations(self.size)
         if fds is not None and len(fds) != len(sizes):
             raise PoolError(f"{len(fds)} descriptors for an image in GPU memory, and not {len(sizes)}")
         self._handles: list[int] = []

@@ -68,10 +68,12 @@ class DeviceDestination(Destination):
 
     def complete(self) -> None:
         """Make the rest of the memory, while readers fill the first part; raise the backend's errors."""
-        try:
-            self._memory.complete()
-        finally:
-            self._complete.set()
+        self._memory.complete()
+        self._complete.set()
+
+    def end(self) -> None:
+        """See `Destination.end`."""
+        self._complete.set()
 
     def _offset(self, piece: Piece) -> int:
         name, index = piece

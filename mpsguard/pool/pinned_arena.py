@@ -46,6 +46,8 @@ class PinnedArena:
             finally:
                 os.close(fd)
             undo.callback(mapping.close)
+            # The driver has the address as pinned until `close`: nothing else may come there.
+            mapping.keep()
             self.address: int = mapping.address
             self.pinned = backend.pin(self.address, self.size)
             """Whether it is pinned. Otherwise copies from it are slower, but no less right."""

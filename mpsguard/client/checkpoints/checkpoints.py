@@ -20,19 +20,16 @@ from mpsguard.client.checkpoints.piece_table import PieceTableError
 from mpsguard.client.checkpoints.pieces import PIECE, touched
 from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.client.checkpoints.request_page import RequestPage
-from mpsguard.client.checkpoints.session_regions import OWN_PREFIX, SessionRegions
+from mpsguard.client.checkpoints.session_regions import OWN_PREFIX, SLICE, SessionRegions
 from mpsguard.client.checkpoints.sources import MOST_ASIDE
 from mpsguard.client.checkpoints.spare import SpareSpace
+from mpsguard.client.checkpoints.tried import TriedCheckpoint
 from mpsguard.client.checkpoints.writing_session import WritingSession
 from mpsguard.images.manifest import program_name
 from mpsguard.vault.region import LeaseRole, check_name
 
 _START: Final = 60.0
 """Seconds for a copier to be ready: it makes a CUDA context and pins its memory."""
-_AHEAD: Final = 0.1
-"""Of the time from one publication to the next, for digests of what is sealed."""
-_MOST_AHEAD: Final = 5e-3
-"""Seconds of one publication."""
 _START_AHEAD: Final = 0.1
 """Seconds of `Checkpoints.start` for what is sealed."""
 _LEAVING: Final = 2.0
@@ -56,8 +53,8 @@ class Checkpoints:
         self._leaving: list[CopierProcess] = []
         self._running: RunningCheckpoint | None = None
         self._armed: Checkpoint | None = None
-        self._tried: tuple[Checkpoint | None, float] = None, 0.0
-        """What the last publication tried to take, and when."""
+        self._tried: TriedCheckpoint | None = None
+        """What the last publication tried to take."""
         self._interval: tuple[float, str] | None = None
         self._due = 0.0
         self._serial = 0
@@ -258,7 +255,11 @@ class Checkpoints:
     def _try_armed(self, checkpoint: Checkpoint) -> None:
         try:
             copier = self._copier_now()
-            if not copier.is_ready or self._regions.digest_some_sealed(self._time_ahead(checkpoint)):
+            if not copier.is_ready:
+                return
+            self._tried = TriedCheckpoint.again(self._tried, checkpoint)
+            if self._regions.undigested > SLICE and not self._tried.is_late:
+                self._regions.digest_some_sealed(self._tried.to_spare)
                 return
             self._cut(checkpoint, copier)
             if checkpoint.hands_over:
@@ -269,13 +270,6 @@ class Checkpoints:
             # Of any kind, the driver's included: the program that publishes has no part in it, and goes on.
             gone = isinstance(error, CopierGoneError)
             self._refuse(checkpoint, CheckpointRefusal.COPIER if gone else CheckpointRefusal.MEMORY, error)
-
-    def _time_ahead(self, checkpoint: Checkpoint) -> float:
-        """Return how many seconds of this publication may go to what the cut needs."""
-        (last, when), now = self._tried, time.monotonic()
-        self._tried = checkpoint, now
-        # Without a publication before it is not known how often the program publishes.
-        return min(_AHEAD * (now - when), _MOST_AHEAD) if last is checkpoint else 0.0
 
     def _hold(self, checkpoint: Checkpoint) -> None:
         state = self._session.latest()
@@ -448,7 +442,10 @@ class Checkpoints:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the copier is there, so that a checkpoint begins with the next publications; see `start`."""
+        """Whether the copier is there. Then a checkpoint begins with the next publication; see `start`.
+
+        Later if much was sealed that has no digest yet: that is digested with publications before.
+        """
         with self._lock:
             self._absorb()
             return self._copier is not None and self._copier.is_ready

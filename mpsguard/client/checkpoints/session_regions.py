@@ -15,7 +15,7 @@ from mpsguard.vault.region import RegionRecord
 OWN_PREFIX: Final = "mpsguard."
 """Regions of the project's own (counts of latencies, this request page) are no part of an image."""
 SLICE: Final = 64
-"""Pieces of sealed regions that are digested at once, ahead of a cut: some 0.2 ms of a GPU."""
+"""Pieces of sealed regions that are digested at once: some 0.2 ms of a GPU."""
 
 
 class _SealedDigests:
@@ -110,26 +110,25 @@ class SessionRegions:
             if record.name == name and record.id in self._sources:
                 self._sources.pop(record.id).close()
 
-    def digest_some_sealed(self, seconds: float) -> bool:
-        """Digest a slice of the sealed regions, and more slices for as long as ``seconds``.
+    @property
+    def undigested(self) -> int:
+        """Pieces of sealed regions that have no digest yet; raises VaultError."""
+        numbered = zip(self.records(), self.spans(), strict=True)
+        return sum(self._undigested(record, span) for record, span in numbered if record.is_sealed)
 
-        Returns:
-            Whether there was one.
-        """
+    def digest_some_sealed(self, seconds: float) -> None:
+        """Digest a slice of the sealed regions, and more slices for as long as ``seconds``."""
         due = time.monotonic() + seconds
-        digested = False
         for record, span in zip(self.records(), self.spans(), strict=True):
             while record.is_sealed and self._digest_sealed(record, span, SLICE):
-                digested = True
                 if time.monotonic() >= due:
-                    return True
-        return digested
+                    return
 
     def digest(self, into: memoryview) -> None:
         """Write the digests of all pieces; no piece may be written meanwhile."""
         numbered = tuple(zip(self.records(), self.spans(), strict=True))
-        for record, span in numbered:
-            if not record.is_sealed or self._undigested(record, span):
+        for record, _ in numbered:
+            if not record.is_sealed:
                 self.source(record).settle()
         for record, span in numbered:
             place = into[span.first * DIGEST : span.end * DIGEST]
@@ -150,6 +149,8 @@ class SessionRegions:
         if count:
             found = self._sealed.get(record.id)
             if found is None:
+                # What the program has begun to write before it sealed the region may be under way.
+                self.source(record).settle()
                 found = self._sealed[record.id] = _SealedDigests(span.end - span.first)
             first = span.first + found.known
             self.source(record).digest(span, range(first, first + count), memoryview(found.content))

@@ -71,8 +71,14 @@ class ArrivingImage:
         self._threads = [
             threading.Thread(target=self._read, name="on-demand", daemon=True) for _ in range(destination.readers)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._started: list[threading.Thread] = []
+        try:
+            for thread in self._threads:
+                thread.start()
+                self._started.append(thread)
+        except BaseException:
+            self.close()
+            raise
 
     def wait_for(self, pieces: list[Piece], within: float) -> None:
         """See `ArrivingRegion.ready`."""
@@ -108,7 +114,8 @@ class ArrivingImage:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for thread in self._threads:
+        self._destination.end()
+        for thread in self._started:
             thread.join()
         self.regions = {}
 

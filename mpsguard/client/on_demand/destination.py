@@ -49,6 +49,10 @@ class Destination(ABC):
     def bring(self, pieces: Sequence[Piece]) -> None:
         """Bring the content of pieces; it is there on return. Called by several threads. Raises any exception."""
 
+    @abstractmethod
+    def end(self) -> None:
+        """Have calls of `bring` that wait for something else than content end, by an exception."""
+
 
 class HostDestination(Destination):
     """Memory of this process alone, filled from the store."""
@@ -76,3 +80,6 @@ class HostDestination(Destination):
                 at = index * PIECE_SIZE
                 part = memoryview(self._memory[name])[at : at + piece_size(region.size, index)]
                 self._image.read_into(digest, part)
+
+    def end(self) -> None:
+        """Nothing: no call waits."""

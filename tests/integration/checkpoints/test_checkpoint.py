@@ -17,7 +17,7 @@ from mpsguard.client import (
 )
 from mpsguard.client.checkpoints.checkpoint import CheckpointState
 from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError
-from mpsguard.client.checkpoints.session_regions import SLICE, SessionRegions
+from mpsguard.client.checkpoints.session_regions import SessionRegions
 from mpsguard.client.checkpoints.sources import HostSource
 from mpsguard.client.mapped import HostBackend, create
 from mpsguard.client.tensor_manifest import Placed
@@ -102,32 +102,6 @@ def test_a_write_before_the_cut_that_was_not_announced_is_in_the_image_and_count
         ended = session.checkpoint("two").wait(DEADLINE)
         assert (ended.copied, ended.unannounced) == (1, 1)
         assert world.image("two") == {"a": content_of(a)}
-
-
-def test_sealed_regions_are_part_of_it(world: World) -> None:
-    with world.session() as session, region(session, "weights", os.urandom(3 * PIECE)) as weights:
-        weights.region.seal()
-        session.publish(b"1")
-        session.checkpoint("one").wait(DEADLINE)
-        assert session.checkpoint("two").wait(DEADLINE).copied == 0
-        assert world.image("two") == {"weights": content_of(weights)}
-
-
-def test_what_is_sealed_is_digested_in_publications_before_that_of_the_cut(world: World) -> None:
-    with world.session() as session, region(session, "now", os.urandom(PIECE)) as now:
-        session.publish(b"0")
-        session.checkpoint("ready").wait(DEADLINE)
-        with region(session, "weights", bytes(SLICE * PIECE) + os.urandom(PIECE)) as weights:
-            weights.region.seal()
-            checkpoint = session.checkpoints().arm("one")
-            # The time for slices after the first one is a share of that between two publications: less than one takes.
-            for number in (1, 2):
-                session.publish(b"%d" % number)
-                assert checkpoint.state is CheckpointState.ARMED
-            session.publish(b"3")
-            checkpoint.wait(DEADLINE)
-            assert world.state("one") == b"3"
-            assert world.image("one") == {"now": content_of(now), "weights": content_of(weights)}
 
 
 def test_memory_of_zeros_takes_no_room(world: World) -> None:

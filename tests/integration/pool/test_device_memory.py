@@ -1,5 +1,7 @@
 """The GPU tier and the pinned tier of a real pool. Host memory stands for the GPU's: this is a simulation of CUDA."""
 
+import ctypes
+import gc
 import os
 import shutil
 import threading
@@ -219,9 +221,56 @@ def test_without_memory_for_all_of_an_image_nothing_is_held(
 
 
 def reserved() -> int:
-    """Mappings of this process that are an image's, or reserved for one."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return sum("memfd:mpsguard-region" in line for line in lines)
+    """Mappings of this process that are an image's, or of addresses that are reserved."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    return sum(line[1] == "---p" or "/memfd:mpsguard-region" in line for line in lines)
+
+
+def test_an_arena_that_is_not_closed_stays_where_it_is_pinned(tmp_path: Path) -> None:
+    with running(tmp_path, *MEMORY) as pool, pool.connect() as mine:
+        backend = CountingBackend()
+        arena = PinnedArena(mine, backend)
+        size = arena.size
+        (address,) = backend.locked
+        del arena
+        gc.collect()
+        assert protection(address) == "r--s"
+        ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
+
+
+def test_an_image_that_came_as_one_descriptor_is_mapped_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions made it of any size."""
+    with running(tmp_path, *MEMORY) as pool, program(pool) as earlier, program(pool) as mine:
+        pool.make("a", 12 * MIB)
+        monkeypatch.setattr(device_image, "FIRST", 1 << 40)
+        with earlier.hold("a"):
+            pass
+        monkeypatch.setattr(device_image, "FIRST", 2 * MIB)
+        with mine.hold("a") as held:
+            assert region(held, "r0") == some_bytes(("a", 0), 12 * MIB)
+        assert mine.backend.copied == 0
+
+
+def test_a_reader_that_cannot_be_started_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_image, "FIRST", 2 * MIB)
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def once(thread: threading.Thread) -> None:
+        if thread.name == "on-demand" and started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    with running(tmp_path, *MEMORY) as pool, program(pool) as mine:
+        pool.make("a", 12 * MIB)
+        image = mine.image("a")
+        monkeypatch.setattr(threading.Thread, "start", once)
+        with pytest.raises(RuntimeError, match="can't start"), open_on_gpu(mine.tiers, image):
+            pass
+        monkeypatch.undo()
+        assert [each for each in started if each.is_alive()] == []
 
 
 def test_no_program_writes_to_the_arena(tmp_path: Path) -> None:

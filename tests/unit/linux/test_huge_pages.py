@@ -1,5 +1,6 @@
 """Shared memory in pages of 2 MiB, as the kernel shows it."""
 
+import ctypes
 import errno
 import gc
 import os
@@ -87,6 +88,21 @@ def test_a_view_keeps_the_mapping(fd: int) -> None:
     view.release()
     del view
     gc.collect()
+    assert smaps("Size") == []
+
+
+def test_what_is_kept_is_unmapped_by_close_alone(fd: int) -> None:
+    mapping = AlignedMapping(fd, SIZE, writable=False)
+    mapping.keep()
+    address = mapping.address
+    del mapping
+    gc.collect()
+    assert smaps("Size") == [SIZE >> 10]
+    ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(SIZE))
+    other = AlignedMapping(fd, SIZE, writable=False)
+    other.keep()
+    other.close()
+    other.close()
     assert smaps("Size") == []
 
 
