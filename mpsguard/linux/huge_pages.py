@@ -10,21 +10,14 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from mpsguard.linux.memory_mapping import MAP_FIXED, MAP_NORESERVE, PROT_NONE, advise, map_memory, unmap
+
 HUGE_PAGE: Final = 2 << 20
-_FIXED, _NORESERVE = 0x10, 0x4000
-"""MAP_FIXED and MAP_NORESERVE of <asm-generic/mman.h>."""
 _COLLAPSE: Final = 25
 """MADV_COLLAPSE (Linux 6.1)."""
-_FAILED: Final = ctypes.c_void_p(-1).value
 _RUN: Final = 16 * HUGE_PAGE
 """Bytes that a thread has collapsed before it looks whether it shall stop."""
 _THREADS: Final = min(8, len(os.sched_getaffinity(0)))
-
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class AlignedMapping:
@@ -37,21 +30,21 @@ class AlignedMapping:
     def __init__(self, fd: int, size: int, *, writable: bool) -> None:
         """Map ``size`` bytes from the file's start on; ``fd`` stays owned by the caller. Raise OSError."""
         self.size = size
-        room = _map(0, size + HUGE_PAGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1)
+        room = map_memory(0, size + HUGE_PAGE, PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
         self.address: Final = -(-room // HUGE_PAGE) * HUGE_PAGE
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         try:
-            prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            _map(self.address, size, prot, mmap.MAP_SHARED | _FIXED, fd)
+            map_memory(self.address, size, protection, mmap.MAP_SHARED | MAP_FIXED, fd)
         except OSError:
-            _libc.munmap(room, size + HUGE_PAGE)
+            unmap(room, size + HUGE_PAGE)
             raise
         end = self.address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if self.address > room:
-            _libc.munmap(room, self.address - room)
+            unmap(room, self.address - room)
         if (rest := room + size + HUGE_PAGE - end) > 0:
-            _libc.munmap(end, rest)
+            unmap(end, rest)
         self._bytes = (ctypes.c_char * size).from_address(self.address)
-        self._unmap = weakref.finalize(self._bytes, _libc.munmap, self.address, size)
+        self._unmap = weakref.finalize(self._bytes, unmap, self.address, size)
         # A thread may be at work on it until the process ends.
         self._unmap.atexit = False
         self._kept = False
@@ -62,7 +55,7 @@ class AlignedMapping:
 
     def advise(self, advice: int) -> None:
         """Call madvise(2) for all of it; raise OSError."""
-        _advise(self.address, self.size, advice)
+        advise(self.address, self.size, advice)
 
     def make_huge(self, fd: int, stop: threading.Event, *, within: float) -> int:
         """Have the memory taken up as a whole, in pages of 2 MiB as far as the kernel has them (MADV_COLLAPSE).
@@ -93,7 +86,7 @@ class AlignedMapping:
                     if stop.is_set():
                         return 0
                     os.posix_fallocate(own, page, mmap.PAGESIZE)
-                _advise(self.address + offset, size, _COLLAPSE)
+                advise(self.address + offset, size, _COLLAPSE)
             except OSError as error:
                 # Of EAGAIN other pages may be free; all others say that there is no memory, or no such call.
                 if error.errno != errno.EAGAIN:
@@ -117,18 +110,4 @@ class AlignedMapping:
         self._unmap()
         if self._kept:
             self._kept = False
-            _libc.munmap(self.address, self.size)
-
-
-def _map(address: int, size: int, prot: int, flags: int, fd: int) -> int:
-    at = _libc.mmap(address or None, size, prot, flags, fd, 0)
-    if at == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return int(at)
-
-
-def _advise(address: int, size: int, advice: int) -> None:
-    if _libc.madvise(address, size, advice):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+            unmap(self.address, self.size)

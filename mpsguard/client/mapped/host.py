@@ -4,28 +4,16 @@ import ctypes
 import mmap
 import os
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 from mpsguard.client.mapped.backend import Held
+from mpsguard.linux import memory_mapping
 from mpsguard.linux.descriptors import memfd
+from mpsguard.linux.memory_mapping import PROT_NONE, map_memory
 
-_FIXED, _NORESERVE, _FIXED_NOREPLACE = 0x10, 0x4000, 0x100000
-"""MAP_FIXED, MAP_NORESERVE and MAP_FIXED_NOREPLACE (Linux 4.17) of <asm-generic/mman.h>."""
-_FAILED: Final = ctypes.c_void_p(-1).value
-
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_NO_MEMORY: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | memory_mapping.MAP_NORESERVE
+"""Of addresses that are reserved, without access before `HostBackend.allow`."""
 
 
 class HostBackend:
@@ -57,21 +45,18 @@ class HostBackend:
 
     def reserve(self, va: int, size: int) -> int:
         """Map inaccessible pages, at ``va`` or else where the kernel chooses; 0 is no address."""
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-        if not va:
-            return _map(0, size, flags, -1)
-        try:
-            return _map(va, size, flags | _FIXED_NOREPLACE, -1)
-        except FileExistsError:
-            return _map(0, size, flags, -1)
+        if va:
+            with suppress(FileExistsError):
+                return map_memory(va, size, PROT_NONE, _NO_MEMORY | memory_mapping.MAP_FIXED_NOREPLACE)
+        return map_memory(0, size, PROT_NONE, _NO_MEMORY)
 
     def unreserve(self, va: int, size: int) -> None:
         """Unmap the pages."""
-        _check(_libc.munmap(va, size))
+        memory_mapping.unmap(va, size)
 
     def map(self, va: int, size: int, handle: int) -> None:
         """Map the memfd without access rights, over addresses from `reserve`."""
-        _map(va, size, mmap.MAP_SHARED | _FIXED, handle)
+        map_memory(va, size, PROT_NONE, mmap.MAP_SHARED | memory_mapping.MAP_FIXED, handle)
 
     def map_all(self, va: int, chunks: Iterable[tuple[int, int]], held: Held) -> None:
         """Map each chunk; the kernel needs no handles for that."""
@@ -81,11 +66,11 @@ class HostBackend:
 
     def unmap(self, va: int, size: int) -> None:
         """Replace the mapping by inaccessible pages."""
-        _map(va, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE | _FIXED, -1)
+        map_memory(va, size, PROT_NONE, _NO_MEMORY | memory_mapping.MAP_FIXED)
 
     def allow(self, va: int, size: int, *, writable: bool) -> None:
         """Change the pages' protection."""
-        _check(_libc.mprotect(va, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)))
+        memory_mapping.protect(va, size, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
 
     def read(self, va: int, size: int) -> bytes:
         """Copy from the addresses."""
@@ -108,17 +93,3 @@ class HostBackend:
 
     def settle(self) -> None:
         """Do nothing."""
-
-
-def _map(va: int, size: int, flags: int, fd: int) -> int:
-    # No access before `allow`: PROT_NONE is 0, and the mmap module has no name for it.
-    at = _libc.mmap(va, size, 0, flags, fd, 0)
-    if at == _FAILED:
-        _check(-1)
-    return int(at)
-
-
-def _check(result: int) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
