@@ -45,8 +45,6 @@ class DeviceImage(ImageBytes):
         *,
         fds: tuple[int, ...] | None = None,
         addresses: ImageAddresses | None = None,
-        fill: Sequence[PinnedPieces] = (),
-        whole: bool = True,
     ) -> None:
         """Map an image.
 
@@ -54,10 +52,8 @@ class DeviceImage(ImageBytes):
             backend: of the memory.
             manifest: the image's.
             fds: of memory that is there already, mapped read-only; they stay owned by the caller. None: new memory,
-                writable, with undefined content.
+                writable, with undefined content; the first allocation of it alone until `complete`.
             addresses: where to; they stay owned by the caller, for at least as long as this object. None: anywhere.
-            fill: what new memory is filled with, as by `begin_fill`, from the moment on that there is some.
-            whole: otherwise of new memory there is the first allocation alone until `complete`.
 
         Raises:
             PoolError: the memory is not the pool's form of an image, or the addresses are not for this one.
@@ -81,9 +77,7 @@ class DeviceImage(ImageBytes):
                 undo.callback(addresses.give_back)
             if fds is None:
                 self._missing += layout.pieces(self.va, sizes)
-                self._make_next(undo, fill)
-                while whole and self._missing:
-                    self._make_next(undo, fill)
+                self._make_next(undo)
             else:
                 held = Held()
                 undo.callback(held.give_back, backend, self.va)
@@ -91,7 +85,7 @@ class DeviceImage(ImageBytes):
                 backend.allow(self.va, self.size, writable=False)
             self._undo = undo.pop_all()
 
-    def _make_next(self, undo: ExitStack, fill: Sequence[PinnedPieces]) -> None:
+    def _make_next(self, undo: ExitStack) -> None:
         va, size = self._missing[0]
         handle = self.backend.make(size)
         self._handles.append(handle)
@@ -100,18 +94,26 @@ class DeviceImage(ImageBytes):
         undo.callback(self.backend.unmap, va, size)
         self.backend.allow(va, size, writable=True)
         del self._missing[0]
-        self.begin_fill(_among(fill, va - self.va, size))
 
     @property
     def ready(self) -> int:
         """Bytes, from the first one on, that have memory."""
         return self._missing[0][0] - self.va if self._missing else self.size
 
-    def complete(self) -> None:
-        """Make the allocations that are still to be made; raise the backend's errors."""
+    def complete(self, fill: Sequence[PinnedPieces] = ()) -> None:
+        """Make the allocations that are still to be made; raise the backend's errors.
+
+        Args:
+            fill: what the memory is filled with, as by `begin_fill`, as soon as there is some.
+        """
         with self.backend.entered():
-            while self._missing:
-                self._make_next(self._undo, ())
+            filled = 0
+            while True:
+                self.begin_fill(_among(fill, filled, self.ready - filled))
+                if not self._missing:
+                    return
+                filled = self.ready
+                self._make_next(self._undo)
 
     def on_close(self, then: Callable[[], object]) -> None:
         """Have something done after the memory was unmapped."""
@@ -197,7 +199,8 @@ def copy_to_gpu(
 ) -> DeviceImage:
     """Return a copy of an image in GPU memory that is this process's own, writable; else as `hold_on_gpu`."""
     with pinned(tiers, image, within=within) as sources, ExitStack() as undo:
-        made = undo.enter_context(DeviceImage(tiers.backend, image.manifest, addresses=addresses, fill=sources))
+        made = undo.enter_context(DeviceImage(tiers.backend, image.manifest, addresses=addresses))
+        made.complete(sources)
         tiers.backend.settle()
         # Until here the slots were this image's.
         tiers.pool.check_open()

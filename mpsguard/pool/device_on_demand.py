@@ -39,7 +39,8 @@ class DeviceDestination(Destination):
         """
         self._memory = memory
         self._pool = pool
-        self._ready = memory.ready
+        self._first = memory.ready // PIECE_SIZE
+        """Pieces that have memory from the beginning; the others when it is complete."""
         self._complete = threading.Event()
         self._addresses = [source.address + index * PIECE_SIZE for source in sources for index in range(source.pieces)]
 
@@ -49,13 +50,13 @@ class DeviceDestination(Destination):
 
     def bring(self, pieces: Sequence[Piece]) -> None:
         """See `Destination.bring`."""
-        if any(self._offset(piece) >= self._ready for piece in pieces):
+        numbers = [self._memory.places[name].offset // PIECE_SIZE + index for name, index in pieces]
+        if max(numbers) >= self._first:
             self._complete.wait()
             if self._memory.ready < self._memory.size:
                 raise PoolError("there is no memory for the rest of the image")
         joined: list[PinnedPieces] = []
-        for piece in pieces:
-            number = self._offset(piece) // PIECE_SIZE
+        for number in numbers:
             address, last = self._addresses[number], joined[-1] if joined else None
             if last is not None and last.first + last.pieces == number and _end(last) == address:
                 joined[-1] = last._replace(pieces=last.pieces + 1)
@@ -74,10 +75,6 @@ class DeviceDestination(Destination):
     def end(self) -> None:
         """See `Destination.end`."""
         self._complete.set()
-
-    def _offset(self, piece: Piece) -> int:
-        name, index = piece
-        return self._memory.places[name].offset + index * PIECE_SIZE
 
 
 @contextmanager
@@ -98,7 +95,7 @@ def open_on_gpu(
     """
     with (
         pinned(tiers, image, within=within) as sources,
-        DeviceImage(tiers.backend, image.manifest, addresses=addresses, whole=False) as memory,
+        DeviceImage(tiers.backend, image.manifest, addresses=addresses) as memory,
     ):
         destination = DeviceDestination(memory, sources, tiers.pool)
         with ArrivingImage(image, load_profile(tiers.store, image), destination) as arriving:

@@ -20,8 +20,8 @@ from mpsguard.client.checkpoints.piece_table import PieceTableError
 from mpsguard.client.checkpoints.pieces import PIECE, touched
 from mpsguard.client.checkpoints.progress import CopierProgress
 from mpsguard.client.checkpoints.request_page import RequestPage
-from mpsguard.client.checkpoints.session_regions import OWN_PREFIX, SLICE, SessionRegions
-from mpsguard.client.checkpoints.sources import MOST_ASIDE
+from mpsguard.client.checkpoints.session_regions import OWN_PREFIX, SessionRegions
+from mpsguard.client.checkpoints.sources import MOST_ASIDE, SLICE
 from mpsguard.client.checkpoints.spare import SpareSpace
 from mpsguard.client.checkpoints.tried import TriedCheckpoint
 from mpsguard.client.checkpoints.writing_session import WritingSession

@@ -7,14 +7,12 @@ from typing import Final
 
 from mpsguard.client.checkpoints.piece_table import DIGEST
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan
-from mpsguard.client.checkpoints.sources import RegionSource, Spare
+from mpsguard.client.checkpoints.sources import SLICE, RegionSource, Spare
 from mpsguard.client.cuda.driver import CudaBackend
 
 _THREADS: Final = 256
 _DEVICE_MAP: Final = 2
 """CU_MEMHOSTALLOC_DEVICEMAP."""
-_PREPARED: Final = 64
-"""Pieces of the launch that prepares others."""
 _TREES: Final = 8
 """Of each piece: the first kernel has a block for each, and the second combines them (piece_digest.cu)."""
 
@@ -42,7 +40,7 @@ class CudaPieces:
         That launch has as many blocks as one ahead of a cut.
         """
         self._make_room(count)
-        if first := min(count, _PREPARED):
+        if first := min(count, SLICE):
             self.digest(va, range(first), memoryview(bytearray(first * DIGEST)))
 
     def settle(self) -> None:

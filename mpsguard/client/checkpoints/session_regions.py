@@ -8,14 +8,12 @@ from typing import Final
 from mpsguard.client.checkpoints.errors import CheckpointError
 from mpsguard.client.checkpoints.piece_table import DIGEST
 from mpsguard.client.checkpoints.pieces import RegionSpan, spans
-from mpsguard.client.checkpoints.sources import HostSource, RegionSource
+from mpsguard.client.checkpoints.sources import SLICE, HostSource, RegionSource
 from mpsguard.client.checkpoints.writing_session import MappedMemory, WritingSession
 from mpsguard.vault.region import RegionRecord
 
 OWN_PREFIX: Final = "mpsguard."
 """Regions of the project's own (counts of latencies, this request page) are no part of an image."""
-SLICE: Final = 64
-"""Pieces of sealed regions that are digested at once: some 0.2 ms of a GPU."""
 
 
 class _SealedDigests:

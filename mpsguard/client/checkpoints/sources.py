@@ -14,6 +14,8 @@ from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, runs
 from mpsguard.linux.descriptors import memfd
 
 _THREADS: Final = min(len(os.sched_getaffinity(0)), 16)
+SLICE: Final = 64
+"""Pieces that are digested at once ahead of a cut: some 0.2 ms of a GPU."""
 MOST_ASIDE: Final = 512
 """Pieces of one copy to spare memory: 1 GiB within a GPU takes about 0.8 ms on an H100, and holds up all other work."""
 

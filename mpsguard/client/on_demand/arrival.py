@@ -68,14 +68,12 @@ class ArrivingImage:
             name: self._mapped(region) for name, region in self._regions.items()
         }
         """By name; none after `close`."""
-        self._threads = [
-            threading.Thread(target=self._read, name="on-demand", daemon=True) for _ in range(destination.readers)
-        ]
-        self._started: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []
         try:
-            for thread in self._threads:
+            for _ in range(destination.readers):
+                thread = threading.Thread(target=self._read, name="on-demand", daemon=True)
                 thread.start()
-                self._started.append(thread)
+                self._threads.append(thread)
         except BaseException:
             self.close()
             raise
@@ -115,7 +113,7 @@ class ArrivingImage:
             self._closed = True
             self._changed.notify_all()
         self._destination.end()
-        for thread in self._started:
+        for thread in self._threads:
             thread.join()
         self.regions = {}
 

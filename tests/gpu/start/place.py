@@ -168,8 +168,9 @@ class Pool:
         try:
             connection.settimeout(WITHIN)
             with connection.makefile("rb") as file:
-                told = json.loads(file.readline())
+                line = file.readline()
                 seconds = time.perf_counter() - began
+                told = json.loads(line)
                 for _ in range(1, lines):
                     told |= json.loads(file.readline())
             return Start(seconds, told, connection)

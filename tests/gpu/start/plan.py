@@ -12,7 +12,7 @@ class Plan(NamedTuple):
     size: int
     """Bytes of its weights, about."""
     pinned: float | None
-    """Bar for the first answer from pinned memory, ms; None: none, or `of_bus`."""
+    """Bar for the first answer from pinned memory, ms; None: none, or that of `of_bus`."""
     gpu: float | None
     """The same with memory that is on the GPU already; None: no bar."""
     needs: str
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     cold_at_once: int = 5
     """Most of a cold start are imports, of which each process does its own: so many do not wait for one another."""
     of_bus: float | None = None
-    """The same, of the time that the bus takes for the weights."""
+    """Bar for the first answer from pinned memory, of the time that the bus takes for the weights."""
     instances: int = 8
     """Starts at once, and instances that GPU memory is compared for."""
 

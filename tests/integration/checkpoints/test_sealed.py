@@ -7,8 +7,8 @@ from blake3 import blake3
 
 from mpsguard.client.checkpoints.checkpoint import CheckpointState
 from mpsguard.client.checkpoints.piece_table import DIGEST
-from mpsguard.client.checkpoints.session_regions import SLICE, SessionRegions
-from mpsguard.client.checkpoints.sources import HostSource
+from mpsguard.client.checkpoints.session_regions import SessionRegions
+from mpsguard.client.checkpoints.sources import SLICE, HostSource
 from mpsguard.client.checkpoints.writing_session import MappedMemory
 from mpsguard.client.mapped import HostBackend, create
 from mpsguard.linux.descriptors import memfd

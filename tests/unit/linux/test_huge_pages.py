@@ -12,6 +12,7 @@ import pytest
 
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.huge_pages import HUGE_PAGE, AlignedMapping
+from tests.harness.smaps import smaps
 
 PAGES = 4
 SIZE = PAGES * HUGE_PAGE
@@ -30,15 +31,9 @@ def fd() -> Iterator[int]:
     os.close(made)
 
 
-def smaps(key: str) -> list[int]:
-    """KiB of each of our mappings of the file."""
-    ours, found = False, []
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if not line.split()[0].endswith(":"):
-            ours = "/memfd:huge-pages-test" in line
-        elif ours and line.startswith(f"{key}:"):
-            found.append(int(line.split()[1]))
-    return found
+def kib(key: str) -> list[int]:
+    """Of each of our mappings of the file."""
+    return [int(words[0]) for words in smaps("huge-pages-test", key)]
 
 
 @collapses
@@ -49,18 +44,18 @@ def test_memory_is_made_of_large_pages_and_keeps_its_content(fd: int) -> None:
     content = os.urandom(2 * HUGE_PAGE)
     view[HUGE_PAGE : HUGE_PAGE + len(content)] = content
     assert mapping.make_huge(fd, threading.Event(), within=60) == SIZE
-    assert smaps("ShmemPmdMapped") == [SIZE >> 10]
+    assert kib("ShmemPmdMapped") == [SIZE >> 10]
     other = AlignedMapping(fd, SIZE, writable=False)
     assert other.view()[HUGE_PAGE : HUGE_PAGE + len(content)] == content
     assert not any(other.view()[:HUGE_PAGE])
     assert not any(other.view()[-HUGE_PAGE:])
     # By an access to a page of 2 MiB all of it is there.
-    assert smaps("ShmemPmdMapped") == [SIZE >> 10, SIZE >> 10]
+    assert kib("ShmemPmdMapped") == [SIZE >> 10, SIZE >> 10]
     view.release()
     for each in (mapping, other):
         each.close()
         each.close()
-    assert smaps("Size") == []
+    assert kib("Size") == []
 
 
 def test_it_can_be_ended_early_and_has_a_time(fd: int) -> None:
@@ -84,11 +79,11 @@ def test_a_view_keeps_the_mapping(fd: int) -> None:
     view = AlignedMapping(fd, SIZE, writable=True).view()
     gc.collect()
     view[0] = 7
-    assert smaps("Size") == [SIZE >> 10]
+    assert kib("Size") == [SIZE >> 10]
     view.release()
     del view
     gc.collect()
-    assert smaps("Size") == []
+    assert kib("Size") == []
 
 
 def test_what_is_kept_is_unmapped_by_close_alone(fd: int) -> None:
@@ -97,13 +92,13 @@ def test_what_is_kept_is_unmapped_by_close_alone(fd: int) -> None:
     address = mapping.address
     del mapping
     gc.collect()
-    assert smaps("Size") == [SIZE >> 10]
+    assert kib("Size") == [SIZE >> 10]
     ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(SIZE))
     other = AlignedMapping(fd, SIZE, writable=False)
     other.keep()
     other.close()
     other.close()
-    assert smaps("Size") == []
+    assert kib("Size") == []
 
 
 def test_what_cannot_be_mapped_leaves_nothing(fd: int) -> None:
