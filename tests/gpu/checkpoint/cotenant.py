@@ -41,24 +41,48 @@ def findings(bench: Bench, what: str, tenant: Client, checkpoints: Sequence[Even
             unit="",
             bar="reported" if device(bench) == "cpu" else f"median >= {KEPT:g}",
             holds=device(bench) == "cpu" or median(rates) >= KEPT,
+            note=_in_parts(windows, checkpoints),
         )
 
 
 def _rates(windows: Event, checkpoints: Sequence[Event], during: str) -> list[float]:
-    found = windows.members["windows"]
-    assert isinstance(found, list)
-
-    def rate(begin: float, end: float) -> float:
-        inside = [(length, count) for at, length, count in found if begin <= at and at + length <= end]
-        seconds = sum(length for length, _ in inside)
-        return sum(count for _, count in inside) / seconds if seconds else 0.0
-
     rates = []
     for event in checkpoints:
-        meanwhile, before = (
-            rate(event.number(began), event.number(began) + sum(numbers(event, steps)))
-            for began, steps in (("began", during), ("alone_began", "alone"))
-        )
+        meanwhile = _rate(windows, event.number("began"), event.number("began") + sum(numbers(event, during)))
+        before = _before(windows, event)
         if meanwhile and before:
             rates.append(meanwhile / before)
     return rates
+
+
+def _in_parts(windows: Event, checkpoints: Sequence[Event]) -> str:
+    """Return the rates of long checkpoints in each of their parts: in the cut, while copied, while stored."""
+    parts: dict[str, list[float]] = {}
+    for event in checkpoints:
+        before = _before(windows, event)
+        if "drained" not in event.members or not before:
+            continue
+        began = event.number("began")
+        cut = began + event.number("cut")
+        drained, committed = cut + event.number("drained"), cut + event.number("took")
+        for part, begin, end in (
+            ("in the cut", began, cut),
+            ("until copied", cut, drained),
+            ("until stored", drained, committed),
+        ):
+            if meanwhile := _rate(windows, begin, end):
+                parts.setdefault(part, []).append(meanwhile / before)
+    return ", ".join(f"{part} {median(rates):.3f}" for part, rates in parts.items())
+
+
+def _before(windows: Event, checkpoint: Event) -> float:
+    began = checkpoint.number("alone_began")
+    return _rate(windows, began, began + sum(numbers(checkpoint, "alone")))
+
+
+def _rate(windows: Event, begin: float, end: float) -> float:
+    found = windows.members["windows"]
+    assert isinstance(found, list)
+    inside = [(length, count) for at, length, count in found if begin <= at and at + length <= end]
+    seconds = sum(length for length, _ in inside)
+    return sum(count for _, count in inside) / seconds if seconds else 0.0
