@@ -295,7 +295,7 @@ class CheckpointRun:
 def storers_for(processors: int, pieces: int) -> int:
     """Return how many threads store; some processors are left to the session's program, which starts the GPU's work."""
     useful = max(min(STORE_MEANWHILE, pieces), -(-pieces // _PIECES_FOR_STORER))
-    return min(_MOST_STORERS, max(2, processors * 3 // 4), useful)
+    return min(_MOST_STORERS, max(2, processors // 2), useful)
 
 
 @functools.cache
