@@ -188,6 +188,14 @@ def test_row_that_does_not_hold_is_shown_as_such(tmp_path: Path, capsys: pytest.
     assert "NO" in capsys.readouterr().out
 
 
+def test_row_that_is_withdrawn_counts_for_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, with_row(value=3, holds=False, withdrawn="the counter was wrong"))
+    assert main.main(["--directory", str(tmp_path), "--markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert "| clients that died | withdrawn: the counter was wrong |  | 0 of 4 | - |" in shown
+    assert "0 of 0 bars hold." in shown
+
+
 def test_row_that_holds_is_shown_beside_its_peer(tmp_path: Path) -> None:
     result = loaded(tmp_path, with_row(peer={"name": "stock MPS", "value": 4, "count": 4}))
     assert cells(result.rows[0]) == (

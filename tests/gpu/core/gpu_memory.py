@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.gpu.core.errors import SuiteError
 
 MIB: Final = 1 << 20
 _SIMULATED: Final = "/memfd:simulated-gpu-memory"
+_TICK: Final = 0.05
 
 
 class GpuMemory(Protocol):
@@ -45,6 +47,22 @@ class SimulatedMemory:
     def used(self) -> int:
         """The sizes of their memory files together."""
         return sum(size for pid in self._target.ui.servers() for size in _files(Path(f"/proc/{pid}/fd")))
+
+
+def settled(memory: GpuMemory, quiet: float = 2.0, within: float = 20.0) -> int:
+    """Return the bytes in use when they have been the same for ``quiet`` seconds; SuiteError after ``within``.
+
+    Of a client of MPS that has ended, the server frees the memory some time after its end.
+    """
+    ends = time.monotonic() + within
+    used, since = memory.used(), time.monotonic()
+    while time.monotonic() - since < quiet:
+        if time.monotonic() > ends:
+            raise SuiteError(f"the GPU memory in use still changes after {within:g} s")
+        time.sleep(_TICK)
+        if (now := memory.used()) != used:
+            used, since = now, time.monotonic()
+    return used
 
 
 @contextmanager

@@ -64,6 +64,8 @@ class Row(Figure, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     runs: Count
     """How often the measurement as a whole was made."""
     peer: Peer | None = None
+    withdrawn: Text | None = None
+    """Why the figure is wrong, where that was found later. It stays on record, and counts for nothing."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,7 +96,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def holds(self) -> bool:
         """Whether every row keeps to its bar."""
-        return all(row.holds for row in self.rows)
+        return all(row.holds or row.withdrawn is not None for row in self.rows)
 
 
 def load(path: Path) -> Result:

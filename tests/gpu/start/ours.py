@@ -14,7 +14,7 @@ from tests.gpu.core.bench import Bench
 from tests.gpu.core.client import Clients
 from tests.gpu.core.errors import SuiteError
 from tests.gpu.core.finding import Finding, none_of, not_measured, sampled
-from tests.gpu.core.gpu_memory import GpuMemory, gpu_memory
+from tests.gpu.core.gpu_memory import GpuMemory, gpu_memory, settled
 from tests.gpu.core.guard import Guard
 from tests.gpu.core.statistics import percentile
 from tests.gpu.start import laps
@@ -33,21 +33,27 @@ def ours(bench: Bench, clients: Clients, guard: Guard, made: Made, *, kind: str,
     instances = bench.runs(plan.instances, 2)
     workers = laps.workers_for(instances, len(os.sched_getaffinity(0)))
     budget = made.size + 4 * MIB
-    with (
-        # The last lap's workers end with the pool, which prepares no others then.
-        ExitStack() as last,
-        pool(bench, clients, guard, made, kind, workers=workers, gpu=budget, pinned=budget, pins=False) as served,
-        gpu_memory(bench, guard) as memory,
-    ):
-        measured = _Measured(bench, plan, served, memory, workers=workers, instances=instances)
-        yield from measured.laps(last)
+    # The last lap's workers end with the pool, which prepares no others then.
+    with ExitStack() as last, gpu_memory(bench, guard) as memory:
+        before = settled(memory)  # the program that made the image has just ended
+        with pool(bench, clients, guard, made, kind, workers=workers, gpu=budget, pinned=budget, pins=False) as served:
+            measured = _Measured(bench, plan, served, memory, before=before, workers=workers, instances=instances)
+            yield from measured.laps(last)
 
 
 class _Measured:
     """What is known so far."""
 
     def __init__(
-        self, bench: Bench, plan: Plan, served: Pool, memory: GpuMemory, *, workers: int, instances: int
+        self,
+        bench: Bench,
+        plan: Plan,
+        served: Pool,
+        memory: GpuMemory,
+        *,
+        before: int,
+        workers: int,
+        instances: int,
     ) -> None:
         self._bench = bench
         self._plan = plan
@@ -57,7 +63,7 @@ class _Measured:
         self._workers = workers
         self._instances = instances
         self._rounds = bench.runs(20, 1)
-        self._before = memory.used()
+        self._before = before
         self._idle: float | None = None
         """GPU memory of a worker that waits and has pinned nothing."""
         self._pinned_idle: float | None = None
