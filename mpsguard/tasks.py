@@ -1,4 +1,4 @@
-"""asyncio tasks: sets of tasks with one owner, and their cancellation."""
+"""asyncio tasks: sets of tasks with one owner, their cancellation, and reports of what failed in them."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator
@@ -28,6 +28,16 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+def report_defect(where: str, error: Exception) -> None:
+    """Pass an exception that nothing expects to the running loop's exception handler, which logs its traceback.
+
+    Args:
+        where: what raised it.
+        error: the exception; its task or callback goes on.
+    """
+    asyncio.get_running_loop().call_exception_handler({"message": where, "exception": error})
 
 
 class TaskSet:

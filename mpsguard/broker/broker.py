@@ -31,6 +31,7 @@ from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.metrics.registry import Metrics
 from mpsguard.model import Credentials
+from mpsguard.tasks import report_defect
 
 _ACCEPT_BATCH: Final = 512
 """Connections accepted in one turn of the event loop, some 5 ms: connections in service need turns of their own. The
@@ -69,10 +70,6 @@ class _Arrival(NamedTuple):
     sock: socket.socket
     peer: Credentials
     privileged: bool
-
-
-def _has_left(arrival: _Arrival) -> bool:
-    return accepting.has_left(arrival.sock)
 
 
 class Broker:
@@ -197,7 +194,7 @@ class Broker:
         """Serve one more peer of each user that may have one."""
         if self._turns is not None:
             self._turns.cancel()
-        gone = self._arrivals.drop(_has_left, _DROPPED_OF_A_USER)
+        gone = self._arrivals.drop(lambda arrival: accepting.has_left(arrival.sock), _DROPPED_OF_A_USER)
         if gone:
             self._metrics.connections.labels(self._name).inc(len(gone))
             self._metrics.refused.labels(self._name, "hung_up").inc(len(gone))
@@ -276,6 +273,8 @@ class Broker:
         except RefusedError as error:
             self._refuse(error.reason, peer, str(error))
         except Exception as error:  # one peer's failure must not become the guard's
+            if not isinstance(error, OSError):  # of its connection or the lane's, or no lane in time
+                report_defect("broker", error)
             self._refuse("failed", peer, f"{type(error).__name__}: {error}")
         finally:
             gauge.dec()

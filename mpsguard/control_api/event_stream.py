@@ -1,14 +1,17 @@
 """The event stream: each event is logged, kept for a while, and given to every listener."""
 
+import asyncio
 import heapq
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from mpsguard.control_api.protocol import Event
 from mpsguard.control_api.structured_log import structlog
+from mpsguard.lanes.burst_limit import BurstLimit
 
 KEPT: Final = 1000
 """Events that are kept to be asked for later, of clients and of all else apart."""
@@ -37,6 +40,14 @@ _GRAVE: Final = frozenset(
 )
 
 
+DEFECT: Final = "internal_error"
+"""Event: something of the guard itself failed, and the guard goes on."""
+
+_DEFECTS: Final = (10, 60.0)
+"""Defects that are published: at most so many in so many seconds. Their tracebacks are long, and a user may cause one
+defect as often as it likes."""
+
+
 class EventStream:
     """Numbers events and hands them on, in order."""
 
@@ -45,6 +56,7 @@ class EventStream:
         self._of_clients: deque[Event] = deque(maxlen=KEPT)
         self._others: deque[Event] = deque(maxlen=KEPT)
         self._listeners: list[Callable[[Event], None]] = []
+        self._defects = BurstLimit(*_DEFECTS)
         self._log = structlog.get_logger()
 
     def listen(self, listener: Callable[[Event], None]) -> None:
@@ -53,13 +65,37 @@ class EventStream:
 
     def publish(self, kind: str, domain: str, **data: Any) -> None:
         """Publish that something happened."""
-        event = Event(next(self._numbers), time.time(), kind, domain, data)
-        (self._of_clients if kind.startswith(_OF_CLIENTS) else self._others).append(event)
+        event = self._keep(kind, domain, data)
         log = self._log.warning if kind in _GRAVE else self._log.info
         log(kind, domain=domain, seq=event.seq, **data)
-        for listener in self._listeners:
-            listener(event)
+        self._tell(event)
+
+    def on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Publish what an event loop reports, of which this is the exception handler; see `tasks.report_defect`."""
+        # A task that is lost says so on the thread that collects it.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._publish_defect, str(context["message"]), context.get("exception"))
 
     def recent(self) -> list[Event]:
         """Return the last events, oldest first."""
         return list(heapq.merge(self._of_clients, self._others, key=lambda event: event.seq))
+
+    def _publish_defect(self, where: str, error: BaseException | None) -> None:
+        """Publish a defect, with its traceback in the log alone; beyond `_DEFECTS` they are left out."""
+        now = time.monotonic()
+        if self._defects.wait(now):
+            return
+        self._defects.happened(now)
+        detail = where if error is None else f"{where}: {type(error).__name__}: {error}"
+        event = self._keep(DEFECT, "", {"detail": detail})
+        self._log.error(event.kind, domain=event.domain, seq=event.seq, **event.data, exc_info=error)
+        self._tell(event)
+
+    def _keep(self, kind: str, domain: str, data: dict[str, Any]) -> Event:
+        event = Event(next(self._numbers), time.time(), kind, domain, data)
+        (self._of_clients if kind.startswith(_OF_CLIENTS) else self._others).append(event)
+        return event
+
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)

@@ -16,7 +16,7 @@ from mpsguard.control_api import protocol
 from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.protocol import Error, Event, Reply, Request, RequestError
 from mpsguard.decoding import decoded
-from mpsguard.tasks import TaskSet, end_tasks
+from mpsguard.tasks import TaskSet, end_tasks, report_defect
 
 _AT_ONCE: Final = 64
 """Requests worked on at the same time; one more is answered "busy"."""
@@ -93,10 +93,10 @@ class Api(Generic[G]):
 
 async def reply(guard: G, handlers: Mapping[str, Handler[G, Any]], payload: bytes, *, busy: bool) -> Reply:
     """The answer to a request, whatever its bytes are; ``busy``: no more work can be taken."""
-    request_id = ""
+    request_id = command = ""
     try:
         request = _decode(payload)
-        request_id = request.id
+        request_id, command = request.id, request.command
         handler = handlers.get(request.command)
         if handler is None:
             raise RequestError("unknown_command", f"{request.command[:64]!r} is no command of this guard")
@@ -109,6 +109,7 @@ async def reply(guard: G, handlers: Mapping[str, Handler[G, Any]], payload: byte
     except TimeoutError:
         return Reply(protocol.VERSION, request_id, error=Error("deadline", "not done within the request's deadline"))
     except Exception as error:  # a fault of ours in one command must not end the guard
+        report_defect(f"command {command}", error)
         return Reply(protocol.VERSION, request_id, error=Error("failed", f"{type(error).__name__}: {error}"))
     return Reply(protocol.VERSION, request_id, result=msgspec.to_builtins(result))
 

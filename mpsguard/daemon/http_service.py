@@ -11,6 +11,7 @@ import shutil
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -21,6 +22,7 @@ from mpsguard import config
 from mpsguard.config import GuardConfig
 from mpsguard.control_api.event_stream import EventStream
 from mpsguard.metrics.server import serve_http, serve_local_http
+from mpsguard.tasks import report_defect
 
 _LOOP_ANSWERS: Final = 5.0
 """Seconds for the guard's event loop to answer; beyond that the guard is not alive to a probe."""
@@ -58,8 +60,7 @@ class EventLoop:
         """Return what ``make`` returns in the event loop.
 
         Raises:
-            TimeoutError: the loop does not answer in time.
-            RuntimeError: it is closed, as the guard is ending.
+            TimeoutError: the loop does not answer in time, or is closed, as the guard is ending.
         """
         made: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -71,11 +72,22 @@ class EventLoop:
                 except Exception as error:  # a fault of ours in one page must not end the guard
                     made.set_exception(error)
 
-        self._loop.call_soon_threadsafe(run)
+        self._call_soon(run)
         try:
             return made.result(_LOOP_ANSWERS)
         finally:
             made.cancel()
+
+    def report_defect(self, where: str, error: Exception) -> None:
+        """Have the loop's exception handler log an exception that nothing expects."""
+        with suppress(TimeoutError):
+            self._call_soon(partial(report_defect, where, error))
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            raise TimeoutError("the event loop is closed") from None
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return what a coroutine returns; errors as in `call`, and it is cancelled when it takes too long."""
@@ -105,8 +117,7 @@ class Site(Protocol):
             trusted: Whether the reader may use the control API, too.
 
         Raises:
-            TimeoutError: the event loop does not answer in time.
-            RuntimeError: it is closed.
+            TimeoutError: the event loop does not answer in time, or is closed.
         """
 
 
@@ -203,8 +214,11 @@ class HttpService:
                     return self._metrics(environ, start)
                 page = self._site.answer(path, query, loop, trusted=trusted)
                 page = page or Page("404 Not Found", "no such page\n")
-            except (TimeoutError, RuntimeError):
+            except TimeoutError:
                 page = Page("503 Service Unavailable", "the guard's event loop does not answer\n")
+            except Exception as error:  # a fault of ours in one page; wsgiref's own answer would lose its traceback
+                loop.report_defect("a page", error)
+                page = Page("500 Internal Server Error", "a defect of the guard; its log has the traceback\n")
             return _respond(environ, start, page)
 
         return app

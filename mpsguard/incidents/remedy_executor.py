@@ -15,7 +15,7 @@ from mpsguard.model import ProcessKey
 from mpsguard.remedies import policy
 from mpsguard.remedies.policy import Decision, Verdict
 from mpsguard.remedies.remedy import Failed, NotNeeded, Observed, Outcome, Remedy, RemedyCase
-from mpsguard.tasks import TaskSet, end_tasks
+from mpsguard.tasks import TaskSet, end_tasks, report_defect
 
 _KEPT: Final = 1000
 """Incidents with remedies that are remembered; the tracker forgets one long before so many have followed."""
@@ -75,6 +75,7 @@ class RemedyExecutor:
         except TimeoutError:
             outcome = Failed(f"broken off: not done within {within:g} s")
         except Exception as error:  # a fault of ours in one remedy must not end the guard
+            report_defect(f"remedy {remedy.name}", error)
             outcome = Failed(f"{type(error).__name__}: {error}")
         finally:
             del self._against[case.culprit, remedy.name]

@@ -1,0 +1,27 @@
+"""A guard with two defects: command ``metrics`` and page ``/livez`` raise exceptions that nothing expects."""
+
+from typing import NoReturn, cast
+from unittest.mock import patch
+
+import msgspec
+
+from mpsguard.cli.guard import main
+from mpsguard.control_api.handler import Handler
+from mpsguard.control_api.messages.metrics import Arguments
+from mpsguard.control_api.probes import ProbeKind
+from mpsguard.daemon.commands import table
+from mpsguard.daemon.guard import Guard
+
+
+async def command(_: Guard, __: Arguments) -> msgspec.Struct:
+    raise ZeroDivisionError
+
+
+def page(_: Guard, __: ProbeKind) -> NoReturn:
+    raise RuntimeError
+
+
+if __name__ == "__main__":
+    cast("dict[str, object]", table.HANDLERS)["metrics"] = Handler("metrics", Arguments, command)
+    with patch("mpsguard.daemon.site.probe", page):
+        main()
