@@ -29,7 +29,7 @@ from mpsguard.linux.processes.process import ProcessHandle, open_pidfd
 from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.sockets.user_turns import UserTurns
-from mpsguard.metrics.registry import Metrics
+from mpsguard.metrics.registry import Metrics, RefusalReason
 from mpsguard.model import Credentials
 from mpsguard.tasks import report_defect
 
@@ -381,7 +381,7 @@ class Broker:
             # It is about to execute another program, or others of its user keep all its readers.
             raise RefusedError("unidentified", str(error)) from None
 
-    def _refuse(self, reason: str, peer: Credentials, detail: str, count: int = 1) -> None:
+    def _refuse(self, reason: RefusalReason, peer: Credentials, detail: str, count: int = 1) -> None:
         self._metrics.refused.labels(self._name, reason).inc(count)
         now = asyncio.get_running_loop().time()
         if not self._refusals.wait(now):

@@ -9,15 +9,16 @@ from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import Packet
+from mpsguard.metrics.registry import RefusalReason
 from mpsguard.model import Credentials
 
 _ADMITTED = (PeerKind.CLIENT, PeerKind.DEBUGGEE, PeerKind.UI)
 
 
 class RefusedError(Exception):
-    """The connection is closed; ``reason`` is one of `metrics.REFUSALS`."""
+    """The connection is closed, and counted under ``reason``."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: RefusalReason, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 

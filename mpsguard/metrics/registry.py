@@ -1,6 +1,6 @@
 """The guard's Prometheus counters, gauges and histograms."""
 
-from typing import Final
+from typing import Final, Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,28 +17,23 @@ from mpsguard.model import LaneState
 # One more series for each counter, with nothing that the guard's start does not tell.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-REFUSALS: Final = (
-    "silent",
-    "garbage",
-    "truncated",
-    "credentials",
-    "descriptors",
-    "kind",
-    "hung_up",
-    "evicted",
-    "foreign_user",
-    "share",
-    "class",
-    "unwatched",
-    "unidentified",
-    "failed",
-)
-"""Why the broker closed a connection: it sent nothing in time; it used another protocol; its message was too long; its
-credentials were not the peer's; it sent file descriptors; its connection type is unknown or forbidden; it left during
-the handshake; it was evicted for another one; an unprivileged guard cannot impersonate its user; its user has its share
-of clients; its service class is full, or refuses it; it cannot be watched, and the domain refuses such clients; its
-start time could not be read in time; the guard itself failed."""
-
+RefusalReason = Literal[
+    "silent",  # it sent nothing in time
+    "garbage",  # it used another protocol
+    "truncated",  # its message was too long
+    "credentials",  # they were not the peer's
+    "descriptors",  # it sent some
+    "kind",  # its connection type is unknown or forbidden
+    "hung_up",  # it left during the handshake
+    "evicted",  # for another connection
+    "foreign_user",  # an unprivileged guard cannot impersonate its user
+    "share",  # its user has its share of clients
+    "class",  # its service class is full, or refuses it
+    "unwatched",  # it cannot be watched, and the domain refuses such clients
+    "unidentified",  # its start time could not be read in time
+    "failed",  # the guard itself failed
+]
+"""Why the broker closed a connection."""
 
 FAILOVER_OUTCOMES: Final = ("done", "failed", "no_standby")
 
@@ -171,7 +166,7 @@ class Metrics:
 
     def domain(self, name: str) -> None:
         """Create every series of a domain, so that an unused counter reads 0."""
-        for reason in REFUSALS:
+        for reason in get_args(RefusalReason):
             self.refused.labels(name, reason)
         for counter in (self.connections, self.open_connections, self.parking, self.clients):
             counter.labels(name)
