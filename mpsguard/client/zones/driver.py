@@ -19,10 +19,10 @@ class Context(NamedTuple):
 
 
 class Driver(Protocol):
-    """Addresses and sizes in bytes; a failed call raises CudaError."""
+    """Addresses and sizes in bytes; a failed call raises ZoneCudaError."""
 
     def current(self) -> Context:
-        """Return the calling thread's context; raise CudaError 201 if it has none."""
+        """Return the calling thread's context; raise ZoneCudaError 201 if it has none."""
 
     def has_virtual_memory(self, device: int, /) -> bool:
         """Return whether memory can be mapped at reserved addresses."""
@@ -155,7 +155,7 @@ class CudaDriver:
         return bool(self._call("cuDeviceGetAttribute", self._cuda.CUdevice_attribute(attribute), device))
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a driver function and return its result: None, a value, or several; raise CudaError if it fails."""
+        """Call a driver function and return its result: None, a value, or several; raise ZoneCudaError if it fails."""
         code, *values = getattr(self._cuda, name)(*arguments)
         if int(code) != 0:
             raise ZoneCudaError(name, int(code))

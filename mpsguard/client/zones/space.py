@@ -64,7 +64,7 @@ class ZonedRegion:
         """Wait for all work of the region's context, and free everything; safe to call twice.
 
         Raises:
-            CudaError: the driver refused; the next `close`, or that of the space, retries what is left.
+            ZoneCudaError: the driver refused; the next `close`, or that of the space, retries what is left.
         """
         self._space.close_region(self._number)
 
@@ -134,7 +134,7 @@ class ZoneSpace:
             LayoutError: the sizes are impossible.
             BudgetError: more bytes would be armed than allowed.
             NoZonesError: this machine supports none of the requested kinds of zones.
-            CudaError: the driver refused (2: out of memory). Nothing of a refused region stays allocated.
+            ZoneCudaError: the driver refused (2: out of memory). Nothing of a refused region stays allocated.
         """
         with self._lock:
             self._check_usable()
@@ -184,7 +184,7 @@ class ZoneSpace:
         """Close all regions and withdraw the zone table; safe to call twice.
 
         Raises:
-            CudaError, UvmError: the first error; everything else has been closed. Calling again retries.
+            ZoneCudaError, UvmError: the first error; everything else has been closed. Calling again retries.
         """
         if os.getpid() != self._pid:
             return
