@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 import psutil
 
 from mpsguard.vault.address import socket_path
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
 from tests.hostile.attacks import ATTACKS, GOOD, GOOD_CLIENTS, IMPORTS
 from tests.hostile.slices import GUARD, Slices, of_user, slices
 from tests.hostile.stalled_files import StalledFiles
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.integration.guarded import Guarded, Program
 
 UIDS: Final = (65532, 65533, 65534)
 GOOD_UID: Final = 1000

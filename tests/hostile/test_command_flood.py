@@ -6,8 +6,9 @@ from functools import partial
 import pytest
 
 from fault_injection.sim.script import Script
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
-from tests.integration.guarded import Guarded, wait_for
+from tests.integration.guarded import Guarded
 
 pytestmark = [
     pytest.mark.slow(seconds=25, reason="the daemon is held up for eight seconds"),

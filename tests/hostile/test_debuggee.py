@@ -4,8 +4,9 @@ import os
 
 import pytest
 
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
-from tests.integration.guarded import Guarded, wait_for
+from tests.integration.guarded import Guarded
 
 pytestmark = [
     pytest.mark.slow(seconds=45, reason="attacks a real guard"),

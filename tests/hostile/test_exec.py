@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 
 pytestmark = [
     pytest.mark.slow(seconds=45, reason="attacks a real guard"),

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
 from tests.hostile.stalled_files import StalledFiles
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.integration.guarded import Guarded, Program
 from tests.integration.peer import Peer
 
 pytestmark = [

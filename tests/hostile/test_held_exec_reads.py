@@ -16,8 +16,8 @@ from mpsguard.linux.processes.process_reader import ProcessReader
 from mpsguard.linux.processes.reserved_ranges import reserved_ranges
 from mpsguard.linux.processes.stat_reader import DEADLINE, PATIENCE, StatReader
 from mpsguard.model import ProcessKey
+from tests.harness.waiting import wait_for
 from tests.hostile.held_exec import held_exec
-from tests.integration.guarded import wait_for
 
 pytestmark = [
     pytest.mark.slow(seconds=20, reason="waits for deadlines"),

@@ -13,7 +13,8 @@ import pytest
 
 from mpsguard.metrics.server import MOST_AT_ONCE
 from tests.harness.free_port import free_port
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 pytestmark = pytest.mark.slow(seconds=20, reason="attacks a real guard")
 

@@ -5,8 +5,9 @@ import signal
 
 import pytest
 
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
-from tests.integration.guarded import Guarded, wait_for
+from tests.integration.guarded import Guarded
 
 pytestmark = [
     pytest.mark.slow(seconds=60, reason="starts and kills hundreds of clients"),

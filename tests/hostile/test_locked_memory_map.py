@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
 from tests.hostile.attacks import LOCKED_MEMORY_MAP
 from tests.hostile.stalled_files import StalledFiles
-from tests.integration.guarded import Guarded, wait_for
+from tests.integration.guarded import Guarded
 from tests.integration.peer import Peer
 
 pytestmark = [

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from fault_injection.sim.script import Script
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
-from tests.integration.guarded import Guarded, wait_for
+from tests.integration.guarded import Guarded
 
 pytestmark = [
     pytest.mark.slow(seconds=20, reason="attacks a real guard"),

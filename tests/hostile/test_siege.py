@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.waiting import wait_for
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.siege import siege
-from tests.integration.guarded import wait_for
 
 pytestmark = [
     pytest.mark.slow(seconds=60, reason="every attack at once"),

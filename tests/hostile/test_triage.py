@@ -11,7 +11,8 @@ import pytest
 
 from fault_injection.sim.core_dump import core_dump, sm_row, thread_row
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, Program, descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program, descriptors
 
 pytestmark = [
     pytest.mark.slow(seconds=45, reason="attacks a real guard"),

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.integration.guarded import Guarded, Program
 
 pytestmark = [
     pytest.mark.slow(seconds=40, reason="attacks a real guard"),

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.harness.waiting import wait_for
 from tests.hostile import vault_attacks
 from tests.hostile.vault_attacks import Stranger
 from tests.hostile.vault_neighbours import Neighbourhood, attack
-from tests.integration.vault.running import wait_for
 
 pytestmark = [
     pytest.mark.slow(seconds=45, reason="attacks a real guard"),

@@ -11,10 +11,11 @@ from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.vault import wire
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.region import Lease, LeaseRole, RegionLayout, SessionKey
+from tests.harness.waiting import wait_for
 from tests.hostile import vault_attacks
 from tests.hostile.vault_attacks import Stranger
 from tests.hostile.vault_neighbours import Neighbourhood, attack
-from tests.integration.vault.running import ThreadedVault, close_chunks, memory, wait_for
+from tests.integration.vault.running import ThreadedVault, close_chunks, memory
 
 pytestmark = [
     pytest.mark.slow(seconds=45, reason="attacks a real guard"),

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from mpsguard.client import Chunk, Session
+from tests.harness.waiting import wait_for
 from tests.hostile import vault_attacks
 from tests.hostile.vault_attacks import Stranger
-from tests.integration.vault.running import DEADLINE, REPOSITORY, VaultProcess, wait_for
+from tests.integration.vault.running import DEADLINE, REPOSITORY, VaultProcess
 from tests.open_files import open_files
 
 NOBODY = 65534

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 import zmq
@@ -22,25 +22,12 @@ from mpsguard.model import ProcessKey
 from tests.harness.guard_config import GuardFile
 from tests.harness.guard_process import REPOSITORY, GuardProcess
 from tests.harness.leftovers import end_all
+from tests.harness.waiting import wait_for
 from tests.integration.ctl_in_process import document_of
 
 SIMULATED = REPOSITORY / "fault_injection" / "sim" / "bin" / "nvidia-cuda-mps-control"
 DEADLINE = 30.0
 """Seconds any single wait may take before the test fails; nothing takes near that long."""
-
-T = TypeVar("T")
-
-
-def wait_for(what: str, look: Callable[[], T | bool | None], deadline: float = DEADLINE) -> T:
-    """Call ``look`` until it gives something true; for conditions that only /proc or the guard's API can show."""
-    due = time.monotonic() + deadline
-    while True:
-        seen = look()
-        if seen:
-            return seen  # type: ignore[return-value]  # False and None are excluded by the test above
-        if time.monotonic() > due:
-            raise TimeoutError(f"{what}: not within {deadline:g} s")
-        time.sleep(0.01)
 
 
 def is_running(process: ProcessKey) -> bool:

@@ -21,7 +21,8 @@ import pytest
 from mpsguard import config
 from mpsguard.daemon.http_service import socket_path
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 PLAYED = {"docs/start/try-it.md", "docs/guides/survive.md"}

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import wait_for
+from tests.harness.waiting import wait_for
 from tests.integration.running import NOWHERE, OBEDIENT, PYTHON, STUBBORN, TELLS_OF, Running
 
 RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]

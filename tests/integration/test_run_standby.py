@@ -20,7 +20,8 @@ import pytest
 from mpsguard.linux.processes import process_tree
 from mpsguard.supervisor import process_stop
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import descriptors, no_more_descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import descriptors, no_more_descriptors
 from tests.integration.running import NOWHERE, PYTHON, Running
 
 RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]

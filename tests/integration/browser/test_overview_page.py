@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from mpsguard.report import overview_page, page
+from tests.harness.waiting import wait_for
 from tests.integration.browser import chromium
 from tests.integration.browser.chromium import DARK, LIGHT
-from tests.integration.guarded import wait_for
 from tests.unit.report.overviews import EXAMPLE
 
 pytestmark = [

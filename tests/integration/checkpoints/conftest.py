@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.waiting import wait_for
 from tests.integration.checkpoints.world import World
-from tests.integration.vault.running import ThreadedVault, descriptors, wait_for
+from tests.integration.vault.running import ThreadedVault, descriptors
 
 
 @pytest.fixture

@@ -22,8 +22,9 @@ from mpsguard.client.checkpoints.sources import HostSource
 from mpsguard.client.mapped import HostBackend, create
 from mpsguard.client.tensor_manifest import Placed
 from mpsguard.images.store import ImageStore
+from tests.harness.waiting import wait_for
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
-from tests.integration.vault.running import ThreadedVault, wait_for
+from tests.integration.vault.running import ThreadedVault
 
 
 def test_an_image_is_what_memory_held_at_the_cut(world: World) -> None:

@@ -22,9 +22,9 @@ from mpsguard.client.checkpoints.errors import CheckpointRefusedError
 from mpsguard.client.checkpoints.messages import CheckpointRefusal
 from mpsguard.client.checkpoints.progress import CopierStage
 from mpsguard.client.mapped import Memory
+from tests.harness.waiting import wait_for
 from tests.integration.checkpoints import faulty_copier
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
-from tests.integration.vault.running import wait_for
 
 ROOT = Path(__file__).parents[3]
 PIECES = 10

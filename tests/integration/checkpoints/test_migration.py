@@ -24,10 +24,10 @@ from mpsguard.client.migration.receive import receive
 from mpsguard.images.errors import ForeignStoreError
 from mpsguard.images.manifest import Manifest
 from mpsguard.images.store import ImageStore
+from tests.harness.waiting import wait_for
 from tests.integration.checkpoints import faulty_copier, migrating
 from tests.integration.checkpoints.migrating import PIECE
 from tests.integration.checkpoints.world import DEADLINE, World, region
-from tests.integration.vault.running import wait_for
 
 ROOT = Path(__file__).parents[3]
 WITHIN = 50.0

@@ -20,8 +20,9 @@ from mpsguard.images.errors import DamagedError, UnknownImageError
 from mpsguard.images.store import ImageStore
 from mpsguard.vault import checkpoint_requests
 from mpsguard.vault.quota import Quota
+from tests.harness.waiting import wait_for
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
-from tests.integration.vault.running import ThreadedVault, memory, wait_for
+from tests.integration.vault.running import ThreadedVault, memory
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,7 +15,7 @@ from mpsguard.copier.run import STORE_MEANWHILE, CheckpointRun, RunMemory
 from mpsguard.copier.sources import HostCopySource, host_buffers
 from mpsguard.images.store import ImageStore
 from mpsguard.linux.descriptors import memfd
-from tests.integration.vault.running import wait_for
+from tests.harness.waiting import wait_for
 
 PIECES = 3
 MANY = 33

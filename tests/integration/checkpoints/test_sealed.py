@@ -12,8 +12,9 @@ from mpsguard.client.checkpoints.sources import SLICE, HostSource
 from mpsguard.client.checkpoints.writing_session import MappedMemory
 from mpsguard.client.mapped import HostBackend, create
 from mpsguard.linux.descriptors import memfd
+from tests.harness.waiting import wait_for
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
-from tests.integration.vault.running import ThreadedVault, wait_for
+from tests.integration.vault.running import ThreadedVault
 
 
 def test_sealed_regions_are_part_of_it(world: World) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mpsguard.pods import Pod, PodContainer
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 
 
 def _hierarchy() -> Path:

@@ -9,7 +9,8 @@ import pytest
 from mpsguard.control_api.async_client import NoAnswerError, ask
 from mpsguard.control_api.messages.pods import Arguments, PodsNoted
 from mpsguard.pods import Pod, PodContainer
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 from tests.integration.kubernetes.pod_cgroup import client_in, pod_cgroup
 
 POD = Pod(

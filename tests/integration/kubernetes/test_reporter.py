@@ -20,7 +20,8 @@ from mpsguard.kubernetes.reporter import SETTLES, Reporter
 from mpsguard.kubernetes.sink import NotToldError
 from mpsguard.kubernetes.wire.pod_resources_pb2 import ContainerDevices, DeviceList, ListResponse, PodDevices
 from mpsguard.pods import Pod, PodContainer, PodTable
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 from tests.integration.kubernetes.api_server import ApiServer, api_server
 from tests.integration.kubernetes.grpc_servers import PlatformConnector, kubelet, nvsentinel
 from tests.integration.kubernetes.pod_cgroup import client_in, pod_cgroup

@@ -13,7 +13,8 @@ import pytest
 from mpsguard.pods import Pod, PodContainer
 from tests.harness.free_port import free_port
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 from tests.integration.kubernetes.api_server import api_server
 from tests.integration.kubernetes.pod_cgroup import client_in, pod_cgroup
 

@@ -15,10 +15,10 @@ from mpsguard.pool.image_memory import key_of
 from mpsguard.pool.messages import FillImage, HoldImage, ListTiers, encode
 from mpsguard.pool.schedule import Phase
 from mpsguard.pool.tiers import Tier
+from tests.harness.waiting import wait_for
 from tests.hostile.lingering import lingering
 from tests.integration.pool.running import MIB, RunningPool, running
 from tests.integration.pool.test_workers import warm
-from tests.integration.vault.running import wait_for
 
 HOST_MEMORY = ("--host-memory", "16M", "--gpu-memory", "8M")
 SOON = 10.0

@@ -21,8 +21,8 @@ from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import key_of
 from mpsguard.pool.tiers import Tier
+from tests.harness.waiting import wait_for
 from tests.integration.pool.running import DEADLINE, MIB, running
-from tests.integration.vault.running import wait_for
 from tests.unit.images.samples import some_bytes
 
 HOST_MEMORY = ("--host-memory", "16M", "--gpu-memory", "8M")

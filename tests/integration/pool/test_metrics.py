@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from mpsguard.images.store import ImageStore
 from mpsguard.pool.errors import PoolError
 from tests.harness.free_port import free_port
+from tests.harness.waiting import wait_for
 from tests.integration.pool.running import MIB, running
-from tests.integration.vault.running import wait_for
 
 
 def scraped(port: int) -> dict[str, float]:

@@ -23,10 +23,10 @@ from mpsguard.pool.template_process import ForkedProcess, TemplateProcess
 from mpsguard.pool.worker_messages import WorkerPrepared
 from mpsguard.pool.worker_pool import WorkerPool
 from mpsguard.pool.worker_process import WorkerProcess
+from tests.harness.waiting import wait_for
 from tests.integration.pool.running import DEADLINE
 from tests.integration.pool.test_template import IMPORTED
 from tests.integration.pool.test_workers import lives
-from tests.integration.vault.running import wait_for
 
 SET_CHILD_SUBREAPER = 36
 """include/uapi/linux/prctl.h"""

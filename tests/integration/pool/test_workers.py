@@ -17,8 +17,8 @@ from mpsguard.pool.messages import StartImage, encode
 from mpsguard.pool.schedule import MOST_TRIES, Phase
 from mpsguard.pool.worker_process import WorkerProcess
 from tests.harness.guard_process import REPOSITORY
+from tests.harness.waiting import wait_for
 from tests.integration.pool.running import DEADLINE, MIB, RunningPool, refused, running
-from tests.integration.vault.running import wait_for
 from tests.unit.images.samples import some_bytes
 
 SIZE = 2 * MIB + 5

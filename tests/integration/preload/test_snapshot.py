@@ -23,8 +23,8 @@ from mpsguard.preload.library import PreloadSettings
 from mpsguard.snapshot.memory_requests import MemoryRequests, RegionGoneError
 from mpsguard.snapshot.program import PreloadedProgram
 from tests.harness.guard_process import REPOSITORY
+from tests.harness.waiting import wait_for
 from tests.integration.preload.bench import SECONDS, Bench
-from tests.integration.vault.running import wait_for
 
 Bytes = np.ndarray[Any, Any]
 STRANGER = 65534

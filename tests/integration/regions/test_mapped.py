@@ -27,7 +27,8 @@ from mpsguard.client import (
 from mpsguard.client.mapped import AddressTakenError, HostBackend, Memory, attach, create
 from mpsguard.client.mapped.layout import FIRST, STEP, chunk_sizes, pieces
 from mpsguard.client.mapped_ahead import MappedAhead
-from tests.integration.vault.running import ThreadedVault, close_chunks, content, descriptors, memory, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import ThreadedVault, close_chunks, content, descriptors, memory
 
 PAGE = 4096
 

@@ -11,7 +11,8 @@ import pytest
 
 from mpsguard.client import Chunk, LayoutMismatchError, TooLargeError, UnknownRegionError
 from mpsguard.client.mapped import HostBackend, open_or_create
-from tests.integration.vault.running import ThreadedVault, content, descriptors, memory, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import ThreadedVault, content, descriptors, memory
 
 PAGE = 4096
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 
 _LIVES_ON = """
 import json, signal, sys, time

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from fault_injection.sim.script import Script
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 
 pytestmark = [
     pytest.mark.slow(seconds=30, reason="starts guards and clients"),

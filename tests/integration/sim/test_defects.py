@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.harness.guard_process import GuardProcess
-from tests.integration.guarded import DEADLINE, Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import DEADLINE, Guarded
 
 
 @pytest.fixture

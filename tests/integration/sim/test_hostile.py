@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mpsguard.linux.sockets import seqpacket
-from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, descriptors, no_more_descriptors
 from tests.integration.peer import CLIENT, CREDENTIALS, UI, Peer
 
 pytestmark = pytest.mark.slow(seconds=90, reason="floods a guard")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 
 @pytest.fixture

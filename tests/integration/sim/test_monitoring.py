@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 MONITORING = REPOSITORY / "examples" / "monitoring"
 RULES = MONITORING / "mpsguard.rules.yml"

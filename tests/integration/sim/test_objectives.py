@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mpsguard.supervisor.role import ROLE_VARIABLE, ProcessRole
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 
 pytestmark = [
     pytest.mark.slow(seconds=60, reason="starts lanes, and programs with standbys on them"),

@@ -17,7 +17,8 @@ import pytest
 
 from mpsguard.daemon.http_service import socket_path
 from tests.harness.free_port import free_port
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 pytestmark = pytest.mark.slow(seconds=10, reason="starts a guard and clients")
 

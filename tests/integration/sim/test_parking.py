@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from fault_injection.sim.script import Script
+from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.integration.guarded import Guarded, Program
 
 POLICY = "max_parked = 3\npark_deadline = 60"
 """Longer than a test takes, so that it decides itself when the waiting ends."""

@@ -10,7 +10,8 @@ import pytest
 from mpsguard.linux.processes.privileges import Capability, filter_library
 from mpsguard.processes.privileges import KEPT
 from mpsguard.vault.address import socket_path
-from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, descriptors, no_more_descriptors
 
 KEPT_SET = sum(1 << capability for capability in KEPT)
 SETS = ("CapPrm", "CapEff", "CapBnd")

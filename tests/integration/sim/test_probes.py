@@ -14,7 +14,8 @@ import pytest
 
 from tests.harness.free_port import free_port
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 CTL = (sys.executable, "-m", "mpsguard.cli.ctl")
 PURPOSES = ("live", "ready", "slurm", "npd")

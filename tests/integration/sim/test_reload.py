@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fault_injection.sim.script import Script
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 from tests.integration.sim.test_parking import end, force_fault
 
 

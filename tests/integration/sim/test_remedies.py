@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fault_injection.sim.core_dump import core_dump, sm_row
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 from tests.integration.sim.sentinels import code_of, culprit_that_lives_on, do_wrong, logged, sentinel
 
 pytestmark = pytest.mark.slow(seconds=70, reason="waits for decisions on both lanes")

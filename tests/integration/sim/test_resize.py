@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fault_injection.sim.script import Script
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 
 pytestmark = [
     pytest.mark.slow(seconds=60, reason="starts two lanes, and programs with standbys on them"),

@@ -16,7 +16,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 pytestmark = pytest.mark.slow(seconds=30, reason="runs commands at several shares")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import wait_for
+from tests.harness.waiting import wait_for
 from tests.integration.sim.test_resize import Resizable
 
 pytestmark = [

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from fault_injection.sim.script import Script
-from tests.integration.guarded import DEADLINE, Guarded, Program, descriptors, no_more_descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import DEADLINE, Guarded, Program, descriptors, no_more_descriptors
 from tests.integration.running import SIMULATED_CLIENT, TELLS_OF, Running
 
 LONG = ("--step-ms", "60000")

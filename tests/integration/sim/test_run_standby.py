@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.guarded import Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Program
 from tests.integration.running import Running
 from tests.integration.sim.test_takeover import FailoverPair
 

@@ -12,7 +12,8 @@ import pytest
 
 from fault_injection.sim.core_dump import core_dump, sm_row
 from mpsguard.linux.processes import procfs
-from tests.integration.guarded import Guarded, is_running, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, is_running
 from tests.integration.sim.sentinels import code_of, culprit_that_lives_on, do_wrong, logged, sentinel
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.script import Script
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 from tests.integration.peer import Peer
 
 pytestmark = pytest.mark.slow(seconds=60, reason="command lines at the guard and at the daemon")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.script import Script
-from tests.integration.guarded import Guarded, descriptors, no_more_descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, descriptors, no_more_descriptors
 
 pytestmark = pytest.mark.slow(seconds=150, reason="kills guards and lanes")
 

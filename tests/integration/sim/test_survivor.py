@@ -12,7 +12,8 @@ from contextlib import suppress
 import pytest
 
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import DEADLINE, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import DEADLINE
 from tests.integration.running import Running
 from tests.integration.sim.test_takeover import FailoverPair
 from tests.late import require

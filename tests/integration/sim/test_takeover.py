@@ -16,7 +16,8 @@ from mpsguard.control_api.messages import end_work
 from mpsguard.linux.processes import process_tree, procfs
 from mpsguard.model import ProcessKey
 from mpsguard.remedies.termination import Work
-from tests.integration.guarded import DEADLINE, Guarded, Program, is_running, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import DEADLINE, Guarded, Program, is_running
 
 pytestmark = pytest.mark.slow(seconds=80, reason="starts two lanes and programs on them")
 STRANGER = 65534

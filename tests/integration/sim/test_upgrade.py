@@ -11,7 +11,8 @@ import pytest
 from mpsguard.client import Session
 from mpsguard.vault.address import socket_path
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 BEFORE = "b34ecb108136"
 """The last commit with a guard of one process and lanes open to every user: nothing is released yet."""

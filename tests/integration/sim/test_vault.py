@@ -18,7 +18,8 @@ from mpsguard.client.mapped import HostBackend, create
 from mpsguard.images.store import ImageStore
 from mpsguard.vault.latency_counts import LatencyCounts
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 
 
 @pytest.fixture

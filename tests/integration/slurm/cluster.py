@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import DEADLINE, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import DEADLINE
 
 SCRIPTS: Final = REPOSITORY / "examples" / "slurm"
 NODE: Final = "node"

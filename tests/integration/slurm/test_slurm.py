@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import Guarded, Program, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded, Program
 from tests.integration.running import SIMULATED_CLIENT
 from tests.integration.slurm import cluster
 from tests.integration.slurm.cluster import Cluster

@@ -34,15 +34,6 @@ DEADLINE = 30.0
 T = TypeVar("T")
 
 
-def wait_for(what: str, look: Callable[[], T]) -> T:
-    """Call ``look`` until it gives something true."""
-    due = time.monotonic() + DEADLINE
-    while not (seen := look()):
-        assert time.monotonic() < due, f"not within {DEADLINE:g} s: {what}"
-        time.sleep(0.005)
-    return seen
-
-
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 

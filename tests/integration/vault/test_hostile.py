@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from mpsguard.client import LeaseRole
 from mpsguard.vault import wire
 from mpsguard.vault.region import RegionLayout
-from tests.integration.vault.running import ThreadedVault, close_chunks, descriptors, memory, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import ThreadedVault, close_chunks, descriptors, memory
 
 QUICK = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -16,7 +16,8 @@ from mpsguard.linux.descriptors import memfd
 from mpsguard.vault.latency_counts import BOUNDS, HEADER, REGION, SIZE, LatencyCounts
 from mpsguard.vault.quota import Quota
 from mpsguard.vault.region import SessionKey
-from tests.integration.vault.running import REPOSITORY, LocalStorage, ThreadedVault, descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import REPOSITORY, LocalStorage, ThreadedVault, descriptors
 
 
 def read(vault: ThreadedVault, name: str = "s") -> LatencyCounts | None:

@@ -4,7 +4,8 @@ import pytest
 
 from mpsguard import client
 from mpsguard.vault.quota import Quota
-from tests.integration.vault.running import ThreadedVault, close_chunks, memory, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import ThreadedVault, close_chunks, memory
 
 QUOTAS = [
     (Quota(regions_per_uid=1), client.QuotaError),

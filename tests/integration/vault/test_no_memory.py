@@ -13,7 +13,8 @@ import pytest
 from mpsguard import client
 from mpsguard.client import LeaseRole
 from mpsguard.vault.region import Carried, SessionKey
-from tests.integration.vault.running import DEADLINE, ThreadedVault, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import DEADLINE, ThreadedVault
 
 _HEADER = 64
 

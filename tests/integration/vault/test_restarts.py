@@ -16,15 +16,8 @@ import pytest
 from mpsguard import client
 from mpsguard.client import LeaseRole, Session
 from mpsguard.linux.descriptors import fd_bundle
-from tests.integration.vault.running import (
-    REPOSITORY,
-    VaultProcess,
-    close_chunks,
-    content,
-    descriptors,
-    memory,
-    wait_for,
-)
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import REPOSITORY, VaultProcess, close_chunks, content, descriptors, memory
 from tests.open_files import open_files
 
 pytestmark = pytest.mark.slow(seconds=30, reason="kills vaults at random moments")

@@ -10,6 +10,7 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Chunk, Grant, LeaseRole
+from tests.harness.waiting import wait_for
 from tests.integration.vault.running import (
     REPOSITORY,
     LocalStorage,
@@ -18,7 +19,6 @@ from tests.integration.vault.running import (
     content,
     descriptors,
     memory,
-    wait_for,
 )
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"

@@ -12,7 +12,8 @@ from mpsguard.linux.descriptors import fd_bundle
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.vault.errors import UnavailableError
 from mpsguard.vault.fd_storage.storage import buffer_name
-from tests.integration.vault.running import LocalStorage, ThreadedVault, descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import LocalStorage, ThreadedVault, descriptors
 from tests.integration.vault.test_succession import Waiting, is_ready
 
 

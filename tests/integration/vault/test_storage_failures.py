@@ -10,6 +10,7 @@ from mpsguard.client import LeaseRole
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.vault import wire
 from mpsguard.vault.errors import UnavailableError
+from tests.harness.waiting import wait_for
 from tests.integration.vault.running import (
     DEADLINE,
     LocalStorage,
@@ -18,7 +19,6 @@ from tests.integration.vault.running import (
     close_fds,
     descriptors,
     memory,
-    wait_for,
 )
 
 

@@ -17,13 +17,8 @@ from mpsguard.vault.early_deaths import EARLY, EarlyDeath
 from mpsguard.vault.errors import UnknownSessionError, VaultError
 from mpsguard.vault.state_buffer import State
 from mpsguard.vault.transitions import ready_standbys
-from tests.integration.vault.running import (
-    DEADLINE,
-    REPOSITORY,
-    ThreadedVault,
-    VaultProcess,
-    wait_for,
-)
+from tests.harness.waiting import wait_for
+from tests.integration.vault.running import DEADLINE, REPOSITORY, ThreadedVault, VaultProcess
 
 WRITER = """
 import sys

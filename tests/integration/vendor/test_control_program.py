@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.guarded import SIMULATED, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import SIMULATED
 from tests.integration.vendor.site import DEADLINE, Site, newest
 from tests.integration.vendor.test_guard import COMMANDS
 

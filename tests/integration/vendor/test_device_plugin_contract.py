@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.guarded import wait_for
+from tests.harness.waiting import wait_for
 from tests.integration.vendor.pod import Pod
 from tests.integration.vendor.site import Site, newest
 

@@ -14,7 +14,8 @@ from mpsguard.lanes.command import Command, CommandReply
 from mpsguard.lanes.levers import LeverError, Levers, ServerLevers
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.stat_reader import StatReader
-from tests.integration.guarded import Guarded, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import Guarded
 from tests.integration.peer import Peer
 from tests.vendor import VendorMps
 

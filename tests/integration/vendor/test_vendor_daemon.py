@@ -17,7 +17,7 @@ from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.mps_protocol import PeerKind
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.model import Credentials
-from tests.integration.guarded import wait_for
+from tests.harness.waiting import wait_for
 from tests.vendor import VendorMps
 
 pytestmark = pytest.mark.vendor

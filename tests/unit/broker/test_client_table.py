@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_events import ProcessEvents
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import Client, ProcessKey
+from tests.harness.waiting import until
 
 UID = os.getuid()
 EXECUTES = "import os, sys; print(flush=True); sys.stdin.readline(); os.execv('/bin/cat', ['cat'])"
@@ -78,13 +78,6 @@ async def hold(table: ClientTable, process: subprocess.Popen[bytes]) -> ProcessH
 
 def client(handle: ProcessHandle) -> Client:
     return Client(handle.key, UID, UID, "", "", None, None, "d", "l", 0.0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 def test_the_start_time_of_a_client_is_read_once() -> None:

@@ -5,24 +5,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from mpsguard.client import tcp_progress
+from tests.harness.waiting import wait_for
 
 DEADLINE = 30.0
 HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 FailoverPair = tuple[socket.socket, socket.socket]
-
-
-def wait_for(what: str, look: Callable[[], bool]) -> None:
-    due = time.monotonic() + DEADLINE
-    while not look():
-        assert time.monotonic() < due, f"not within {DEADLINE:g} s: {what}"
-        time.sleep(0.001)
 
 
 @pytest.fixture(params=HOSTS, ids=lambda family: family.name)

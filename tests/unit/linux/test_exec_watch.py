@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ from mpsguard.linux.processes.exec_watch import ExecWatch
 from mpsguard.linux.processes.process_events import ProcessEvents
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.model import ProcessKey
+from tests.harness.waiting import until
 
 AGAIN = """
 import os, sys
@@ -22,7 +22,6 @@ print(flush=True)
 sys.stdin.readline()
 os.execv(sys.executable, [sys.executable, '-S', '-c', sys.argv[1], ''])
 """
-DEADLINE = 30.0
 
 
 def refused() -> ProcessEvents:
@@ -90,10 +89,3 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
             yield started
         finally:
             started.kill()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        await asyncio.sleep(0.005)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.linux.descriptors.io_fence import FencePass, GateShutError, IoFence
-from tests.integration.guarded import wait_for
+from tests.harness.waiting import wait_for
 
 _WORD = struct.Struct("=Q")
 

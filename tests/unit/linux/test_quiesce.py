@@ -5,15 +5,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mpsguard.linux.processes.quiesce import Quiesce
+from tests.harness.waiting import wait_for
 
-DEADLINE = 30.0
 THREADS = """
 import threading
 def spin():
@@ -40,13 +39,6 @@ def started(code: str, **more: int) -> "subprocess.Popen[bytes]":
     return process
 
 
-def until(what: Callable[[], bool]) -> None:
-    due = time.monotonic() + DEADLINE
-    while not what():
-        assert time.monotonic() < due
-        time.sleep(0.001)
-
-
 def state(pid: int) -> str:
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat[stat.rindex(")") + 2]
@@ -55,13 +47,13 @@ def state(pid: int) -> str:
 def test_a_stopped_one_does_with_all_its_threads(busy: subprocess.Popen[bytes]) -> None:
     busy.send_signal(signal.SIGSTOP)
     watched = Quiesce()
-    until(lambda: watched.reached(busy.pid))
+    wait_for("the standstill", lambda: watched.reached(busy.pid))
     assert state(busy.pid) == "T"
 
 
 def test_one_that_has_ended_does_reaped_or_not(busy: subprocess.Popen[bytes]) -> None:
     busy.kill()
-    until(lambda: Quiesce().reached(busy.pid))
+    wait_for("the standstill", lambda: Quiesce().reached(busy.pid))
     busy.wait()
     assert Quiesce().reached(busy.pid)
 
@@ -71,7 +63,7 @@ def test_one_that_waits_to_write_does_not(busy: subprocess.Popen[bytes]) -> None
     ours, theirs = socket.socketpair()
     code = "import os,sys; print('!', end='', flush=True); os.write(int(sys.argv[1]), bytes(1 << 26))"
     with ours, theirs, started(code, fd=theirs.fileno()) as writer:
-        until(lambda: state(writer.pid) == "S")
+        wait_for("its sleep", lambda: state(writer.pid) == "S")
         watched = Quiesce()
         for _ in range(20):
             assert not watched.reached(writer.pid)
@@ -82,9 +74,9 @@ def test_one_that_waits_to_write_does_not(busy: subprocess.Popen[bytes]) -> None
 def test_one_that_waits_in_a_call_that_cannot_write_does_and_that_holds() -> None:
     code = "import time; print('!', end='', flush=True); time.sleep(3600)"
     with started(code) as sleeper:
-        until(lambda: state(sleeper.pid) == "S")
+        wait_for("its sleep", lambda: state(sleeper.pid) == "S")
         watched = Quiesce()
-        until(lambda: watched.reached(sleeper.pid))
+        wait_for("the standstill", lambda: watched.reached(sleeper.pid))
         assert watched.reached(sleeper.pid)
         sleeper.kill()
 
@@ -95,7 +87,7 @@ def test_one_that_computes_for_longer_than_any_write_does() -> None:
     with started("print('!', end='', flush=True)\nwhile True: pass") as spinner:
         watched = Quiesce()
         assert not watched.reached(spinner.pid)
-        until(lambda: watched.reached(spinner.pid))
+        wait_for("the standstill", lambda: watched.reached(spinner.pid))
         spinner.kill()
 
 

@@ -15,7 +15,8 @@ from mpsguard.lanes.control_process import LaneStartError, Launch
 from mpsguard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.processes.messages import MAX_BYTES, Answer, LaunchTable, Start
 from tests.harness.guard_process import REPOSITORY
-from tests.integration.guarded import DEADLINE, descriptors, wait_for
+from tests.harness.waiting import wait_for
+from tests.integration.guarded import DEADLINE, descriptors
 
 
 def launch(tmp_path: Path, script: str, name: str = "default-0") -> Launch:

@@ -18,7 +18,8 @@ from mpsguard.model import ProcessKey
 from mpsguard.remedies import held_lifelines as lifelines_module
 from mpsguard.remedies.held_lifelines import MOST, MOST_OF_A_USER, NAME, Lifeline, Lifelines, held_by_name, stored_name
 from mpsguard.remedies.lifeline import IDLE_WINDOW, Hold, drained, hold_for
-from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
+from tests.harness.waiting import until
+from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario
 
 
 class MemorySpaces:

@@ -18,8 +18,9 @@ from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors import core_directory
 from mpsguard.sensors.core_directory import CoreDirectory
 from mpsguard.sensors.gpu_core import GpuCore
+from tests.harness.waiting import until
 from tests.hostile.held_exec import held_exec
-from tests.unit.sensors.test_sm_errors import PC, until
+from tests.unit.sensors.test_sm_errors import PC
 
 
 def _client(process: ProcessKey, uid: int) -> Client:

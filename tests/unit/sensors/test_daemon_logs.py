@@ -6,7 +6,6 @@ import asyncio
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from mpsguard.daemon_log import parse_line
 from mpsguard.evidence import Evidence, ServerSays, Source, Trust
 from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.sensors.daemon_logs import DaemonLogSensor, LogReader
+from tests.harness.waiting import until
 
 # server.log of 580.159.04 around a `trap` of one client: both clients are said to have triggered it. Every line begins
 # with "[2026-11-20 14:01:28.554 Server   479] " or a moment later.
@@ -140,11 +140,6 @@ def test_a_time_that_is_none(stamp: str) -> None:
 
 def written(ago: timedelta, text: str) -> str:
     return f"[{(datetime.now() - ago).strftime('%Y-%m-%d %H:%M:%S.%f')[:-3]} {text}\n"
-
-
-async def until(done: Callable[[], bool]) -> None:
-    while not done():
-        await asyncio.sleep(0.001)
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mpsguard.evidence import Evidence, Lost, Trust, Xid
 from mpsguard.linux.boot import resume_after
 from mpsguard.sensors.kernel_log import KernelLine, KernelLogSensor, parse_record
+from tests.harness.waiting import until
 
 KMSG = Path("/dev/kmsg")
 USER_FACILITY = 10
@@ -90,11 +91,6 @@ def losses(published: list[Evidence]) -> int:
 def run(test: Callable[[Device], Coroutine[None, None, None]]) -> None:
     with Device() as device:
         asyncio.run(asyncio.wait_for(test(device), 20))
-
-
-async def until(done: Callable[[], bool]) -> None:
-    while not done():
-        await asyncio.sleep(0.001)
 
 
 def test_what_comes_is_published_with_its_time_and_number() -> None:

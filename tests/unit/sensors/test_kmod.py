@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -19,6 +19,7 @@ from mpsguard.model import Client, ProcessKey
 from mpsguard.sensors import kmod
 from mpsguard.sensors.kmod import KmodSensor
 from mpsguard.triage.verdict import triage
+from tests.harness.waiting import until
 
 EVENT: Uevent = {
     "ACTION": "change",
@@ -375,12 +376,6 @@ def test_a_kernel_without_uevents_is_no_sensor(path: Path) -> None:
         return detail
 
     assert "Protocol not supported" in asyncio.run(listen())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30.0):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def test_the_kernel_s_own_uevents_are_heard() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fault_injection.sim.core_dump import core_dump, sm_row, thread_row
@@ -14,6 +14,7 @@ from mpsguard.linux.processes.reserved_ranges import ReservedRanges
 from mpsguard.model import ProcessKey
 from mpsguard.sensors.gpu_core import GpuCore, SmException
 from mpsguard.sensors.sm_errors import SmErrorSensor, observations
+from tests.harness.waiting import until
 
 A, B, C = (ProcessKey(pid, pid * 10) for pid in (101, 102, 103))
 PC = 0x7F48A37A3840
@@ -54,12 +55,6 @@ def reserving(count: int) -> Iterator[list[Reserving]]:
     finally:
         for process in processes:
             process.ends()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_a_client_with_the_place_reserved_holds_it_and_a_range_like_code_is_told_from_a_long_one() -> None:

@@ -16,6 +16,7 @@ from mpsguard.linux.nvidia import uvm_tools
 from mpsguard.sensors import uvm_schedule, uvm_space
 from mpsguard.sensors.uvm import UvmSensor
 from mpsguard.sensors.uvm_schedule import LOOKS
+from tests.harness.waiting import until
 from tests.unit.sensors.uvm_bench import (
     DEVICE,
     INITIALIZE,
@@ -24,7 +25,6 @@ from tests.unit.sensors.uvm_bench import (
     Bench,
     child_with_the_same_file,
     scenario,
-    until,
 )
 from tests.unit.sensors.uvm_driver import FATAL_FAULT, GPU_FAULT, StandInDriver
 

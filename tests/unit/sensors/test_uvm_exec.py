@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.sensors.uvm_bench import EXEC, OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
+from tests.harness.waiting import until
+from tests.unit.sensors.uvm_bench import EXEC, OPEN_PLAIN, OPEN_SPACE, Bench, scenario
 from tests.unit.sensors.uvm_driver import FATAL_FAULT
 
 

@@ -11,7 +11,8 @@ import pytest
 from mpsguard.linux.nvidia.uvm_events import V1, V2
 from mpsguard.linux.nvidia.uvm_processors import GpuAddresses, gpu_uuids, whole_gpu
 from mpsguard.linux.nvidia.uvm_tools import NotAVaSpaceError
-from tests.unit.sensors.uvm_bench import OPEN_SPACE, Bench, scenario, until
+from tests.harness.waiting import until
+from tests.unit.sensors.uvm_bench import OPEN_SPACE, Bench, scenario
 from tests.unit.sensors.uvm_driver import FATAL_FAULT, GPU_FAULT, Release, StandInDriver
 
 ONE, TWO = UUID("4a7f2a5c-6f6b-0c1c-8f5e-0123456789ab"), UUID("ffffffff-1111-2222-3333-444444444444")

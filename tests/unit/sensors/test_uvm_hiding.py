@@ -15,7 +15,8 @@ from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.sensors import uvm_client, uvm_schedule
 from mpsguard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, MAX_TRAPS
 from mpsguard.sensors.uvm_shares import Limits
-from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario, until
+from tests.harness.waiting import until
+from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, scenario
 from tests.unit.sensors.uvm_driver import FATAL_FAULT, StandInDriver
 
 

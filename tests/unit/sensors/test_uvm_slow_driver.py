@@ -15,8 +15,8 @@ import pytest
 
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.sensors import uvm, uvm_client
-from tests.integration.guarded import wait_for
-from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, child_with_the_same_file, scenario, until
+from tests.harness.waiting import until, wait_for
+from tests.unit.sensors.uvm_bench import OPEN_PLAIN, OPEN_SPACE, Bench, child_with_the_same_file, scenario
 from tests.unit.sensors.uvm_driver import FATAL_FAULT, StandInDriver
 
 ENABLE_EVENTS = 58

@@ -5,7 +5,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.model import ProcessKey
 from mpsguard.preload import zone_table
 from mpsguard.sensors.zones import ZoneSensor
+from tests.harness.waiting import until
 from tests.hostile.held_exec import held_exec
 
 START, FRONT, MEMORY, BACK = 0x7F0000000000, 16 << 20, 4 << 20, 64 << 20
@@ -53,12 +54,6 @@ def client(program: str) -> Iterator[ProcessHandle]:
 def fault(handle: ProcessHandle, address: int) -> Evidence:
     what = UvmFault(address, "write", "invalid", fatal=False)
     return Evidence(Source.UVM, 5.0, what, happened_at=4.9, process=handle.key, trust=Trust.PROOF)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_an_access_in_a_zone_is_reported_with_its_place_once_and_one_in_ordinary_memory_is_not() -> None:

@@ -17,6 +17,7 @@ from mpsguard.model import ProcessKey
 from mpsguard.sensors.uvm import UvmSensor
 from mpsguard.sensors.uvm_client import Attachment
 from mpsguard.sensors.uvm_shares import Limits
+from tests.harness.waiting import until
 from tests.unit.sensors.uvm_driver import StandInDriver
 
 DEVICE = Path("/dev/full")
@@ -138,13 +139,6 @@ def scenario(
         await until(lambda: sorted(os.listdir("/proc/self/fd")) == before)
 
     asyncio.run(main())
-
-
-async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        await asyncio.sleep(0.005)
 
 
 SLEEPER = "[sys.executable, '-c', 'import time; time.sleep(99)']"
