@@ -7,7 +7,6 @@ latency.record(seconds)  # or, where the program has its own clock
 """
 
 import mmap
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +23,7 @@ _WORD_MASK: Final = (1 << 64) - 1
 
 def new_chunks() -> tuple[Chunk, ...]:
     """Return new memory for the counts, of fixed size; the caller owns its descriptor."""
-    fd = memfd.create("mpsguard-latency", SIZE, fixed=True)
-    try:
-        os.pwrite(fd, HEADER, 0)
-    except BaseException:
-        os.close(fd)
-        raise
-    return (Chunk(fd, SIZE),)
+    return (Chunk(memfd.holding("mpsguard-latency", HEADER, SIZE), SIZE),)
 
 
 class Latency:

@@ -150,7 +150,7 @@ def begin(plan: CutPlan) -> tuple[Begin, tuple[int, ...]]:
     data = msgspec.msgpack.encode(plan)
     if len(data) <= _MOST_WITHIN:
         return Begin(plan.serial, data), ()
-    return Begin(plan.serial), (_plan_fd(data),)
+    return Begin(plan.serial), (memfd.holding("mpsguard-plan", data),)
 
 
 def plan_of(message: Begin, fds: tuple[int, ...]) -> CutPlan:
@@ -165,18 +165,6 @@ def plan_of(message: Begin, fds: tuple[int, ...]) -> CutPlan:
     if plan.serial != message.serial:
         raise msgspec.DecodeError(f"plan {plan.serial} for checkpoint {message.serial}")
     return plan
-
-
-def _plan_fd(data: bytes) -> int:
-    fd = memfd.create("mpsguard-plan", len(data), fixed=True)
-    try:
-        at = 0
-        while at < len(data):
-            at += os.pwrite(fd, data[at:], at)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _read_plan(fd: int) -> bytes:

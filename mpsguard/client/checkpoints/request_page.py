@@ -116,10 +116,4 @@ class RequestPage:
 
 def new_page() -> tuple[Chunk, ...]:
     """Return new memory for the page; the caller owns its descriptor."""
-    fd = memfd.create("mpsguard-checkpoint", SIZE, fixed=True)
-    try:
-        os.pwrite(fd, HEADER, 0)
-    except BaseException:
-        os.close(fd)
-        raise
-    return (Chunk(fd, SIZE),)
+    return (Chunk(memfd.holding("mpsguard-checkpoint", HEADER, SIZE), SIZE),)

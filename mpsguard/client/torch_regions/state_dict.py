@@ -166,9 +166,8 @@ def _placed(memory: Memory, name: str, tensor: torch.Tensor) -> Placed:
 
 def _store(session: Session, name: str, found: TensorManifest) -> None:
     data = manifest.encode(found)
-    fd = memfd.create("mpsguard-manifest", len(data), fixed=True)
+    fd = memfd.holding("mpsguard-manifest", data)
     try:
-        os.pwrite(fd, data, 0)
         session.create(name + SUFFIX, [Chunk(fd, len(data))]).seal()
     finally:
         os.close(fd)

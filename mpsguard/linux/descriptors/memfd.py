@@ -22,6 +22,28 @@ def create(name: str, size: int, *, fixed: bool) -> int:
     return fd
 
 
+def holding(name: str, content: bytes, size: int | None = None) -> int:
+    """Return a descriptor of memory of fixed size that begins with ``content``, owned by the caller.
+
+    Args:
+        name: see `create`.
+        content: the rest is zero.
+        size: bytes in all; None: those of ``content``.
+
+    Raises:
+        OSError: there is no memory for it, or ``content`` is longer than ``size``.
+    """
+    fd = create(name, len(content) if size is None else size, fixed=True)
+    try:
+        at = 0
+        while at < len(content):
+            at += os.pwrite(fd, memoryview(content)[at:], at)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def read_only(fd: int) -> int:
     """Another descriptor of the same memory, owned by the caller, that can be neither written nor mapped writable."""
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)

@@ -5,6 +5,7 @@ import ctypes
 import os
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -21,47 +22,12 @@ _IN_CLOEXEC: Final = os.O_CLOEXEC
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class FileWatch:
-    """Calls back, coalesced to once per loop turn, whenever the file at ``path`` was written to. Owns one fd."""
+class _Watch(ABC):
+    """Owns an inotify descriptor, which the running loop reads."""
 
-    def __init__(self, path: Path, changed: Callable[[], None], *, closed: bool = False) -> None:
-        """``closed``: also when a process that could write to it has closed it."""
-        self._changed = changed
-        self._fd = _checked(_libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
-        mask = _IN_MODIFY | (_IN_CLOSE_WRITE if closed else 0)
-        try:
-            _checked(_libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
-            asyncio.get_running_loop().add_reader(self._fd, self._drain)
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def close(self) -> None:
-        """Stop watching; safe to call twice."""
-        if self._fd >= 0:
-            asyncio.get_running_loop().remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-
-    def _drain(self) -> None:
-        # What happened is known (the one file was written to); the records are read only to clear the queue.
-        try:
-            os.read(self._fd, 64 * 1024)
-        except BlockingIOError:
-            return
-        self._changed()
-
-
-class DirectoryWatch:
-    """Calls back with the name of each file that was made in a directory and then written and closed. Owns one fd."""
-
-    def __init__(self, path: Path, written: Callable[[str, float], None]) -> None:
-        """``written`` is told the name and when the file was made (CLOCK_MONOTONIC), or closed if that was missed."""
-        self._written = written
-        self._made: dict[str, float] = {}
+    def __init__(self, path: Path, mask: int) -> None:
         self._fd = _checked(_libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
         try:
-            mask = _IN_CREATE | _IN_CLOSE_WRITE | _IN_ONLYDIR
             _checked(_libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
             asyncio.get_running_loop().add_reader(self._fd, self._drain)
         except BaseException:
@@ -80,6 +46,35 @@ class DirectoryWatch:
             records = os.read(self._fd, 64 * 1024)
         except BlockingIOError:
             return
+        self._on_records(records)
+
+    @abstractmethod
+    def _on_records(self, records: bytes) -> None:
+        """Act on whole records of inotify(7)."""
+
+
+class FileWatch(_Watch):
+    """Calls back, coalesced to once per loop turn, whenever the file at ``path`` was written to."""
+
+    def __init__(self, path: Path, changed: Callable[[], None], *, closed: bool = False) -> None:
+        """``closed``: also when a process that could write to it has closed it."""
+        self._changed = changed
+        super().__init__(path, _IN_MODIFY | (_IN_CLOSE_WRITE if closed else 0))
+
+    def _on_records(self, records: bytes) -> None:  # noqa: ARG002 - what they tell is known: the one file was written to
+        self._changed()
+
+
+class DirectoryWatch(_Watch):
+    """Calls back with the name of each file that was made in a directory and then written and closed."""
+
+    def __init__(self, path: Path, written: Callable[[str, float], None]) -> None:
+        """``written`` is told the name and when the file was made (CLOCK_MONOTONIC), or closed if that was missed."""
+        self._written = written
+        self._made: dict[str, float] = {}
+        super().__init__(path, _IN_CREATE | _IN_CLOSE_WRITE | _IN_ONLYDIR)
+
+    def _on_records(self, records: bytes) -> None:
         now = time.monotonic()
         at = 0
         while at < len(records) and self._fd >= 0:
