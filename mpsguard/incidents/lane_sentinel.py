@@ -20,6 +20,7 @@ from mpsguard import sentinel
 from mpsguard.lanes.lane import Lane
 from mpsguard.linux.files.inotify import FileWatch
 from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.child import wait_or_kill
 from mpsguard.model import LaneState
 from mpsguard.sensors.state import SensorState
 
@@ -182,14 +183,9 @@ class LaneSentinel:
             child.stdin.close()
             try:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LEAVE):
-                        await child.wait()
-            finally:
-                if child.returncode is None:
                     # It is idle: its death by a signal leaves no work behind.
-                    with suppress(ProcessLookupError):
-                        child.kill()
-                    await child.wait()
+                    await wait_or_kill(child, _LEAVE)
+            finally:
                 self.pid = None
 
     def _environment(self, core: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ import msgspec
 
 from mpsguard.linux.files import file_lock
 from mpsguard.linux.processes import procfs
+from mpsguard.linux.processes.child import wait_or_kill
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.model import ProcessKey
@@ -134,15 +135,9 @@ async def start(binary: str, multiuser: bool, environment: Mapping[str, str], de
             start_new_session=True,
         )
         try:
-            async with asyncio.timeout(deadline):
-                status = await child.wait()
+            status = await wait_or_kill(child, deadline)
         except TimeoutError:
             raise LaneStartError(f"{binary} -d was not ready within {deadline:g} s") from None
-        finally:
-            if child.returncode is None:
-                with suppress(ProcessLookupError):
-                    child.kill()
-                await child.wait()
         if status:
             text = os.pread(said, 4096, 0).decode(errors="replace").strip().replace("\n", "; ")
             words = f": {procfs.printable(text)}" if text else ""

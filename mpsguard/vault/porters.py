@@ -5,11 +5,9 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import Final, NamedTuple
 
-import mpsguard
+from mpsguard.linux.processes.child import python_path
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.model import Credentials
 from mpsguard.vault import porter
@@ -159,8 +157,5 @@ class Porters:
 
 def _environment() -> dict[str, str]:
     """Return an environment with the path of this package, and without the service's own variables."""
-    path = [str(Path(mpsguard.__file__).absolute().parents[1]), os.environ.get("PYTHONPATH", "")]
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "HOME") if name in os.environ}
-    with suppress(KeyError):
-        kept["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+    return {**kept, "PYTHONPATH": python_path(os.environ)}

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-import mpsguard
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.processes.child import python_path, wait_or_kill
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.vault.errors import UnavailableError
@@ -201,15 +201,9 @@ async def _start(path: Path) -> PacketStream:
     except OSError as error:
         raise UnavailableError(f"the holder cannot be started: {error.strerror}") from None
     try:
-        async with asyncio.timeout(_DEADLINE):
-            status = await child.wait()
+        status = await wait_or_kill(child, _DEADLINE)
     except TimeoutError:
         raise UnavailableError(f"the holder was not ready within {_DEADLINE:g} s") from None
-    finally:
-        if child.returncode is None:
-            with suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
     stream = await _connect(path) if status == 0 else None
     if stream is None:
         raise UnavailableError(f"the holder did not start: exit status {status}")
@@ -218,7 +212,4 @@ async def _start(path: Path) -> PacketStream:
 
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
     environment = {name: value for name, value in inherited.items() if name not in _DROPPED}
-    # The path of this package must be explicit, because the holder runs in another directory.
-    path = [str(Path(mpsguard.__file__).absolute().parents[1]), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    return environment
+    return {**environment, "PYTHONPATH": python_path(environment)}
