@@ -224,15 +224,15 @@ class Broker:
         loop = asyncio.get_running_loop()
         for uid, of_user in by_user.items():
             count = len(of_user)
-            self._connections.closes(uid, count)
-            closed = partial(self._connections.closed, uid, count)
+            self._connections.count_closing(uid, count)
+            closed = partial(self._connections.count_closed, uid, count)
             fds = tuple(arrival.sock.detach() for arrival in of_user)
             self._closer.close(uid, fds, partial(_call_soon, loop, closed))
 
     def _stream(self, arrival: _Arrival) -> StrangerStream:
         """Return the stream of an arrival, which occupies a place of its user's until it is fully closed."""
         uid = arrival.peer.uid
-        closed = partial(self._connections.closed, uid)
+        closed = partial(self._connections.count_closed, uid)
         return StrangerStream(arrival.sock, uid, self._readiness, self._closer, closed)
 
     def _admit(self, arrival: _Arrival) -> None:
@@ -241,7 +241,7 @@ class Broker:
         front = self._stream(arrival)
 
         def over(_: asyncio.Task[None] | None = None) -> None:
-            self._connections.closes(peer.uid)
+            self._connections.count_closing(peer.uid)
             front.close()
 
         try:
@@ -297,7 +297,7 @@ class Broker:
             return
         task = asyncio.current_task()
         assert task is not None
-        self._connections.has_spoken(task)
+        self._connections.mark_active(task)
         if not self.impersonates and introduction.sender.uid != os.geteuid():
             raise RefusedError("foreign_user", f"uid {introduction.sender.uid} needs a guard with privileges")
         if introduction.kind is PeerKind.UI:
@@ -315,9 +315,9 @@ class Broker:
     def _idles(self, task: asyncio.Task[None], idle: bool) -> None:
         """Mark a UI session as idle or busy: an idle one may be evicted for another peer."""
         if idle:
-            self._connections.has_finished(task)
+            self._connections.mark_idle(task)
         else:
-            self._connections.has_spoken(task)
+            self._connections.mark_active(task)
 
     async def _serve_client(
         self, front: PacketStream, introduction: Introduction, privileged: bool, began: float
@@ -338,7 +338,7 @@ class Broker:
                 introduction,
                 handle.key,
                 admission,
-                partial(self._connections.has_finished, task),
+                partial(self._connections.mark_idle, task),
                 privileged=privileged,
                 began=began,
                 # If clients that cannot be watched are refused, a client must be known before it connects for a

@@ -84,31 +84,31 @@ class ConnectionTable:
         """Enter a connection, which is silent so far; it leaves the table when its task is done."""
         self._tasks[task] = uid
         self._held[uid] += 1
-        self._is_silent(task)
+        self._mark_silent(task)
         task.add_done_callback(self._remove)
 
-    def has_spoken(self, task: asyncio.Task[None]) -> None:
+    def mark_active(self, task: asyncio.Task[None]) -> None:
         """Mark the peer of ``task`` as active: it has introduced itself and is not evicted any more."""
-        self._is_not_silent(task)
+        self._unmark_silent(task)
 
-    def has_finished(self, task: asyncio.Task[None]) -> None:
+    def mark_idle(self, task: asyncio.Task[None]) -> None:
         """Mark the peer of ``task`` as idle: it may be evicted again, after the others.
 
         Idle peers are clients that were handed over and need only close, and UI sessions between two commands.
         """
         if task in self._tasks and task not in self._silent:
-            self._is_silent(task)
+            self._mark_silent(task)
 
     def evict(self, task: asyncio.Task[None]) -> None:
         """End a connection and free its place at once, before its task has run."""
         task.cancel()
         self._remove(task)
 
-    def closes(self, uid: int, count: int = 1) -> None:
+    def count_closing(self, uid: int, count: int = 1) -> None:
         """Count sockets of ``uid`` that are being closed, which may take long."""
         self._closing[uid] += count
 
-    def closed(self, uid: int, count: int = 1) -> None:
+    def count_closed(self, uid: int, count: int = 1) -> None:
         """Count sockets of ``uid`` as closed."""
         self._closing[uid] -= count
         if not self._closing[uid]:
@@ -130,11 +130,11 @@ class ConnectionTable:
         oldest = self._longest_silent_of(uid)
         return oldest if oldest is not None and self._clock() - self._silent[oldest] > _TO_SPEAK else None
 
-    def _is_silent(self, task: asyncio.Task[None]) -> None:
+    def _mark_silent(self, task: asyncio.Task[None]) -> None:
         self._silent[task] = self._clock()
         self._silent_of[self._tasks[task]] += 1
 
-    def _is_not_silent(self, task: asyncio.Task[None]) -> None:
+    def _unmark_silent(self, task: asyncio.Task[None]) -> None:
         if self._silent.pop(task, None) is not None:
             uid = self._tasks[task]
             self._silent_of[uid] -= 1
@@ -142,7 +142,7 @@ class ConnectionTable:
                 del self._silent_of[uid]
 
     def _remove(self, task: asyncio.Task[None]) -> None:
-        self._is_not_silent(task)
+        self._unmark_silent(task)
         uid = self._tasks.pop(task, None)
         if uid is not None:
             self._held[uid] -= 1

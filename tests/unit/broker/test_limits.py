@@ -61,7 +61,7 @@ def run(scenario: object) -> None:
 def test_the_longest_silent_of_the_heaviest_user_gives_way() -> None:
     async def scenario() -> None:
         table, tasks = with_connections(6, [7, 1, 2, 7, 7, 2])
-        table.has_spoken(tasks[0])
+        table.mark_active(tasks[0])
         assert table.make_room(0) is tasks[3]
         await table.close(0)
 
@@ -82,7 +82,7 @@ def test_connections_that_have_spoken_stay_and_the_newcomer_is_turned_away() -> 
     async def scenario() -> None:
         table, tasks = with_connections(3, [0, 0, 0])
         for task in tasks:
-            table.has_spoken(task)
+            table.mark_active(task)
         with pytest.raises(LookupError):
             table.make_room(0)
         await table.close(0)
@@ -109,7 +109,7 @@ def test_three_users_cannot_hold_every_place_and_some_are_roots_alone() -> None:
     async def scenario() -> None:
         table, tasks = with_connections(64, [1] * 15 + [2] * 16 + [3] * 16 + [4] * 13)
         for task in tasks:
-            table.has_spoken(task)
+            table.mark_active(task)
         # Sixty are held: four are left, which are root's.
         assert table.make_room(0) is None
         with pytest.raises(LookupError):
@@ -117,7 +117,7 @@ def test_three_users_cannot_hold_every_place_and_some_are_roots_alone() -> None:
         # All have spoken, and none wants nothing: the newest of a heaviest user gives way to a user that has fewer.
         assert table.make_room(5) is tasks[30]
         # One that waits for its user gives way to a user that has less.
-        table.has_finished(tasks[20])
+        table.mark_idle(tasks[20])
         assert table.make_room(5) is tasks[20]
         for task in tasks:
             task.cancel()
@@ -133,9 +133,9 @@ def test_few_of_a_user_may_be_silent_and_the_longest_makes_room_once_it_had_its_
         assert not table.may_come(5)
         assert table.may_come(6)
         assert table.may_come(0)
-        table.has_spoken(tasks[0])
+        table.mark_active(tasks[0])
         assert table.may_come(5)
-        table.has_finished(tasks[0])
+        table.mark_idle(tasks[0])
         assert not table.may_come(5)
         now = 1.5
         assert table.may_come(5)
