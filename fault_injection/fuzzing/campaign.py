@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -30,8 +30,6 @@ _LOOK: Final = 0.25
 """Seconds between two looks at the workers."""
 _SHOWN: Final = 400
 """Characters of a case that are shown."""
-
-Make = Callable[[], Surface[Any]]
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -70,10 +70,6 @@ class Schedule:
         self._left -= len(numbers)
         self.reused += len(numbers)
 
-    def is_pending(self, number: int) -> bool:
-        """Return whether the piece is still to be copied."""
-        return self._state[number] == PENDING
-
     def claim(
         self,
         wanted: bytes,

@@ -16,7 +16,6 @@ CAPACITY: Final = 64 << 20
 """Maximum size of a saved session in bytes; unused bytes take up no memory."""
 
 _VERSION: Final = 1
-_WORD: Final = struct.Struct("=Q")
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -61,7 +61,6 @@ class Queue:
         self.threshold = 0
         self.events = 0
         self.wide = False
-        self.wakes = 0
 
     def create(self, queue: int, entries: int, control: int, file: int, wide: bool) -> None:
         self.queue, self.entries, self.control, self.wide = queue, entries, control, wide
@@ -84,7 +83,6 @@ class Queue:
         put = (put + 1) & mask
         ctypes.memmove(self.control + 8, struct.pack("<II", put, put), 8)
         if (self.entries + put - get_ahead) & mask >= self.threshold:
-            self.wakes += 1
             # The reader that does not take its wake-ups has enough of them waiting already.
             with contextlib.suppress(BlockingIOError):
                 self._far.send(b"!")
@@ -216,8 +214,3 @@ class StandInDriver(ToolsDriver):
         """Queues with events enabled, or those with events of one kind."""
         self.reap()
         return [queue for queue in self.queues if queue.events & (-1 if kind is None else 1 << kind)]
-
-    def of_file(self, file: int, kind: int) -> Queue:
-        """The one queue for events of ``kind`` of the address space behind ``file``."""
-        (queue,) = [queue for queue in self.live(kind) if same_file(queue.file, file)]
-        return queue

@@ -40,7 +40,6 @@ class Supervised(RuleBasedStateMachine):
         self.ended_by_us: set[int] = set()
         self.said_ready: set[int] = set()
         self.finished: int | None = None
-        self.deaths_in_a_row = 0
         self.do(actions)
 
     def do(self, actions: list[Action]) -> None:
