@@ -15,7 +15,7 @@ import zmq
 
 from mpsguard.config import DEFAULT_RUN_DIRECTORY
 from mpsguard.control_api import protocol
-from mpsguard.control_api.protocol import Reply, Request
+from mpsguard.control_api.protocol import RequestError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,24 +83,26 @@ class CliSession:
         """Send one request and return its result; raise AskError if there is none within ``deadline`` seconds."""
         path = protocol.api_socket(self.run_directory)
         _probe(path, deadline)
-        request = Request(protocol.VERSION, command, msgspec.Raw(msgspec.json.encode(arguments)), deadline=deadline)
         context = zmq.Context()
         sock = context.socket(zmq.REQ)
         sock.setsockopt(zmq.LINGER, 0)
         try:
             sock.connect(f"ipc://{path}")
-            sock.send(msgspec.json.encode(request))
+            sock.send(protocol.encode_request(command, arguments, deadline))
             # The guard answers in time even if the work is not done; a second more is for the way.
             if not sock.poll(int((deadline + 1) * 1000)):
                 raise AskError(Exit.UNREACHABLE, f"the guard did not answer within {deadline + 1:g} s")
-            reply = msgspec.json.decode(sock.recv(), type=Reply)
+            return protocol.decode_result(sock.recv(), result)
+        except RequestError as error:
+            code = Exit.USAGE if error.code == "arguments" else Exit.FAILED
+            # Of "vault_show": the words of the command line.
+            raise AskError(code, f"{command.replace('_', ' ')}: {error}") from None
+        except msgspec.MsgspecError as error:
+            raise AskError(
+                Exit.FAILED, f"{command.replace('_', ' ')}: the guard is of another version: {error}"
+            ) from None
         finally:
             context.destroy(linger=0)
-        if reply.error is not None:
-            code = Exit.USAGE if reply.error.code == "arguments" else Exit.FAILED
-            # Of "vault_show": the words of the command line.
-            raise AskError(code, f"{command.replace('_', ' ')}: {reply.error.message}")
-        return msgspec.convert(reply.result, type=result)
 
     def check_reachable(self, path: Path) -> None:
         """Exit with UNREACHABLE and the reason unless a guard listens at ``path``."""

@@ -8,7 +8,7 @@ import zmq
 import zmq.asyncio
 
 from mpsguard.control_api import protocol
-from mpsguard.control_api.protocol import Reply, Request
+from mpsguard.control_api.protocol import RequestError
 
 T = TypeVar("T")
 
@@ -32,21 +32,17 @@ async def ask(run_directory: str, command: str, arguments: msgspec.Struct, resul
         raise NoAnswerError(f"{path}: no connection within {within:g} s") from None
     except OSError as error:
         raise NoAnswerError(f"{path}: {error.strerror or error}") from None
-    request = Request(protocol.VERSION, command, msgspec.Raw(msgspec.json.encode(arguments)), deadline=within)
     context = zmq.asyncio.Context()
     try:
         sock = context.socket(zmq.DEALER)
         sock.setsockopt(zmq.LINGER, 0)
         sock.connect(f"ipc://{path}")
         async with asyncio.timeout(within + _ON_THE_WAY):
-            await sock.send(msgspec.json.encode(request))
-            reply = msgspec.json.decode(await sock.recv(), type=Reply)
-        if reply.error is not None:
-            raise NoAnswerError(f"the guard: {reply.error.message}")
-        return msgspec.convert(reply.result, type=result)
+            await sock.send(protocol.encode_request(command, arguments, within))
+            return protocol.decode_result(await sock.recv(), result)
     except TimeoutError:
         raise NoAnswerError(f"the guard did not answer within {within + _ON_THE_WAY:g} s") from None
-    except (msgspec.MsgspecError, zmq.ZMQError) as error:
+    except (RequestError, msgspec.MsgspecError, zmq.ZMQError) as error:
         raise NoAnswerError(f"the guard: {error}") from None
     finally:
         context.destroy(linger=0)

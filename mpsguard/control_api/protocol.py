@@ -5,9 +5,11 @@ topic ``DOMAIN.KIND``. Both are ``ipc://`` sockets in the guard's run directory.
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 VERSION: Final = 1
 MAX_MESSAGE: Final = 1 << 20
@@ -61,6 +63,26 @@ class RequestError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def encode_request(command: str, arguments: msgspec.Struct, deadline: float) -> bytes:
+    """Return a request's message; the guard may work on it for ``deadline`` seconds."""
+    return msgspec.json.encode(
+        Request(VERSION, command, msgspec.Raw(msgspec.json.encode(arguments)), deadline=deadline)
+    )
+
+
+def decode_result(message: bytes, result: type[T]) -> T:
+    """Return the result in a reply's message.
+
+    Raises:
+        RequestError: the guard has refused the request, or failed.
+        msgspec.MsgspecError: it is no such result: the guard is of another version.
+    """
+    reply = msgspec.json.decode(message, type=Reply)
+    if reply.error is not None:
+        raise RequestError(reply.error.code, reply.error.message)
+    return msgspec.convert(reply.result, type=result)
 
 
 def api_socket(run_directory: str) -> Path:

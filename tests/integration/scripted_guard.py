@@ -1,4 +1,4 @@
-"""A scripted guard: the real control API over answers that are made up, for pictures of what asks it."""
+"""A scripted guard: the real control API over answers that are made up, for what asks it."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def answers() -> dict[str, tuple[type[msgspec.Struct], msgspec.Struct]]:
 
 
 @contextmanager
-def scripted_guard(run_directory: str) -> Iterator[None]:
-    """Answer in ``run_directory`` while the context lasts, on a thread."""
+def scripted_guard(run_directory: str, handlers: Mapping[str, Handler[None, Any]] | None = None) -> Iterator[None]:
+    """Answer in ``run_directory`` while the context lasts, on a thread; by default as the example of the page."""
     loop = asyncio.new_event_loop()
     stop, begun = asyncio.Event(), threading.Event()
 
     async def serve() -> None:
-        api: Api[None] = Api(None, _handlers(), run_directory)
+        api: Api[None] = Api(None, _handlers() if handlers is None else handlers, run_directory)
         api.open(None)
         begun.set()
         answering = asyncio.create_task(api.run())
