@@ -21,7 +21,6 @@ from mpsguard.broker.parking import Parking
 from mpsguard.broker.ui_sessions import UiSessions
 from mpsguard.config import Policy
 from mpsguard.control_api.event_stream import EventStream
-from mpsguard.lanes.burst_limit import BurstLimit
 from mpsguard.lanes.lane_set import LaneSet
 from mpsguard.lanes.mps_protocol import PeerKind
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
@@ -31,6 +30,7 @@ from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.sockets.user_turns import UserTurns
 from mpsguard.metrics.registry import Metrics, RefusalReason
 from mpsguard.model import Credentials
+from mpsguard.pacing import BurstLimit
 from mpsguard.tasks import report_defect
 
 _ACCEPT_BATCH: Final = 512

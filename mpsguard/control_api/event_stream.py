@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from mpsguard.control_api.protocol import Event
 from mpsguard.control_api.structured_log import structlog
-from mpsguard.lanes.burst_limit import BurstLimit
+from mpsguard.pacing import BurstLimit
 
 KEPT: Final = 1000
 """Events that are kept to be asked for later, of clients and of all else apart."""

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from mpsguard.lanes import command, control_process, lane_directories, lane_state, settings
-from mpsguard.lanes.burst_limit import BurstLimit, backoff
 from mpsguard.lanes.command import Command, CommandFailedError, CommandReply, CommandTimeoutError, CommandWorker
 from mpsguard.lanes.control_process import LaneStartError, Launch, Launcher
 from mpsguard.lanes.lane_turns import LaneTurns
@@ -27,6 +26,7 @@ from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
+from mpsguard.pacing import BurstLimit, backoff
 
 _BUSY_POLL: Final = 0.05
 """Seconds between two questions while clients wait for a lane in FAULT or INITIALIZING: no event tells its end."""

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from mpsguard.supervisor.decision import delay
+from mpsguard.pacing import restart_delay
 
 MOST_TRIES: Final = 3
 """Workers that may end while they start one request."""
@@ -364,7 +364,7 @@ def _left(state: ScheduleState, worker: Worker, now: float) -> tuple[ScheduleSta
     state = replace(state, tries=tuple(each for each in state.tries if each[0] in at_work))
     if worker.phase is Phase.PREPARING or (worker.phase is Phase.WAITING and now < worker.since + SETTLED):
         deaths = state.deaths + 1
-        return replace(state, deaths=deaths, not_before=now + delay(deaths)), []
+        return replace(state, deaths=deaths, not_before=now + restart_delay(deaths)), []
     if worker.phase is not Phase.STARTING or worker.request is None:
         return state, []
     if tries >= MOST_TRIES or state.closing:

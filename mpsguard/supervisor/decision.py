@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from mpsguard.pacing import restart_delay
 from mpsguard.supervisor.role import ProcessRole
 
 
@@ -158,14 +159,6 @@ Action = StartProcess | AwaitPromotion | Supersede | End | Finish
 _ENDED_BY_US: Final = frozenset({0, 128 + 9, 128 + 15})
 """Exit codes of a superseded process that the supervisor ended: in order, by SIGKILL, by SIGTERM."""
 
-LONGEST_DELAY: Final = 30.0
-_FIRST_DELAY: Final = 0.25
-
-
-def delay(deaths: int) -> float:
-    """Return the seconds to wait after so many consecutive deaths: none after the first, then doubling."""
-    return 0.0 if deaths <= 1 else min(_FIRST_DELAY * 2.0 ** min(deaths - 2, 30), LONGEST_DELAY)
-
 
 def begin(give_up: int) -> tuple[PairState, list[Action]]:
     """Return the state before the first process is started, and the action that starts it."""
@@ -292,7 +285,9 @@ def _next_active(state: PairState) -> tuple[PairState, list[Action]]:
     if candidate is not None:
         state = replace(state, active=candidate.number, promotion_due=candidate.ready)
         return state, [AwaitPromotion(candidate.number)] if candidate.ready else []
-    return replace(state, pending_start=ProcessRole.ACTIVE), [StartProcess(ProcessRole.ACTIVE, delay(state.deaths))]
+    return replace(state, pending_start=ProcessRole.ACTIVE), [
+        StartProcess(ProcessRole.ACTIVE, restart_delay(state.deaths))
+    ]
 
 
 def _with_standby(state: PairState) -> tuple[PairState, list[Action]]:
@@ -300,5 +295,5 @@ def _with_standby(state: PairState) -> tuple[PairState, list[Action]]:
     if state.over or active is None or not active.ready or state.standby is not None or state.pending_start is not None:
         return state, []
     return replace(state, pending_start=ProcessRole.STANDBY), [
-        StartProcess(ProcessRole.STANDBY, delay(max(state.deaths, state.standby_deaths)))
+        StartProcess(ProcessRole.STANDBY, restart_delay(max(state.deaths, state.standby_deaths)))
     ]

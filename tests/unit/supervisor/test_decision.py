@@ -4,6 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mpsguard.pacing import LONGEST_RESTART, restart_delay
 from mpsguard.supervisor import decision
 from mpsguard.supervisor.decision import (
     Action,
@@ -199,7 +200,7 @@ def test_a_standby_on_its_way_goes_on_when_it_is_ready() -> None:
 def test_without_a_standby_a_new_active_process_is_started() -> None:
     assert after(Started(), BecameReady(0), ProgramEnded(0, 137))[1] == [StartProcess(ProcessRole.ACTIVE, 0.0)]
     assert after(*BOTH[:3], ProgramEnded(0, 137), ProgramEnded(1, 137))[1] == [
-        StartProcess(ProcessRole.ACTIVE, decision.delay(2))
+        StartProcess(ProcessRole.ACTIVE, restart_delay(2))
     ]
 
 
@@ -230,7 +231,7 @@ def test_it_gives_up_after_so_many_deaths_if_none_of_them_had_settled() -> None:
     deaths: list[Event] = []
     for number in range(GIVE_UP - 1):
         deaths += [Started(), ProgramEnded(number, 9)]
-        assert after(*deaths)[1] == [StartProcess(ProcessRole.ACTIVE, decision.delay(number + 1))]
+        assert after(*deaths)[1] == [StartProcess(ProcessRole.ACTIVE, restart_delay(number + 1))]
     last: list[Event] = [Started(), ProgramEnded(GIVE_UP - 1, 7)]
     assert after(*deaths, *last)[1] == [Finish(7)]
     number = GIVE_UP - 1
@@ -250,7 +251,7 @@ def test_deaths_right_after_a_promotion_count() -> None:
         assert isinstance(start, StartProcess)
         delays.append(start.after)
         events += [Started(), BecameReady(number + 2)]
-    assert delays == [decision.delay(number + 1) for number in range(GIVE_UP - 1)]
+    assert delays == [restart_delay(number + 1) for number in range(GIVE_UP - 1)]
     state, actions = after(*events, ProgramEnded(GIVE_UP - 1, 1))
     assert (actions, state.given_up) == ([End(GIVE_UP)], True)
     assert after(*events, ProgramEnded(GIVE_UP - 1, 1), ProgramEnded(GIVE_UP, 143))[1] == [Finish(1)]
@@ -279,7 +280,7 @@ def test_a_standby_that_dies_again_and_again_does_not_end_what_works() -> None:
         delays.append(start.after)
     assert delays == sorted(delays)
     assert delays[0] == 0.0
-    assert delays[-1] == decision.LONGEST_DELAY
+    assert delays[-1] == LONGEST_RESTART
 
 
 def test_a_standby_that_is_not_promoted_in_time_is_ended_and_replaced() -> None:
