@@ -3,12 +3,12 @@
 The supervisor is not on the critical path of a failover: the vault promotes the standby that was ready first. The
 supervisor follows, and ensures that one process serves or is about to, and that one stands by.
 
-active ends with 0                the program is done: the others are ended active ends otherwise             the
-standby, ready or not yet, becomes the active one; without one, a new one is started standby ends
-another one is started, once there is a ready active one another process is promoted       the old active one is
-superseded: it must not write any more, and is ended the promotion does not come       the standby is ended (the session
-had been left in order, or is gone) the active one ends repeatedly    after `give_up` consecutive deaths without a
-settled process, the program is over
+* The active process ends with 0: the program is done, and the others are ended.
+* It ends otherwise: the standby, ready or not yet, becomes the active one; without one, a new one is started.
+* The standby ends: another one is started, once there is a ready active one.
+* Another process is promoted: the old active one is superseded. It must not write any more, and is ended.
+* The promotion does not come: the standby is ended. The session had been left in order, or is gone.
+* The active one ends repeatedly: after `give_up` consecutive deaths without a settled process, the program is over.
 
 Processes are identified by numbers, assigned in the order in which they are started.
 """

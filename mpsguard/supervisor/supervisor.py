@@ -1,9 +1,12 @@
 """How `mpsguard run` handles signals: it ends the clients' GPU work first, and only then forwards the signal.
 
-first INT, TERM, HUP, QUIT      end the work of every client among the descendants, then forward the signal a second one
-the same, with SIGKILL for all; HUP is forwarded again, since terminals send it twice one during the guard's work
-stop waiting for the guard end of the grace, if any        as a second one USR1, USR2, WINCH               forward
-unchanged TSTP, CONT                      stop and continue the program together with the supervisor
+* The first INT, TERM, HUP or QUIT: the work of every client among the descendants is ended, then the signal is
+  forwarded.
+* A second one: the same, with SIGKILL for all. HUP is forwarded again, since terminals send it twice.
+* One during the guard's work: the guard is not waited for any more.
+* The end of the grace, if there is any: as a second one.
+* USR1, USR2, WINCH: forwarded unchanged.
+* TSTP, CONT: stop and continue the program together with the supervisor.
 """
 
 import asyncio
