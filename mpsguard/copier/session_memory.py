@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
 
 from mpsguard.client.checkpoints.messages import Setup
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan, spans
@@ -12,7 +13,10 @@ from mpsguard.copier.sources import Buffers, CopySource, HostCopySource, host_bu
 from mpsguard.vault.errors import VaultError
 from mpsguard.vault.region import RegionRecord
 
-_BUFFER = PIECES_AT_ONCE * PIECE
+if TYPE_CHECKING:
+    from mpsguard.copier.cuda_sources import CopierGpu
+
+_BUFFER: Final = PIECES_AT_ONCE * PIECE
 
 
 class RegionChangedError(Exception):
@@ -27,7 +31,7 @@ class SessionMemory:
         self._session = session
         self._setup = setup
         self._sources: dict[int, CopySource] = {}
-        self._gpus: dict[str, object] = {}
+        self._gpus: dict[str, CopierGpu] = {}
         self._pinned: Buffers | None = None
         self._spare: CopySource | None = None
         if spare_fd is not None and setup.spare:
@@ -41,13 +45,12 @@ class SessionMemory:
         """Make contexts on these GPUs, and pin the buffers, ahead of the first checkpoint."""
         if not gpus:
             return
-        from mpsguard.copier.cuda_sources import CopierGpu, pinned_buffers  # noqa: PLC0415 - needs cuda-bindings
+        from mpsguard.copier.cuda_sources import pinned_buffers  # noqa: PLC0415 - needs cuda-bindings
 
         for gpu in gpus:
             self._gpu(gpu)
-        first = self._gpus[gpus[0]]
-        if self._pinned is None and isinstance(first, CopierGpu):
-            self._pinned = pinned_buffers(first, self._setup.buffers, _BUFFER)
+        if self._pinned is None:
+            self._pinned = pinned_buffers(self._gpu(gpus[0]), self._setup.buffers, _BUFFER)
 
     def open_ahead(self) -> None:
         """Open the regions that there are, ahead of the first checkpoint; `open` says what it cannot."""
@@ -102,13 +105,9 @@ class SessionMemory:
             return self._on_gpu(record.layout.gpu, region.fds, record.layout.sizes, undo.pop_all())
 
     def _on_gpu(self, gpu: str, fds: Sequence[int], sizes: Sequence[int], owner: ExitStack) -> CopySource:
-        from mpsguard.copier.cuda_sources import CopierGpu  # noqa: PLC0415 - needs cuda-bindings
+        return self._gpu(gpu).map(fds, sizes, owner)
 
-        found = self._gpu(gpu)
-        assert isinstance(found, CopierGpu)
-        return found.map(fds, sizes, owner)
-
-    def _gpu(self, gpu: str) -> object:
+    def _gpu(self, gpu: str) -> "CopierGpu":
         from mpsguard.copier.cuda_sources import CopierGpu  # noqa: PLC0415 - needs cuda-bindings
 
         if gpu not in self._gpus:

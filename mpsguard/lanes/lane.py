@@ -25,7 +25,7 @@ from mpsguard.lanes.single_flight import SingleFlight
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets.packet_stream import PacketStream
-from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneState, ProcessKey
+from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneSettings, LaneState, ProcessKey
 from mpsguard.pacing import BurstLimit, backoff
 
 _BUSY_POLL: Final = 0.05
@@ -375,7 +375,7 @@ class Lane:
         self._set(state=state, reason=reason, servers=servers)
         return self.report
 
-    def _save(self, desired: Any) -> None:
+    def _save(self, desired: LaneSettings) -> None:
         try:
             self._store.save(desired)
         except OSError as error:

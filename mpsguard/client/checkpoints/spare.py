@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from mpsguard.client.checkpoints.errors import CheckpointError
 from mpsguard.client.checkpoints.pieces import PIECE
@@ -9,6 +10,9 @@ from mpsguard.client.checkpoints.sources import RegionSource, Spare
 from mpsguard.client.checkpoints.spare_slots import SpareSlots
 from mpsguard.client.checkpoints.writing_session import MappedMemory
 from mpsguard.vault.region import RegionRecord
+
+if TYPE_CHECKING:
+    from mpsguard.client.checkpoints.cuda_pieces import CudaPieces
 
 
 class SpareSpace:
@@ -18,7 +22,7 @@ class SpareSpace:
         """``slots``: number of pieces; 0: no spare memory."""
         self._wanted = slots
         self._spare: Spare | None = None
-        self._cuda: dict[str, object] = {}
+        self._cuda: dict[str, CudaPieces] = {}
         self.slots = SpareSlots(0)
 
     def cuda_source(self, memory: MappedMemory) -> RegionSource:
@@ -28,7 +32,7 @@ class SpareSpace:
 
         backend = memory.backend
         pieces = self._cuda.get(backend.gpu)
-        if not isinstance(pieces, CudaPieces):
+        if pieces is None:
             pieces = self._cuda[backend.gpu] = CudaPieces(backend)
         return CudaSource(pieces, memory.va, memory.size)
 
