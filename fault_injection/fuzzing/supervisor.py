@@ -98,29 +98,29 @@ class Channel(Surface[tuple[Said, ...]]):
 
     def feed(self, case: tuple[Said, ...]) -> None:
         """Say it all, have it heard, and read the answers."""
-        kept, gate = KeptSockets(4), IoFence()
+        kept, fence = KeptSockets(4), IoFence()
 
-        def heard(desk: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
+        def heard(channel: ProgramChannel, message: wire.Ready | wire.Promoted | wire.Take | wire.Fence) -> None:
             if isinstance(message, wire.Take):
-                desk.give_all(message)
+                channel.give_all(message)
             elif isinstance(message, wire.Fence):
-                passage = gate.passage()
+                fence_pass = fence.new_pass()
                 try:
-                    desk.give_fence_pass(message, passage)
+                    channel.give_fence_pass(message, fence_pass)
                 finally:
-                    os.close(passage)
+                    os.close(fence_pass)
 
-        desk = ProgramChannel(kept, heard)
-        desk.serves = True
+        channel = ProgramChannel(kept, heard)
+        channel.serves = True
         try:
             for said in case:
-                seqpacket.send(desk.theirs, said.data, fds=tuple(self._fds[place] for place in said.descriptors))
-            desk.read()
-            self._hear_answers(desk.theirs)
+                seqpacket.send(channel.theirs, said.data, fds=tuple(self._fds[place] for place in said.descriptors))
+            channel.read()
+            self._hear_answers(channel.theirs)
         finally:
-            desk.close()
+            channel.close()
             kept.close()
-            gate.close()
+            fence.close()
 
     def close(self) -> None:
         """Close all descriptors."""

@@ -27,7 +27,7 @@ from typing import Self
 
 from mpsguard.client.supervisor_channel import NotKeptError, SupervisorChannel, SupervisorGoneError
 from mpsguard.linux.descriptors.fd_closer import close_all
-from mpsguard.linux.descriptors.io_fence import GateShutError
+from mpsguard.linux.descriptors.io_fence import FenceShutError
 from mpsguard.supervisor import wire
 
 __all__ = ["KeptConnections", "NotKeptError", "SupersededError", "tell_ready"]
@@ -127,7 +127,7 @@ class KeptConnections:
             return
         try:
             fence_pass.__enter__()
-        except GateShutError as error:
+        except FenceShutError as error:
             raise SupersededError(str(error)) from None
         try:
             yield

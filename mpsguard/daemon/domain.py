@@ -124,7 +124,7 @@ class Domain:
             path = config.class_directory(settings.pipe_directory, each.name)
             broker = self._make_broker(active, chosen=each.name)
             endpoints.append(Endpoint(path, broker, locks / f"{self.name}.class-{each.name}.lock"))
-        self.entrances = tuple(endpoints)
+        self.endpoints = tuple(endpoints)
 
     def _standby_lane(self) -> str:
         return (self.lanes.spare or self.lanes.active).spec.name
@@ -164,8 +164,8 @@ class Domain:
     def configure(self, settings: config.DomainConfig) -> None:
         """Put another configuration in force, which differs in keys of `config.changes.LIVE` alone."""
         self.settings = self.view.settings = settings
-        for entrance in self.entrances:
-            entrance.broker.configure(settings.policy, self._look_if_watchable)
+        for endpoint in self.endpoints:
+            endpoint.broker.configure(settings.policy, self._look_if_watchable)
 
     def _make_lane(self, guard: config.GuardConfig, binary: str, state: Path, index: int) -> Lane:
         spec = lane_spec(guard, self.settings, binary, index)
@@ -189,12 +189,12 @@ class Domain:
     @property
     def broker(self) -> Broker:
         """That of the public directory."""
-        return self.entrances[0].broker
+        return self.endpoints[0].broker
 
     @property
     def sockets_held(self) -> bool:
         """Whether the service manager holds the public sockets, so that clients wait while no guard runs."""
-        return self.entrances[0].directory.held
+        return self.endpoints[0].directory.held
 
     def lane_of(self, process: ProcessKey) -> Lane:
         """See `DomainView.lane_of`."""
@@ -205,14 +205,14 @@ class Domain:
 
         Raises PublicDirectoryError.
         """
-        for entrance in self.entrances:
-            entrance.directory.open(given)
+        for endpoint in self.endpoints:
+            endpoint.directory.open(given)
         self.clients.open()
 
     def close(self) -> None:
         """Give the public directories back."""
-        for entrance in self.entrances:
-            entrance.directory.close()
+        for endpoint in self.endpoints:
+            endpoint.directory.close()
 
     async def run(self, sensors: SensorHub) -> None:
         """Serve until cancelled, or until a lane was told to quit; then the public directories are given back.
@@ -221,8 +221,8 @@ class Domain:
         """
         self._sensors = sensors
         sentinels = [self._post_sentinel(lane, sensors) for lane in self.lanes.all] if self.settings.sentinel else []
-        for entrance in self.entrances:
-            entrance.broker.listen(entrance.directory.sockets)
+        for endpoint in self.endpoints:
+            endpoint.broker.listen(endpoint.directory.sockets)
         looking = [asyncio.create_task(each.run()) for each in self._reconciliations.values()]
         running = {asyncio.create_task(lane.run(), name=lane.spec.name): lane for lane in self.lanes.all}
         try:
@@ -232,8 +232,8 @@ class Domain:
             await asyncio.gather(*(self._quit(running[task]) for task in rest), *rest)
             self._events.publish("domain_ended", self.name)
         finally:
-            for entrance in self.entrances:
-                await entrance.broker.close()
+            for endpoint in self.endpoints:
+                await endpoint.broker.close()
             for task in (*running, *self._adopting, *sentinels, *looking):
                 task.cancel()
                 await asyncio.wait({task})
@@ -369,7 +369,7 @@ class Domain:
             container=client.container,
             service_class=client.service_class,
             # A program may set the variable for itself after its start: a hint beside the proof, no proof.
-            environment_agrees=client.pipe_directory in [str(entrance.directory.path) for entrance in self.entrances],
+            environment_agrees=client.pipe_directory in [str(endpoint.directory.path) for endpoint in self.endpoints],
         )
 
     def client_came_again(self, client: Client, handle: ProcessHandle) -> None:

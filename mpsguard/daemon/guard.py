@@ -212,14 +212,14 @@ class Guard:
         kept = [(fd, name) for fd, name in handed_over.items() if name.startswith(held_lifelines.NAME)]
         for fd, _ in kept:
             del handed_over[fd]
-        parcels = vault_service.take_parcels(handed_over)
+        bundles = vault_service.take_bundles(handed_over)
         given = public_directory.adopt_sockets(handed_over)
         api: Api[Guard] = Api(self, self._handlers, self.config.guard.run_directory)
         tasks: list[asyncio.Task[Any]] = []
         try:
             self.stats.start()
             self._open(api, given)
-            await self._open_vault(parcels)
+            await self._open_vault(bundles)
             pipeline = self.pipeline
             assert pipeline is not None
             held = pipeline.sensors.lifelines
@@ -251,7 +251,7 @@ class Guard:
             await self.failover.close()
             if self.vault is not None:
                 await self.vault.close()
-            for sock in parcels.values():
+            for sock in bundles.values():
                 sock.close()
             if self.pipeline is not None:
                 await self.pipeline.sensors.lifelines.drained()
@@ -285,11 +285,11 @@ class Guard:
         else:
             self.events.publish("privileges_dropped", "", **msgspec.structs.asdict(self._given))
 
-    async def _open_vault(self, parcels: dict[str, socket.socket]) -> None:
+    async def _open_vault(self, bundles: dict[str, socket.socket]) -> None:
         if self.vault is None:
             return
         try:
-            await self.vault.open(parcels)
+            await self.vault.open(bundles)
         except VaultStartError as error:
             raise GuardStartError(str(error)) from None
         self.failover.watch(self.vault.vault)
@@ -372,7 +372,7 @@ async def _watchdog() -> None:
 
 def _store(domain: Domain) -> None:
     """Give the service manager copies of our own listening sockets, so that they outlive us without a socket unit."""
-    own = [entrance.directory for entrance in domain.entrances if not entrance.directory.held]
+    own = [endpoint.directory for endpoint in domain.endpoints if not endpoint.directory.held]
     fds = tuple(sock.fileno() for directory in own for sock in directory.sockets.values())
     if fds:
         with suppress(OSError):

@@ -65,7 +65,7 @@ def _lane(domain: Domain, lane: Lane) -> OverviewLane:
         lane.report,
         "active" if is_active else "standby",
         sum(client.lane == lane.spec.name for client in domain.clients.all()),
-        sum(entrance.broker.parking.count for entrance in domain.entrances) if is_active else 0,
+        sum(endpoint.broker.parking.count for endpoint in domain.endpoints) if is_active else 0,
     )
 
 

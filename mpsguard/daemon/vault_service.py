@@ -38,7 +38,7 @@ class VaultStartError(Exception):
     """The vault cannot be opened; one line says why."""
 
 
-def take_parcels(fds: dict[int, str]) -> dict[str, socket.socket]:
+def take_bundles(fds: dict[int, str]) -> dict[str, socket.socket]:
     """Remove the vault's descriptor bundles from ``fds`` (descriptor to name), and return them by name."""
     bundles: dict[str, socket.socket] = {}
     for fd, name in list(fds.items()):
@@ -110,7 +110,7 @@ class VaultService:
         """Restore the sessions in ``bundles`` and in a holder process, and serve them.
 
         Args:
-            bundles: the result of `take_parcels`; this object owns them from now on.
+            bundles: the result of `take_bundles`; this object owns them from now on.
             listener: a listening socket from the service manager.
 
         Raises:
@@ -215,7 +215,7 @@ async def _serve_alone(run_directory: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     given = service_manager.take_listen_fds()
-    bundles = take_parcels(given)
+    bundles = take_bundles(given)
     close_all(given)
     stats = StatReader()
     service = VaultService(run_directory, Quota(), stats, simulated="MPSGUARD_VAULT_SIMULATED" in os.environ)

@@ -86,22 +86,24 @@ class Failover:
         task = self._leave(domain, lane, "an operator said so", None)
         return await task if task is not None else Switchover(lane, None, (), ())
 
-    async def switch_over(self, domain: DomainView, session: SessionKey, heir: ProcessKey) -> str | None:
+    async def switch_over(self, domain: DomainView, session: SessionKey, candidate: ProcessKey) -> str | None:
         """Let one session go on in a ready standby of it; the lanes keep their places.
 
         Return why that failed, or None.
         """
         assert self._vault is not None
         record = self._vault.store.sessions.get(session)
-        lease = None if record is None else next((each for each in record.leases if each.process == heir), None)
+        lease = None if record is None else next((each for each in record.leases if each.process == candidate), None)
         if record is None or record.writer is None or lease is None:
             return f"{session} has changed meanwhile"
         places = {client.process: client.lane for client in domain.clients.all()}
-        failover = SessionFailover(session, record.generation, record.writer.process, heir, lease.token)
+        failover = SessionFailover(session, record.generation, record.writer.process, candidate, lease.token)
         lane = places.get(record.writer.process) or domain.lanes.active.spec.name
         self._vault.fence(session)
         result = await self._promote(
-            domain, _Departure(lane, places.get(heir), (failover,), (), "an operator said so", None), moves_lane=False
+            domain,
+            _Departure(lane, places.get(candidate), (failover,), (), "an operator said so", None),
+            moves_lane=False,
         )
         return None if result.moved else f"{session} could not be promoted; see event takeover"
 

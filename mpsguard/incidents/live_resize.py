@@ -82,12 +82,12 @@ class LiveResize:
         wanted = ProgramShare(writer.uid, writer.program, share)
         try:
             with shares.trial(wanted):
-                heir = await self._heir(vault, domain, record, writer, share)
+                candidate = await self._candidate(vault, domain, record, writer, share)
                 living = {(client.uid, client.program) for client in domain.clients.all()}
                 shares.set(wanted, living)
             # No trial any more: the standby that is started now belongs on the other lane.
-            if heir.process != writer.process:
-                await self._switch_over(domain, _record(vault, key), heir)
+            if candidate.process != writer.process:
+                await self._switch_over(domain, _record(vault, key), candidate)
         except TrialError as error:
             raise ResizeError(f"{key}: {error}") from None
         except BaseException as error:
@@ -96,17 +96,17 @@ class LiveResize:
             if isinstance(error, OSError):
                 raise ResizeError(f"the share cannot be written down: {error.strerror}") from None
             raise
-        if heir.process != writer.process:
+        if candidate.process != writer.process:
             self._events.publish(
                 "session_resized",
                 domain.name,
                 session=str(key),
                 share=share,
                 before=writer.sm_share,
-                pid=heir.process.pid,
-                service_class=heir.service_class,
+                pid=candidate.process.pid,
+                service_class=candidate.service_class,
             )
-        return Resized(key, share, writer.sm_share, heir.process.pid)
+        return Resized(key, share, writer.sm_share, candidate.process.pid)
 
     def resume(self, vault: Vault) -> None:
         """Give each session a standby on another lane than its own, if a guard ended while it resized one."""
@@ -119,15 +119,15 @@ class LiveResize:
         """End what still runs; every standby stays where it is."""
         await end_tasks(self._guarding)
 
-    async def _switch_over(self, domain: DomainView, record: SessionRecord, heir: Client) -> None:
-        if record.writer is not None and record.writer.process == heir.process:
+    async def _switch_over(self, domain: DomainView, record: SessionRecord, candidate: Client) -> None:
+        if record.writer is not None and record.writer.process == candidate.process:
             # The process before it has ended by itself meanwhile, and the vault has promoted the standby.
             return
-        failure = await self._failover.switch_over(domain, record.key, heir.process)
+        failure = await self._failover.switch_over(domain, record.key, candidate.process)
         if failure is not None:
             raise ResizeError(failure)
 
-    async def _heir(
+    async def _candidate(
         self, vault: Vault, domain: DomainView, record: SessionRecord, writer: Client, share: float
     ) -> Client:
         """Wait for a ready standby with that share on the active lane; others are dismissed, and end.
@@ -140,9 +140,11 @@ class LiveResize:
             standbys = _standbys(domain, record)
             if _has(domain, writer, share) and all(each.client.sm_share == share for each in standbys):
                 return writer
-            heir = next((each.client for each in standbys if each.ready and _has(domain, each.client, share)), None)
-            if heir is not None:
-                return heir
+            candidate = next(
+                (each.client for each in standbys if each.ready and _has(domain, each.client, share)), None
+            )
+            if candidate is not None:
+                return candidate
             for each in standbys:
                 if _has(domain, each.client, share):
                     continue

@@ -247,7 +247,7 @@ class FailoverPair:
     def _give_fence_pass(self, process: _Process, request: wire.Fence) -> None:
         if process.fence is None:
             process.fence = IoFence()
-        fence_pass = process.fence.passage()
+        fence_pass = process.fence.new_pass()
         try:
             process.channel.give_fence_pass(request, fence_pass)
         finally:

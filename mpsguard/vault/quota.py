@@ -35,7 +35,7 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Each costs one descriptor in the guard and one in the descriptor storage."""
     chunks: int = 32768
     """Of all users together."""
-    parcels: int = 1024
+    bundles: int = 1024
     """Descriptors that the storage can hold: one for each region, three for each session."""
     chunks_per_region: int = 2048
     metadata_bytes: int = 16384
@@ -84,7 +84,7 @@ class Usage(msgspec.Struct, frozen=True):
         )
 
     @property
-    def parcels(self) -> int:
+    def bundles(self) -> int:
         """Number of descriptors that the storage needs for it."""
         return self.regions + PARCELS_PER_SESSION * self.sessions
 
@@ -134,17 +134,17 @@ def room_of(uid: int, total: int) -> int:
 
 def heavier(usage: Mapping[int, Usage], uid: int, more: Usage) -> list[int]:
     """Return the users that hold more storage places than ``uid`` will with ``more``, the heaviest first."""
-    own = (usage.get(uid, Usage()) + more).parcels
+    own = (usage.get(uid, Usage()) + more).bundles
     return sorted(
-        (other for other, used in usage.items() if other not in (ROOT, uid) and used.parcels > own),
-        key=lambda other: -usage[other].parcels,
+        (other for other, used in usage.items() if other not in (ROOT, uid) and used.bundles > own),
+        key=lambda other: -usage[other].bundles,
     )
 
 
 def check_room(quota: Quota, uid: int, users: Usage, all_users: Usage, more: Usage) -> None:
     """Raise QuotaError if ``more`` exceeds the owner's limits, FullError if it exceeds those of all users."""
     wanted, total = users + more, all_users + more
-    share = quota.parcels if uid == ROOT else quota.parcels // SHARE
+    share = quota.bundles if uid == ROOT else quota.bundles // SHARE
     for what, value, limit in (
         ("bytes of this user", wanted.bytes, quota.bytes_per_uid),
         ("bytes of host memory of this user", wanted.host, quota.host_bytes_per_uid),
@@ -152,13 +152,13 @@ def check_room(quota: Quota, uid: int, users: Usage, all_users: Usage, more: Usa
         ("regions of this user", wanted.regions, quota.regions_per_uid),
         ("sessions of this user", wanted.sessions, quota.sessions_per_uid),
         ("chunks of this user", wanted.chunks, quota.chunks_per_uid),
-        ("descriptors of this user in the storage", wanted.parcels, share),
+        ("descriptors of this user in the storage", wanted.bundles, share),
     ):
         if value > limit:
             raise QuotaError(f"{what} would be {value}; at most {limit}")
     for what, value, limit in (
         ("chunks of all users", total.chunks, room_of(uid, quota.chunks)),
-        ("descriptors in the storage", total.parcels, room_of(uid, quota.parcels)),
+        ("descriptors in the storage", total.bundles, room_of(uid, quota.bundles)),
     ):
         if value > limit:
             raise FullError(f"{what} would be {value}; at most {limit}")

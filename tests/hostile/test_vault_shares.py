@@ -67,7 +67,7 @@ def test_descriptors_that_are_not_read_are_few_and_then_the_connection_is_cut(mo
 
 def test_when_it_is_full_the_heaviest_users_idle_session_goes_first() -> None:
     """Sessions of one user without a lease make room for another user with less; never the other way."""
-    quota = Quota(parcels=24)
+    quota = Quota(bundles=24)
     with ThreadedVault(quota) as vault:
 
         def make(uid: int, name: str, *, stay: bool) -> None:

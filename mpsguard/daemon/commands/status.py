@@ -25,7 +25,7 @@ async def serve(guard: Guard, _: Arguments) -> Status:
                 lane=await domain.lane.fresh(),
                 spare=await domain.lanes.spare.fresh() if domain.lanes.spare is not None else None,
                 clients=_clients(domain, domain.lane),
-                parked=sum(entrance.broker.parking.count for entrance in domain.entrances),
+                parked=sum(endpoint.broker.parking.count for endpoint in domain.endpoints),
                 sockets_held=domain.sockets_held,
                 impersonates=domain.broker.impersonates,
                 spare_clients=_clients(domain, domain.lanes.spare),

@@ -24,7 +24,7 @@ _LABEL_LIMIT: Final = 256
 
 
 class FdBundle(NamedTuple):
-    """A packed parcel; both sockets belong to the caller."""
+    """A packed bundle; both sockets belong to the caller."""
 
     kept: socket.socket
     """What is to be kept."""
@@ -33,7 +33,7 @@ class FdBundle(NamedTuple):
 
 
 def pack(label: bytes, fds: Sequence[int]) -> FdBundle:
-    """Put copies of ``fds`` into a new parcel, in their order, under a label of 1 to 256 bytes.
+    """Put copies of ``fds`` into a new bundle, in their order, under a label of 1 to 256 bytes.
 
     OSError (ETOOMANYREFS, EMFILE, ENOBUFS) if the kernel takes no more.
     """
@@ -45,7 +45,7 @@ def pack(label: bytes, fds: Sequence[int]) -> FdBundle:
     except BlockingIOError:
         kept.close()
         receipt.close()
-        raise OSError(errno.ENOBUFS, "too many messages for one parcel") from None
+        raise OSError(errno.ENOBUFS, "too many messages for one bundle") from None
     except BaseException:
         kept.close()
         receipt.close()
@@ -54,7 +54,7 @@ def pack(label: bytes, fds: Sequence[int]) -> FdBundle:
 
 
 def unpack(kept: socket.socket) -> tuple[bytes, tuple[int, ...]]:
-    """The label of a parcel and copies of its descriptors, which belong to the caller; the parcel stays as it is.
+    """The label of a bundle and copies of its descriptors, which belong to the caller; the bundle stays as it is.
 
     OSError if it is none, or if there is no room for all of its descriptors in this process.
     """
@@ -68,12 +68,12 @@ def unpack(kept: socket.socket) -> tuple[bytes, tuple[int, ...]]:
             )
             fds += packet.fds
             if packet.truncated:
-                raise OSError(errno.EMFILE, "no room for the descriptors of a parcel")
+                raise OSError(errno.EMFILE, "no room for the descriptors of a bundle")
             if packet.end:
                 break
             label = packet.data
         if not label:
-            raise OSError(errno.EINVAL, "is no parcel")
+            raise OSError(errno.EINVAL, "is no bundle")
     except BaseException:
         for fd in fds:
             os.close(fd)

@@ -17,8 +17,8 @@ from typing import Final, Self
 _SHUT: Final = b"\1"
 
 
-class GateShutError(Exception):
-    """The gate is shut: another process goes on."""
+class FenceShutError(Exception):
+    """The fence is shut: another process goes on."""
 
 
 class IoFence:
@@ -26,7 +26,7 @@ class IoFence:
 
     def __init__(self) -> None:
         """OSError if there is no descriptor or memory left."""
-        self._fd = os.memfd_create("mpsguard-gate", os.MFD_CLOEXEC)
+        self._fd = os.memfd_create("mpsguard-io-fence", os.MFD_CLOEXEC)
         try:
             # The page is there from now on: to shut it needs no memory.
             os.pwrite(self._fd, b"\0", 0)
@@ -34,7 +34,7 @@ class IoFence:
             os.close(self._fd)
             raise
 
-    def passage(self) -> int:
+    def new_pass(self) -> int:
         """A descriptor for the other side's `FencePass`, the caller's. OSError."""
         return os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
 
@@ -62,7 +62,7 @@ class FencePass:
     """
 
     def __init__(self, fd: int) -> None:
-        """Takes over a descriptor that `IoFence.passage` gave."""
+        """Takes over a descriptor that `IoFence.new_pass` gave."""
         self._fd = fd
         self._lock = threading.Lock()
         self._inside = 0
@@ -74,7 +74,7 @@ class FencePass:
             os.close(fd)
 
     def __enter__(self) -> Self:
-        """GateShutError."""
+        """FenceShutError."""
         with self._lock:
             if not self._inside:
                 self._enter()
@@ -92,7 +92,7 @@ class FencePass:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             # It is being shut at this moment.
-            raise GateShutError("another process goes on") from None
+            raise FenceShutError("another process goes on") from None
         if os.pread(self._fd, 1, 0) == _SHUT:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-            raise GateShutError("another process goes on")
+            raise FenceShutError("another process goes on")

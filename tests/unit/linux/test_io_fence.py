@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.descriptors.io_fence import FencePass, GateShutError, IoFence
+from mpsguard.linux.descriptors.io_fence import FencePass, FenceShutError, IoFence
 from tests.harness.waiting import wait_for
 
 _WORD = struct.Struct("=Q")
@@ -25,7 +25,7 @@ def fence() -> Iterator[IoFence]:
 
 @pytest.fixture
 def fence_pass(fence: IoFence) -> Iterator[FencePass]:
-    made = FencePass(fence.passage())
+    made = FencePass(fence.new_pass())
     yield made
     made.close()
 
@@ -51,7 +51,7 @@ def test_it_is_shut_when_no_process_is_inside(fence: IoFence, fence_pass: FenceP
             assert not fence.shut()
         assert not fence.shut()
     assert fence.shut()
-    with pytest.raises(GateShutError), fence_pass:
+    with pytest.raises(FenceShutError), fence_pass:
         raise AssertionError("it got in")
 
 
@@ -67,7 +67,7 @@ def test_it_stays_shut_when_its_owner_is_gone(fence: IoFence, fence_pass: FenceP
     assert fence.shut()
     fence.close()
     for _ in range(2):
-        with pytest.raises(GateShutError), fence_pass:
+        with pytest.raises(FenceShutError), fence_pass:
             raise AssertionError("it got in")
 
 
@@ -103,7 +103,7 @@ def test_a_process_that_dies_inside_does_not_keep_it_open(fence: IoFence) -> Non
     told, tell = os.pipe()
 
     def work() -> None:
-        with FencePass(fence.passage()):
+        with FencePass(fence.new_pass()):
             os.write(tell, b"!")
             signal.pause()
 
@@ -126,14 +126,14 @@ def test_nothing_happens_inside_once_it_is_shut(fence: IoFence, attempt: int) ->
             return _WORD.unpack_from(shared, 0)[0], _WORD.unpack_from(shared, _WORD.size)[0]
 
         def work() -> None:
-            fence_pass, number = FencePass(fence.passage()), 0
+            fence_pass, number = FencePass(fence.new_pass()), 0
             while True:
                 number += 1
                 try:
                     with fence_pass:
                         _WORD.pack_into(shared, 0, number)
                         _WORD.pack_into(shared, _WORD.size, number)
-                except GateShutError:
+                except FenceShutError:
                     return
 
         pid = child(work)
@@ -149,7 +149,7 @@ def test_every_descriptor_is_given_back() -> None:
     before = descriptors()
     for _ in range(3):
         made = IoFence()
-        through = FencePass(made.passage())
+        through = FencePass(made.new_pass())
         with through:
             pass
         made.shut()

@@ -43,7 +43,7 @@ class Supervised:
         if isinstance(message, wire.Take):
             channel.give_all(message)
         elif isinstance(message, wire.Fence):
-            fence_pass = self.fence.passage()
+            fence_pass = self.fence.new_pass()
             channel.give_fence_pass(message, fence_pass)
             os.close(fence_pass)
 
@@ -174,7 +174,7 @@ def test_what_is_no_socket_is_refused_and_nothing_of_it_is_left(supervised: Supe
 
 def test_a_program_that_has_ended_before_the_answer_gets_none() -> None:
     """Its children may have the other end still: the answer may be due, and no reader be left."""
-    ours = ProgramChannel(KeptSockets(8), lambda _desk, _message: None)
+    ours = ProgramChannel(KeptSockets(8), lambda _channel, _message: None)
     with ours.theirs.dup():
         ours.close()
         ours.give_all(wire.Take(1))
@@ -259,8 +259,8 @@ def test_connections_are_used_on_when_the_supervisor_has_ended(supervised: Super
 
 def test_without_a_supervisor_connections_are_simply_used(supervised: Supervised) -> None:
     supervised.stop()
-    for desk_or_none in (None, supervised.program):
-        with KeptConnections(desk_or_none, io_fence=True).in_use():
+    for channel in (None, supervised.program):
+        with KeptConnections(channel, io_fence=True).in_use():
             pass
 
 
