@@ -47,7 +47,7 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections: int = 1024
 
 
-PARCELS_PER_SESSION = 3
+BUNDLES_PER_SESSION = 3
 """The manifest, the state buffer, and the spare state buffer for the next generation."""
 
 
@@ -86,7 +86,7 @@ class Usage(msgspec.Struct, frozen=True):
     @property
     def bundles(self) -> int:
         """Number of descriptors that the storage needs for it."""
-        return self.regions + PARCELS_PER_SESSION * self.sessions
+        return self.regions + BUNDLES_PER_SESSION * self.sessions
 
 
 def of_region(layout: RegionLayout, metadata: bytes) -> Usage:

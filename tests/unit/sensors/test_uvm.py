@@ -7,6 +7,7 @@ import platform
 import stat
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -218,9 +219,10 @@ def test_nothing_is_read_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
         assert drains == 6
         await asyncio.sleep(0.3)
         assert drains == 6
-        for _, queue in zip(range(10), bench.driver.live(FATAL_FAULT) * 4, strict=False):
+        for queue in (bench.driver.live(FATAL_FAULT) * 4)[:10]:
+            before = len(bench.evidence)
             queue.put(FATAL_FAULT)
-            await asyncio.sleep(0.005)
+            await until(partial(lambda before: len(bench.evidence) == before + 1, before))
         assert len(bench.evidence) == 10
         assert drains == 16
 
