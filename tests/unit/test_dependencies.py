@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_house import ROOT, is_python, tracked
+from tests.harness.tree import ROOT, is_python, tracked
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: Mapping[str, list[str]] = PROJECT["optional-dependencies"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from mpsguard.control_api import event_stream
 from mpsguard.linux.systemd.journald import message_id
-from tests.unit.test_house import ROOT
+from tests.harness.tree import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "events.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| `([a-z_]+)` \| `([0-9a-f]{32})` \|", PAGE, re.MULTILINE))

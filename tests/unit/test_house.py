@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.harness.tree import ROOT, is_python, text_of, tracked
+
 LONGEST = 400
 TYPED = ("distribution", "examples", "fault_injection", "kmod_patch", "mpsguard", "tests")
-
-
-def tracked() -> list[Path]:
-    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        pytest.skip("not a git tree: which files belong to the project cannot be told")
-    # A file that is deleted but not yet committed so is listed, and is not there.
-    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
-
-
-def text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-def is_python(path: Path) -> bool:
-    first_line = text_of(path).partition("\n")[0]
-    return path.suffix == ".py" or (path.suffix == "" and first_line.startswith("#!") and "python" in first_line)
 
 
 def names(paths: list[Path]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_house import ROOT, is_python, tracked
+from tests.harness.tree import ROOT, is_python, tracked
 
 # A reader has to guess what these stand for; "the client", "no process", "the user that asked" say it.
 PRIVATE = re.compile(r"\b(whoever|whomever|whose|whom|nobody|somebody|anybody|everybody|who)\b", re.IGNORECASE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.cli.session import Exit
-from tests.unit.test_house import ROOT, tracked
+from tests.harness.tree import ROOT, tracked
 
 DOCS = ROOT / "docs"
 _, _, NAV = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
