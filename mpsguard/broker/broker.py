@@ -15,7 +15,7 @@ from mpsguard.broker.class_admission import ClassAdmission
 from mpsguard.broker.client_table import ClientTable
 from mpsguard.broker.connection_table import ConnectionTable
 from mpsguard.broker.handshake import Introduction, RefusedError, introduce
-from mpsguard.broker.lane_handover import LaneHandover
+from mpsguard.broker.lane_handover import ArrivedClient, LaneHandover
 from mpsguard.broker.lane_router import LaneRouter
 from mpsguard.broker.parking import Parking
 from mpsguard.broker.ui_sessions import UiSessions
@@ -333,18 +333,10 @@ class Broker:
             raise
         admission = Admission(self._clients, self._name, handle, introduction.sender)
         try:
-            await self._handover.run(
-                front,
-                introduction,
-                handle.key,
-                admission,
-                partial(self._connections.mark_idle, task),
-                privileged=privileged,
-                began=began,
-                # If clients that cannot be watched are refused, a client must be known before it connects for a
-                # context.
-                reads_first=self._unwatchable is not None,
-            )
+            finished = partial(self._connections.mark_idle, task)
+            client = ArrivedClient(front, introduction, admission, privileged, began, finished)
+            # If clients that cannot be watched are refused, a client must be known before it connects for a context.
+            await self._handover.run(client, reads_first=self._unwatchable is not None)
         finally:
             admission.close()
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpsguard.broker.admission import Admission
 from mpsguard.broker.class_admission import ClassAdmission
@@ -22,11 +22,27 @@ from mpsguard.lanes.levers import NONE, LeverError
 from mpsguard.lanes.server_start import ServerStart
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.metrics.registry import Metrics
-from mpsguard.model import ProcessKey
 from mpsguard.tasks import end_tasks
 
 _Relay = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 """Relays a connection, and calls its argument once the lane has answered."""
+
+
+class ArrivedClient(NamedTuple):
+    """A client in its handshake."""
+
+    front: PacketStream
+    """Its connection."""
+    introduction: Introduction
+    """Its credentials and kind."""
+    admission: Admission
+    """Enters it."""
+    privileged: bool
+    """Whether it came to the privileged socket."""
+    began: float
+    """Loop time of its connection."""
+    finished: Callable[[], None]
+    """Called when it has its socket."""
 
 
 class LaneHandover:
@@ -78,67 +94,28 @@ class LaneHandover:
         """Use another policy, for clients that come from now on."""
         self._policy = policy
 
-    async def run(
-        self,
-        front: PacketStream,
-        introduction: Introduction,
-        key: ProcessKey,
-        admission: Admission,
-        finished: Callable[[], None],
-        *,
-        privileged: bool,
-        began: float,
-        reads_first: bool,
-    ) -> None:
+    async def run(self, client: ArrivedClient, *, reads_first: bool) -> None:
         """Bring a client to a lane.
 
         Args:
-            front: the client's connection.
-            introduction: its credentials and kind.
-            key: the process that has connected.
-            admission: enters the client.
-            finished: called when it has its socket.
-            privileged: whether it came to the privileged socket.
-            began: loop time of its connection.
+            client: in its handshake.
             reads_first: whether it must be known before it comes to a lane.
 
         Raises:
             RefusedError: it broke the protocol, left, or its class refuses it.
         """
-        lane = self._router.now()
-
-        def greeted(word: bytes) -> None:
-            # The lane may have come back with another driver version.
-            lane.greeting = mps_protocol.check_greeting(word)
-            # Not before the lane has greeted: a client's start must not wait for a reader thread of the guard.
-            admission.read()
-
-        def handed_over() -> None:
-            admission.enter(lane.spec.name)
-            finished()
-            waited = asyncio.get_running_loop().time() - began
-            self._metrics.relay_seconds.labels(self._name).observe(waited)
-
+        admission = client.admission
         program = await admission.program() if reads_first or self._router.routes_by_program else None
         if self._classes is not None:
             await self._classes.assign(admission)
-        due = began + self._policy.park_deadline
-        choose = partial(self._router.for_client, key, introduction.sender, program)
+        due = client.began + self._policy.park_deadline
+        choose = partial(self._router.for_client, admission.key, admission.sender, program)
         while True:
-            admits = await self._parking.wait(front, introduction.sender, due, choose, self._lanes)
+            admits = await self._parking.wait(client.front, admission.sender, due, choose, self._lanes)
             lane = choose()
-
-            async def relay(captured: Callable[[], None], lane: Lane = lane) -> None:
-                with await lane.connect(privileged) as back:
-                    # Known since the lane's start, without which there is no lane to choose.
-                    expected = lane.greeting or introduction.greeting
-                    handshake = Relay(
-                        front, back, introduction, expected, self._acknowledger, impersonate=self._impersonate
-                    )
-                    await handshake.run(greeted, captured, handed_over)
-
+            relay = partial(self._relay, client, lane)
             try:
-                async with lane.turns.turn(introduction.sender.uid) as answered:
+                async with lane.turns.turn(admission.sender.uid) as answered:
                     if admits and not (choose() is lane and lane_state.admits(lane.report.state)):
                         # That changed while it waited for its turn.
                         continue
@@ -152,13 +129,32 @@ class LaneHandover:
                 # control daemon has died, the client gets another attempt.
                 another = isinstance(error, OtherGreetingError) or await lane.has_died()
                 if asyncio.get_running_loop().time() >= due or not another:
-                    self._events.publish(
-                        "client_turned_away",
-                        self._name,
-                        pid=introduction.sender.pid,
-                        detail=str(error) or "by the lane",
-                    )
+                    detail = str(error) or "by the lane"
+                    self._events.publish("client_turned_away", self._name, pid=admission.sender.pid, detail=detail)
                     return
+
+    async def _relay(self, client: ArrivedClient, lane: Lane, captured: Callable[[], None]) -> None:
+        """Relay a client to a lane until both sides are done; ``captured`` and errors as in `Relay.run`."""
+
+        def greeted(word: bytes) -> None:
+            # The lane may have come back with another driver version.
+            lane.greeting = mps_protocol.check_greeting(word)
+            # Not before the lane has greeted: a client's start must not wait for a reader thread of the guard.
+            client.admission.read()
+
+        def handed_over() -> None:
+            client.admission.enter(lane.spec.name)
+            client.finished()
+            waited = asyncio.get_running_loop().time() - client.began
+            self._metrics.relay_seconds.labels(self._name).observe(waited)
+
+        with await lane.connect(client.privileged) as back:
+            # Known since the lane's start, without which there is no lane to choose.
+            expected = lane.greeting or client.introduction.greeting
+            relay = Relay(
+                client.front, back, client.introduction, expected, self._acknowledger, impersonate=self._impersonate
+            )
+            await relay.run(greeted, captured, handed_over)
 
     async def _relay_with(self, admission: Admission, lane: Lane, relay: _Relay, answered: Callable[[], None]) -> None:
         """Relay with levers set until the lane has answered; without them if they cannot be set."""
