@@ -18,7 +18,7 @@ from mpsguard.pool.messages import ImageInTier, PoolListing
 from mpsguard.pool.metrics import PoolMetrics, TierResult
 from mpsguard.pool.store_threads import StoreThreads
 from mpsguard.pool.tiers import Tier, TierState
-from mpsguard.tasks import TaskSet
+from mpsguard.tasks import TaskSet, report_defect
 
 LoadInto = Callable[[list[memoryview], threading.Event], None]
 """Reads an image into the arena's slots; on a thread, until the event is set. Raises ImageError or PoolError."""
@@ -247,20 +247,16 @@ class TierOwner:
     async def _load_pinned(self, key: str, store: str, slots: list[memoryview], load: LoadInto) -> None:
         try:
             await self._threads.run(store, lambda: load(slots, self._stop))
-        except (ImageError, PoolError) as error:
-            self._failed(Tier.PINNED, key, str(error))
-        except Exception as error:  # as in `_load`
-            self._failed(Tier.PINNED, key, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self._load_failed(Tier.PINNED, key, error)
         else:
             self._arrived(Tier.PINNED, key, ())
 
     async def _load(self, key: str, store: str, load: Load) -> None:
         try:
             fd = await self._threads.run(store, lambda: load(self._stop))
-        except (ImageError, PoolError) as error:
-            self._failed(Tier.HOST, key, str(error))
-        except Exception as error:  # a fault of ours must not leave the others waiting
-            self._failed(Tier.HOST, key, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            self._load_failed(Tier.HOST, key, error)
         else:
             self._arrived(Tier.HOST, key, (fd,))
 
@@ -269,6 +265,14 @@ class TierOwner:
         self._states[tier] = tiers.arrived(self._states[tier], key)
         self._sources.pop((tier, key), None)
         self._arrivals.pop((tier, key)).set_result(_End.ARRIVED)
+
+    def _load_failed(self, tier: Tier, key: str, error: Exception) -> None:
+        if isinstance(error, ImageError | PoolError):
+            self._failed(tier, key, str(error))
+        else:
+            # A fault of ours must not leave those waiting that want the image.
+            report_defect(f"load of an image into tier {tier}", error)
+            self._failed(tier, key, f"{type(error).__name__}: {error}")
 
     def _failed(self, tier: Tier, key: str, end: _End | str) -> None:
         self._states[tier] = tiers.failed(self._states[tier], key)
