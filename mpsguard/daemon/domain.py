@@ -171,11 +171,11 @@ class Domain:
         spec = lane_spec(guard, self.settings, binary, index)
         store = SettingsStore(state / f"{spec.name}.json", self.settings.settings)
 
-        def noticed(kind: str, data: Mapping[str, Any]) -> None:
-            self._noticed(lane, kind, data)
+        def on_notice(kind: str, data: Mapping[str, Any]) -> None:
+            self._on_notice(lane, kind, data)
 
         levers = state / f"{spec.name}.levers.json"
-        lane = Lane(spec, store, levers, noticed, stats=self._stats, start=self._launcher)
+        lane = Lane(spec, store, levers, on_notice, stats=self._stats, start=self._launcher)
         self._reconciliations[spec.name] = Reconciliation(lane, self._known_pids, self._found_unbrokered, self._stats)
         self._unsettled.add(spec.name)
         self._show(lane.report)
@@ -271,7 +271,7 @@ class Domain:
         for sentinel in self._sentinels.values():
             sentinel.look()
 
-    def _noticed(self, lane: Lane, kind: str, data: Mapping[str, Any]) -> None:
+    def _on_notice(self, lane: Lane, kind: str, data: Mapping[str, Any]) -> None:
         name = lane.spec.name
         self._events.publish(kind, self.name, lane=name, **data)
         if kind == "command_timeout":

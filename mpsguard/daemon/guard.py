@@ -327,11 +327,11 @@ class Guard:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         loop = asyncio.get_running_loop()
 
-        def noticed(kind: str, data: Mapping[str, Any]) -> None:
+        def on_notice(kind: str, data: Mapping[str, Any]) -> None:
             # The journal speaks from its own thread.
             loop.call_soon_threadsafe(lambda: self.events.publish(kind, "", **data))
 
-        journal = Journal.open(path, noticed=noticed)
+        journal = Journal.open(path, on_notice=on_notice)
         log = RemedyLog(journal, self.events, self.metrics)
         self._executor = RemedyExecutor(RemedyResolver(self._views), log)
         cores = self.config.guard.core_directory

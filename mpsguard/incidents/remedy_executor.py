@@ -49,7 +49,7 @@ class RemedyExecutor:
             name = decision.step.remedy
             if name in past and past[name] in (None, decision):
                 continue
-            self._log.decided(domain.domain, incident_id, decision)
+            self._log.record_decision(domain.domain, incident_id, decision)
             past[name] = decision if decision.verdict is Verdict.DECLINE else None
             if decision.verdict is not Verdict.DECLINE:
                 self._follow(domain, RemedyCase(incident_id, incident, culprit, decision.step), decision.verdict)
@@ -58,10 +58,10 @@ class RemedyExecutor:
         remedy = domain.by_name[case.step.remedy]
         target = (case.culprit, remedy.name)
         if verdict is Verdict.OBSERVE:
-            self._log.came_of_it(domain.domain, case, Observed(remedy.would(case)))
+            self._log.record_outcome(domain.domain, case, Observed(remedy.would(case)))
         elif case.culprit is not None and target in self._against:
             other = self._against[target]
-            self._log.came_of_it(domain.domain, case, NotNeeded(f"it is under way for incident {other}"))
+            self._log.record_outcome(domain.domain, case, NotNeeded(f"it is under way for incident {other}"))
         else:
             self._against[target] = case.incident_id
             self._tasks.spawn(self._run(domain.domain, remedy, case), name=f"{remedy.name} {target[0]}")
@@ -79,7 +79,7 @@ class RemedyExecutor:
             outcome = Failed(f"{type(error).__name__}: {error}")
         finally:
             del self._against[case.culprit, remedy.name]
-            self._log.came_of_it(domain, case, outcome)
+            self._log.record_outcome(domain, case, outcome)
 
     async def close(self) -> None:
         """Break off what is under way, and do nothing more; the outcome of each is logged then."""

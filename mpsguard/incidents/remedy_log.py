@@ -26,7 +26,7 @@ class RemedyLog:
         self._events = events
         self._metrics = metrics
 
-    def decided(self, domain: str, incident_id: str, decision: Decision) -> None:
+    def record_decision(self, domain: str, incident_id: str, decision: Decision) -> None:
         """Log what policy decides on a remedy for an incident, when that is new or has changed."""
         step = decision.step
         text = f"{step.remedy}: {_SAID[decision.verdict]}: {decision.why} (revision {decision.revision} of the verdict)"
@@ -40,7 +40,7 @@ class RemedyLog:
         self._journal.record_decision(incident_id, "decided", text, data)
         self._publish("decided", domain, incident_id, text, data)
 
-    def came_of_it(self, domain: str, case: RemedyCase, outcome: Outcome) -> None:
+    def record_outcome(self, domain: str, case: RemedyCase, outcome: Outcome) -> None:
         """Log the outcome of a remedy that was run, or observed, for the one time."""
         name = case.step.remedy
         word = str(outcome.__struct_config__.tag)

@@ -68,7 +68,7 @@ class Journal:
         limits: JournalLimits | None = None,
         *,
         versions: Mapping[str, str] | None = None,
-        noticed: NoticeHandler = _ignore,
+        on_notice: NoticeHandler = _ignore,
     ) -> Self:
         """Open the journal at ``path``, or create it; blocks.
 
@@ -76,7 +76,7 @@ class Journal:
             path: the database file.
             limits: how much is kept; the defaults of `JournalLimits` if None.
             versions: recorded with every incident, beside the guard's and the kernel's.
-            noticed: called with the kind and data of each event to publish, from the journal's thread.
+            on_notice: called with the kind and data of each event to publish, from the journal's thread.
 
         Raises:
             JournalError: it cannot be opened.
@@ -89,8 +89,8 @@ class Journal:
             store.close()
             raise JournalError(f"journal {path}: {error}") from None
         if store.aside is not None:
-            noticed("journal_damaged", {"aside": str(store.aside)})
-        return cls(Writer(store, path, limits, noticed), limits, versions or {}, meta, names)
+            on_notice("journal_damaged", {"aside": str(store.aside)})
+        return cls(Writer(store, path, limits, on_notice), limits, versions or {}, meta, names)
 
     @property
     def dropped(self) -> int:

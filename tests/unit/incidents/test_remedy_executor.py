@@ -62,10 +62,10 @@ class RecordingLog(RemedyLog):
         self.decisions: list[tuple[str, Decision]] = []
         self.outcomes: list[tuple[RemedyCase, Outcome]] = []
 
-    def decided(self, _: str, incident_id: str, decision: Decision) -> None:
+    def record_decision(self, _: str, incident_id: str, decision: Decision) -> None:
         self.decisions.append((incident_id, decision))
 
-    def came_of_it(self, _: str, case: RemedyCase, outcome: Outcome) -> None:
+    def record_outcome(self, _: str, case: RemedyCase, outcome: Outcome) -> None:
         self.outcomes.append((case, outcome))
 
 

@@ -110,10 +110,10 @@ def still_works(path: Path) -> list[str]:
     """Open what is there, use it, and return the events of it."""
     heard: list[str] = []
 
-    def noticed(kind: str, _: Mapping[str, Any]) -> None:
+    def on_notice(kind: str, _: Mapping[str, Any]) -> None:
         heard.append(kind)
 
-    journal = Journal.open(path, noticed=noticed)
+    journal = Journal.open(path, on_notice=on_notice)
     name = journal.record_incident(incident(), id="20990101-000000-1")
     wait(journal.list())
     assert wait(journal.get(name)).id == name
@@ -231,7 +231,7 @@ from mpsguard.journal.journal import Journal
 from tests.unit.journal.incidents import incident, fault, xid, wait
 import resource
 heard = []
-journal = Journal.open(Path(sys.argv[1]), noticed=lambda kind, data: heard.append(kind))
+journal = Journal.open(Path(sys.argv[1]), on_notice=lambda kind, data: heard.append(kind))
 first = journal.record_incident(incident())
 wait(journal.flush())
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))

@@ -144,7 +144,7 @@ def test_a_disk_that_hangs_delays_no_caller_and_incidents_have_room_when_evidenc
 
     monkeypatch.setattr(Store, "put_meta", hang)
     heard: list[tuple[str, Mapping[str, Any]]] = []
-    journal = Journal.open(path, JournalLimits(queue=40), noticed=lambda kind, data: heard.append((kind, data)))
+    journal = Journal.open(path, JournalLimits(queue=40), on_notice=lambda kind, data: heard.append((kind, data)))
     journal.remember("first", "waits for the disk")
     assert hangs.wait(60)
     for number in range(100):
