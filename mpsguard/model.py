@@ -3,10 +3,14 @@
 docs/concepts/architecture.md explains the terms. Times are UNIX seconds (``time.time()``) unless stated otherwise.
 """
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+
+Notify = Callable[[str, Mapping[str, Any]], None]
+"""Publishes an event by its kind and data, for a part that knows no event stream."""
 
 
 class Credentials(msgspec.Struct, frozen=True):

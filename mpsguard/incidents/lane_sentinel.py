@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from mpsguard.lanes.lane import Lane
 from mpsguard.linux.files.inotify import FileWatch
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.child import wait_or_kill
-from mpsguard.model import LaneState
+from mpsguard.model import LaneState, Notify
 from mpsguard.sensors.state import SensorState
 
 PROGRAM: Final = (sys.executable, "-I", str(Path(sentinel.__file__).resolve()))
@@ -59,7 +59,7 @@ class LaneSentinel:
         lane: Lane,
         clients: Callable[[], int],
         dumped: Callable[[bytes, float], None],
-        notice: Callable[[str, Mapping[str, Any]], None],
+        notice: Notify,
         program: tuple[str, ...] = PROGRAM,
     ) -> None:
         """``clients`` counts the lane's clients; ``dumped`` gets a dump and when it began; ``notice``: see `Lane`."""

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from mpsguard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, Source, Trust
 from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.model import Client, LaneReport, ProcessKey
+from mpsguard.model import Client, LaneReport, Notify, ProcessKey
 from mpsguard.remedies.held_lifelines import Lifelines
 from mpsguard.remedies.lifeline import Hold
 from mpsguard.sensors.daemon_logs import DaemonLogSensor
@@ -43,7 +43,7 @@ class SensorHub:
         kernel_log_after: int | None,
         contained_after: int | None,
         core_directory: Path | None,
-        on_lifeline: Callable[[str, Mapping[str, Any]], None],
+        on_lifeline: Notify,
         on_attachment: Callable[[Attachment], None],
     ) -> None:
         """Open all sensors.

@@ -30,8 +30,8 @@ from mpsguard.journal.records import (
     RecordedIncident,
 )
 from mpsguard.journal.store import RecordingTime, Store
-from mpsguard.journal.writer import NoticeHandler, Writer
-from mpsguard.model import Client
+from mpsguard.journal.writer import Writer
+from mpsguard.model import Client, Notify
 
 
 def _ignore(_: str, __: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Journal:
         limits: JournalLimits | None = None,
         *,
         versions: Mapping[str, str] | None = None,
-        on_notice: NoticeHandler = _ignore,
+        on_notice: Notify = _ignore,
     ) -> Self:
         """Open the journal at ``path``, or create it; blocks.
 

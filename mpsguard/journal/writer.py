@@ -5,7 +5,7 @@ import queue
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +16,9 @@ import msgspec
 from mpsguard.journal import schema
 from mpsguard.journal.records import JournalBusyError, JournalError, JournalLimits
 from mpsguard.journal.store import Store
+from mpsguard.model import Notify
 
 T = TypeVar("T")
-NoticeHandler = Callable[[str, Mapping[str, Any]], None]
 
 _BATCH: Final = 512
 _BATCH_BYTES: Final = 1 << 20
@@ -43,7 +43,7 @@ class _Query:
 class Writer:
     """Owns the store, the queue and the thread. `put`, `ask` and `close` belong to one thread, the event loop's."""
 
-    def __init__(self, store: Store, path: Path, limits: JournalLimits, on_notice: NoticeHandler) -> None:
+    def __init__(self, store: Store, path: Path, limits: JournalLimits, on_notice: Notify) -> None:
         self._store: Store | None = store
         self._path = path
         self._limits = limits

@@ -6,7 +6,6 @@ never the lane. To end the lane itself, send the vendor's ``quit`` (see `Lane.qu
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,7 @@ from mpsguard.lanes.single_flight import SingleFlight
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets.packet_stream import PacketStream
-from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneSettings, LaneState, ProcessKey
+from mpsguard.model import TOLD_TO_QUIT, LaneReport, LaneSettings, LaneState, Notify, ProcessKey
 from mpsguard.pacing import BurstLimit, backoff
 
 _BUSY_POLL: Final = 0.05
@@ -42,9 +41,6 @@ _DYING: Final = 0.5
 
 _CONNECTING: Final = 64
 """Connections being made at once; the vendor's backlog is 128 and its servers and debuggers need room in it."""
-
-Notice = Callable[[str, Mapping[str, Any]], None]
-"""Told of what happens to the lane: a kind, such as ``lane_state``, and its particulars."""
 
 
 class LaneSpec(msgspec.Struct, frozen=True):
@@ -81,7 +77,7 @@ class Lane:
     """See the module. All methods belong to one event loop."""
 
     def __init__(
-        self, spec: LaneSpec, store: SettingsStore, levers: Path, notice: Notice, *, stats: StatReader, start: Launcher
+        self, spec: LaneSpec, store: SettingsStore, levers: Path, notice: Notify, *, stats: StatReader, start: Launcher
     ) -> None:
         """``levers``: the file in which values of the server's levers are kept that are to be put back."""
         self._stats = stats

@@ -9,15 +9,15 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.linux.systemd import service_manager
-from mpsguard.model import ProcessKey
+from mpsguard.model import Notify, ProcessKey
 from mpsguard.remedies import lifeline
 from mpsguard.remedies.lifeline import Hold
 
@@ -117,7 +117,7 @@ class _StoredLifelines:
 class Lifelines:
     """Owns the held lifelines and their deadlines. All in one event loop."""
 
-    def __init__(self, spaces: Spaces, idleness: Idleness, notice: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(self, spaces: Spaces, idleness: Idleness, notice: Notify) -> None:
         """Create it, without lifelines.
 
         Args:
