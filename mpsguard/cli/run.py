@@ -5,6 +5,7 @@ import errno
 import os
 import secrets
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -207,6 +208,7 @@ def _supervise(supervisor: Supervisor, arguments: tuple[str, ...]) -> int:
         missing = error.errno == errno.ENOENT
         _fail(_NOT_FOUND if missing else _CANNOT_RUN, f"{arguments[0]}: {error.strerror}")
     except Exception as error:  # a fault of ours must not look like an exit code of the program
+        traceback.print_exc()
         _fail(OURS, f"{type(error).__name__}: {error}")
 
 
