@@ -12,7 +12,7 @@ from mpsguard.linux.descriptors.fd_closer import of_strangers
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream
-from mpsguard.tasks import end_tasks
+from mpsguard.tasks import end_tasks, report_defect
 from mpsguard.vault import wire
 from mpsguard.vault.conversation import Conversation
 from mpsguard.vault.errors import Code
@@ -132,9 +132,11 @@ class VaultServer:
             self._held[peer.uid] -= 1
             if not self._held[peer.uid]:
                 del self._held[peer.uid]
-            if not task.cancelled() and task.exception() is not None:
-                # A failure with one peer must not affect the guard; it is counted to make it visible.
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, Exception):
+                # A failure with one peer must not affect the guard; it is counted and reported to make it visible.
                 tally.refused("failed")
+                report_defect("a connection of the vault", error)
 
         task.add_done_callback(over)
 
