@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -70,11 +71,26 @@ class EventStream:
         log(kind, domain=domain, seq=event.seq, **data)
         self._tell(event)
 
-    def on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        """Publish what an event loop reports, of which this is the exception handler; see `tasks.report_defect`."""
-        # A task that is lost says so on the thread that collects it.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._publish_defect, str(context["message"]), context.get("exception"))
+    def catch_defects(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Publish what the event loop reports from now on (see `tasks.report_defect`), and what ends a thread."""
+
+        def on_loop(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+            # A task that is lost says so on the thread that collects it.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._publish_defect, str(context["message"]), context.get("exception"))
+
+        def on_thread(raised: threading.ExceptHookArgs) -> None:
+            if raised.exc_type is SystemExit:
+                return
+            name = "" if raised.thread is None else raised.thread.name
+            try:
+                loop.call_soon_threadsafe(self._publish_defect, f"thread {name}", raised.exc_value)
+            except RuntimeError:
+                # The loop has ended.
+                threading.__excepthook__(raised)
+
+        loop.set_exception_handler(on_loop)
+        threading.excepthook = on_thread
 
     def recent(self) -> list[Event]:
         """Return the last events, oldest first."""

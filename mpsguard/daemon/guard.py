@@ -206,7 +206,7 @@ class Guard:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, or until every domain was told to quit. Raises GuardStartError."""
-        asyncio.get_running_loop().set_exception_handler(self.events.on_loop_exception)
+        self.events.catch_defects(asyncio.get_running_loop())
         fd_table.prepare_for_many()
         handed_over = service_manager.take_listen_fds()
         kept = [(fd, name) for fd, name in handed_over.items() if name.startswith(held_lifelines.NAME)]

@@ -16,6 +16,7 @@ import msgspec
 from mpsguard.journal import schema
 from mpsguard.journal.records import JournalBusyError, JournalError, JournalLimits
 from mpsguard.journal.store import Store
+from mpsguard.linux.side_threads import report_defect
 from mpsguard.model import Notify
 
 T = TypeVar("T")
@@ -173,6 +174,8 @@ class Writer:
 
     def _trouble(self, error: Exception) -> None:
         """Handle a full or broken disk or a damaged file: publish it once, until a write succeeds again."""
+        if not isinstance(error, sqlite3.Error | OSError | JournalError):
+            report_defect()
         if not self._failing:
             self._failing = True
             self._notice("journal_failed", detail=str(error))

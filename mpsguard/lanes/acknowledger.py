@@ -16,6 +16,7 @@ from typing import Final
 
 from mpsguard.lanes import mps_protocol
 from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.side_threads import report_defect
 from mpsguard.linux.sockets.packet_stream import PacketStream
 from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.model import Credentials
@@ -146,6 +147,7 @@ class Acknowledger:
         try:
             goes_on = heard.read()
         except Exception as error:  # a fault of ours in one must not cost the others their thread
+            report_defect()
             heard.tell(OSError(errno.EIO, f"{type(error).__name__}: {error}"))
             goes_on = False
         if not goes_on:

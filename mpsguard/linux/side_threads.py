@@ -11,6 +11,11 @@ from typing import Final
 Job = Callable[[], None]
 
 
+def report_defect() -> None:
+    """Pass the exception that is being handled to `threading.excepthook`, on a thread that survives it."""
+    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+
+
 class SideThreads:
     """Owns at most ``most`` threads. Every job is done, in the order of coming, unless the process ends before.
 
@@ -88,8 +93,7 @@ class SideThreads:
             try:
                 job()
             except Exception:  # a fault of ours in one job must not cost the others their thread
-                told = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
-                threading.excepthook(told)
+                report_defect()
             finally:
                 if alone:
                     self._alone.release()

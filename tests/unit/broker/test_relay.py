@@ -22,6 +22,7 @@ from mpsguard.lanes import mps_protocol
 from mpsguard.lanes.acknowledger import Acknowledger
 from mpsguard.lanes.mps_protocol import PeerKind
 from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.model import Credentials
 
 GREETING = b"OUTHELL\0"
@@ -244,6 +245,38 @@ def test_a_daemon_that_closes_is_a_lane_that_is_gone() -> None:
             await relay.run(lambda _: None, lambda: None, lambda: None)
 
     asyncio.run(run())
+
+
+class Defective(PacketStream):
+    """A stream with a defect."""
+
+    def receive_now(self, *_: object, **__: object) -> Packet:
+        raise ZeroDivisionError
+
+
+def test_a_defect_in_one_connection_is_reported_and_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+
+    async def heard(kind: type[PacketStream], acknowledger: Acknowledger) -> Packet | OSError:
+        ours, theirs = _pair()
+        found: asyncio.Future[Packet | OSError] = asyncio.get_running_loop().create_future()
+        with kind(ours) as stream, theirs, acknowledger.hear(stream, None, found.set_result):
+            theirs.send(GREETING)
+            return await asyncio.wait_for(found, _DEADLINE)
+
+    async def main() -> tuple[Packet | OSError, Packet | OSError]:
+        acknowledger = Acknowledger()
+        try:
+            return await heard(Defective, acknowledger), await heard(PacketStream, acknowledger)
+        finally:
+            acknowledger.close()
+
+    broken, whole = asyncio.run(main())
+    assert isinstance(broken, OSError)
+    assert isinstance(whole, Packet)
+    assert whole.data == GREETING
+    assert [each.exc_type for each in reported] == [ZeroDivisionError]
 
 
 def test_nothing_stays_open_however_a_relay_is_broken_off() -> None:

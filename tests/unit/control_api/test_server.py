@@ -4,6 +4,7 @@ import asyncio
 import os
 import stat
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from mpsguard.control_api.event_stream import EventStream
 from mpsguard.control_api.handler import Handler
 from mpsguard.control_api.protocol import Reply, RequestError
 from mpsguard.control_api.server import Api
+from tests.harness.waiting import until
 
 
 class Arguments(msgspec.Struct):
@@ -177,6 +179,27 @@ def test_events_are_numbered_kept_and_bounded() -> None:
     recent = stream.recent()
     assert [event.seq for event in recent] == list(range(501, 1501))
     assert heard == list(range(1, 1501))
+
+
+def test_what_ends_a_thread_is_an_event_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given back after the test.
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    stream = EventStream()
+
+    def defective() -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        stream.catch_defects(asyncio.get_running_loop())
+        thread = threading.Thread(target=defective, name="worker")
+        thread.start()
+        await until(stream.recent)
+        thread.join()
+
+    asyncio.run(main())
+    (event,) = stream.recent()
+    assert event.kind == "internal_error"
+    assert "worker" in event.data["detail"]
 
 
 def test_events_of_clients_do_not_push_out_those_of_lanes() -> None:

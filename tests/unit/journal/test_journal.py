@@ -131,6 +131,30 @@ def test_what_no_database_takes_costs_only_itself(journal: Journal) -> None:
     assert journal.dropped == 2
 
 
+def test_a_defect_in_a_write_is_reported_and_the_next_write_is_done(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    put = Store.put_meta
+
+    def defective(store: Store, key: str, value: str) -> int:
+        if key == "first":
+            raise ZeroDivisionError
+        return put(store, key, value)
+
+    monkeypatch.setattr(Store, "put_meta", defective)
+    journal = Journal.open(path)
+    journal.remember("first", "is lost")
+    wait(journal.flush())
+    journal.remember("second", "is kept")
+    assert journal.close()
+    assert [each.exc_type for each in reported] == [ZeroDivisionError]
+    again = Journal.open(path)
+    assert (again.recall("first"), again.recall("second")) == (None, "is kept")
+    again.close()
+
+
 def test_a_disk_that_hangs_delays_no_caller_and_incidents_have_room_when_evidence_has_none(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
