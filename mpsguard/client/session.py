@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from mpsguard.client.latency import Latency, new_chunks
 from mpsguard.client.region import Chunk, Region, RegionRequests, Writing
 from mpsguard.client.vault_connection import Answered, Connection, LostError, unexpected
 from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.pacing import backoff
 from mpsguard.vault import address, wire
 from mpsguard.vault.errors import (
     BadRequestError,
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 _COPIER_SEEN: Final = 1.0
 """Seconds for the vault to see that a copier which was killed has ended."""
 _LOOK: Final = 0.005
+_LONGEST_PAUSE: Final = 0.25
+"""Seconds between two attempts to ask a vault that ends each connection."""
 _CLOSING_DEADLINE: Final = 1.0
 """Seconds to wait for a restarting guard when only the lease is to be given back."""
 
@@ -212,6 +216,7 @@ class Session(RegionRequests):
         expected = RegionLayout(tuple(sizes), va, gpu)
         due = time.monotonic() + self._deadline
         with self._lock:
+            losses = 0
             while True:
                 answer, fds = self._request(wire.Open(0, name, expected))
                 if not isinstance(answer, wire.Opened):
@@ -221,8 +226,8 @@ class Session(RegionRequests):
                 except LostError:
                     # The vault ended during the transfer: ask the next one for all descriptors.
                     close_all(fds)
-                    if time.monotonic() > due:
-                        raise UnavailableError("the vault ended again and again while it was asked") from None
+                    _pause(losses, due)
+                    losses += 1
                 except BaseException:
                     close_all(fds)
                     raise
@@ -650,19 +655,18 @@ class Session(RegionRequests):
         """Send a request and return its answer; repeat it if the connection breaks (`VaultError.retried`)."""
         with self._lock:
             due = time.monotonic() + self._deadline
-            retried = False
+            losses = 0
             while True:
                 connection = self._alive()
                 try:
                     return connection.ask(replace(request, id=connection.next_id()), fds)
                 except LostError:
-                    if time.monotonic() > due:
-                        raise UnavailableError("the vault ended again and again while it was asked") from None
+                    _pause(losses, due)
                 except VaultError as error:
-                    error.retried = retried
+                    error.retried = losses > 0
                     raise
                 self._connect()
-                retried = True
+                losses += 1
 
     def _alive(self) -> Connection:
         if os.getpid() != self._pid:
@@ -674,7 +678,7 @@ class Session(RegionRequests):
     def _connect(self, at_most: float | None = None) -> None:
         """Attach, or reconnect to the lease, until ``at_most`` or the deadline; retry if the vault ends meanwhile."""
         due = min(time.monotonic() + self._deadline, inf if at_most is None else at_most)
-        while True:
+        for losses in count():
             if self._connection is not None:
                 self._connection.close()
             self._connection = Connection(self._path, max(due - time.monotonic(), 0.0), self._deadline, self._on_notice)
@@ -682,8 +686,7 @@ class Session(RegionRequests):
             try:
                 self._on_welcome(self._connection.ask(hello, due=at_most))
             except LostError:
-                if time.monotonic() > due:
-                    raise UnavailableError("the vault ended again and again while it was asked") from None
+                _pause(losses, due)
             except BaseException:
                 self._connection.close()
                 raise
@@ -725,3 +728,14 @@ class Session(RegionRequests):
         if forward is None:
             raise StaleGenerationError(self._closed)
         return forward
+
+
+def _pause(losses: int, due: float) -> None:
+    """Wait before another attempt after a connection was lost; raise UnavailableError if there is no time for one.
+
+    The first loss is that of a guard which is restarted: the next one is asked at once.
+    """
+    seconds = backoff(losses - 1, _LOOK, _LONGEST_PAUSE) if losses else 0.0
+    if time.monotonic() + seconds > due:
+        raise UnavailableError("the vault ended again and again while it was asked") from None
+    time.sleep(seconds)

@@ -23,7 +23,7 @@ def test_importing_the_client_brings_nothing_of_the_daemon() -> None:
     modules = modules_after("mpsguard.client")
     assert [name for name in modules if name.split(".")[0] in HEAVY] == []
     floors = {name.split(".")[1] for name in modules if name.startswith("mpsguard.")}
-    assert floors == {"client", "decoding", "linux", "model", "supervisor", "vault"}
+    assert floors == {"client", "decoding", "linux", "model", "pacing", "supervisor", "vault"}
     of_the_standby = {name for name in modules if name.startswith("mpsguard.supervisor.")}
     assert of_the_standby == {f"mpsguard.supervisor.{name}" for name in ("role", "wire")}
     of_the_vault = {name for name in modules if name.startswith("mpsguard.vault.")}
