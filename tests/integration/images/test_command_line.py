@@ -148,7 +148,12 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
     assert "its manifest is damaged" in user.run("verify", code=3).stdout
     user.run("show", "llm", code=3)
     # What it needs is unknown: nothing is freed before it is removed.
-    user.run("remove", "other", code=3)
+    refused = user.run("remove", code=3).stderr
+    assert (
+        refused == "mpsguard-ctl: what no image needs was not freed: image llm: its manifest is damaged (first line)\n"
+    )
+    assert user.json("remove", "other", code=3)["error"]["message"].startswith("removed other; ")
+    assert [image["name"] for image in user.json("list")["images"]] == ["llm"]
     assert user.run("remove", "llm").stdout == "removed llm; freed 4 MiB\n"
 
 
@@ -165,7 +170,8 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
         (["import", "llm", "{weights}"], 1, "there is an image llm already; --replace"),
         (["import", "b", "{store}/version"], 1, "no file of safetensors"),
         (["import", "b", "/nonexistent"], 1, "/nonexistent: No such file"),
-        (["import", "b", "{weights}", "{weights}"], 2, "two of the files have the same name"),
+        (["import", "b", "{weights}", "{weights}"], 2, "the same name, and would be one region: llm.v1"),
+        (["import", "b", "{weights}", "{other}"], 1, "other.safetensors: tensor 'w' is in "),
         (["export", "llm", "{weights}"], 1, "is there already; --replace"),
         (["export", "llm", "/nonexistent/x"], 1, "/nonexistent/x: No such file"),
         (["export", "llm", LONG], 1, "File name too long"),
@@ -189,8 +195,13 @@ def test_mistakes_are_one_line(user: User, weights: Path, arguments: list[str], 
     with ImageStore(user.store) as store:
         commit(store, "bytes", {"r": some_bytes("r", 100)})
     before = sorted((user.store / "images").iterdir())
+    other = weights.with_name("other.safetensors")
+    other.write_bytes(weights.read_bytes())
     os.mkfifo(weights.with_name("fifo"))
-    filled = [argument.format(weights=weights, store=user.store, directory=weights.parent) for argument in arguments]
+    filled = [
+        argument.format(weights=weights, store=user.store, directory=weights.parent, other=other)
+        for argument in arguments
+    ]
     lines = user.run(*filled, code=code).stderr.splitlines()
     assert [line.startswith("mpsguard-ctl: ") for line in lines if not line.startswith("listening on ")] == [True]
     assert says in lines[-1]
