@@ -24,6 +24,15 @@ def test_a_packages_own_python_has_no_pip(monkeypatch: pytest.MonkeyPatch) -> No
     assert "pip install" not in said
 
 
+def test_without_its_extra_the_drop_in_says_in_one_line_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "setproctitle.py").write_text("raise ModuleNotFoundError('no', name='setproctitle')\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-m", "mpsguard.dropin.device_plugin", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == f"mps-control-daemon: it needs setproctitle: {how_to_install('device-plugin')}\n"
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("program", ["guard", "ctl"])
 def test_without_click_one_line_says_what_the_commands_need(tmp_path: Path, program: str) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError('no', name='click')\n")
