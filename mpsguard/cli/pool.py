@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from click.core import ParameterSource
 from msgspec.structs import replace
 
 from mpsguard.cli import listening
@@ -49,6 +50,15 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
     if not colon or not name.isidentifier() or not _names_module(module):
         raise click.BadParameter(f"{text!r} is not MODULE:FUNCTION")
     return text
+
+
+def _worker_options() -> list[str]:
+    """Return the options of the command line that are for workers alone."""
+    context = click.get_current_context()
+    names = {"modules": "--import", "minimum": "--minimum", "maximum": "--maximum", "idle": "--idle"}
+    return [
+        option for name, option in names.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
 
 
 def _modules(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -130,8 +140,8 @@ def pool(
         path = default_socket() if socket is None else socket.absolute()
         if minimum > maximum:
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
-        if modules and prepare is None:
-            raise click.UsageError("--import is for workers: give --prepare, too")
+        if prepare is None and (given := _worker_options()):
+            raise click.UsageError(f"{given[0]} is for workers: give --prepare, too")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
         budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}
         if not asyncio.run(_serve(path, budgets, _Workers(prepare, modules, policy), metrics)):

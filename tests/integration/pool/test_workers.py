@@ -133,7 +133,7 @@ def test_refusals_of_a_worker_and_deadlines_reach_the_program(tmp_path: Path, mo
             pool.start(b"refuse a path")
         with pool.start() as busy:
             pid, _ = greeting(busy)
-            with pytest.raises(PoolError, match="not there within"):
+            with pytest.raises(PoolError, match=r"not there within 0\.2 s: no worker was free"):
                 pool.start(within=0.2)
         wait_for("the end", lambda: not lives(pid))
         wait_for("the release", lambda: [each.uses for each in pool.pool.listed()] == [0])
