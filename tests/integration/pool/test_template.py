@@ -167,6 +167,7 @@ def test_kills_at_random_moments_leave_nothing(tmp_path: Path, monkeypatch: pyte
     with forking(tmp_path, monkeypatch, "--minimum", "2", "--maximum", "5") as pool, ThreadPoolExecutor() as programs:
         assert pool.pool.process is not None
         process, path = psutil.Process(pool.pool.process.pid), str(pool.pool.path)
+        pool.pool.workers_die = True
 
         def is_alone() -> bool:
             # The socket that listens, and none of a program.
