@@ -197,7 +197,7 @@ class PoolConversation:
         return ImageStarted(), (connection.detach(),)
 
     def _lacks_worker(self, request: HoldImage | StartImage) -> str:
-        """Return what to add to the error of a late request: a start whose image is in memory lacked a worker."""
+        """Return a suffix for the error of a late request: that of a start with its image in memory lacks a worker."""
         if isinstance(request, HoldImage):
             return ""
         here = (

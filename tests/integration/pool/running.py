@@ -20,7 +20,7 @@ from tests.unit.images.samples import commit, some_bytes
 MIB = 1 << 20
 DEADLINE = 30.0
 DEATH = re.compile(r"mpsguard pool: worker \d+ ended while it prepared itself(: Killed \(signal 9\))?")
-"""How is unknown of a worker whose template is killed, too."""
+"""The signal is unknown if the template was killed, too."""
 
 
 class RunningPool:
