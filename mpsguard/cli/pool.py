@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -21,6 +21,9 @@ from mpsguard.pool.errors import PoolError
 from mpsguard.pool.messages import MOST_TIER_BYTES
 from mpsguard.pool.schedule import PoolPolicy
 from mpsguard.pool.tiers import Tier
+
+_EXTRA: Final = {"blake3", "prometheus_client"}
+"""What the extra `images` brings, and the pool loads."""
 
 if TYPE_CHECKING:
     from mpsguard.pool.metrics import PoolMetrics
@@ -150,9 +153,9 @@ def pool(
             # Readers that are in the midst of a read would be waited for.
             os._exit(0)
     except ModuleNotFoundError as error:
-        if error.name != "blake3":
+        if error.name not in _EXTRA:
             raise
-        click.echo(f"mpsguard pool: it needs blake3: {how_to_install('images')}", err=True)
+        click.echo(f"mpsguard pool: it needs {error.name}: {how_to_install('images')}", err=True)
         sys.exit(1)
     except PoolError as error:
         click.echo(f"mpsguard pool: {error}", err=True)
