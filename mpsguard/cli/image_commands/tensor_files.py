@@ -86,6 +86,8 @@ def import_files(session: CliSession, store: Path | None, name: str, files: tupl
 @with_store
 def export_file(session: CliSession, store: Path | None, name: str, file: Path, replace: bool) -> None:
     """Write the tensors of the image NAME into FILE, as safetensors."""
+    if str(file) == "-":
+        session.fail(Exit.USAGE, "-: an export is written in no order, and so not to standard output; ./- is a file")
     with opened(session, store) as images, images.open(name) as image, progress_bar(session, f"export {name}") as bar:
         bar.expect(image.manifest.size)
         safetensors_file.write(image, file, replace=replace, moved=bar.advance)

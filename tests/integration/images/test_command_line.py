@@ -174,6 +174,7 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
         (["import", "b", "{weights}", "{other}"], 1, "other.safetensors: tensor 'w' is in "),
         (["export", "llm", "{weights}"], 1, "is there already; --replace"),
         (["export", "llm", "/nonexistent/x"], 1, "/nonexistent/x: No such file"),
+        (["export", "llm", "-"], 2, "not to standard output"),
         (["export", "llm", LONG], 1, "File name too long"),
         (["export", "llm", "/proc/sys/x"], 1, "/proc/sys/x: "),
         (["export", "llm", "--replace", "{directory}/fifo"], 1, "fifo: something is there that is no regular file"),
