@@ -1,7 +1,10 @@
 """The command line `mpsguard-ctl`."""
 
+import errno
+import os
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import click
@@ -9,7 +12,7 @@ from click.core import ParameterSource
 
 import mpsguard
 from mpsguard.cli.commands import Commands
-from mpsguard.cli.session import CliSession, error_document
+from mpsguard.cli.session import CliSession, Exit, error_document
 from mpsguard.config import DEFAULT_RUN_DIRECTORY
 
 COMMANDS: Final = {
@@ -43,6 +46,16 @@ _JSON_WANTED: Final = "mpsguard.json_wanted"
 """Key in a context's ``meta``: whether --json stands anywhere on the command line."""
 
 
+_OF_OUTPUT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
+"""What a write to a file, terminal or pipe fails with; it names no file."""
+
+
+def _discard_output() -> None:
+    """Put /dev/null in the place of standard output, which the interpreter would write to once more at its end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class _JsonUsageError(click.UsageError):
     """Wrong usage, told as one JSON document on standard output."""
 
@@ -63,6 +76,23 @@ def _usage_errors(*, as_json: bool) -> Iterator[None]:
 
 class _ControlCommands(Commands):
     """The commands of `mpsguard-ctl`; with --json anywhere on the line, wrong usage is told as JSON, too."""
+
+    def main(self, *arguments: Any, **named: Any) -> Any:
+        """As click's own; an error of a file that no command expects is one line, too, and so is a full disk."""
+        try:
+            try:
+                return super().main(*arguments, **named)
+            finally:
+                # At the interpreter's end an error of it would be a traceback.
+                sys.stdout.flush()
+        except OSError as error:
+            where = error.filename or ("standard output" if error.errno in _OF_OUTPUT else None)
+            if where is None:
+                raise
+            if error.errno != errno.EPIPE:
+                click.echo(f"mpsguard-ctl: {where}: {error.strerror}", err=True)
+            _discard_output()
+            sys.exit(Exit.FAILED)
 
     def make_context(self, info_name: str | None, args: Sequence[str], *more: Any, **named: Any) -> click.Context:
         """As click's own."""

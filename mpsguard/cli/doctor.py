@@ -40,8 +40,11 @@ def examine(settings: Config) -> Iterator[Finding]:
 
 def _api(settings: Config) -> Finding:
     path = protocol.api_socket(settings.guard.run_directory)
-    if path.is_socket():
-        return ok("control API", str(path))
+    try:
+        if path.is_socket():
+            return ok("control API", str(path))
+    except OSError as error:
+        return problem("control API", f"{path}: {error.strerror}", "run doctor as root, or in the guard's group")
     return problem("control API", f"{path} is not there: no guard runs", "systemctl start mpsguard")
 
 

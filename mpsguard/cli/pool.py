@@ -6,9 +6,10 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
+from click.core import ParameterSource
 from msgspec.structs import replace
 
 from mpsguard.cli import listening
@@ -20,6 +21,9 @@ from mpsguard.pool.errors import PoolError
 from mpsguard.pool.messages import MOST_TIER_BYTES
 from mpsguard.pool.schedule import PoolPolicy
 from mpsguard.pool.tiers import Tier
+
+_EXTRA: Final = {"blake3", "prometheus_client"}
+"""What the extra `images` brings, and the pool loads."""
 
 if TYPE_CHECKING:
     from mpsguard.pool.metrics import PoolMetrics
@@ -49,6 +53,15 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
     if not colon or not name.isidentifier() or not _names_module(module):
         raise click.BadParameter(f"{text!r} is not MODULE:FUNCTION")
     return text
+
+
+def _worker_options() -> list[str]:
+    """Return the options of the command line that are for workers alone."""
+    context = click.get_current_context()
+    names = {"modules": "--import", "minimum": "--minimum", "maximum": "--maximum", "idle": "--idle"}
+    return [
+        option for name, option in names.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
 
 
 def _modules(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -130,8 +143,8 @@ def pool(
         path = default_socket() if socket is None else socket.absolute()
         if minimum > maximum:
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
-        if modules and prepare is None:
-            raise click.UsageError("--import is for workers: give --prepare, too")
+        if prepare is None and (given := _worker_options()):
+            raise click.UsageError(f"{given[0]} is for workers: give --prepare, too")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
         budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}
         if not asyncio.run(_serve(path, budgets, _Workers(prepare, modules, policy), metrics)):
@@ -140,9 +153,9 @@ def pool(
             # Readers that are in the midst of a read would be waited for.
             os._exit(0)
     except ModuleNotFoundError as error:
-        if error.name != "blake3":
+        if error.name not in _EXTRA:
             raise
-        click.echo(f"mpsguard pool: it needs blake3: {how_to_install('images')}", err=True)
+        click.echo(f"mpsguard pool: it needs {error.name}: {how_to_install('images')}", err=True)
         sys.exit(1)
     except PoolError as error:
         click.echo(f"mpsguard pool: {error}", err=True)

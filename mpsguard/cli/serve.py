@@ -85,7 +85,7 @@ async def _serve(
 ) -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL)
     # What was imported and configured lives as long as the guard. Left to the collector, it would be searched now and
-    # then for 30 ms, in which no handshake goes on.
+    # then, and no handshake goes on meanwhile.
     gc.collect()
     gc.freeze()
     stop = asyncio.Event()

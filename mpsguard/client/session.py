@@ -348,7 +348,8 @@ class Session(RegionRequests):
     def publish(self, state: bytes) -> int:
         """Publish ``state`` as the session's newest and return its sequence number.
 
-        From then on the state survives this process. Costs one to two microseconds and needs no guard.
+        From then on the state survives this process. Needs no guard, and costs a microsecond or two for some kilobytes
+        (`scripts/vault-bench`).
 
         Raises:
             StaleGenerationError: this writer was fenced off: the state does not count, and the caller must not act as

@@ -50,8 +50,8 @@ class GuardSite:
         self._made_at = float("-inf")
         self._overview: Overview | None = None
         self._documents: dict[tuple[bool, bool], Page] = {}
-        """Those of the overview, by whether they show everything and load themselves again. Making one takes 11 ms with
-        200 clients: in a flood of readers that would be all of a processor, for which the event loop waits in turns."""
+        """Those of the overview, by whether they show everything and load themselves again. Making one takes
+        milliseconds: in a flood of readers, all of a processor, for which the event loop waits in turns."""
 
     def answer(self, path: str, query: str, loop: EventLoop, *, trusted: bool) -> Page | None:
         """See `Site`."""

@@ -82,8 +82,13 @@ def _send(given: Sequence[str] | None) -> int:
 def _start(*, foreground: bool, multiuser: bool) -> int:
     """Start a guard unless one serves the directory already; return the exit status."""
     # Only here: a health check that sends a command shall not load them.
-    from mpsguard.config import ConfigError  # noqa: PLC0415
-    from mpsguard.dropin import keeper_start, own_guard  # noqa: PLC0415
+    try:
+        from mpsguard.config import ConfigError  # noqa: PLC0415
+        from mpsguard.dropin import keeper_start, own_guard  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("mpsguard"):
+            raise
+        return _fail(f"a guard needs {error.name}: {sys.executable} -m pip install 'mpsguard[daemon]'")
 
     directory = pipes.pipe_directory(os.environ)
     try:

@@ -10,7 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import setproctitle
+try:
+    import setproctitle
+except ModuleNotFoundError as error:
+    how = f"{sys.executable} -m pip install 'mpsguard[device-plugin]'"
+    raise SystemExit(f"mps-control-daemon: it needs {error.name}: {how}") from None
 
 from mpsguard.dropin import nvidia_smi, plugin_config, shared_memory
 from mpsguard.dropin.nvidia_smi import NvidiaSmiError

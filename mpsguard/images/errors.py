@@ -75,10 +75,10 @@ class StreamError(ImageError):
 
 
 @contextmanager
-def os_errors(what: str) -> Iterator[None]:
-    """Raise StoreFullError or StoreFailedError in the place of an OSError; ``what`` begins its text."""
+def os_errors(what: str, failed: type[ImageError] = StoreFailedError) -> Iterator[None]:
+    """Raise StoreFullError or ``failed`` in the place of an OSError; ``what`` begins its text."""
     try:
         yield
     except OSError as error:
         text = f"{what}: {error.strerror or error}"
-        raise (StoreFullError if error.errno in _NO_ROOM else StoreFailedError)(text) from error
+        raise (StoreFullError if error.errno in _NO_ROOM else failed)(text) from error

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 from safetensors import SafetensorError, safe_open
 
-from mpsguard.images.errors import TensorFileError
+from mpsguard.images.errors import TensorFileError, os_errors
 from mpsguard.images.image import Image
 from mpsguard.images.manifest import DTYPE_BITS, RegionImage, TensorImage
 from mpsguard.images.pieces import PIECE_SIZE, Digest
@@ -176,28 +176,41 @@ def write(image: Image, path: Path, *, replace: bool, moved: Callable[[int], obj
         moved: called with the number of bytes of each piece that is done.
 
     Raises:
-        TensorFileError: the image has no tensors, or the file cannot be written, or is there already.
+        TensorFileError: the image has no tensors, or the file cannot be written, or is there already, or something else
+            than a regular file is.
+        StoreFullError: there is no room for the file.
         DamagedError: a piece of the image is damaged; there is no new file.
     """
     if not image.manifest.tensors:
         raise TensorFileError(f"image {image.name}: there is no tensor in it, but regions of bytes alone")
-    if not replace and path.exists():
-        raise TensorFileError(f"{path}: is there already; --replace puts another file in its place")
+    with os_errors(str(path), TensorFileError):
+        _check_place(path, replace=replace)
     beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
     try:
-        fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            _write_content(image, fd, moved)
-            _check(fd, path, len(image.manifest.tensors))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        beside.replace(path)
-    except OSError as error:
-        raise TensorFileError(f"{path}: {error.strerror}") from error
+        with os_errors(str(path), TensorFileError):
+            fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                _write_content(image, fd, moved)
+                _check(fd, path, len(image.manifest.tensors))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            beside.replace(path)
     finally:
         with suppress(OSError):
             beside.unlink()
+
+
+def _check_place(path: Path, *, replace: bool) -> None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    # A device would be gone: a rename puts the file in its place.
+    if not stat.S_ISREG(found.st_mode):
+        raise TensorFileError(f"{path}: something is there that is no regular file")
+    if not replace:
+        raise TensorFileError(f"{path}: is there already; --replace puts another file in its place")
 
 
 def _write_content(image: Image, fd: int, moved: Callable[[int], object]) -> None:

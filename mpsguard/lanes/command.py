@@ -79,8 +79,10 @@ async def ask(
                     await asyncio.sleep(_DROPPED_RETRY)
     except TimeoutError:
         raise CommandTimeoutError(f"no answer to {command.line!r} within {deadline:g} s") from None
-    except (OSError, ProtocolError) as error:
-        raise CommandFailedError(f"{command.line!r}: {error}") from None
+    except OSError as error:
+        raise CommandFailedError(f"{command.line!r} to {pipe_directory}: {error.strerror or error}") from None
+    except ProtocolError as error:
+        raise CommandFailedError(f"{command.line!r} to {pipe_directory}: {error}") from None
 
 
 async def greeting(pipe_directory: Path, deadline: float) -> bytes:

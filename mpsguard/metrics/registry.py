@@ -11,6 +11,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from mpsguard.incident import Confidence, FaultClass
 from mpsguard.metrics.guard_state import GuardStateMetrics
 from mpsguard.model import LaneState
 
@@ -36,6 +37,9 @@ RefusalReason = Literal[
 """Why the broker closed a connection."""
 
 FAILOVER_OUTCOMES: Final = ("done", "failed", "no_standby")
+PARKING_OUTCOMES: Final = ("ready", "left", "deadline", "too_many")
+_PEERS: Final = ("probe", "client", "debuggee", "ui")
+"""What a connection that is relayed to its end can have been."""
 
 
 class Metrics:
@@ -153,7 +157,7 @@ class Metrics:
             ["domain"],
             registry=self.registry,
         )
-        self.victims.labels("")
+        self._incidents_of("")
         self.failovers = Counter(
             "mpsguard_failovers",
             "Sessions on a lane that would not live",
@@ -170,13 +174,25 @@ class Metrics:
             self.refused.labels(name, reason)
         for counter in (self.connections, self.open_connections, self.parking, self.clients):
             counter.labels(name)
-        for total in (self.unwatched, self.unbrokered, self.victims):
+        for total in (self.unwatched, self.unbrokered, self.class_failures, self.relay_seconds):
             total.labels(name)
         for outcome in FAILOVER_OUTCOMES:
             self.failovers.labels(name, outcome)
+        for outcome in PARKING_OUTCOMES:
+            self.parked.labels(name, outcome)
+        for peer in _PEERS:
+            self.handshakes.labels(name, peer)
+        self._incidents_of(name)
+
+    def _incidents_of(self, domain: str) -> None:
+        self.victims.labels(domain)
+        for fault_class in FaultClass:
+            for confidence in Confidence:
+                self.incidents.labels(fault_class.value, confidence.value, domain)
 
     def set_lane_state(self, domain: str, lane: str, state: LaneState) -> None:
         """Set the gauge of one state to 1, and those of the others to 0."""
+        self.command_timeouts.labels(domain, lane)
         for each in LaneState:
             self.lane_state.labels(domain, lane, each.value).set(each is state)
 

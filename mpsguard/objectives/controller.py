@@ -17,8 +17,9 @@ from typing import Final
 from mpsguard.config import Objective
 
 _FAR: Final = ((2.0, 4), (1.25, 2))
-"""Ratio of p99 to the target from which a step down is that many steps. Beside training, p99 fell to a fifth with the
-first 20 % of the SMs taken away (one H100), so four steps of 5 % suffice for most misses at once."""
+"""Ratio of p99 to the target from which a step down is that many steps. Beside training, p99 fell to a quarter or less
+with the first 20 % of the SMs taken away (H200), and hardly with 18 % (H100; `classes --only beside_training`): so
+a far miss takes four steps of 5 % at once."""
 _FINEST: Final = 2.0
 """Least change of a share upwards in percent: an SM comes in pairs, and a pair is 1.5 % of an H100."""
 FIRST_WAIT: Final = 60

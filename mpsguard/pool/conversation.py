@@ -121,7 +121,8 @@ class PoolConversation:
                                 self._hold(request) if isinstance(request, HoldImage) else self._start(request)
                             )
                 except TimeoutError:
-                    raise PoolError(f"image {request.name}: not there within {request.within:g} s") from None
+                    late = f"image {request.name}: not there within {request.within:g} s"
+                    raise PoolError(late + self._lacks_worker(request)) from None
             case FillImage(key):
                 if key not in self._to_fill or not fds:
                     raise PoolError("this connection was not asked to fill the image, or no descriptor came with it")
@@ -194,6 +195,17 @@ class PoolConversation:
         # From here on the use is the worker's, and ends with it.
         connection = await self._workers.start(assignment, fd, lambda: self._owner.release(Tier.HOST, key))
         return ImageStarted(), (connection.detach(),)
+
+    def _lacks_worker(self, request: HoldImage | StartImage) -> str:
+        """Return a suffix for the error of a late request: that of a start with its image in memory lacks a worker."""
+        if isinstance(request, HoldImage):
+            return ""
+        here = (
+            each.key == request.key and each.tier is Tier.HOST and each.whole for each in self._owner.listing().images
+        )
+        if request.in_host and not any(here):
+            return ""
+        return ": no worker was free; if none can prepare itself, the pool's own messages say why"
 
     def _release(self, tier: Tier, key: str) -> None:
         if not self._uses[tier, key]:

@@ -22,9 +22,11 @@ class ImagePages:
         """Return a region's mapping, owned by the caller; it stays valid after `close`.
 
         Args:
-            region: its name; KeyError if there is none.
+            region: its name; KeyError, which lists the names, if there is none.
             private: writable, with an own copy of each page that is written; otherwise read-only.
         """
+        if region not in self.places:
+            raise KeyError(f"no region {region}; the image has {', '.join(self.places)}")
         place = self.places[region]
         flags, protection = (
             (mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) if private else (mmap.MAP_SHARED, mmap.PROT_READ)

@@ -1,7 +1,9 @@
 """Owns the workers: carries out what `schedule` decides."""
 
 import asyncio
+import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -10,6 +12,7 @@ from typing import Final
 
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.descriptors.fd_closer import close_all
+from mpsguard.linux.processes import process_exit
 from mpsguard.pool import schedule
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.messages import WorkerInfo
@@ -44,6 +47,23 @@ from mpsguard.pool.worker_process import Process, WorkerProcess
 
 _LAST_WORDS: Final = 16
 """Messages of a worker that has ended; it has a few to say."""
+
+
+def _tell_of_death(pid: int) -> None:
+    """Say how a worker ended that was preparing itself, and was not reaped yet: the pool would try in silence.
+
+    Nothing of exit code 1: Python has printed the exception.
+    """
+    status = process_exit.status_before_reaping(pid)
+    if status.exit_code == 1:
+        return
+    how = "" if status.exit_code is None else f": exit code {status.exit_code}"
+    if status.signal is not None:
+        how = f": {signal.strsignal(status.signal)} (signal {status.signal})"
+    # There is no such stream if the pool was started without, and no reader at the other end of a pipe.
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"mpsguard pool: worker {pid} ended while it prepared itself{how}\n")
+        sys.stderr.flush()
 
 
 class _Request:
@@ -298,6 +318,7 @@ class WorkerPool:
             return False
         match message:
             case WorkerPrepared():
+                worker.is_prepared = True
                 self._on(Prepared(number))
             case WorkerStarted():
                 self._on(StartCompleted(number))
@@ -321,6 +342,8 @@ class WorkerPool:
                 break
         loop.remove_reader(worker.channel.fileno())
         self._count_repeated(number)
+        if not worker.is_prepared and not self._state.closing:
+            _tell_of_death(worker.process.pid)
         del self._workers[number]
         worker.reap()
         self._on(WorkerEnded(number))

@@ -36,6 +36,7 @@ class WorkerProcess:
         self.process: Process | None = None
         self.answer: socket.socket | None = None
         """The program's end of the connection, until the program has it."""
+        self.is_prepared = False
         self._is_condemned = False
 
     @classmethod

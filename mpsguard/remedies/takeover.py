@@ -5,9 +5,9 @@ needed. The signs were measured on an H200 with driver 580.159.04 (`scripts/gpu-
 failover`):
 
 * a fatal fault in a client's own UVM queue, 2 ms after the access: the client's lane;
-* Xid 13 without a pid, the first sign of an SM fault, some 10 ms after it: the lane with work on that GPU, if there is
-  only one (a waiting standby has none). A program outside of MPS on the same GPU can cause it too; then the sessions
-  fail over needlessly;
+* Xid 13 without a pid, the first sign of an SM fault, 5 to 40 ms after it, by the number of the GPU's clients
+  (`failover --only first_word`): the lane with work on that GPU, if there is only one (a waiting standby has none). A
+  program outside of MPS on the same GPU can cause it too; then the sessions fail over needlessly;
 * an Xid with the pid of a server or client, a line of the server's own log, the server's end: that lane.
 """
 

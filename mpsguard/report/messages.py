@@ -51,8 +51,8 @@ _FAULTS: Final = {
 }
 
 _DOUBT: Final = {31: ", which under MPS is most often an innocent client"}
-"""Caveat on the pid that the kernel's line for an Xid names. H200, driver 580.159.04: it was the culprit's in 14 of 130
-lines (`scripts/gpu-suite triage`)."""
+"""Caveat on the pid that the kernel's line for an Xid names. H200, driver 580.159.04: it was the culprit's in 23 of 130
+faults (`scripts/gpu-suite triage`)."""
 
 _SAID: Final = {
     "sticky": "that the error stays until the process ends,",

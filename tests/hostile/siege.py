@@ -44,6 +44,7 @@ class Handshakes(NamedTuple):
 
     served: int
     refused: int
+    best: float
     p50: float
     p99: float
     worst: float
@@ -105,9 +106,9 @@ class Siege:
         with self._lock:
             served, refused = sorted(self._served), len(self._refused)
         if len(served) < 2:
-            return Handshakes(len(served), refused, 0, 0, 0)
+            return Handshakes(len(served), refused, 0, 0, 0, 0)
         p99 = statistics.quantiles(served, n=100, method="inclusive")[98]
-        return Handshakes(len(served), refused, statistics.median(served), p99, served[-1])
+        return Handshakes(len(served), refused, served[0], statistics.median(served), p99, served[-1])
 
     def is_served(self, count: int) -> None:
         """Wait until so many good clients were served from now on; TimeoutError."""

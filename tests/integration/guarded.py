@@ -209,12 +209,13 @@ class Guarded:
         return [event for event in self.asked("events")["events"] if event["kind"] == kind]
 
     def metric(self, name: str, **labels: str) -> float:
-        """The present value of one series; 0 if there is none yet."""
+        """The present value of all series with these labels together; 0 if there is none yet."""
+        found = 0.0
         for line in self.asked("metrics")["text"].splitlines():
             series, _, value = line.rpartition(" ")
             if series.split("{")[0] == name and all(f'{key}="{label}"' in series for key, label in labels.items()):
-                return float(value)
-        return 0.0
+                found += float(value)
+        return found
 
     def ui(self, *lines: str, pipe_directory: Path | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
         """Type ``lines`` into the control daemon's own command line, in the public directory unless told otherwise."""

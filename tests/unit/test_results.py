@@ -148,6 +148,15 @@ def test_of_one_day_a_quick_run_gives_way(tmp_path: Path) -> None:
     assert [(shown.suite, row.value) for row in shown.rows] == [("broker-part", 1)]
 
 
+def test_of_one_day_the_later_measurement_is_shown() -> None:
+    """A standby that reloads, and a cold restart: `failover-reload` is of a commit before that of the other two."""
+    every = load_all()
+    found = {row.name: result.file_name for result in newest(every) for row in result.rows}
+    assert found["gpt2, reload, SM faults: fault to first finished operation (p50)"] == "failover-alone-20261122.json"
+    assert found["gpt2, cold restart, SM faults: fault to first finished operation"] == "failover-cold-20261122.json"
+    assert not any(each.by.file_name == "failover-reload-20261122.json" for each in superseded(every))
+
+
 def test_every_row_of_every_file_is_shown_or_marked_as_superseded(tmp_path: Path) -> None:
     gone = {**ROW, "name": "no longer measured"}
     write(tmp_path, {**FILE, "date": "2026-01-01", "rows": [ROW, gone]}, "broker-20260101.json")

@@ -63,10 +63,14 @@ def _way(domain: DomainConfig) -> Finding:
 def _public_directory(domain: DomainConfig) -> Iterator[Finding]:
     subject = f"{domain.name}: {domain.pipe_directory}"
     directory = Path(domain.pipe_directory)
-    if not directory.is_dir():
+    try:
+        owner = directory.stat().st_uid
+    except FileNotFoundError:
         yield note(subject, "does not exist yet; the guard makes it", "systemctl start mpsguard")
         return
-    owner = directory.stat().st_uid
+    except OSError as error:
+        yield problem(subject, f"cannot be looked at: {error.strerror}", "run doctor as root")
+        return
     if owner not in (0, os.geteuid()):
         text = f"belongs to {_name(owner)}, who could take the guard's place"
         yield problem(subject, text, f"chown root {directory}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from mpsguard.cli.image_commands.store_option import directory_of, mebibytes, opened, with_store
+from mpsguard.cli.image_commands.store_option import directory_of, is_absent, mebibytes, opened, with_store
 from mpsguard.cli.session import CliSession
 from mpsguard.cli.tables import show_table
 from mpsguard.images.errors import ImageError
@@ -48,7 +48,7 @@ def list_images(session: CliSession, store: Path | None) -> None:
     """List the images."""
     directory = directory_of(session, store)
     # The default one is made with its first image; one that is named is a mistake if it is not there.
-    if store is None and not directory.exists():
+    if store is None and is_absent(directory):
         found = ImageList(str(directory), ())
     else:
         with opened(session, directory) as images:

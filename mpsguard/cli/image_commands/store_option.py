@@ -1,5 +1,6 @@
 """What every command of `mpsguard-ctl image` needs: the store, and exit codes for its errors."""
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -71,6 +72,15 @@ def directory_of(session: CliSession, store: Path | None) -> Path:
         fail(session, error)
 
 
+def is_absent(directory: Path) -> bool:
+    """Return whether there is no such directory; where that cannot be told, opening it says why."""
+    try:
+        directory.stat()
+    except OSError as error:
+        return error.errno in {errno.ENOENT, errno.ENOTDIR}
+    return False
+
+
 @contextmanager
 def opened(session: CliSession, store: Path | None, *, make: bool = False) -> Iterator[ImageStore]:
     """Open the store; an error of images within ends the command with its exit code.
@@ -82,7 +92,7 @@ def opened(session: CliSession, store: Path | None, *, make: bool = False) -> It
     """
     directory = directory_of(session, store)
     try:
-        if not make and not directory.exists():
+        if not make and is_absent(directory):
             raise UnknownImageError(f"there is no store of images at {directory}")
         with ImageStore(directory, quota=default_quota()) as images:
             yield images

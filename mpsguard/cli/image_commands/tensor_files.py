@@ -43,8 +43,8 @@ class Exported(msgspec.Struct, frozen=True):
 def import_files(session: CliSession, store: Path | None, name: str, files: tuple[Path, ...], replace: bool) -> None:
     """Make the image NAME of files of safetensors; each becomes a region, under the file's name without its ending."""
     regions = [_region_name(file) for file in files]
-    if len(set(regions)) != len(regions):
-        session.fail(Exit.USAGE, "two of the files have the same name")
+    if twice := [region for region in regions if regions.count(region) > 1]:
+        session.fail(Exit.USAGE, f"two of the files have the same name, and would be one region: {twice[0]}")
     with (
         opened(session, store, make=True) as images,
         progress_bar(session, f"import {name}") as bar,
@@ -56,6 +56,7 @@ def import_files(session: CliSession, store: Path | None, name: str, files: tupl
             (owned.enter_context(safetensors_file.opened(file, region)), file, region)
             for file, region in zip(files, regions, strict=True)
         ]
+        _check_names(session, [(file, tensor.name) for source, file, _ in sources for tensor in source.tensors])
         bar.expect(sum(source.size for source, _, _ in sources))
         with images.begin(name) as draft:
             made = tuple(
@@ -85,6 +86,8 @@ def import_files(session: CliSession, store: Path | None, name: str, files: tupl
 @with_store
 def export_file(session: CliSession, store: Path | None, name: str, file: Path, replace: bool) -> None:
     """Write the tensors of the image NAME into FILE, as safetensors."""
+    if str(file) == "-":
+        session.fail(Exit.USAGE, "-: an export is written in no order, and so not to standard output; ./- is a file")
     with opened(session, store) as images, images.open(name) as image, progress_bar(session, f"export {name}") as bar:
         bar.expect(image.manifest.size)
         safetensors_file.write(image, file, replace=replace, moved=bar.advance)
@@ -94,6 +97,14 @@ def export_file(session: CliSession, store: Path | None, name: str, file: Path, 
         session.print_json(exported)
         return
     session.console.print(f"{file}: {exported.tensors} tensors, {mebibytes(exported.bytes)} MiB", markup=False)
+
+
+def _check_names(session: CliSession, tensors: list[tuple[Path, str]]) -> None:
+    """Exit with one line if two files have a tensor of one name; said before they are read."""
+    first: dict[str, Path] = {}
+    for file, name in tensors:
+        if first.setdefault(name, file) is not file:
+            session.fail(Exit.FAILED, f"{file}: tensor {name!r} is in {first[name]}, too")
 
 
 def _region_name(file: Path) -> str:

@@ -20,8 +20,8 @@ from mpsguard.linux.descriptors.fd_closer import close_all
 
 _BATCH: Final = 2
 """Pieces that are copied by one call. A copy gives up the interpreter's lock twice: with two pieces, that is once for
-each, beside three times for reading it. Four would spare another half, but all is pinned before anything is read: 35 ms
-for 64 MiB, which is one piece for each of 32 readers."""
+each, beside three times for reading it. Four would spare another half, but all is pinned before anything is read, which
+takes longer the more it is."""
 STREAMS: Final = 8
 """A copy of a piece takes 40 us, and reading it more than a millisecond: a stream for each reader is not needed."""
 _ROOM: Final = _BATCH * PIECE

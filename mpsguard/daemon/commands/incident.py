@@ -38,7 +38,9 @@ async def _resolve(journal: Journal, name: str) -> str:
         known = [summary.id for summary in await journal.list(_LOOKED_AT)]
     except JournalError as error:
         raise RequestError("failed", str(error)) from None
-    if name == LATEST and known:
+    if name == LATEST:
+        if not known:
+            raise RequestError("failed", "there was no incident yet")
         return known[0]
     if name in known or not name:
         return name

@@ -1,8 +1,8 @@
 """The process' table of descriptors, made large enough at the start.
 
 When it is full the kernel makes one of twice the size. In a process with threads that waits for all processors to pass
-a point at which none looks at the old one (expand_files, synchronize_rcu): 8 to 120 ms on two busy cores, more than a
-second where attackers take them, in whichever call wants the next descriptor. The table never becomes smaller.
+a point at which none looks at the old one (expand_files, synchronize_rcu): long where processors are busy, in whichever
+call wants the next descriptor. The table never becomes smaller.
 """
 
 import fcntl

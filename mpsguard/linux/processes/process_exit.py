@@ -119,6 +119,19 @@ class ExitWatch:
             self._events.close()
 
 
+def status_before_reaping(pid: int) -> ExitStatus:
+    """How a process ended that has ended, and that the caller keeps from being reaped; unknown if it is not there."""
+    try:
+        directory = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            status = _status_in(directory)
+        finally:
+            os.close(directory)
+    except OSError:
+        return UNKNOWN
+    return UNKNOWN if status is None else ExitStatus.of(status)
+
+
 def pidfd_tells() -> bool:
     """Whether this kernel's pidfds tell how a reaped process ended: tried on a thread that ends, which reaps itself."""
     thread_id: list[int] = []

@@ -29,8 +29,8 @@ _MAX_ENVIRON: Final = 1 << 20
 def read_short(path: str) -> bytes:
     """Read a file of at most 4 KiB under /proc, with three system calls.
 
-    pathlib makes nine. Python gives up the interpreter's lock for each, and beside busy threads the event loop waits up
-    to 0.5 ms to get it back.
+    pathlib makes nine. Python gives up the interpreter's lock for each, and beside busy threads the event loop waits
+    for it, by the switch interval (0.5 ms, `mpsguard.cli.serve`) at worst.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

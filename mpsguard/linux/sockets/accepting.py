@@ -1,7 +1,7 @@
 """System calls on sockets of strangers that never wait, made without giving up the interpreter's lock.
 
-Python's own give it up around each system call, and get it back when the other threads let them: beside busy ones, that
-made accepting a connection cost 0.1 ms instead of 5 us. The more processors, the worse: the other thread really runs.
+Python's own give it up around each system call, and get it back when the other threads let them: beside busy ones, most
+of the time of accepting a connection was that. The more processors, the worse: the other thread really runs.
 """
 
 import ctypes

@@ -10,6 +10,9 @@ from msgspec import Meta
 
 DIRECTORY: Final = Path(__file__).resolve().parents[3] / "docs" / "results"
 
+_EARLIER: Final = frozenset({"failover-reload-20261122.json"})
+"""Files that are older than others of their day with a name before theirs: a file does not have the time of day."""
+
 Text = Annotated[str, Meta(min_length=1, pattern=r"^[^\n]+$")]
 Suite = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Commit = Annotated[str, Meta(pattern=r"^[0-9a-f]{7,40}(-dirty)?$")]
@@ -130,7 +133,7 @@ def newest(results: list[Result]) -> list[Result]:
 
     A suite's parts are called after it: `isolation-preload` is of `isolation`. A part is measured for itself because
     of the whole: of one day, it is the later one. A run with --quick measures nothing well: of one day, it is the
-    earlier one.
+    earlier one. Of two parts of one day, the one with the later name counts, unless `_EARLIER` has it.
     """
     last = _last(results)
     kept = []
@@ -163,9 +166,9 @@ def _last(results: list[Result]) -> dict[tuple[str, str], Result]:
     return {(_family(result), row.name): result for result in sorted(results, key=_age) for row in result.rows}
 
 
-def _age(result: Result) -> tuple[datetime.date, bool, bool, str]:
+def _age(result: Result) -> tuple[datetime.date, bool, bool, bool, str]:
     quick = "--quick" in result.script.split()
-    return result.date, result.suite != _family(result), not quick, result.suite
+    return result.date, result.suite != _family(result), not quick, result.file_name not in _EARLIER, result.suite
 
 
 def _family(result: Result) -> str:

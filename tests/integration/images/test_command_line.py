@@ -22,6 +22,7 @@ from tests.harness.guard_process import REPOSITORY
 from tests.unit.images.samples import commit, some_bytes
 
 CTL = [sys.executable, "-m", "mpsguard.cli.ctl"]
+LONG = "x" * 300
 
 
 class User:
@@ -147,7 +148,12 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
     assert "its manifest is damaged" in user.run("verify", code=3).stdout
     user.run("show", "llm", code=3)
     # What it needs is unknown: nothing is freed before it is removed.
-    user.run("remove", "other", code=3)
+    refused = user.run("remove", code=3).stderr
+    assert (
+        refused == "mpsguard-ctl: what no image needs was not freed: image llm: its manifest is damaged (first line)\n"
+    )
+    assert user.json("remove", "other", code=3)["error"]["message"].startswith("removed other; ")
+    assert [image["name"] for image in user.json("list")["images"]] == ["llm"]
     assert user.run("remove", "llm").stdout == "removed llm; freed 4 MiB\n"
 
 
@@ -164,9 +170,15 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
         (["import", "llm", "{weights}"], 1, "there is an image llm already; --replace"),
         (["import", "b", "{store}/version"], 1, "no file of safetensors"),
         (["import", "b", "/nonexistent"], 1, "/nonexistent: No such file"),
-        (["import", "b", "{weights}", "{weights}"], 2, "two of the files have the same name"),
+        (["import", "b", "{weights}", "{weights}"], 2, "the same name, and would be one region: llm.v1"),
+        (["import", "b", "{weights}", "{other}"], 1, "other.safetensors: tensor 'w' is in "),
         (["export", "llm", "{weights}"], 1, "is there already; --replace"),
         (["export", "llm", "/nonexistent/x"], 1, "/nonexistent/x: No such file"),
+        (["export", "llm", "-"], 2, "not to standard output"),
+        (["export", "llm", LONG], 1, "File name too long"),
+        (["export", "llm", "/proc/sys/x"], 1, "/proc/sys/x: "),
+        (["export", "llm", "--replace", "{directory}/fifo"], 1, "fifo: something is there that is no regular file"),
+        (["export", "llm", "--replace", "{directory}"], 1, "something is there that is no regular file"),
         (["export", "bytes", "x"], 1, "there is no tensor in it"),
         (["pull"], 1, "the stream broke off"),
         (["push", "llm", "--to", "127.0.0.1:1"], 1, "127.0.0.1:1: Connection refused"),
@@ -176,6 +188,7 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
         (["list", "--store", "/proc"], 1, "/proc: "),
         (["list", "--store", "/nowhere"], 6, "no store of images at /nowhere"),
         (["list", "--store", "{weights}"], 1, "Not a directory"),
+        (["list", "--store", LONG], 1, "File name too long"),
     ],
 )
 def test_mistakes_are_one_line(user: User, weights: Path, arguments: list[str], code: int, says: str) -> None:
@@ -183,13 +196,20 @@ def test_mistakes_are_one_line(user: User, weights: Path, arguments: list[str], 
     with ImageStore(user.store) as store:
         commit(store, "bytes", {"r": some_bytes("r", 100)})
     before = sorted((user.store / "images").iterdir())
-    filled = [argument.format(weights=weights, store=user.store) for argument in arguments]
+    other = weights.with_name("other.safetensors")
+    other.write_bytes(weights.read_bytes())
+    os.mkfifo(weights.with_name("fifo"))
+    filled = [
+        argument.format(weights=weights, store=user.store, directory=weights.parent, other=other)
+        for argument in arguments
+    ]
     lines = user.run(*filled, code=code).stderr.splitlines()
     assert [line.startswith("mpsguard-ctl: ") for line in lines if not line.startswith("listening on ")] == [True]
     assert says in lines[-1]
     if "push" not in arguments or "--to" in arguments:
         assert says in user.json(*filled, code=code)["error"]["message"]
     assert sorted((user.store / "images").iterdir()) == before
+    assert weights.with_name("fifo").is_fifo()
 
 
 def test_the_environment_says_where_and_how_much(user: User, weights: Path, tmp_path: Path) -> None:

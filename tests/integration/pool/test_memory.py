@@ -38,6 +38,8 @@ def test_several_processes_map_the_same_pages_and_none_can_write_them(tmp_path: 
             maps = [held.enter_context(each.map("r0")) for each in shared]
             assert all(each[:] == some_bytes(("a", 0), 5 * MIB + 3) for each in maps)
             assert shared[0].map("r1")[:] == some_bytes(("a", 1), 100)
+            with pytest.raises(KeyError, match="no region r9; the image has r0, r1"):
+                shared[0].map("r9")
             assert len({(os.fstat(each._fd).st_ino) for each in shared}) == 1
             with pytest.raises(TypeError):
                 maps[0][0] = 0

@@ -167,6 +167,7 @@ def test_kills_at_random_moments_leave_nothing(tmp_path: Path, monkeypatch: pyte
     with forking(tmp_path, monkeypatch, "--minimum", "2", "--maximum", "5") as pool, ThreadPoolExecutor() as programs:
         assert pool.pool.process is not None
         process, path = psutil.Process(pool.pool.process.pid), str(pool.pool.path)
+        pool.pool.workers_die = True
 
         def is_alone() -> bool:
             # The socket that listens, and none of a program.
@@ -243,11 +244,14 @@ def test_what_cannot_be_imported_for_a_fork_is_one_line(tmp_path: Path, before: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--import", "torch"), "--prepare"),
+        (("--import", "torch"), "--import is for workers: give --prepare"),
+        (("--minimum", "2"), "--minimum is for workers: give --prepare"),
+        (("--maximum", "2"), "--maximum is for workers: give --prepare"),
+        (("--idle", "2"), "--idle is for workers: give --prepare"),
         (("--prepare", "a:b", "--import", "a-b"), "'a-b' is not the name of a module"),
     ],
 )
-def test_an_import_that_makes_no_sense_is_a_mistake_of_usage(
+def test_an_option_of_workers_that_makes_no_sense_is_a_mistake_of_usage(
     tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
     command = [sys.executable, "-m", "mpsguard.cli.guard", "pool", "--socket", str(tmp_path / "pool.sock")]

@@ -18,7 +18,7 @@ from mpsguard.pool.schedule import MOST_TRIES, Phase
 from mpsguard.pool.worker_process import WorkerProcess
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
-from tests.integration.pool.running import DEADLINE, MIB, RunningPool, refused, running
+from tests.integration.pool.running import DEADLINE, DEATH, MIB, RunningPool, refused, running
 from tests.unit.images.samples import some_bytes
 
 SIZE = 2 * MIB + 5
@@ -46,6 +46,7 @@ class WarmPool:
         return wait_for("a worker", lambda: [pid for pid, phase in self.phases() if phase is Phase.WAITING])[0]
 
     def dies(self, step: str, workers: int = 1) -> None:
+        self.pool.workers_die |= step == "prepare"
         for index in range(workers):
             (self._deaths / f"{step}-{index}").touch()
 
@@ -125,6 +126,21 @@ def test_starts_are_repeated_when_workers_die_over_them(tmp_path: Path, monkeypa
             assert greeting(connection)[1] == "hello"
 
 
+@pytest.mark.parametrize("options", [(), ("--import", "json")], ids=["executed", "forked"])
+def test_a_worker_that_dies_while_it_prepares_itself_is_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    with warm(tmp_path, monkeypatch, *options) as pool:
+        pool.dies("prepare")
+        os.kill(pool.waiting(), signal.SIGKILL)
+        with pool.start() as connection:
+            assert greeting(connection)[1] == "hello"
+    (line,) = pool.pool.said.splitlines()
+    said = DEATH.fullmatch(line)
+    assert said is not None
+    assert said[1] == ": Killed (signal 9)"
+
+
 def test_refusals_of_a_worker_and_deadlines_reach_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with warm(tmp_path, monkeypatch, "--minimum", "0", "--maximum", "1") as pool:
         with pytest.raises(PoolError, match="ValueError: this is not for me"):
@@ -133,7 +149,7 @@ def test_refusals_of_a_worker_and_deadlines_reach_the_program(tmp_path: Path, mo
             pool.start(b"refuse a path")
         with pool.start() as busy:
             pid, _ = greeting(busy)
-            with pytest.raises(PoolError, match="not there within"):
+            with pytest.raises(PoolError, match=r"not there within 0\.2 s: no worker was free"):
                 pool.start(within=0.2)
         wait_for("the end", lambda: not lives(pid))
         wait_for("the release", lambda: [each.uses for each in pool.pool.listed()] == [0])

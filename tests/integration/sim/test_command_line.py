@@ -175,6 +175,8 @@ def test_doctor_looks_where_it_is_told_to(guarded: Guarded, tmp_path: Path) -> N
 
     assert api("--run-directory", str(guarded.run_directory)) == "ok"
     assert api("--run-directory", str(tmp_path)) == "problem"
+    # Longer than a name may be: looking at it is refused, as in a directory that is closed to this user.
+    assert api("--run-directory", str(tmp_path / ("x" * 300))) == "problem"
 
 
 def test_doctor_finds_what_is_wrong(guarded: Guarded) -> None:

@@ -60,6 +60,8 @@ def test_an_orderly_end_is_no_incident_and_a_crash_while_idle_has_no_victims(gua
 
 
 def test_incidents_outlive_the_guard_and_can_be_shown_exported_and_drawn(guarded: Guarded, tmp_path: Path) -> None:
+    none_yet = guarded.ctl("incident", "show", "latest")
+    assert (none_yet.returncode, none_yet.stderr) == (1, "mpsguard-ctl: incident: there was no incident yet\n")
     guarded.client("--fault", "killidle").wait()
     (incident,) = wait_for("an incident", lambda: incidents(guarded))
     guarded.kill()

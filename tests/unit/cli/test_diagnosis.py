@@ -75,6 +75,13 @@ def test_a_directory_on_the_way_that_others_cannot_pass_is_named(open_way: Path)
     assert finding().fix == f"chmod o+x {open_way / 'a'}"
 
 
+def test_a_directory_that_cannot_be_looked_at_is_a_finding(open_way: Path) -> None:
+    # Longer than a name may be: looking at it is refused to root, too.
+    directory = open_way / ("x" * 300)
+    found = {each.subject: each.grade for each in domains.examine(DomainConfig(pipe_directory=str(directory)))}
+    assert found[f"default: {directory}"] is Grade.PROBLEM
+
+
 def test_a_program_that_was_told_to_use_the_guard_and_does_not_is_found(tmp_path: Path) -> None:
     device = tmp_path / "device"
     device.touch()

@@ -24,6 +24,38 @@ def test_a_packages_own_python_has_no_pip(monkeypatch: pytest.MonkeyPatch) -> No
     assert "pip install" not in said
 
 
+@pytest.mark.parametrize(
+    ("command", "missing", "says", "extra"),
+    [
+        ("mpsguard.cli.guard serve", "structlog", "mpsguard: serve needs", "daemon"),
+        ("mpsguard.cli.guard check-config --config x", "structlog", "mpsguard: check-config needs", "daemon"),
+        ("mpsguard.cli.guard kubernetes-reporter", "structlog", "mpsguard: kubernetes-reporter needs", "kubernetes"),
+        ("mpsguard.cli.guard pool --host-memory 1M", "prometheus_client", "mpsguard pool: it needs", "images"),
+        ("mpsguard.dropin.device_plugin --help", "setproctitle", "mps-control-daemon: it needs", "device-plugin"),
+        ("mpsguard.dropin.control_program -d", "tomli_w", "a guard needs", "daemon"),
+    ],
+)
+def test_without_its_extra_a_command_says_in_one_line_what_it_needs(
+    tmp_path: Path, command: str, missing: str, says: str, extra: str
+) -> None:
+    done = _run_without(tmp_path, missing, *command.split())
+    assert done.stderr == f"{says} {missing}: {how_to_install(extra)}\n"
+    assert done.returncode == 1
+
+
+def test_without_the_daemons_packages_there_is_help(tmp_path: Path) -> None:
+    done = _run_without(tmp_path, "structlog", "mpsguard.cli.guard", "--help")
+    assert "serve                Not available: serve needs structlog" in done.stdout
+    assert done.returncode == 0
+
+
+def _run_without(tmp_path: Path, missing: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name='{missing}')\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}", "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "mps")}
+    command = [sys.executable, "-m", program, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.parametrize("program", ["guard", "ctl"])
 def test_without_click_one_line_says_what_the_commands_need(tmp_path: Path, program: str) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError('no', name='click')\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -17,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpsguard.images import safetensors_file
-from mpsguard.images.errors import DamagedError, TensorFileError
+from mpsguard.images.errors import DamagedError, StoreFullError, TensorFileError
 from mpsguard.images.manifest import DTYPE_BITS, Manifest, TensorImage
 from mpsguard.images.pieces import PIECE_SIZE, piece_digest
 from mpsguard.images.safetensors_file import ALIGNMENT
 from mpsguard.images.store import ImageStore
+from tests.unit.images.fs_faults import Faults
 from tests.unit.images.samples import commit, content, some_bytes
 
 Tensors = Mapping[str, tuple[str, list[int], bytes]]
@@ -228,6 +230,23 @@ def test_an_existing_file_is_not_replaced_unasked(store: ImageStore, tmp_path: P
         assert (tmp_path / "out").read_text() == "mine"
         safetensors_file.write(image, tmp_path / "out", replace=True)
     assert (tmp_path / "out").read_bytes() == (tmp_path / "in").read_bytes()
+
+
+def test_without_room_there_is_no_file(store: ImageStore, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(file_of({"a": ("U8", [4], b"1234")}))
+    imported(store, "a", tmp_path / "in")
+
+    def full(_name: str, _arguments: tuple[object, ...]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with store.open("a") as image:
+        calls = Faults()
+        with calls.armed():
+            safetensors_file.write(image, tmp_path / "out", replace=False)
+        (tmp_path / "out").unlink()
+        with Faults(calls.seen.index("pwrite"), full).armed(), pytest.raises(StoreFullError):
+            safetensors_file.write(image, tmp_path / "out", replace=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "store"]
 
 
 def test_a_damaged_image_leaves_no_file(store: ImageStore, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Commands to a lane: whenever the worker is closed, each caller that asked is answered."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
 
-from mpsguard.lanes.command import Command, CommandFailedError, CommandWorker
+from mpsguard.lanes.command import Command, CommandFailedError, CommandWorker, ask
 
 
 @pytest.mark.parametrize("turns", range(24))
@@ -26,3 +27,8 @@ def test_each_caller_is_answered_in_whatever_turn_of_the_loop_the_worker_is_clos
                 await worker.ask(Command("quit"), None)
 
     asyncio.run(scenario())
+
+
+def test_a_command_that_reaches_no_daemon_names_the_directory(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailedError, match=re.escape(f"{tmp_path}: No such file")):
+        asyncio.run(ask(tmp_path, Command("get_server_list"), 20))
