@@ -5,6 +5,8 @@ import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from mpsguard.linux.descriptors.fd_closer import close_all
+
 
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
@@ -14,7 +16,7 @@ def descriptors_left(count: int) -> Iterator[None]:
         undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         first = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         taken = [first]
-        undo.callback(lambda: [os.close(fd) for fd in taken])
+        undo.callback(lambda: close_all(taken))
         most = max(int(fd) for fd in os.listdir("/proc/self/fd")) + 1 + count
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         try:

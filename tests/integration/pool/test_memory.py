@@ -20,6 +20,7 @@ from mpsguard.images.store import ImageStore
 from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import key_of
+from mpsguard.pool.messages import HoldImage, ImageHeld
 from mpsguard.pool.tiers import Tier
 from tests.integration.pool.running import DEADLINE, MIB, running
 from tests.integration.vault.running import wait_for
@@ -176,6 +177,17 @@ def test_a_store_at_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
             with pytest.raises(PoolError, match="UTF-8"):
                 mine.hold(store, image)
             assert mine.listing().images == ()
+
+
+def test_a_store_that_cannot_be_looked_at_costs_a_connection_nothing_else(tmp_path: Path) -> None:
+    with running(tmp_path, "--host-memory", "16M") as pool, ImageStore(pool.store) as store, pool.connect() as program:
+        pool.make("a", 100)
+        with store.open("a") as image, program.hold(store, image):
+            # Any error but those that say that there is none, such as ESTALE of a network file system.
+            unseen = HoldImage(Tier.HOST, f"/{'x' * 300}", "a", "0" * 64, DEADLINE)
+            with pytest.raises(PoolError, match="File name too long"):
+                program._ask(unseen, ImageHeld)
+            assert [each.uses for each in pool.listed()] == [1]
 
 
 def test_a_damaged_image_is_refused_to_all_that_wait_and_leaves_nothing(tmp_path: Path) -> None:
