@@ -169,6 +169,13 @@ def test_a_piece_that_the_image_does_not_need_is_not_stored(here: ImageStore, th
     assert there.collect().pieces == 0
 
 
+def test_what_a_stream_says_is_shown_without_control_characters(there: ImageStore) -> None:
+    frame = msgspec.msgpack.encode({"type": "offer", "\x1b[2J": 1})
+    with pytest.raises(StreamError, match="unknown field") as error:
+        transfer.receive(there, io.BytesIO(GREETING + len(frame).to_bytes(4, "little") + frame))
+    assert str(error.value).isprintable()
+
+
 def test_a_stream_announces_no_more_than_it_may(there: ImageStore) -> None:
     with pytest.raises(StreamError, match="4294967295 bytes"):
         transfer.receive(there, io.BytesIO(GREETING + b"\xff" * 4))
