@@ -56,6 +56,19 @@ def test_several_processes_map_the_same_pages_and_none_can_write_them(tmp_path: 
             assert pool.listed()[0].size == 8 * MIB
 
 
+def test_an_image_that_is_closed_cannot_be_mapped(tmp_path: Path) -> None:
+    with running(tmp_path, *HOST_MEMORY) as pool, ImageStore(pool.store) as store, pool.connect() as mine:
+        pool.make("a", 100)
+        with store.open("a") as image:
+            held = mine.hold(store, image)
+            with held.map("r0") as before:
+                held.close()
+                # Not memory of zeros, which is what the module mmap makes of the descriptor -1.
+                with pytest.raises(ValueError, match="closed"):
+                    held.map("r0")
+                assert before[:] == some_bytes(("a", 0), 100)
+
+
 def test_images_in_use_stay_and_the_least_recently_used_one_makes_room(tmp_path: Path) -> None:
     with running(tmp_path, *HOST_MEMORY) as pool:
         keys = {name: key_of(pool.make(name, 6 * MIB)) for name in "abc"}
