@@ -1,5 +1,6 @@
 """The copier process, as the writer sees it: started by exec, told of cuts, and ended."""
 
+import errno
 import os
 import select
 import signal
@@ -43,6 +44,10 @@ class CopierProcess:
 
     def __init__(self, setup: Setup, spare_fd: int | None) -> None:
         """Start it; raise OSError. ``spare_fd`` stays owned by the caller."""
+        try:
+            messages.encode(setup)
+        except UnicodeEncodeError:
+            raise OSError(errno.EILSEQ, "a path that is not UTF-8 cannot be named to the copier") from None
         # No control daemon is there, so CUDA runs outside of MPS: a fault on the lane cannot reach the copier, nor a
         # fault of the copier the lane. It is removed here, since the copier may be killed.
         self._nowhere = Path(tempfile.mkdtemp(prefix="mpsguard-copier-"))

@@ -35,5 +35,15 @@ def test_nothing_is_left_of_a_copier_for_which_there_is_no_descriptor(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_store_at_a_path_that_is_not_utf_8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    before = open_descriptors()
+    with pytest.raises(OSError, match="UTF-8"):
+        CopierProcess(Setup("s", os.geteuid(), str(tmp_path / "vault"), store, None, 0, "program"), None)
+    assert open_descriptors() == before
+    assert not list(tmp_path.iterdir())
+
+
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
