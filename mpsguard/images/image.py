@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 import msgspec
 
 from mpsguard.images import image_files
-from mpsguard.images.errors import DamagedError
+from mpsguard.images.errors import DamagedError, StoreFailedError
 from mpsguard.images.manifest import Manifest
 from mpsguard.images.piece_files import PieceFiles
 from mpsguard.images.pieces import Digest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _DAMAGED: Final = "is damaged"
+_OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that tell nothing of the disk."""
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -54,7 +57,8 @@ class Image:
             checked: False leaves the comparison with the digest to the caller, which calls `refuse` if it fails.
 
         Raises:
-            DamagedError: the piece is missing, or not what was stored.
+            DamagedError: the piece is missing, not what was stored, or cannot be read.
+            StoreFailedError: this process or the machine has no descriptor or no memory left.
         """
         if digest is None:
             view = memoryview(buffer).cast("B")
@@ -92,6 +96,8 @@ class Image:
                     self._pieces.note_damage()
             return "is missing"
         except OSError as error:
+            if error.errno in _OF_THE_PROCESS:
+                raise StoreFailedError(f"image {self.name}: {error.strerror}") from error
             return f"cannot be read: {error.strerror}"
         return _DAMAGED
 
@@ -100,6 +106,9 @@ class Image:
 
         Args:
             checked: called with the size of each piece after it was read.
+
+        Raises:
+            StoreFailedError: as `read_into`.
         """
         for digest, size in self.manifest.pieces().items():
             reason = self._read(digest, bytearray(size))

@@ -107,6 +107,9 @@ class RegionImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPU that held it, by UUID; None for host memory."""
 
     def __post_init__(self) -> None:
+        if not self.sizes:
+            # One without bytes cannot be mapped, and the vault has none.
+            raise ValueError(f"region {self.name}: no chunk")
         if self.size > MOST_REGION_BYTES:
             raise ValueError(f"region {self.name}: {self.size} bytes; {MOST_REGION_BYTES} is the most")
         if len(self.pieces) != piece_count(self.size):
@@ -285,4 +288,5 @@ def decode(data: bytes, name: str) -> Manifest:
     try:
         return decoded(_decoder.decode, body)
     except msgspec.DecodeError as error:
-        raise BadManifestError(f"image {name}: {error}") from None
+        # It may name a tensor, with whatever the name has for a terminal.
+        raise BadManifestError(f"image {name}: {printable(str(error))}") from None

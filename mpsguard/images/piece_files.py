@@ -82,9 +82,20 @@ class PieceFiles:
             os.close(fd)
         return at == size and (not checked or digest_of(view) == digest)
 
-    def write(self, digest: Digest, data: memoryview, draft: str) -> None:
-        """Write a piece by way of a file in the directory of a draft."""
-        beside = f"{draft}/{digest}"
+    def write(self, digest: Digest, data: memoryview, draft: str, *, replace: bool) -> bool:
+        """Write a piece by way of a file in the directory of a draft.
+
+        Args:
+            digest: of the piece.
+            data: its content.
+            draft: path of the draft's directory.
+            replace: whether there is a file with other content.
+
+        Returns:
+            False if another draft has written the piece meanwhile. That file stays: its draft may be about to mark it
+            as kept, or has done so, and a new one in its place would not be on disk.
+        """
+        beside, path = f"{draft}/{digest}", _path(digest)
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self._files.fd)
         try:
             write_all(fd, data)
@@ -92,13 +103,20 @@ class PieceFiles:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             with suppress(FileExistsError):
                 os.mkdir(f"{PIECES}/{digest[:2]}", 0o700, dir_fd=self._files.fd)
-            os.rename(beside, _path(digest), src_dir_fd=self._files.fd, dst_dir_fd=self._files.fd)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(beside, dir_fd=self._files.fd)
-            raise
+            if replace:
+                if self.presence(digest, len(data)) is Presence.KEPT:
+                    return False
+                os.rename(beside, path, src_dir_fd=self._files.fd, dst_dir_fd=self._files.fd)
+                return True
+            try:
+                os.link(beside, path, src_dir_fd=self._files.fd, dst_dir_fd=self._files.fd, follow_symlinks=False)
+            except FileExistsError:
+                return False
+            return True
         finally:
             os.close(fd)
+            with suppress(OSError):  # renamed, or removed with the draft
+                os.unlink(beside, dir_fd=self._files.fd)
 
     def keep(self, digests: Collection[Digest]) -> None:
         """Return when these pieces are on disk, and marked so."""

@@ -28,6 +28,7 @@ from mpsguard.images.pieces import PIECE_SIZE, Digest
 from mpsguard.images.store_files import write_all
 from mpsguard.images.tensor_spans import Span, by_piece
 from mpsguard.images.writer import ImageWriter
+from mpsguard.linux.processes.procfs import printable
 
 ALIGNMENT: Final = 256
 """Of tensors in a region, in bytes: that of memory which CUDA allocates."""
@@ -106,7 +107,7 @@ def _read_header(fd: int, path: Path, region: str) -> FileTensors:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return printable(" ".join(str(error).split()))
 
 
 def read_into(

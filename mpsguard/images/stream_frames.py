@@ -9,6 +9,7 @@ from mpsguard.decoding import decoded
 from mpsguard.images.errors import StreamError
 from mpsguard.images.manifest import MOST_BYTES
 from mpsguard.images.pieces import PIECE_SIZE
+from mpsguard.linux.processes.procfs import printable
 from mpsguard.vault.region import Name
 
 GREETING: Final = b"mpsguard image stream 1\n"
@@ -104,7 +105,8 @@ def read_frame(stream: Readable, most: int) -> Frame:
     try:
         return decoded(_decoder.decode, _read_exactly(stream, length))
     except msgspec.DecodeError as error:
-        raise StreamError(f"what came is no message of this protocol: {error}") from None
+        # It may name a field, with whatever the name has for a terminal.
+        raise StreamError(f"what came is no message of this protocol: {printable(str(error))}") from None
 
 
 def _read_exactly(stream: Readable, size: int) -> bytes:

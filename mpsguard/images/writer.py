@@ -76,18 +76,24 @@ class ImageWriter:
             presence = self._note(digest, size)
             if presence is Presence.KEPT:
                 return digest
+            is_new = presence is Presence.ABSENT
             try:
-                if presence is Presence.ABSENT or not self._matches(digest):
-                    self._pieces.write(digest, view, self._draft.path)
+                if is_new:
+                    is_new = self._pieces.write(digest, view, self._draft.path, replace=False)
+                elif not self._matches(digest):
+                    self._pieces.write(digest, view, self._draft.path, replace=True)
             except BaseException:
                 with self._mutex:
                     del self._noted[digest]
-                if presence is Presence.ABSENT:
+                if is_new:
                     self._stored.give_back(size)
                 raise
+            if presence is Presence.ABSENT and not is_new:
+                # Counted by the draft that has written it.
+                self._stored.give_back(size)
         with self._mutex:
             self._unsynced.add(digest)
-            self.written += size if presence is Presence.ABSENT else 0
+            self.written += size if is_new else 0
         return digest
 
     def holds(self, digest: Digest) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from mpsguard.images.errors import ImageError
+from mpsguard.images.errors import ImageError, os_errors
 from mpsguard.images.store import ImageStore
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.descriptors.fd_closer import close_all
@@ -252,6 +252,8 @@ def _load_into(request: HoldImage, slots: list[memoryview], stop: threading.Even
 
 def _store(request: HoldImage | StartImage) -> ImageStore:
     directory = Path(os.fsdecode(request.store))
-    if not directory.is_dir():
+    with os_errors(str(directory)):
+        is_there = directory.is_dir()
+    if not is_there:
         raise PoolError(f"there is no store of images at {directory}")
     return ImageStore(directory)

@@ -198,12 +198,16 @@ def copy_to_gpu(
     tiers: GpuTiers, image: Image, *, addresses: ImageAddresses | None = None, within: float = 60.0
 ) -> DeviceImage:
     """Return a copy of an image in GPU memory that is this process's own, writable; else as `hold_on_gpu`."""
-    with pinned(tiers, image, within=within) as sources, ExitStack() as undo:
-        made = undo.enter_context(DeviceImage(tiers.backend, image.manifest, addresses=addresses))
-        made.complete(sources)
-        tiers.backend.settle()
-        # Until here the slots were this image's.
-        tiers.pool.check_open()
+    with ExitStack() as undo:
+        with pinned(tiers, image, within=within) as sources:
+            made = undo.enter_context(DeviceImage(tiers.backend, image.manifest, addresses=addresses))
+            try:
+                made.complete(sources)
+            finally:
+                # Also after an error: until here the bus reads the slots.
+                tiers.backend.settle()
+            # And until here they were this image's.
+            tiers.pool.check_open()
         undo.pop_all()
     return made
 

@@ -24,9 +24,14 @@ class ImagePages:
         Args:
             region: its name; KeyError, which lists the names, if there is none.
             private: writable, with an own copy of each page that is written; otherwise read-only.
+
+        Raises:
+            ValueError: this object is closed.
         """
         if region not in self.places:
             raise KeyError(f"no region {region}; the image has {', '.join(self.places)}")
+        if self._fd < 0:
+            raise ValueError("the image in shared memory is closed")
         place = self.places[region]
         flags, protection = (
             (mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) if private else (mmap.MAP_SHARED, mmap.PROT_READ)

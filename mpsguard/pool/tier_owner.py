@@ -141,7 +141,8 @@ class TierOwner:
         return arena
 
     async def _take_up(self, arena: Arena) -> None:
-        with suppress(RuntimeError):  # no thread: it is pinned as it is
+        # No thread, or no descriptor: it is pinned as it is. This is the outcome of all later calls, too.
+        with suppress(RuntimeError, OSError):
             await asyncio.to_thread(arena.make_huge, self._stop)
 
     def size_of(self, key: str) -> int | None:

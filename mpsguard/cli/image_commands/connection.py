@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 import click
@@ -50,7 +50,7 @@ def accepted(at: Address, within: float, *, network: bool) -> Iterator[Ends]:
         raise StreamError(f"no peer connected to {at.host}:{at.port} within {within:g} s") from None
     except OSError as error:
         raise StreamError(f"{at.host}:{at.port}: {error.strerror or error}") from None
-    with _ends(sock) as ends:
+    with ends_of(sock) as ends:
         yield ends
 
 
@@ -74,16 +74,23 @@ def connected(to: Address, within: float, *, network: bool) -> Iterator[Ends]:
     except OSError as error:
         sock.close()
         raise StreamError(f"{to.host}:{to.port}: {error.strerror or error}") from None
-    with _ends(sock) as ends:
+    with ends_of(sock) as ends:
         yield ends
 
 
 @contextmanager
-def _ends(sock: socket.socket) -> Iterator[Ends]:
+def ends_of(sock: socket.socket) -> Iterator[Ends]:
+    """Yield a connection's directions, and close it."""
     with sock:
         sock.settimeout(IDLE)
-        with sock.makefile("rb") as incoming, sock.makefile("wb") as outgoing:
+        incoming, outgoing = sock.makefile("rb"), sock.makefile("wb")
+        try:
             yield Ends(incoming, outgoing)
+        finally:
+            for each in (incoming, outgoing):
+                # What was not sent when a transfer failed would raise its own error here, in the place of that one.
+                with suppress(OSError):
+                    each.close()
 
 
 def _resolved(at: Address, *, network: bool) -> tuple[socket.AddressFamily, tuple[str, int]]:

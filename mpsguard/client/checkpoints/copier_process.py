@@ -1,5 +1,6 @@
 """The copier process, as the writer sees it: started by exec, told of cuts, and ended."""
 
+import errno
 import os
 import select
 import signal
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -43,13 +44,20 @@ class CopierProcess:
 
     def __init__(self, setup: Setup, spare_fd: int | None) -> None:
         """Start it; raise OSError. ``spare_fd`` stays owned by the caller."""
+        try:
+            messages.encode(setup)
+        except UnicodeEncodeError:
+            raise OSError(errno.EILSEQ, "a path that is not UTF-8 cannot be named to the copier") from None
         # No control daemon is there, so CUDA runs outside of MPS: a fault on the lane cannot reach the copier, nor a
         # fault of the copier the lane. It is removed here, since the copier may be killed.
         self._nowhere = Path(tempfile.mkdtemp(prefix="mpsguard-copier-"))
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.is_ready = False
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._forget)
+            self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, self._event)
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.enter_context(self._socket)
             with theirs:
                 self._process = subprocess.Popen(
                     # -P: the working directory, which may be another user's, is no place to import from.
@@ -61,10 +69,7 @@ class CopierProcess:
                     # Signals to the program's group, such as Ctrl-C, are not for it: the end of the socket ends it.
                     start_new_session=True,
                 )
-        except BaseException:
-            self.close()
-            self._forget()
-            raise
+            undo.pop_all()
         self._socket.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)

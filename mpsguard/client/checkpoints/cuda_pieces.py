@@ -1,7 +1,9 @@
 """Digests and copies of pieces by the GPU, in the writer's own context."""
 
 import ctypes
+import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -171,11 +173,16 @@ class CudaSpare:
         """Allocate and map it; raise CudaError."""
         size = slots * PIECE
         self.gpu = backend.gpu
-        handle = backend.make(size)
-        try:
-            self.fd = backend.export(handle)
-            self.va = backend.reserve(0, size)
-            backend.map(self.va, size, handle)
-            backend.allow(self.va, size, writable=True)
-        finally:
-            backend.drop(handle)
+        with ExitStack() as undo:
+            handle = backend.make(size)
+            try:
+                self.fd = backend.export(handle)
+                undo.callback(os.close, self.fd)
+                self.va = backend.reserve(0, size)
+                undo.callback(backend.unreserve, self.va, size)
+                backend.map(self.va, size, handle)
+                undo.callback(backend.unmap, self.va, size)
+                backend.allow(self.va, size, writable=True)
+            finally:
+                backend.drop(handle)
+            undo.pop_all()

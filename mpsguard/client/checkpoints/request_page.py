@@ -3,7 +3,7 @@
 import mmap
 import os
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from mpsguard.client.checkpoints.checkpoint import Checkpoint
@@ -59,15 +59,20 @@ class RequestPage:
             return
         # Until the page is there: what refuses it once, such as a quota, would do so at each publication.
         self._refused = True
-        with suppress(VaultError, OSError):
-            region = self._session.open_or_create(REGION, new_page)
+        with (
+            suppress(VaultError, OSError),
+            ExitStack() as undo,
+            self._session.open_or_create(REGION, new_page) as region,
+        ):
             checkpoint_requests.check_layout(region.layout)
-            self._memory = mmap.mmap(region.fds[0], SIZE, mmap.MAP_SHARED)
+            fd = os.dup(region.fds[0])
+            undo.callback(os.close, fd)
+            self._memory = mmap.mmap(fd, SIZE, mmap.MAP_SHARED)
+            undo.pop_all()
+            self._fd = fd
             self._words = memoryview(self._memory).cast("Q")
             # What was asked of a writer before this one was not asked of this one.
             self._seen = self._words[REQUEST_WORD]
-            self._fd = os.dup(region.fds[0])
-            region.close()
             self._refused = False
 
     def take(self) -> str | None:

@@ -35,9 +35,14 @@ class ForeignFdCloser:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users: dict[int, _User] = {}
+        self._without: set[int] = set()
+        """Users for which the operating system gave no thread."""
 
     def close(self, uid: int, fds: tuple[int, ...], closed: Callable[[], None]) -> None:
-        """Close ``fds`` some time soon, then call ``closed`` on that thread. From any thread; never waits."""
+        """Close ``fds`` some time soon, then call ``closed`` on that thread. From any thread; never waits.
+
+        Where the operating system gives no thread, that is tried again with the next call.
+        """
         with self._lock:
             user = self._users.get(uid)
             if user is None:
@@ -45,11 +50,23 @@ class ForeignFdCloser:
             user.jobs.append((fds, closed))
             if user.idle >= len(user.jobs):
                 user.more.notify()
-                return
-            if user.threads >= _THREADS_PER_UID:
-                return
+            elif user.threads < _THREADS_PER_UID:
+                self._without.add(uid)
+            while self._without and self._starts(next(iter(self._without))):
+                pass
+
+    def _starts(self, uid: int) -> bool:
+        """Start another thread for a user, and return whether there is one; the lock is held."""
+        user = self._users.get(uid)
+        if user is not None:
+            thread = threading.Thread(target=self._run, args=(uid, user), name="close-foreign", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
             user.threads += 1
-        threading.Thread(target=self._run, args=(uid, user), name="close-foreign", daemon=True).start()
+        self._without.discard(uid)
+        return True
 
     def _run(self, uid: int, user: _User) -> None:
         while (job := self._next(uid, user)) is not None:
@@ -79,12 +96,20 @@ class FdCloser:
         self._thread: threading.Thread | None = None
 
     def take(self, fds: Sequence[int]) -> None:
-        """Close ``fds``, which are of memory and so are closed in the end, some time soon."""
+        """Close ``fds``, which are of memory and so are closed in the end, some time soon.
+
+        Where the operating system gives no thread, they are closed here.
+        """
         if not fds:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="disposal", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="disposal", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                close_all(fds)
+                return
+            self._thread = thread
         self._queue.put(tuple(fds))
 
     def drain(self, deadline: float) -> bool:

@@ -57,6 +57,13 @@ class RunningPool:
         self.process = None
         return said
 
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.communicate(timeout=DEADLINE)
+        self.process = None
+
     def connect(self) -> PoolConnection:
         return PoolConnection(self.path, deadline=DEADLINE)
 

@@ -20,6 +20,7 @@ from mpsguard.images.store import ImageStore
 from mpsguard.pool.connection import PoolConnection
 from mpsguard.pool.errors import PoolError
 from mpsguard.pool.image_memory import key_of
+from mpsguard.pool.messages import HoldImage, ImageHeld
 from mpsguard.pool.tiers import Tier
 from tests.harness.waiting import wait_for
 from tests.integration.pool.running import DEADLINE, MIB, running
@@ -53,6 +54,19 @@ def test_several_processes_map_the_same_pages_and_none_can_write_them(tmp_path: 
             assert maps[1][0:4] == some_bytes(("a", 0), 4)
             assert [(each.tier, each.uses, each.whole) for each in pool.listed()] == [(Tier.HOST, 3, True)]
             assert pool.listed()[0].size == 8 * MIB
+
+
+def test_an_image_that_is_closed_cannot_be_mapped(tmp_path: Path) -> None:
+    with running(tmp_path, *HOST_MEMORY) as pool, ImageStore(pool.store) as store, pool.connect() as mine:
+        pool.make("a", 100)
+        with store.open("a") as image:
+            held = mine.hold(store, image)
+            with held.map("r0") as before:
+                held.close()
+                # Not memory of zeros, which is what the module mmap makes of the descriptor -1.
+                with pytest.raises(ValueError, match="closed"):
+                    held.map("r0")
+                assert before[:] == some_bytes(("a", 0), 100)
 
 
 def test_images_in_use_stay_and_the_least_recently_used_one_makes_room(tmp_path: Path) -> None:
@@ -176,6 +190,17 @@ def test_a_store_at_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
             with pytest.raises(PoolError, match="UTF-8"):
                 mine.hold(store, image)
             assert mine.listing().images == ()
+
+
+def test_a_store_that_cannot_be_looked_at_costs_a_connection_nothing_else(tmp_path: Path) -> None:
+    with running(tmp_path, "--host-memory", "16M") as pool, ImageStore(pool.store) as store, pool.connect() as program:
+        pool.make("a", 100)
+        with store.open("a") as image, program.hold(store, image):
+            # Any error but those that say that there is none, such as ESTALE of a network file system.
+            unseen = HoldImage(Tier.HOST, f"/{'x' * 300}", "a", "0" * 64, DEADLINE)
+            with pytest.raises(PoolError, match="File name too long"):
+                program._ask(unseen, ImageHeld)
+            assert [each.uses for each in pool.listed()] == [1]
 
 
 def test_a_damaged_image_is_refused_to_all_that_wait_and_leaves_nothing(tmp_path: Path) -> None:

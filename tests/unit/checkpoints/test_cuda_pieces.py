@@ -7,15 +7,17 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from blake3 import blake3
 
-from mpsguard.client.checkpoints.cuda_pieces import CudaPieces, CudaSource
+from mpsguard.client.checkpoints.cuda_pieces import CudaPieces, CudaSource, CudaSpare
 from mpsguard.client.checkpoints.piece_table import DIGEST
 from mpsguard.client.checkpoints.pieces import PIECE, RegionSpan
 from mpsguard.client.cuda.driver import CudaBackend
+from mpsguard.client.mapped import HostBackend
 
 TREES = 8
 COUNT = 5
@@ -113,3 +115,26 @@ def test_a_region_has_its_digests_at_its_pieces_numbers(memory: ctypes.Array[cty
     assert driver.entered_times == 1
     pieces.close()
     assert driver.allocated == {}
+
+
+@pytest.mark.parametrize("failing", ["export", "reserve", "map", "allow"])
+def test_nothing_is_left_of_spare_memory_that_cannot_be_mapped(failing: str) -> None:
+    class Failing(HostBackend):
+        """Host memory stands for the GPU's."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(failing)
+
+    setattr(Failing, failing, fail)
+    before = kept()
+    for _ in range(2):
+        with pytest.raises(OSError, match=failing):
+            CudaSpare(cast("CudaBackend", Failing()), 3)
+    assert kept() == before
+
+
+def kept() -> tuple[int, int]:
+    """Descriptors, and mappings of reserved addresses or regions."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    mapped = sum(line[1] == "---p" or "/memfd:mpsguard-region" in line[-1] for line in lines)
+    return len(os.listdir("/proc/self/fd")), mapped

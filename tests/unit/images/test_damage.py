@@ -25,6 +25,7 @@ from mpsguard.images.errors import (
 )
 from mpsguard.images.pieces import PIECE_SIZE
 from mpsguard.images.store import ImageStore
+from tests.harness.descriptors_left import descriptors_left
 from tests.unit.images.samples import commit, content, put_region, some_bytes
 
 REGIONS = {"weights": some_bytes("weights", PIECE_SIZE + 500), "state": some_bytes("state", 60)}
@@ -294,3 +295,14 @@ def test_a_lock_that_is_held_for_too_long_is_an_error(store: ImageStore, monkeyp
             with pytest.raises(StoreBusyError, match="locked"):
                 (store.begin if name == "lock" else store.open)("a")
     assert content(store, "a") == REGIONS
+
+
+def test_a_process_without_descriptors_takes_no_piece_for_damaged(store: ImageStore) -> None:
+    with store.open("a") as image:
+        (digest, size), *_ = image.manifest.pieces().items()
+        with descriptors_left(0):
+            with pytest.raises(StoreFailedError, match="open files"):
+                image.read_into(digest, bytearray(size))
+            with pytest.raises(StoreFailedError, match="open files"):
+                list(image.verify())
+        assert list(image.verify()) == []

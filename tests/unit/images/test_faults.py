@@ -15,9 +15,11 @@ import pytest
 
 from mpsguard.images.errors import ImageError, StoreFailedError, StoreFullError
 from mpsguard.images.pieces import digest_of
+from mpsguard.images.store import ImageStore
 from tests.unit.images import fault_scenarios, fs_faults
 from tests.unit.images.fault_scenarios import OPERATIONS, calls, copied, prepare, wrong
 from tests.unit.images.fs_faults import Faults
+from tests.unit.images.samples import commit, content, some_bytes
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +75,9 @@ def test_an_error_of_any_call(prepared: Path, operation: str, number: int, kind:
 
 def test_what_power_took_from_an_abandoned_draft_is_written_again(prepared: Path) -> None:
     left = digest_of(fault_scenarios.NEW["left"])
-    for content in (b"", fault_scenarios.NEW["left"][:-1], bytes(len(fault_scenarios.NEW["left"]))):
+    for cut_off in (b"", fault_scenarios.NEW["left"][:-1], bytes(len(fault_scenarios.NEW["left"]))):
         with copied(prepared) as path:
-            (path / "pieces" / left[:2] / left).write_bytes(content)
+            (path / "pieces" / left[:2] / left).write_bytes(cut_off)
             OPERATIONS["commit"](path)
             assert wrong(path, "commit") == []
 
@@ -124,3 +126,40 @@ def test_drafts_and_collectors_that_are_killed_at_random(prepared: Path) -> None
                 process.stdout.close()
             assert set(ends) <= {0, -signal.SIGKILL}
         assert wrong(path, "commit") == []
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_piece_that_another_draft_commits_meanwhile_stays_on_disk_and_counts_once(
+    tmp_path: Path, *, is_damaged: bool
+) -> None:
+    piece = some_bytes("piece", 2000)
+
+    def put(path: Path, faults: Faults) -> None:
+        with ImageStore(path) as store, store.begin("second") as draft, faults.armed():
+            draft.put(piece)
+
+    def prepare(path: Path) -> None:
+        with ImageStore(path) as store:
+            commit(store, "before", {"r": piece if is_damaged else b"x"})
+            if is_damaged:
+                (kept,) = (path / "pieces").glob("*/*")
+                kept.chmod(0o600)
+                kept.write_bytes(b"y" * len(piece))
+
+    prepare(tmp_path / "counted")
+    counted = Faults()
+    put(tmp_path / "counted", counted)
+    written = counted.seen.index("posix_fadvise")
+
+    def commit_first(name: str, _arguments: tuple[object, ...]) -> None:
+        assert name == "posix_fadvise"
+        with ImageStore(tmp_path / "store") as store:
+            commit(store, "first", {"r": piece})
+
+    prepare(tmp_path / "store")
+    put(tmp_path / "store", Faults(written, commit_first))
+    found = {path.name: path.stat() for path in (tmp_path / "store" / "pieces").glob("*/*")}
+    assert not found[digest_of(piece)].st_mode & 0o200
+    assert int((tmp_path / "store" / "stored").read_text()) == sum(each.st_size for each in found.values())
+    with ImageStore(tmp_path / "store") as store:
+        assert content(store, "first") == {"r": piece}

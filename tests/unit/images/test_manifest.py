@@ -71,6 +71,7 @@ def test_it_is_two_lines_of_json() -> None:
         ({"regions": [region(pieces=[A, "../" + "0" * 61])]}, "pieces"),
         ({"regions": [region(pieces=[A, A.upper()])]}, "pieces"),
         ({"regions": [region(sizes=[PIECE_SIZE, 0])]}, "sizes"),
+        ({"regions": [region(sizes=[], pieces=[], sealed=[])], "tensors": []}, "no chunk"),
         ({"regions": [region(sizes=[1 << 48, 1 << 48])]}, "is the most"),
         ({"regions": [region(sealed=[2])]}, "sealed"),
         ({"regions": [region(sealed=[1, 0])]}, "sealed"),
@@ -82,6 +83,8 @@ def test_it_is_two_lines_of_json() -> None:
         ({"tensors": [{"name": "t", "dtype": "F32", "shape": [1 << 56] * 64, "region": "s", "offset": 0}]}, "lie"),
         ({"tensors": [{"name": "t", "dtype": "F32", "shape": [0] * 65, "region": "s", "offset": 0}]}, "dimensions"),
         ({"tensors": [{"name": "t", "dtype": "F4", "shape": [3], "region": "s", "offset": 0}]}, "whole number"),
+        ({"tensors": [{"name": "\x1b]0;t\a\n", "dtype": "X", "shape": [], "region": "r", "offset": 0}]}, "known are"),
+        ({"\x1b[2J": 1}, "unknown field"),
         ({"maker": {"uid": 0, "program": "\x1b[2J", "host": "", "mpsguard": ""}}, "printable"),
     ],
 )
@@ -89,6 +92,8 @@ def test_what_contradicts_itself_is_refused(fields: dict[str, Any], says: str) -
     with pytest.raises(BadManifestError, match=says) as error:
         manifests.decode(changed(**fields), "a")
     assert str(error.value).startswith("image a: ")
+    # It is shown on a terminal, and may be of another user's making.
+    assert str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("field", ["session", "created", "maker"])

@@ -191,14 +191,16 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path, data: bytes, says: str)
     [
         ({"n" * 4097: ("U8", [1], b"x")}, "name"),
         ({"a": ("U8", [1], b"x"), "b": ("U8", [0, 1 << 57], b"")}, "dimension"),
+        ({"\x1b[2J": ("U8", [0, 1 << 57], b"")}, "dimension"),
     ],
 )
 def test_what_no_manifest_can_have_is_refused(store: ImageStore, tmp_path: Path, tensors: Tensors, says: str) -> None:
     """An image that is committed can be opened: one that could not would also keep the collector from its work."""
     path = tmp_path / "file"
     path.write_bytes(file_of(tensors))
-    with pytest.raises(TensorFileError, match=says):
+    with pytest.raises(TensorFileError, match=says) as error:
         imported(store, "image", path)
+    assert str(error.value).isprintable()
     assert store.names() == []
 
 

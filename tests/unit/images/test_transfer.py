@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mpsguard.cli.image_commands.connection import ends_of
 from mpsguard.images import transfer
 from mpsguard.images.errors import ImageError, QuotaError, StreamError
 from mpsguard.images.pieces import PIECE_SIZE
@@ -116,17 +117,15 @@ class _Both:
         self.refused: ImageError | None = None
         thread.start()
         try:
-            with one, one.makefile("rb") as back, one.makefile("wb") as stream, here.open(name) as image:
-                one.settimeout(30)
-                self.sent = transfer.send(image, stream, back=back)
+            with ends_of(one) as ends, here.open(name) as image:
+                self.sent = transfer.send(image, ends.outgoing, back=ends.incoming)
         finally:
             thread.join(30)
 
     def _receive(self, there: ImageStore, replace: bool) -> None:
-        with self._other as sock, sock.makefile("rb") as stream, sock.makefile("wb") as back:
-            sock.settimeout(30)
+        with ends_of(self._other) as ends:
             try:
-                self.received = transfer.receive(there, stream, back=back, replace=replace)
+                self.received = transfer.receive(there, ends.incoming, back=ends.outgoing, replace=replace)
             except ImageError as error:
                 self.refused = error
 
@@ -156,6 +155,20 @@ def test_a_full_receiver_says_so(here: ImageStore, tmp_path: Path) -> None:
         assert small.names() == []
 
 
+def test_a_refusal_is_told_though_something_was_not_sent_yet() -> None:
+    one, other = socket.socketpair()
+
+    def fail() -> None:
+        with ends_of(one) as ends:
+            ends.outgoing.write(b"a part of a piece")
+            other.close()
+            raise StreamError("the receiver refused")
+
+    with pytest.raises(StreamError, match="refused"):
+        fail()
+    assert one.fileno() < 0
+
+
 def test_a_piece_that_the_image_does_not_need_is_not_stored(here: ImageStore, there: ImageStore) -> None:
     stream = io.BytesIO()
     stream.write(GREETING)
@@ -167,6 +180,13 @@ def test_a_piece_that_the_image_does_not_need_is_not_stored(here: ImageStore, th
     with pytest.raises(StreamError, match="does not need"):
         transfer.receive(there, io.BytesIO(stream.getvalue()))
     assert there.collect().pieces == 0
+
+
+def test_what_a_stream_says_is_shown_without_control_characters(there: ImageStore) -> None:
+    frame = msgspec.msgpack.encode({"type": "offer", "\x1b[2J": 1})
+    with pytest.raises(StreamError, match="unknown field") as error:
+        transfer.receive(there, io.BytesIO(GREETING + len(frame).to_bytes(4, "little") + frame))
+    assert str(error.value).isprintable()
 
 
 def test_a_stream_announces_no_more_than_it_may(there: ImageStore) -> None:

@@ -1,10 +1,14 @@
 """The arena's memory, as the kernel sees it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from mpsguard.pool.arena import Arena
+from mpsguard.pool.metrics import PoolMetrics
+from mpsguard.pool.tier_owner import TierOwner
+from mpsguard.pool.tiers import Tier
 from tests.harness.smaps import smaps
 
 _MIB = 1 << 20
@@ -19,3 +23,18 @@ def test_an_arena_asks_for_large_pages() -> None:
         assert "hg" in {flag for flags in smaps("mpsguard-arena", "VmFlags") for flag in flags}
     finally:
         arena.close()
+
+
+def test_an_arena_that_cannot_be_taken_up_is_opened_as_it_is() -> None:
+    async def opened() -> None:
+        owner = TierOwner({Tier.PINNED: 4 * _MIB}, PoolMetrics())
+        arena = owner.arena
+        assert arena is not None
+        # As when the process has no descriptor left.
+        fd, arena._fd = arena._fd, -1
+        assert await owner.open_arena() is arena
+        arena._fd = fd
+        assert await owner.open_arena() is arena
+        assert await owner.close()
+
+    asyncio.run(asyncio.wait_for(opened(), 30))
