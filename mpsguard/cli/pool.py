@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
-from click.core import ParameterSource
 from msgspec.structs import replace
 
 from mpsguard.cli import listening
 from mpsguard.cli.extras import how_to_install
+from mpsguard.cli.given_options import given_options
 from mpsguard.cli.listening import Address
 from mpsguard.images.byte_size import parse_size
 from mpsguard.pool.address import default_socket
@@ -24,6 +24,8 @@ from mpsguard.pool.tiers import Tier
 
 _EXTRA: Final = {"blake3", "prometheus_client"}
 """What the extra `images` brings, and the pool loads."""
+_OF_WORKERS: Final = {"modules": "--import", "minimum": "--minimum", "maximum": "--maximum", "idle": "--idle"}
+"""Parameters and their options that mean something with --prepare alone."""
 
 if TYPE_CHECKING:
     from mpsguard.pool.metrics import PoolMetrics
@@ -53,15 +55,6 @@ def _function(_context: click.Context, _parameter: click.Parameter, text: str | 
     if not colon or not name.isidentifier() or not _names_module(module):
         raise click.BadParameter(f"{text!r} is not MODULE:FUNCTION")
     return text
-
-
-def _worker_options() -> list[str]:
-    """Return the options of the command line that are for workers alone."""
-    context = click.get_current_context()
-    names = {"modules": "--import", "minimum": "--minimum", "maximum": "--maximum", "idle": "--idle"}
-    return [
-        option for name, option in names.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
 
 
 def _modules(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -143,7 +136,7 @@ def pool(
         path = default_socket() if socket is None else socket.absolute()
         if minimum > maximum:
             raise click.UsageError(f"--minimum {minimum} is more than --maximum {maximum}")
-        if prepare is None and (given := _worker_options()):
+        if prepare is None and (given := given_options(_OF_WORKERS)):
             raise click.UsageError(f"{given[0]} is for workers: give --prepare, too")
         policy = PoolPolicy(minimum=minimum, maximum=maximum, idle=idle)
         budgets = {Tier.HOST: host_memory, Tier.PINNED: pinned_memory, Tier.GPU: gpu_memory}

@@ -18,6 +18,7 @@ from mpsguard.broker.classification import CLASS_VARIABLE
 from mpsguard.broker.client_table import PROGRAM_VARIABLE
 from mpsguard.cli import listening
 from mpsguard.cli.config_option import config_option
+from mpsguard.cli.given_options import given_options
 from mpsguard.cli.listening import Address
 from mpsguard.config import ConfigError
 from mpsguard.config.classes import TAKEN
@@ -45,6 +46,8 @@ _VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 _CONTROL: Final = "control"
 _LOCK: Final = "control_lock"
 
+_OF_STANDBYS: Final = {"addresses": "--listen", "give_up": "--give-up", "settle": "--settle"}
+"""Parameters and their options that mean something with --standby alone."""
 _MARGIN: Final = 0.5
 """Seconds the guard may take beyond the control daemon."""
 
@@ -153,8 +156,8 @@ def run(
         _say(f"{public}: no guard serves it; the program runs without one, and without MPS{_other_directory(public)}")
     if service_class is not None and not _has_class(public, service_class):
         _fail(OURS, f"--class: {public} has no class {service_class!r}")
-    if addresses and not standby:
-        raise _UsageError("--listen: only with --standby 1")
+    if not standby and (given := given_options(_OF_STANDBYS)):
+        raise _UsageError(f"{given[0]}: only with --standby 1")
 
     if image is not None:
         _check_image(image)

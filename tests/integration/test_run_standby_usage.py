@@ -19,6 +19,8 @@ RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]
     ("options", "code"),
     [
         (("--listen", "127.0.0.1:0"), 125),
+        (("--give-up", "5"), 125),
+        (("--settle", "10"), 125),
         (("--standby", "2"), 125),
         (("--standby", "1", "--listen", "127.0.0.1"), 125),
         (("--standby", "1", "--listen", "127.0.0.1:99999"), 125),
