@@ -7,13 +7,13 @@ guard, and hold it in memory for as long as that runs.
 import gc
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from mpsguard.cli.extras import how_to_install
+from mpsguard.extras import how_to_install
 
 
 class Commands(click.Group):
@@ -42,7 +42,7 @@ class Commands(click.Group):
         """Their names, in order as click has them."""
         return sorted(self._modules)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load one; None if there is none of that name."""
         module = self._modules.get(cmd_name)
         if module is None:
@@ -53,27 +53,34 @@ class Commands(click.Group):
                 with _without_collector():
                     importlib.import_module(path)
             except ModuleNotFoundError as error:
-                # A module of our own that is not there is a mistake of ours.
-                if cmd_name not in self._extras or error.name is None or error.name.startswith("mpsguard"):
+                extra = self.extra_with(error.name or "", cmd_name)
+                if extra is None:
                     raise
-                return _unavailable(
-                    cmd_name, f"{cmd_name} needs {error.name}: {how_to_install(self._extras[cmd_name])}"
-                )
+                return self._unavailable(ctx, cmd_name, f"{error.name}: {how_to_install(extra)}")
         command: click.Command = getattr(sys.modules[path], function or cmd_name.replace("-", "_"))
         return command
 
+    def extra_with(self, module: str, cmd_name: str) -> str | None:
+        """Return the extra that brings a module which a command imports; None if that should be there."""
+        # A module of our own that is not there is a mistake of ours.
+        return None if not module or module.startswith("mpsguard") else self._extras.get(cmd_name)
 
-def _unavailable(name: str, text: str) -> click.Command:
-    @click.command(
-        name,
-        help=f"Not available: {text}.",
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )
-    def command() -> None:
-        click.echo(f"mpsguard: {text}", err=True)
-        sys.exit(1)
+    def failing(self, text: str) -> Callable[..., None]:
+        """Return the function of a command that says ``text``, and exits with 1."""
 
-    return command
+        def command() -> None:
+            click.echo(f"mpsguard: {text}", err=True)
+            sys.exit(1)
+
+        return command
+
+    def _unavailable(self, ctx: click.Context, cmd_name: str, what: str) -> click.Command:
+        # The words of the command line behind the program's name.
+        groups = [] if ctx.parent is None or ctx.info_name is None else [ctx.info_name]
+        text = f"{' '.join([*groups, cmd_name])} needs {what}"
+        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+        help_text = f"Not available: {text}."
+        return click.command(cmd_name, help=help_text, context_settings=settings)(self.failing(text))
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """`mpsguard-ctl image`: images of sessions on disk."""
 
+from collections.abc import Callable
 from typing import Final
 
 import click
 
 from mpsguard.cli.commands import Commands
-from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.session import CliSession, Exit, with_session
 
 _EXTRA: Final = {"blake3", "numpy", "safetensors"}
@@ -25,29 +25,18 @@ COMMANDS: Final = {
 class _ImageCommands(Commands):
     """The commands; without the extra they can be listed and completed, and say what is missing."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def extra_with(self, module: str, cmd_name: str) -> str | None:  # noqa: ARG002 - all of them need the same
         """As in the base."""
-        try:
-            return super().get_command(ctx, cmd_name)
-        except ModuleNotFoundError as error:
-            if error.name not in _EXTRA:
-                raise
-            return _unavailable(cmd_name, error.name)
+        return "images" if module in _EXTRA else None
 
+    def failing(self, text: str) -> Callable[..., None]:
+        """As in the base; with --json, the line is a document."""
 
-def _unavailable(name: str, missing: str) -> click.Command:
-    text = f"image {name} needs {missing}: {how_to_install('images')}"
+        @with_session
+        def command(session: CliSession) -> None:
+            session.fail(Exit.FAILED, text)
 
-    @click.command(
-        name,
-        help=f"Not available: {text}.",
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )
-    @with_session
-    def command(session: CliSession) -> None:
-        session.fail(Exit.FAILED, text)
-
-    return command
+        return command
 
 
 @click.group(

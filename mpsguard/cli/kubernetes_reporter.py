@@ -9,8 +9,8 @@ from typing import Final, NoReturn
 import click
 import structlog
 
-from mpsguard.cli.extras import how_to_install
 from mpsguard.config import DEFAULT_RUN_DIRECTORY
+from mpsguard.extras import how_to_install
 
 _STATE_DIRECTORY: Final = Path("/var/lib/mpsguard/kubernetes-reporter")
 _POD_RESOURCES: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")

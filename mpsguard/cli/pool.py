@@ -12,9 +12,9 @@ import click
 from msgspec.structs import replace
 
 from mpsguard.cli import listening
-from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.given_options import given_options
 from mpsguard.cli.listening import Address
+from mpsguard.extras import how_to_install
 from mpsguard.images.byte_size import parse_size
 from mpsguard.pool.address import default_socket
 from mpsguard.pool.errors import PoolError

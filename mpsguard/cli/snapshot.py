@@ -11,9 +11,9 @@ from types import FrameType
 import click
 import msgspec
 
-from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession, Exit, with_session
+from mpsguard.extras import how_to_install
 from mpsguard.snapshot.errors import FailureKind, SnapshotError
 
 _MIB = 1 << 20

@@ -4,8 +4,8 @@ import sys
 
 import click
 
-from mpsguard.cli.extras import how_to_install
 from mpsguard.cli.session import CliSession, Exit, with_session
+from mpsguard.extras import how_to_install
 
 
 @click.command()

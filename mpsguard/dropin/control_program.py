@@ -88,7 +88,9 @@ def _start(*, foreground: bool, multiuser: bool) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mpsguard"):
             raise
-        return _fail(f"a guard needs {error.name}: {sys.executable} -m pip install 'mpsguard[daemon]'")
+        from mpsguard.extras import how_to_install  # noqa: PLC0415 - as above
+
+        return _fail(f"a guard needs {error.name}: {how_to_install('daemon')}")
 
     directory = pipes.pipe_directory(os.environ)
     try:

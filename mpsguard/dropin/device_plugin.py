@@ -13,8 +13,9 @@ from typing import Final
 try:
     import setproctitle
 except ModuleNotFoundError as error:
-    how = f"{sys.executable} -m pip install 'mpsguard[device-plugin]'"
-    raise SystemExit(f"mps-control-daemon: it needs {error.name}: {how}") from None
+    from mpsguard.extras import how_to_install
+
+    raise SystemExit(f"mps-control-daemon: it needs {error.name}: {how_to_install('device-plugin')}") from None
 
 from mpsguard.dropin import nvidia_smi, plugin_config, shared_memory
 from mpsguard.dropin.nvidia_smi import NvidiaSmiError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.cli.extras import how_to_install
+from mpsguard.extras import how_to_install
 
 ROOT = Path(__file__).parents[3]
 
