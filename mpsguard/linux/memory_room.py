@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mpsguard.linux.processes import procfs
+
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _KIB: Final = 1 << 10
 
@@ -29,12 +31,10 @@ def room(cgroups: Path = _CGROUPS, proc: Path = Path("/proc")) -> int | None:
     """
     found = [_available(proc)]
     try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
+        paths = procfs.cgroup_paths((proc / "self/cgroup").read_bytes())
     except OSError:
-        lines = []
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        paths = {}
+    for controllers, path in paths.items():
         inside = Path(path.lstrip("/"))
         if not controllers:
             # The unified hierarchy, alone or beside those of version 1.
