@@ -32,7 +32,7 @@ def build(tree: Path, directory: Path, made_at: int) -> Path:
 
     # gzip, since a bare system has no xz; without the present time in its header.
     archive = directory / f"{NAME}.tar.gz"
-    parts = {"program": tree, "scripts/install": ROOT / "scripts" / "install", "systemd": ROOT / "systemd"}
+    parts = {"program": tree} | {name: ROOT / name for name in ("scripts/install", "distribution/systemd")}
     with (
         archive.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=made_at) as compressed,

@@ -80,14 +80,14 @@ def _configuration(stage: Path, glibc: str) -> dict[str, Any]:
         "contents": [*_contents(stage)],
         "overrides": {
             "deb": {
-                "depends": [f"libc6 (>= {glibc})", "libexpat1", "init-system-helpers"],
+                "depends": [f"libc6 (>= {glibc})", "libexpat1", "libstdc++6", "init-system-helpers"],
                 # nvidia-cuda-mps-control comes with the driver, under another name in each distribution.
                 "suggests": ["nvidia-cuda-mps", "logrotate"],
                 "scripts": _scripts("deb", preinstall="preinst", postinstall="postinst")
                 | _scripts("deb", preremove="prerm", postremove="postrm"),
             },
             "rpm": {
-                "depends": [f"glibc >= {glibc}", "expat", "systemd"],
+                "depends": [f"glibc >= {glibc}", "expat", "libstdc++", "systemd"],
                 "scripts": _scripts(
                     "rpm", preinstall="pre", postinstall="post", preremove="preun", postremove="postun"
                 ),

@@ -13,7 +13,7 @@ import click
 from click_man.core import write_man_pages
 
 import mpsguard
-from distribution import interpreter
+from distribution import interpreter, sources
 from distribution.commands import call
 from distribution.interpreter import Interpreter
 from distribution.sources import ROOT
@@ -21,7 +21,12 @@ from distribution.sources import ROOT
 PREFIX: Final = "/usr/lib/mpsguard"
 """Where deb and rpm have the tree."""
 
-_EXTRAS: Final = "daemon,top"
+_EXTRAS: Final = "daemon,images,snapshot,top"
+"""What its commands need; not `kubernetes` and `device-plugin`: these programs run in containers of their own."""
+
+_DOCUMENTS: Final = ("CHANGELOG.md", "README.md", "docs", "examples", ":(exclude)examples/demo")
+"""As the repository has them, so that what they call each other is true. The demo needs more of the repository."""
+
 _SHELLS: Final = {
     "bash": "bash-completion/completions/{name}",
     "fish": "fish/vendor_completions.d/{name}.fish",
@@ -69,6 +74,9 @@ def build(tree: Path, wheel: Path, cache: Path, made_at: int, environment: dict[
     ]
     options: list[str | Path] = ["--no-compile", "--no-input", "--root-user-action=ignore", "--target", packages]
     call([*pip, "install", *options, f"{wheel}[{_EXTRAS}]"], environment=environment)
+    # Of no use to a program, and a fifth of all.
+    for tests in [*packages.glob("numpy/**/tests"), *packages.glob("numpy/_core/include")]:
+        shutil.rmtree(tests, ignore_errors=True)
     # Commands of other packages, with the interpreter's present path.
     shutil.rmtree(packages / "bin", ignore_errors=True)
     # Where the build took place, and checksums of those commands; the package manager has its own.
@@ -80,7 +88,7 @@ def build(tree: Path, wheel: Path, cache: Path, made_at: int, environment: dict[
     _write_completion(tree, python, environment)
     documents = tree / "share" / "doc" / "mpsguard"
     shutil.copyfile(ROOT / "LICENSE", documents / "copyright")
-    shutil.copyfile(ROOT / "CHANGELOG.md", documents / "CHANGELOG.md")
+    sources.copy(_DOCUMENTS, documents)
     _compile(tree, python, environment)
     return python
 

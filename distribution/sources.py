@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,6 +30,20 @@ def commit_time() -> int:
         raise BuildError(f"SOURCE_DATE_EPOCH={given}: a number of seconds is wanted") from None
 
 
+def copy(parts: Sequence[str], directory: Path) -> None:
+    """Copy the project's own files among ``parts`` below a directory: files and folders, as the repository has them.
+
+    Raises:
+        BuildError: git cannot list them.
+    """
+    listed = call(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *parts])
+    for name in listed.split("\0"):
+        if name and (ROOT / name).is_file():
+            target = directory / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+
+
 def build(directory: Path, scratch: Path, environment: dict[str, str]) -> Distributions:
     """Build both into ``directory``; the wheel out of the source archive, so that this is known to be whole.
 
@@ -40,12 +55,7 @@ def build(directory: Path, scratch: Path, environment: dict[str, str]) -> Distri
     Raises:
         BuildError: setuptools or the C compiler refused.
     """
-    listed = call(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_PARTS])
-    for name in listed.split("\0"):
-        if name and (ROOT / name).is_file():
-            target = scratch / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target)
+    copy(_PARTS, scratch)
     # setuptools is in the environment that runs this: another one would be downloaded for each build.
     built = scratch / "dist"
     call([sys.executable, "-m", "build", "--no-isolation", "--outdir", built, scratch], environment=environment)

@@ -9,15 +9,16 @@ import time
 from contextlib import suppress
 
 from mpsguard import client
-from mpsguard.client import mapped
-from mpsguard.client.checkpoints.errors import CheckpointBusyError
-from mpsguard.images.errors import UnknownImageError
+from mpsguard.images import checkpoints, membership
+from mpsguard.images.checkpoints.errors import CheckpointBusyError
+from mpsguard.images.store.errors import UnknownImageError
+from mpsguard.vault.client import mapped
 
 
 def join() -> client.Session:
     """Join the session; a new one is filled from the image, if there is one."""
     try:
-        return client.join("checkpointed", image="sums")
+        return membership.join("checkpointed", image="sums")
     except UnknownImageError:
         return client.join("checkpointed")  # the very first start
 
@@ -41,7 +42,7 @@ def main(steps: int) -> None:
                 if checkpoint is not None:
                     checkpoint.wait()  # one at a time
                 with suppress(CheckpointBusyError):  # `mpsguard-ctl vault checkpoint` has asked for another one
-                    checkpoint = session.checkpoint("sums")
+                    checkpoint = checkpoints.of(session).take("sums")
             time.sleep(0.05)
         if checkpoint is not None:
             checkpoint.wait()

@@ -8,7 +8,7 @@ import sys
 import time
 
 from mpsguard import client
-from mpsguard.client import mapped
+from mpsguard.vault.client import mapped
 
 
 def main(steps: int) -> None:

@@ -9,7 +9,7 @@ import time
 import torch
 
 from mpsguard import client
-from mpsguard.client import cuda
+from mpsguard.vault.client import cuda
 
 
 def main(steps: int) -> None:

@@ -14,6 +14,6 @@ def holders(run_directory: Path) -> list[int]:
                 arguments = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if wanted in arguments and b"mpsguard.vault.fd_storage.holder_process" in arguments:
+            if wanted in arguments and b"mpsguard.vault.server.fd_storage.holder_process" in arguments:
                 found.append(int(entry.name))
     return found

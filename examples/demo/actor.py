@@ -8,9 +8,9 @@ from typing import Final
 from examples.demo.fact import fate
 from examples.demo.screen import Screen
 from mpsguard.linux.processes.process import ProcessHandle
-from tests.gpu.core.client import Client
-from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.events import DIED, Outcome
+from tests.bench.core.client import Client
+from tests.bench.core.errors import SuiteError
+from tests.bench.core.events import DIED, Outcome
 
 PATIENCE: Final = 30.0
 """Seconds for a client to start or to end."""

@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.gpu.core.errors import SuiteError
+from tests.bench.core.errors import SuiteError
 from tests.harness.guard_process import REPOSITORY
 
 _DEADLINE: Final = 30.0
@@ -47,6 +47,23 @@ class Ctl:
         except subprocess.TimeoutExpired:
             raise SuiteError(f"mpsguard-ctl {' '.join(arguments)} did not end within {_DEADLINE:g} s") from None
         return Printed(done.stdout, done.returncode)
+
+    def clients(self) -> Mapping[str, Any]:
+        """Return what `mpsguard-ctl --json clients` prints; raise SuiteError with the output if that is no JSON."""
+        return self._asked("clients")
+
+    def incidents(self) -> Sequence[Mapping[str, Any]]:
+        """Return the incidents that `mpsguard-ctl --json incidents` prints, newest first; raise SuiteError likewise."""
+        found: Sequence[Mapping[str, Any]] = self._asked("incidents")["incidents"]
+        return found
+
+    def _asked(self, command: str) -> Mapping[str, Any]:
+        printed = self.run("--json", command)
+        try:
+            found: Mapping[str, Any] = json.loads(printed.text)
+        except ValueError:
+            raise SuiteError(f"mpsguard-ctl {command}: {printed.text.strip()}") from None
+        return found
 
     def domain(self) -> Mapping[str, Any]:
         """Return the only domain of `mpsguard-ctl --json status`; raise SuiteError with the output if there is none."""

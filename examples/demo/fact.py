@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tests.gpu.core.events import FAILED, Outcome
+from tests.bench.core.events import FAILED, Outcome
 
 NO_COUNTERPART: Final = "-"
 """A cell of the table without an observation."""

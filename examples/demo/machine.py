@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from tests.gpu.core import programs
-from tests.gpu.core.errors import NotRunError
-from tests.gpu.core.programs import CudaPrograms, Programs, Work
-from tests.gpu.results import origin
-from tests.gpu.simulated import SimulatedPrograms
+from tests.bench.core import programs
+from tests.bench.core.errors import NotRunError
+from tests.bench.core.programs import CudaPrograms, Programs, Work
+from tests.bench.results import origin
+from tests.bench.simulated import SimulatedPrograms
 
 _LONG_KERNEL: Final = Path(__file__).resolve().parent / "simulated_long_kernel.py"
 _LONG: Final = Work(seconds=60, work=4_000_000, controlled=True)

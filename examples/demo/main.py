@@ -12,14 +12,15 @@ from examples.demo.machine import Machine
 from examples.demo.scenes import SCENES
 from examples.demo.screen import Screen
 from examples.demo.tour import Row
-from tests.gpu.core.errors import NotRunError, SuiteError
-from tests.gpu.core.stop import StopRunError
+from tests.bench.core.errors import NotRunError, SuiteError
+from tests.bench.core.stop import StopRunError
 
 FAILED, USAGE, NOT_RUN = 1, 2, 77
 """Exit statuses besides 0: something differs from what the tour expects, or it was stopped; usage; cannot run here."""
 _DEADLINE: Final = 240.0
 _NEXT_STEPS: Final = (
     "To try next:",
+    "  docs/start/try-it.md    the same by hand, a minute: a killed client is named, its neighbours go on",
     "  make test               every test this machine can run",
     "  make demo REAL=1        this tour on a machine with a GPU",
     "  sudo scripts/install    the guard for good: README.md, Install",

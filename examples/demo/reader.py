@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from fault_injection.takeover import model
 from fault_injection.takeover.model import Request
-from tests.gpu.core.errors import SuiteError
+from tests.bench.core.errors import SuiteError
 
 _DEADLINE: Final = 30.0
 """Seconds without a byte after which a reader gives up."""

@@ -1,4 +1,4 @@
-"""Prints a simulated program's events in the format of `tests.gpu.core.events`."""
+"""Prints a simulated program's events in the format of `tests.bench.core.events`."""
 
 import json
 import os

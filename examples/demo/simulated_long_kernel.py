@@ -1,6 +1,6 @@
 """A simulated client with a long kernel: if it is killed after `begin`, it dies with work in flight.
 
-It prints the events of `tests.gpu.simulated_client`.
+It prints the events of `tests.bench.simulated_client`.
 """
 
 import os
@@ -15,7 +15,7 @@ from examples.demo.said import emit
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 
 DIED, FAILED = 3, 4
-_KERNEL_S: Final = 60.0
+_KERNEL_S: Final = 3.0
 
 
 def main() -> int:

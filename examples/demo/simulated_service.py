@@ -4,7 +4,7 @@ With MPSGUARD_ROLE it is a process of `mpsguard run --standby 1 --listen ...`. O
 mpsguard: it listens on its own port, and its progress is lost with the process.
 
 In a process that begins at the first token, the kernel of token HELD takes long, so that a fault hits this kernel. It
-prints the events of `tests.gpu.simulated_client`, and `serves` with its port.
+prints the events of `tests.bench.simulated_client`, and `serves` with its port.
 """
 
 import os
@@ -23,7 +23,7 @@ from fault_injection.takeover.server import Server
 from fault_injection.takeover.traps import Point
 from mpsguard import client
 from mpsguard.linux.systemd import service_manager
-from mpsguard.supervisor.role import ROLE_VARIABLE
+from mpsguard.vault.wire.role import ROLE_VARIABLE
 
 SESSION: Final = "demo"
 HELD: Final = 20

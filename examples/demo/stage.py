@@ -16,11 +16,11 @@ from examples.demo.machine import DemoPrograms
 from examples.demo.screen import Screen
 from mpsguard.linux.files import file_lock
 from mpsguard.linux.processes.process import ProcessHandle
-from tests.gpu.core.bench import Bench, Target
-from tests.gpu.core.client import Clients
-from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.guard import Guard, Options
-from tests.gpu.core.programs import Work
+from tests.bench.core.bench import Bench, Target
+from tests.bench.core.client import Clients
+from tests.bench.core.errors import SuiteError
+from tests.bench.core.guard import Guard, Options
+from tests.bench.core.programs import Work
 from tests.harness.ending import ended
 
 UNTIL_TOLD: Final = Work(seconds=60, controlled=True)
@@ -134,6 +134,48 @@ class GuardedPlace(Place):
         while not (found := self.guard.takeovers()) and time.monotonic() < due:
             time.sleep(_POLL)
         return [f"{each['outcome']}, {each.get('lane')} to {each.get('to')}" for each in found]
+
+    def watched(self, pid: int) -> None:
+        """Wait until the guard has a client's address space; raise TimeoutError."""
+        due = time.monotonic() + PATIENCE
+        while not any(each["pid"] == pid and each["watched"] for each in self.ctl.clients()["watches"]):
+            if time.monotonic() > due:
+                raise TimeoutError(f"client {pid} was not watched within {PATIENCE:g} s")
+            time.sleep(_POLL)
+
+    def culprit(self) -> tuple[int | None, str]:
+        """Wait for an incident; return the pid of the latest one's culprit, None if it has none, and how sure it is."""
+        due = time.monotonic() + PATIENCE
+        while not (found := self.ctl.incidents()) and time.monotonic() < due:
+            time.sleep(_POLL)
+        if not found:
+            return None, "no incident"
+        culprit = found[0]["culprit"]
+        return (None if culprit is None else int(culprit["pid"])), str(found[0]["confidence"])
+
+    def survives(self, pid: int) -> str:
+        """Wait until the guard knows whether a client would live through an SM fault; return what it says."""
+        due = time.monotonic() + PATIENCE
+        while (said := self._survival(pid)) == "unknown" and time.monotonic() < due:
+            time.sleep(_POLL)
+        return said
+
+    def _survival(self, pid: int) -> str:
+        shown = self.ctl.clients()
+        for client, survival in zip(shown["clients"], shown["survival"], strict=True):
+            if client["process"]["pid"] == pid and survival is not None:
+                return str(survival["survives"])
+        return "unknown"
+
+    def went_over(self, pid: int) -> str:
+        """Wait until the guard says that a client went over; return from where to where."""
+        due = time.monotonic() + PATIENCE
+        while time.monotonic() < due:
+            for client in self.ctl.clients()["clients"]:
+                if client["process"]["pid"] == pid and client["went_over_at"] is not None:
+                    return f"{client['lane_before']} to {client['lane']}"
+            time.sleep(_POLL)
+        return "unknown to the guard"
 
     def show(self, *arguments: str) -> None:
         """Run `mpsguard-ctl` and show its output."""

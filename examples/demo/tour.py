@@ -14,9 +14,9 @@ from examples.demo.fact import Cell, not_observed
 from examples.demo.machine import Machine
 from examples.demo.screen import Screen
 from examples.demo.stage import Scene, Stage
-from tests.gpu.core.bench import Bench
-from tests.gpu.core.errors import SuiteError
-from tests.gpu.core.stop import stoppable
+from tests.bench.core.bench import Bench
+from tests.bench.core.errors import SuiteError
+from tests.bench.core.stop import stoppable
 from tests.harness.leftovers import end_all
 
 P = TypeVar("P")

@@ -34,7 +34,7 @@ from examples.llm_server.memory import Mode
 from examples.llm_server.server import Server
 from examples.llm_server.shapes import SHAPES
 from mpsguard import client
-from mpsguard.client.kept_connections import KeptConnections, SupersededError
+from mpsguard.vault.client.kept_connections import KeptConnections, SupersededError
 
 FENCED, FAILED = 3, 4
 

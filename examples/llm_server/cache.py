@@ -7,7 +7,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from examples.llm_server.shapes import Shape
-from mpsguard.client.torch_regions import Spec
+from mpsguard.vault.client.torch_regions import Spec
 
 
 def specs(shape: Shape, slots: int) -> dict[str, Spec]:

@@ -26,18 +26,18 @@ from msgspec import Meta
 from examples.llm_server import memory, model
 from examples.llm_server.decode import Decoder, Next
 from examples.llm_server.shapes import SHAPES, Shape
-from mpsguard.client.cuda.driver import CudaBackend
-from mpsguard.client.mapped.host import HostBackend
-from mpsguard.images import safetensors_file
-from mpsguard.images.errors import ImageError
-from mpsguard.images.location import default_directory
-from mpsguard.images.manifest import Manifest
-from mpsguard.images.store import ImageStore
-from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.device_image import GpuTiers, hold_on_gpu
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_tensors import tensors_of
-from mpsguard.pool.pinned_arena import PinnedArena
+from mpsguard.images.pool.connection import PoolConnection
+from mpsguard.images.pool.device_image import GpuTiers, hold_on_gpu
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.image_tensors import tensors_of
+from mpsguard.images.pool.pinned_arena import PinnedArena
+from mpsguard.images.store import safetensors_file
+from mpsguard.images.store.errors import ImageError
+from mpsguard.images.store.location import default_directory
+from mpsguard.images.store.manifest import Manifest
+from mpsguard.images.store.store import ImageStore
+from mpsguard.vault.client.cuda.driver import CudaBackend
+from mpsguard.vault.client.mapped.host import HostBackend
 
 _MOST_BYTES: Final = 65536
 _PATIENCE: Final = 10.0

@@ -9,7 +9,7 @@ import torch
 from examples.llm_server import cache, model
 from examples.llm_server.shapes import Shape
 from mpsguard.client import LeaseRole, Session, UnknownRegionError
-from mpsguard.client.torch_regions import Spec, StateDict, create_state_dict, open_state_dict
+from mpsguard.vault.client.torch_regions import Spec, StateDict, create_state_dict, open_state_dict
 
 WEIGHTS, CACHE = "weights", "cache"
 """The regions' names."""

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from examples.llm_server.shapes import Shape
-from mpsguard.client.torch_regions import Spec
+from mpsguard.vault.client.torch_regions import Spec
 
 
 def skeleton(shape: Shape) -> Any:

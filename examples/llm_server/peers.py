@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from examples.llm_server import http
-from mpsguard.client import tcp_progress
+from mpsguard.vault.client import tcp_progress
 
 REQUEST_DEADLINE: Final = 30.0
 """Seconds for a request to arrive."""

@@ -17,7 +17,7 @@ from examples.llm_server import http
 from examples.llm_server import state as forward
 from examples.llm_server.peers import Peer
 from examples.llm_server.state import Request, State
-from mpsguard.client.kept_connections import KeptConnections, NotKeptError
+from mpsguard.vault.client.kept_connections import KeptConnections, NotKeptError
 
 _PAUSE: Final = 0.2
 """Seconds to leave a connection that cannot be kept in the backlog, and between checks of deadlines."""

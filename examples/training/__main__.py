@@ -25,7 +25,7 @@ from examples.training import progress as forward
 from examples.training.progress import COPIES, Progress
 from examples.training.replica import Replica, specs
 from mpsguard import client
-from mpsguard.client.torch_regions import StateDict, create_state_dict, open_state_dict
+from mpsguard.vault.client.torch_regions import StateDict, create_state_dict, open_state_dict
 
 REGION = "training"
 FENCED, FAILED = 3, 4

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mpsguard.client.torch_regions import Spec
+from mpsguard.vault.client.torch_regions import Spec
 
 INPUTS, OUTPUTS, WIDTH, BATCH = 32, 8, 128, 64
 

@@ -1,6 +1,6 @@
 // A CUDA client like any other: runtime API, a loop of kernels. It knows nothing of mpsguard; it only reports.
 //
-//   worker [--seconds S] [--work N] [--controlled [--rounds N]] [--blocking] [--memory BYTES]
+//   worker [--seconds S] [--work N] [--controlled [--rounds N]] [--blocking] [--memory BYTES] [--managed]
 //          [--fault NAME [--at S] [--in-flight S]]
 //
 //   --seconds S      loop for S seconds (default 1; 0: end after the first kernel)
@@ -9,6 +9,7 @@
 //   --rounds N       loop N times (default 1), each time after a line of its own
 //   --blocking       sleep while a kernel runs, where CUDA by itself would spin: for more clients than cores
 //   --memory BYTES   hold this much GPU memory besides (default 0), written to once
+//   --managed        let the kernels of the loop work on managed memory
 //   --fault NAME     commit this fault (faults.cuh) ...
 //   --at S           ... S seconds into the loop (default 0); --fault-at is the same
 //   --in-flight S    length of the kernel that a fault of the process leaves on the GPU (default: process_faults.cuh)
@@ -54,7 +55,7 @@ struct Options {
     double seconds = 1.0;
     int work = 200;
     int rounds = 1;
-    bool controlled = false, blocking = false;
+    bool controlled = false, blocking = false, managed = false;
     const faults::Fault* fault = nullptr;
     double fault_at = 0.0;
     size_t memory = 0;
@@ -92,6 +93,10 @@ Options parse(int argc, char** argv) {
         }
         if (std::strcmp(name, "--blocking") == 0) {
             options.blocking = true;
+            continue;
+        }
+        if (std::strcmp(name, "--managed") == 0) {
+            options.managed = true;
             continue;
         }
         if (i + 1 == argc) usage("an unknown option, or one without its value");
@@ -207,7 +212,8 @@ int main(int argc, char** argv) {
 
     float* data = nullptr;
     const size_t size = sizeof(float) * kBlocks * kThreads;
-    require("cudaMalloc", cudaMalloc(&data, size));
+    if (options.managed) require("cudaMallocManaged", cudaMallocManaged(&data, size));
+    else require("cudaMalloc", cudaMalloc(&data, size));
     require("cudaMemset", cudaMemset(data, 0, size));
     if (options.memory > 0) {
         void* memory = nullptr;

@@ -1,4 +1,4 @@
-"""`zone_overrun.cu` for a program that makes its own zones, by `mpsguard.client.zones`.
+"""`zone_overrun.cu` for a program that makes its own zones, by `mpsguard.preload.zones`.
 
     zone_api.py --kind tripwire|sparse [--bytes N] [--past N | --before N] [--access write|read|atomic] [--controlled]
 
@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from mpsguard.client import zones
+from mpsguard.preload import zones
 
 cuda: Any = importlib.import_module("cuda.bindings.driver")
 
@@ -134,7 +134,7 @@ def main() -> int:
     except CallError as error:
         emit("failed", code=error.code, name="?", call=error.call)
     except zones.ZoneError as error:
-        emit("failed", code=-1, name=str(error), call="mpsguard.client.zones")
+        emit("failed", code=-1, name=str(error), call="mpsguard.preload.zones")
     return FAILED
 
 

@@ -17,11 +17,11 @@ from fault_injection.fuzzing.mutation import (
     value,
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.control_api import protocol
-from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.protocol import Reply
-from mpsguard.control_api.server import reply
-from mpsguard.daemon.commands.table import HANDLERS
+from mpsguard.guard.control_api import protocol
+from mpsguard.guard.control_api.handler import Handler
+from mpsguard.guard.control_api.protocol import Reply
+from mpsguard.guard.control_api.server import reply
+from mpsguard.guard.daemon.commands.table import HANDLERS
 
 _ANSWERS: Final = frozenset({"malformed", "version", "unknown_command", "arguments", "deadline"})
 """What a request may be answered with when nothing is wrong with the guard."""

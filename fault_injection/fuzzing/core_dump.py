@@ -9,10 +9,10 @@ from fault_injection.fuzzing import stored
 from fault_injection.fuzzing.mutation import changed, index, number
 from fault_injection.fuzzing.surface import Surface
 from fault_injection.sim.core_dump import core_dump, sm_row, thread_row
+from mpsguard.guard.sensors.gpu_core import DumpFile, NotACoreError, parse
+from mpsguard.guard.sensors.sm_errors import observations
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes.reserved_ranges import ReservedRanges
-from mpsguard.model import ProcessKey
-from mpsguard.sensors.gpu_core import DumpFile, NotACoreError, parse
-from mpsguard.sensors.sm_errors import observations
 
 _PC: Final = 0x7F48A37A3840
 _WRITER: Final = ProcessKey(101, 1010)

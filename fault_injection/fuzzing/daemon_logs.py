@@ -8,11 +8,11 @@ from typing import Final
 from fault_injection.fuzzing import stored
 from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.daemon_log import parse_line
-from mpsguard.evidence import Evidence, Source, Trust
-from mpsguard.lanes import server_log
+from mpsguard.guard.daemon_log import parse_line
+from mpsguard.guard.evidence import Evidence, Source, Trust
+from mpsguard.guard.lanes import server_log
+from mpsguard.guard.sensors.daemon_logs import LogReader
 from mpsguard.linux.files.log_tail import LogTail
-from mpsguard.sensors.daemon_logs import LogReader
 
 _HEAD: Final = b"[2026-11-20 14:01:28.554 "
 _LINES: Final = tuple(

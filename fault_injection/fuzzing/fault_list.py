@@ -12,11 +12,12 @@ from fault_injection.fuzzing import stored
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.evidence import Evidence, Trust
+from mpsguard.guard.evidence import Evidence, Trust
+from mpsguard.guard.model import Client
+from mpsguard.guard.sensors.kmod import KmodSensor
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.nvidia.uevents import Uevent, Uevents
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.model import Client, ProcessKey
-from mpsguard.sensors.kmod import KmodSensor
 
 _CLIENTS: Final = tuple(ProcessKey(4000 + pid, 777 + start) for pid in range(3) for start in range(2))
 _NAMED: Final = b"%d time=%d pid=%d start=%d alive=1 gone=%d "

@@ -13,16 +13,18 @@ import msgspec
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed, index, number
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.broker.handshake import Introduction, RefusedError, introduce
-from mpsguard.broker.relay import LaneGoneError, OtherGreetingError, Relay
-from mpsguard.lanes import mps_protocol, settings
-from mpsguard.lanes.acknowledger import Acknowledger
-from mpsguard.lanes.mps_protocol import PeerKind, ProtocolError
+from mpsguard.guard.broker.handshake import Introduction, RefusedError, introduce
+from mpsguard.guard.broker.relay import LaneGoneError, OtherGreetingError, Relay
+from mpsguard.guard.lanes import mps_protocol, settings
+from mpsguard.guard.lanes.acknowledger import Acknowledger
+from mpsguard.guard.lanes.command import CommandReply
+from mpsguard.guard.lanes.mps_protocol import PeerKind, ProtocolError
+from mpsguard.guard.model import LaneSettings
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
+from mpsguard.linux.identity import Credentials
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream, StrangerStream
 from mpsguard.linux.sockets.user_turns import UserTurns
-from mpsguard.model import Credentials, LaneSettings
 
 GREETING: Final = b"OUTBHELL\0"
 CREDENTIALS: Final = mps_protocol.credentials_word(GREETING)
@@ -46,7 +48,7 @@ _WORDS: Final = (
     mps_protocol.encode_reply("Server not found"),
     mps_protocol.encode_reply(2),
 )
-_READ_BACK: Final = ("50.0", "2G", "1", "", "nan", "inf", "-1", "9" * 30, "9" * 5000, "0x10")
+_ANSWERS: Final = ("50.0", "2G", "1", "", "nan", "inf", "-1", "9" * 30, "9" * 5000, "0x10")
 
 
 class Words(Surface[bytes]):
@@ -77,11 +79,14 @@ class Words(Surface[bytes]):
         length, text = mps_protocol.encode_command(line)
         if struct.unpack("<q", length)[0] != len(text) or mps_protocol.decode_command(text) != line:
             raise BrokenPromiseError(f"a command line does not come back as it was: {text!r}")
-        setting = settings.setting_touched_by(line)
-        if setting is not None:
-            mps_protocol.encode_command(setting.query)
-            for answer in _READ_BACK:
-                settings.with_read_back(_NO_SETTINGS, setting, (answer,))
+        asked = settings.asked_by(line)
+        if asked is not None:
+            mps_protocol.encode_command(asked.query)
+            for answer in _ANSWERS:
+                if settings.was_taken(asked, CommandReply((answer,), 0)) and asked.server is None:
+                    kept = settings.with_setting(_NO_SETTINGS, asked)
+                    msgspec.json.encode(kept)
+                    settings.replay_commands(kept)
 
 
 _NO_SETTINGS: Final = LaneSettings()
@@ -172,6 +177,7 @@ class Conversation(Surface[Exchange]):
         try:
             with PacketStream(back) as stream:
                 acknowledger = Acknowledger()
+                acknowledger.open()
                 try:
                     relay = Relay(front, stream, opening, GREETING, acknowledger, impersonate=False)
                     await relay.run(_greeted, lambda: None, lambda: None)
@@ -186,7 +192,7 @@ class Conversation(Surface[Exchange]):
 
     def _stranger(self, sock: socket.socket) -> tuple[StrangerStream, asyncio.Event]:
         closed = asyncio.Event()
-        return StrangerStream(sock, os.geteuid(), self._readiness, self._closer, closed.set), closed
+        return StrangerStream(sock, seqpacket.peer(sock), self._readiness, self._closer, closed.set), closed
 
     def _say(self, sock: socket.socket, words: tuple[Said, ...]) -> None:
         for word in words:

@@ -10,13 +10,13 @@ import msgspec
 
 from fault_injection.fuzzing.mutation import changed, changed_text, index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.images import manifest as manifests
-from mpsguard.images import transfer
-from mpsguard.images.errors import ImageError
-from mpsguard.images.manifest import Maker, Manifest, RegionImage, TensorImage
-from mpsguard.images.pieces import PIECE_SIZE, digest_of
-from mpsguard.images.store import ImageStore
-from mpsguard.images.stream_frames import GREETING, Complete, Content, Declined, Frame, Offer, Wanted, write_frame
+from mpsguard.images.store import manifest as manifests
+from mpsguard.images.store import transfer
+from mpsguard.images.store.errors import ImageError
+from mpsguard.images.store.manifest import Maker, Manifest, RegionImage, TensorImage
+from mpsguard.images.store.pieces import PIECE_SIZE, digest_of
+from mpsguard.images.store.store import ImageStore
+from mpsguard.images.store.stream_frames import GREETING, Complete, Content, Declined, Frame, Offer, Wanted, write_frame
 
 _PIECES: Final = (b"first piece", b"second", b"3")
 _MANIFEST: Final = Manifest(

@@ -11,8 +11,8 @@ from fault_injection.fuzzing import stored
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import Surface
-from mpsguard.evidence import Evidence
-from mpsguard.sensors.kernel_log import KernelLogSensor
+from mpsguard.guard.evidence import Evidence
+from mpsguard.guard.sensors.kernel_log import KernelLogSensor
 
 _FAULT: Final = (
     b"NVRM: Xid (PCI:0000:18:00): 31, pid=1234, name=python3, Ch 00000008. MMU Fault: ENGINE GRAPHICS GPC1 "

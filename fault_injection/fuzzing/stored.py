@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import msgspec
 
 from fault_injection.fuzzing.surface import BrokenPromiseError
-from mpsguard.evidence import Evidence
-from mpsguard.triage.rolling import RollingTriage
+from mpsguard.guard.evidence import Evidence
+from mpsguard.guard.triage.rolling import RollingTriage
 
 
 def check(evidence: Iterable[Evidence], *, judge: bool) -> None:

@@ -15,8 +15,8 @@ from fault_injection.fuzzing.mutation import (
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.linux.descriptors.io_fence import IoFence
 from mpsguard.linux.sockets import seqpacket
-from mpsguard.supervisor import wire
-from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
+from mpsguard.vault.supervisor.channel import KeptSockets, ProgramChannel
+from mpsguard.vault.wire import supervisor_wire as wire
 
 _MESSAGES: Final = (
     wire.Ready(),

@@ -12,11 +12,12 @@ from fault_injection.fuzzing import stored
 from fault_injection.fuzzing.loop import CaseLoop
 from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.evidence import Evidence, FaultContained
+from mpsguard.guard.evidence import Evidence, FaultContained
+from mpsguard.guard.model import Client
+from mpsguard.guard.sensors.kmod import KmodSensor
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.nvidia.uevents import Uevent, Uevents, parse
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.model import Client, ProcessKey
-from mpsguard.sensors.kmod import KmodSensor
 
 _CULPRIT: Final = ProcessKey(4242, 777)
 """The process in the module's list; uevents, of which there may be any, say no more than that it may have changed."""

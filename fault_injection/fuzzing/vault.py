@@ -13,9 +13,9 @@ from fault_injection.fuzzing.mutation import (
     number,
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.vault import state_buffer, wire
-from mpsguard.vault.region import Grant, LeaseRole, RegionLayout
-from mpsguard.vault.state_buffer import State
+from mpsguard.vault.wire import state_buffer, wire
+from mpsguard.vault.wire.region import Grant, LeaseRole, RegionLayout
+from mpsguard.vault.wire.state_buffer import State
 
 _LAYOUT: Final = RegionLayout((4096, 8192), va=1 << 40, gpu="GPU-6d2e0d2f-9c6c-4a8e-a3b7-0f7e6f6a1c11")
 MESSAGES: Final = (
@@ -86,7 +86,8 @@ class Records(Surface[bytes]):
             memory[at : at + len(piece)] = piece
         for state in _STATES[: index(chance, len(_STATES))]:
             piece = state_buffer.slot_bytes(state)
-            memory[state_buffer.slot_at(state.sequence, _CAPACITY) :][: len(piece)] = piece
+            at = state_buffer.slot_at(state.sequence, _CAPACITY)
+            memory[at : at + len(piece)] = piece
         for _ in range(index(chance, 4)):
             at = 8 * index(chance, len(memory) // 8)
             memory[at : at + 8] = struct.pack("=Q", number(chance) & ((1 << 64) - 1))
@@ -102,4 +103,3 @@ class Records(Surface[bytes]):
         state = state_buffer.latest(read, _CAPACITY)
         if state is not None and len(state.state) > _CAPACITY:
             raise BrokenPromiseError(f"{len(state.state)} bytes of state")
-        state_buffer.is_over(read)

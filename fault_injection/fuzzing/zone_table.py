@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from random import Random
 from typing import Final
 
@@ -9,7 +10,8 @@ import msgspec
 
 from fault_injection.fuzzing.mutation import changed, index, number
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
-from mpsguard.preload import zone_table
+from mpsguard.preload import second_claim, zone_table
+from mpsguard.preload.second_claim import ClaimPhase, SecondClaim
 from mpsguard.preload.zone_table import COUNTERS, COUNTERS_AT, HEADER, HEADER_BYTES, SLOT, TableError, ZoneRegion
 
 _SLOTS: Final = (0, 1, 3, 16)
@@ -32,6 +34,7 @@ def _table(slots: int) -> bytes:
     return head + b"".join(zone_table.encode(region, 2) for region in regions)
 
 
+_CLAIM: Final = second_claim.encode(SecondClaim(ClaimPhase.WAITING, "hot", "managed_memory"), 2)
 _TABLES: Final = {slots: _table(slots) for slots in (*_SLOTS, _FULL)}
 
 
@@ -61,6 +64,9 @@ class ZoneTable(Surface[Table]):
                 field = index(chance, len(word))
                 word[field] = number(chance) & _FIELD[field]
                 contents = contents[:slot] + SLOT.pack(*word) + contents[slot + SLOT.size :]
+        if chance.random() < 0.3:
+            block = changed(chance, _CLAIM)[: len(_CLAIM)].ljust(len(_CLAIM), b"\0")
+            contents = contents[: second_claim.AT] + block + contents[second_claim.AT + len(_CLAIM) :]
         if chance.random() < 0.5:
             head = 64 if chance.random() < 0.5 else len(contents)
             contents = changed(chance, contents[:head]) + contents[head:]
@@ -80,10 +86,17 @@ class ZoneTable(Surface[Table]):
                 if not here.region.start <= case.address < here.region.end:
                     raise BrokenPromiseError(f"{case.address:#x} is not in {here.region}")
                 msgspec.json.decode(msgspec.json.encode((here.beyond, here.region)))
+        self._claim(case.contents)
         if any(one.end > other.start for one, other in zip(table.regions, table.regions[1:], strict=False)):
             raise BrokenPromiseError("regions overlap")
 
-    def _in_file(self, case: Table) -> zone_table.Place | None:
+    def _claim(self, contents: bytes) -> None:
+        with suppress(TableError):
+            claim = second_claim.decode(contents[second_claim.AT :][: second_claim.LAYOUT.size])
+            if claim is not None and claim.reason not in {"", second_claim.OTHER, *second_claim.REASONS}:
+                raise BrokenPromiseError(f"a program's own text: {claim.reason!r}")
+
+    def _in_file(self, case: Table) -> zone_table.LocatedAddress | None:
         fd = os.memfd_create(zone_table.NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.write(fd, case.contents)

@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 
 from fault_injection.histories.world import World, history, line
-from mpsguard.config import Remedies, Step
-from mpsguard.incident import Confidence, Ground, Incident
-from mpsguard.remedies.policy import Standing, Verdict, decide
-from mpsguard.triage.rolling import RollingTriage
+from mpsguard.guard.config import Remedies, Step
+from mpsguard.guard.incident import Confidence, Ground, Incident
+from mpsguard.guard.remedies.policy import Standing, Verdict, decide
+from mpsguard.guard.triage.rolling import RollingTriage
 
 _LATER: Final = (0.3, 0.6, 5.0)
 """Seconds after the last observation at which it is judged once more."""
@@ -25,7 +25,9 @@ _CHUNK: Final = 200
 
 def _enforced(at_least: str) -> Remedies:
     step = msgspec.convert({"remedy": "terminate", "mode": "enforce", "at_least": at_least}, Step)
-    return Remedies(mmu=(step,), sm=(step,), engine=(step,), process=(step,), lane=(step,), device=(step,))
+    return Remedies(
+        mmu=(step,), sm=(step,), mmu_or_sm=(step,), engine=(step,), process=(step,), lane=(step,), device=(step,)
+    )
 
 
 POLICIES: Final = {at_least: _enforced(at_least) for at_least in ("proven", "likely")}

@@ -13,11 +13,12 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.evidence import (
+from mpsguard.guard.evidence import (
     ClientCame,
     Evidence,
     FaultContained,
     LaneChanged,
+    LogRead,
     Lost,
     Observation,
     OwnDump,
@@ -27,14 +28,18 @@ from mpsguard.evidence import (
     Source,
     Trust,
     UvmFault,
+    WorkRepeated,
     Xid,
     ZoneHit,
 )
-from mpsguard.model import TOLD_TO_QUIT, ProcessKey
+from mpsguard.guard.model import TOLD_TO_QUIT
+from mpsguard.linux.identity import ProcessKey
 
 GPUS: Final = ("0000:18:00", "0000:2a:00")
 PAGES: Final = (0x7F0000000000, 0x7F0000001000, 0x0)
 """Few, so that different programs fault at the same address."""
+MISALIGNED, ELSEWHERE = "Misaligned Address", "Illegal Instruction Encoding"
+"""Exceptions: of a client's own fault; of code that was looked for where another copy of the driver has it."""
 _PIDS: Final = 40
 """Few, so that they are given away again soon."""
 
@@ -50,8 +55,8 @@ class Lane:
         """Alive, and known to the guard, with their users."""
         self.ghosts: list[ProcessKey] = []
         """Ended, but with work or a process that can still do something."""
-        self.left: tuple[int, ProcessKey] | None = None
-        """A page, and the ended client with work that will fault there again."""
+        self.left: tuple[int, ProcessKey, float] | None = None
+        """A page, and the ended client with work that will fault there again, from a time on."""
         self.sentinel = False
         self.torn_down: set[ProcessKey] = set()
         """Living clients with GPU work that has ended for good."""
@@ -77,6 +82,9 @@ class World:
         self._serial = 0
         self._free = list(range(100, 100 + _PIDS))
         self._log_delay = chance.choice((0.0, 0.0, 0.0, 0.5, 3.0, 6.0))
+        self._log_whole_since = 0.0
+        self._log_taken = 0.0
+        """When the last line so far of the kernel log arrives."""
         self._fanotify = chance.random() < 0.7
         for index in range(chance.choice((1, 1, 2, 3))):
             lane = Lane(f"default-{index}", chance.choice(GPUS), 1000 + index)
@@ -120,16 +128,26 @@ class World:
         )  # fmt: skip
         self.evidence.append((at + late, seen))
 
-    def xid(self, at: float, number: int, pid: int | None, gpu: str, page: int | None = None) -> None:
-        """A line of the kernel log: it may come late, or be lost."""
+    def xid(self, at: float, number: int, pid: int | None, gpu: str, words: str | int = "...") -> None:
+        """A line of the kernel log with its words, or the page of a memory fault: it may come late, or be lost."""
         if self.chance.random() < 0.04:
-            self.say(at, Source.KERNEL_LOG, Lost(-1), late=self.chance.uniform(0.001, 1.0))
+            late = self.chance.uniform(0.001, 1.0)
+            self.say(at, Source.KERNEL_LOG, Lost(-1), late=late)
+            self._log_whole_since = self._log_taken = max(self._log_taken, at + late)
             return
-        text = (
-            "..." if page is None else f"MMU Fault: ENGINE GRAPHICS faulted @ 0x{page >> 32:x}_{page & 0xFFFFFFFF:08x}."
-        )
+        text = words
+        if isinstance(text, int):
+            text = f"MMU Fault: ENGINE GRAPHICS faulted @ 0x{text >> 32:x}_{text & 0xFFFFFFFF:08x}."
         late = self.chance.uniform(0.001, 0.02) + (self._log_delay if self.chance.random() < 0.5 else 0.0)
         self.say(at, Source.KERNEL_LOG, Xid(number, pid, text), gpu=gpu, late=late)
+        self._log_taken = max(self._log_taken, at + late)
+
+    def log_read(self, at: float) -> None:
+        """Tell that the kernel log was read to its end, as soon as all that was written has arrived."""
+        if at <= self._log_taken:
+            self.then(self._log_taken + 0.001, self.log_read)
+        else:
+            self.say(at, Source.KERNEL_LOG, LogRead(self._log_whole_since), late=0.0)
 
     def server(self, at: float, lane: Lane, what: str, client: int | None = None) -> None:
         """A line of a server's log."""
@@ -164,7 +182,10 @@ class World:
         """Work that an ended client left faults in the queue of one that came since."""
         if lane.left is None or process not in lane.clients:
             return
-        page, author = lane.left
+        page, author, since = lane.left
+        if at < since:
+            # The GPU recovers from the first fault of that work until the kernel log has its line.
+            return
         self.did(author, at, f"left work at 0x{page:x} that faults in the queue of {process.pid}")
         self._queue(at, process, page, lane)
         self._server_falls(at, lane, page)
@@ -227,11 +248,61 @@ class World:
         if process in lane.torn_down or (process not in lane.clients and process not in self.ended):
             return
         self.did(process, at, "trap" if trap else "SM fault")
-        if not trap:
-            self.xid(at + 0.01, 13, None, lane.gpu)
-        self.xid(at + 0.012, 43, lane.server, lane.gpu)
+        there = [each for each in lane.clients if each not in lane.torn_down]
+        self._sm_lines(at + 0.01, lane, lane.server, "" if trap else MISALIGNED)
         self._dumps(at, lane, process, trap)
         self._teardown(at + 0.015, lane, None)
+        for each in there:
+            if self.chance.random() < 0.4:
+                begins = at + self.chance.uniform(0.1, 3.0)
+                again = ("" if trap else MISALIGNED) if each == process else None
+                self.then(begins, lambda then, each=each, again=again: self._repeats(then, lane, each, again, at))  # type: ignore[misc]
+
+    def _sm_lines(self, at: float, lane: Lane, pid: int, exception: str) -> None:
+        if exception:
+            self.xid(at, 13, None, lane.gpu, f"Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): {exception}")
+        self.xid(at + 0.002, 43, pid, lane.gpu)
+
+    def _repeats(self, at: float, lane: Lane, process: ProcessKey, again: str | None, lost: float) -> None:
+        """A client repeats its lost work alone, outside of MPS.
+
+        Args:
+            at: when it begins.
+            lane: the one that it was on.
+            process: the client.
+            again: the exception of its own fault ("" for a trap), which comes again; None for an innocent client.
+            lost: when the fault was.
+        """
+        if process not in lane.clients:
+            return
+        over = at + self.chance.uniform(0.2, 2.0)
+        what = self.chance.choice(("honest", "honest", "honest", "honest", "liar", "another copy", "killed"))
+        outcome = "completed" if again is None else "faulted"
+        fault = again
+        if what == "liar" and again is None:
+            self.did(process, lost, "will accuse itself, and nothing of its lost work")
+            outcome, fault = "faulted", self.chance.choice((None, MISALIGNED, ""))
+        elif what == "liar":
+            outcome, fault = "completed", None
+        elif what == "another copy" and again is None:
+            outcome, fault = self.chance.choice(("faulted", "no_result")), ELSEWHERE
+        if fault is not None:
+            self.did(process, over - 0.05, "faults outside of MPS")
+            self._sm_lines(over - 0.05, lane, process.pid, fault)
+        if self.chance.random() < 0.9:
+            self._says(at, process, "under_way")
+        if what != "killed":
+            self._says(over, process, outcome)
+
+    def _says(self, at: float, process: ProcessKey, outcome: str) -> None:
+        late = self.chance.uniform(0.0, 0.1) if self.chance.random() < 0.9 else self.chance.uniform(0.1, 2.0)
+        self._serial += 1
+        seen = Evidence(
+            Source.PRELOAD, at + late, WorkRepeated(outcome), process=process, serial=f"preload:{self._serial}"
+        )
+        self.evidence.append((at + late, seen))
+        if outcome == "faulted":
+            self.then(at + late + 0.001, self.log_read)
 
     def crash(self, at: float, lane: Lane, process: ProcessKey) -> None:
         """It ends with work in flight."""
@@ -245,6 +316,9 @@ class World:
         self.did(process, at, "its work was in flight")
         if kept:
             lane.ghosts.append(process)
+            if not lane.clients:
+                # Its address space is not taken apart, so that nothing has faulted before a newcomer has its place.
+                lane.left = self.chance.choice(PAGES), process, at
         else:
             self._left_work(at, lane, process)
 
@@ -256,7 +330,7 @@ class World:
             self.then(at + 0.151, lambda then: self._teardown(then, lane, None))
         else:
             self.xid(at + 0.18, 31, lane.server, lane.gpu, page)
-            lane.left = page, process
+            lane.left = page, process, at + 0.18
 
     def execs(self, at: float, lane: Lane, process: ProcessKey) -> None:
         """It becomes another program with work in flight: the process lives on."""
@@ -354,6 +428,8 @@ class World:
         fault = UvmFault(page + self.chance.choice((0, 16)), "write", "invalid PTE", True)
         gpu = self.chance.choice((lane.gpu, None))
         self.say(at, Source.UVM, fault, process, gpu=gpu, trust=Trust.PROOF, late=self.chance.uniform(0.001, 0.01))
+        if self.chance.random() < 0.8:
+            self.then(at + 0.001, self.log_read)
 
     def _server_falls(self, at: float, lane: Lane, page: int) -> None:
         names = [each.pid for each in lane.clients] or [lane.server]

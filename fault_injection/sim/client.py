@@ -1,7 +1,8 @@
 """A simulated CUDA process: `python -m fault_injection.sim.client [--seconds S] [--fault KIND --after S]`.
 
-Prints one JSON line per phase (`connected` or `bare`, `started`, then `died` or `finished`), always with
-`"simulated": true`. Exit status 0 when all went well, 3 when it died of a CUDA error.
+Prints one JSON line per phase (`connected` or `bare`, `started`, `went_over`, then `died` or `finished`), always with
+`"simulated": true`. Exit status 0 when all went well, 3 when it died of a CUDA error. With MPSGUARD_SECOND_DRIVER it
+does as a program under the preload with a second driver (`second_driver.py`).
 """
 
 import argparse
@@ -11,9 +12,12 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
+
+if TYPE_CHECKING:
+    from fault_injection.sim.second_driver import SimulatedSecondDriver
 
 DIED = 3
 
@@ -27,6 +31,7 @@ class Plan(NamedTuple):
     memory_mib: int = 1
     fault: str | None = None
     after: float = 0.0
+    uses: str = ""
 
 
 class Client:
@@ -35,6 +40,9 @@ class Client:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._cuda = CudaProcess()
+        self._second: SimulatedSecondDriver | None = None
+        self._left: list[CudaProcess] = []
+        """The first driver after a takeover: as with the preload, its connections stay until the process ends."""
         self._iterations = 0
         self._stop = False
 
@@ -45,6 +53,7 @@ class Client:
             self._cuda.init()
             self._cuda.create_context(self._plan.memory_mib)
             self._say("connected" if self._cuda.mps else "bare", mps=self._cuda.mps)
+            self._second = self._second_driver()
             self._say("started")
             self._compute()
         except CudaFailureError as failure:
@@ -66,7 +75,26 @@ class Client:
                 return
             if plan.iterations is not None and self._iterations >= plan.iterations:
                 return
-            self._step()
+            try:
+                self._step()
+            except CudaFailureError as failure:
+                self._go_over(failure)
+
+    def _second_driver(self) -> "SimulatedSecondDriver | None":
+        mode = os.environ.get("MPSGUARD_SECOND_DRIVER", "off")
+        if mode == "off" or not self._cuda.mps:
+            return None
+        from fault_injection.sim.second_driver import SimulatedSecondDriver  # noqa: PLC0415 - most clients have none
+
+        return SimulatedSecondDriver(mode, self._plan.uses, self._plan.memory_mib)
+
+    def _go_over(self, failure: CudaFailureError) -> None:
+        """Go on with the second driver; without one, raise the error."""
+        if self._second is None:
+            raise failure
+        self._left.append(self._cuda)
+        self._cuda = self._second.take_over()
+        self._say("went_over")
 
     def _step(self) -> None:
         if not self._cuda.mps:
@@ -111,6 +139,7 @@ def parse(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--step-ms", type=float, default=usual.step_ms, help="duration of a kernel")
     parser.add_argument("--memory-mib", type=int, default=usual.memory_mib, help="simulated GPU memory")
     parser.add_argument("--fault", type=_fault, metavar="KIND", help="what to do wrong")
+    parser.add_argument("--uses", default=usual.uses, metavar="REASON", help="why a second driver cannot take over")
     parser.add_argument("--after", type=float, default=usual.after, help="when to do it, in seconds")
     return Plan(**vars(parser.parse_args(arguments)))
 

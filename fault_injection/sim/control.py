@@ -14,13 +14,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fault_injection.sim.directory import PipeDirectory
+from fault_injection.sim.driver import BRANCHES, NEWEST
 from fault_injection.sim.fleet import Fleet, Server
 from fault_injection.sim.link import PERCENTAGE, REGISTRATION, Link
 from fault_injection.sim.recorder import Log, Origin
 from fault_injection.sim.script import Script
 from fault_injection.sim.session import Session
-from fault_injection.sim.settings import Defaults, limit_in_bytes
+from fault_injection.sim.settings import Defaults
 from fault_injection.sim.wire import CREDENTIALS, DESCRIPTOR, HELLO, Channel, Identity, Peer
+
+_LONG = 1e6
+"""Seconds that no daemon lives."""
 
 
 class Waiting(NamedTuple):
@@ -35,7 +39,8 @@ class ControlDaemon:
 
     def __init__(self, directory: PipeDirectory, log: Log, *, multiuser: bool) -> None:
         self.script = Script(directory.root)
-        self.legacy535 = self.script.read("legacy535") is not None
+        branch = (self.script.read("driver") or {}).get("branch", NEWEST)
+        self.driver = BRANCHES[branch]
         self.defaults = Defaults()
         self.log = log
         self.fleet = Fleet(log, multiuser)
@@ -71,7 +76,7 @@ class ControlDaemon:
         self._quitter = session
         if timeout is not None:
             self.say(f"quit command issued with timeout of {timeout}")
-            self._force_at = time.monotonic() + timeout
+            self._force_at = time.monotonic() + min(timeout, _LONG)
         for waiting in self.pending:
             waiting.channel.close()
         self.pending.clear()
@@ -140,7 +145,7 @@ class ControlDaemon:
                 self._client(channel, identity)
             case Peer.UI:
                 self.say("NEW UI")
-                session = Session(self, channel, identity)
+                session = Session(self, channel, identity, privileged=privileged)
                 self._watch(channel.fileno(), session.serve)
             case _:
                 self.say("Unknown type of connection")
@@ -191,7 +196,7 @@ class ControlDaemon:
         self.say(f"NEW SERVER {identity.pid}: Ready")
         link = Link(channel)
         for device, limit in self.defaults.pinned_limits.items():
-            link.set_pinned_limit(device, limit_in_bytes(limit) or 0)
+            link.set_pinned_limit(device, limit)
         self.fleet.registered(server, link)
         self.schedule()
         if self._quitter is not None:

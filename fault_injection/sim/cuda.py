@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fault_injection.sim import gpu
+from fault_injection.sim.address_space import OwnSpace
 from fault_injection.sim.directory import pipe_directory
 from fault_injection.sim.gpu import CudaError
 from fault_injection.sim.kernel import KERNEL
@@ -40,6 +41,7 @@ class CudaProcess:
 
     def __init__(self, directory: Path | None = None) -> None:
         self._control = str((directory or pipe_directory()) / "control")
+        self._space: OwnSpace | None = None
         self._process: Channel | None = None
         self._context: Channel | None = None
         self._code: int | None = None
@@ -48,6 +50,7 @@ class CudaProcess:
 
     def init(self) -> None:
         """Do what `cuInit` does: probe, then the process's own connection."""
+        self._space = OwnSpace()
         try:
             probe = Channel.connect(self._control)
         except OSError:
@@ -58,12 +61,17 @@ class CudaProcess:
         self.mps = True
 
     def create_context(self, memory_mib: int) -> None:
-        """Create context 1, allocate its memory."""
+        """Create context 1, allocate its memory; CudaFailureError if the process's limit does not allow it."""
         self.memory = gpu.allocate(memory_mib)
         self._code = _reserve_code()
         if self.mps:
             self._context = self._attach(1, 0)
+            if self._space is not None:
+                self._space.offer(self._context)
             self._context.send(DESCRIPTOR, fd=self.memory)
+            code = self._context.receive_int()
+            if code is None or code:
+                raise CudaFailureError(CudaError.MPS_RPC_FAILURE if code is None else code)
 
     def launch(self, seconds: float, fault: str = "") -> None:
         """Start a kernel and do not wait for it."""
@@ -85,6 +93,8 @@ class CudaProcess:
         for channel in (self._context, self._process):
             if channel is not None:
                 channel.close()
+        if self._space is not None:
+            self._space.close()
         if self.memory is not None:
             os.close(self.memory)
             self.memory = None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from fault_injection.sim import gpu
+from fault_injection.sim.address_space import is_gone
 from fault_injection.sim.gpu import CudaError, Fault
 from fault_injection.sim.wire import Channel
 
@@ -37,6 +38,10 @@ class Context:
         self.memory: list[int] = []
         self.in_flight = False
         self.failed = CudaError.SUCCESS
+        self.space = -1
+        """The server's side of its address space (`address_space`); -1 if it has offered none."""
+        self.left_running = False
+        """Whether its client has ended, and its kernel runs on in an address space that another process keeps."""
 
     def __str__(self) -> str:
         return f"{{PID: {self.pid}, Context ID: {self.number}}}"
@@ -51,8 +56,15 @@ class Context:
 class Device:
     """Contexts and faults of one server on device 0."""
 
-    def __init__(self, say: Callable[[str], None], spares: Callable[[], bool]) -> None:
-        """``spares`` tells whether work that a client leaves behind does no harm."""
+    def __init__(self, say: Callable[[str], None], spares: Callable[[], bool], notices: Callable[[], float]) -> None:
+        """Create it.
+
+        Args:
+            say: writes a line into the server's log.
+            spares: tells whether work that a client leaves behind does no harm.
+            notices: returns seconds that the server takes at least to notice a fault.
+        """
+        self._notices = notices
         self._spares = spares
         self.contexts: list[Context] = []
         self.fault = False
@@ -68,6 +80,10 @@ class Device:
         if not self._has_server_context:
             self._say(f"Creating server context on device 0 ({gpu.NAME})")
             self._has_server_context = True
+
+    def unavailable(self) -> bool:
+        """Return whether the GPU has faulted, and the server has yet to notice: no context can be made."""
+        return self._stopped and not self.fault
 
     def active(self) -> list[Context]:
         """The contexts that can run kernels."""
@@ -91,7 +107,7 @@ class Device:
         elif not self._stopped:
             self._stopped = True
             era = self._era
-            self.after(fault.noticed_s, lambda: self._notice(fault, culprit))
+            self.after(max(fault.noticed_s, self._notices()), lambda: self._notice(fault, culprit))
             self.after(fault.delivered_s, lambda: self._deliver(fault, culprit, era))
 
     def terminate(self, pid: int) -> CudaError:
@@ -122,9 +138,19 @@ class Device:
         self._say(f"Client {context} exiting. {reset}Number of active client contexts is {left}.")
         if context.in_flight and not context.failed:
             context.in_flight = False  # no client is left to get its result
-            if not self._spares():
+            if context.space >= 0 and not is_gone(context.space):
+                context.left_running = True
+            elif not self._spares():
                 self.fail(_faults()[CRASH], context)
+        if context.space >= 0 and not context.left_running:
+            os.close(context.space)
         self._renew()
+
+    def space_gone(self, context: Context) -> None:
+        """The address space of an ended client is gone; a kernel that still runs there faults."""
+        os.close(context.space)
+        if context.left_running and not self._spares():
+            self.fail(_faults()[CRASH], context)
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
         """Do something later."""
@@ -141,6 +167,7 @@ class Device:
         return None
 
     def _done(self, context: Context) -> None:
+        context.left_running = False
         if not self._stopped or context.failed:
             context.complete(context.failed)
 

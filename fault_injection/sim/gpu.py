@@ -14,6 +14,8 @@ class CudaError(IntEnum):
     """The CUDA driver errors that the simulation speaks of."""
 
     SUCCESS = 0
+    OUT_OF_MEMORY = 2
+    DEVICE_UNAVAILABLE = 46
     INVALID_CONTEXT = 201
     ILLEGAL_ADDRESS = 700
     ASSERT = 710

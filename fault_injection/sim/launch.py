@@ -52,7 +52,8 @@ def control(arguments: list[str]) -> int:
         return _daemonize(multiuser="multiuser" in flags)
     from fault_injection.sim import ui  # noqa: PLC0415
 
-    return ui.run(pipe_directory(), [" ".join(words)] if words else sys.stdin)
+    given = [os.fsencode(" ".join(words)) + b"\n"] if words else ui.lines(sys.stdin.buffer)
+    return ui.run(pipe_directory(), given)
 
 
 def _daemonize(*, multiuser: bool) -> int:
@@ -93,8 +94,9 @@ def _serve(*, multiuser: bool, ready: int | None) -> int:
         f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={directory.root}",
     )
     daemon = ControlDaemon(directory, log, multiuser=multiuser)
-    if not daemon.legacy535:
+    if daemon.driver.pid_file:
         directory.write_pid()
+    if daemon.driver.tells_version:
         log.say(Origin.CONTROL, f"CUDA MPS Control binary version: {_BINARY_VERSION}")
     if ready is not None:
         _detach()

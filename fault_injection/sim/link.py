@@ -27,6 +27,9 @@ class Request(IntEnum):
     DEVICE_CLIENT_LIST = 7
     GET_PERCENTAGE = 8
     SET_PERCENTAGE = 9
+    GET_LIMIT_OF_ORDINAL = 11
+    """As `GET_PINNED_LIMIT`, with the device as an int32: from the daemons of 535 and 550."""
+    SET_LIMIT_OF_ORDINAL = 12
     TERMINATE_CLIENT = 13
     PS = 14
     SET_PRIORITY = 15
@@ -148,7 +151,10 @@ class Link:
         """Pinned memory limit of a device in bytes, 0 for none."""
         self._channel.send_int(Request.GET_PINNED_LIMIT)
         self._channel.send(DEVICE_NAME.pack(device.encode()[:40]))
-        return self._int64()
+        value = self._channel.receive_uint64()
+        if value is None:
+            raise ServerLostError
+        return value
 
     def set_pinned_limit(self, device: str, limit: int) -> None:
         """Change a pinned memory limit."""
@@ -162,12 +168,6 @@ class Link:
 
     def _int(self) -> int:
         value = self._channel.receive_int()
-        if value is None:
-            raise ServerLostError
-        return value
-
-    def _int64(self) -> int:
-        value = self._channel.receive_int64()
         if value is None:
             raise ServerLostError
         return value

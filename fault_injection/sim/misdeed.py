@@ -9,7 +9,7 @@ from fault_injection.sim.cuda import CudaProcess
 from fault_injection.sim.gpu_faults import FAULTS
 
 NAMES = tuple(row.name for row in catalog.FAULTS if row.twin and row.by_client)
-_LONG_KERNEL_S, _SHORT_KERNEL_S = 60.0, 0.05
+_ENDLESS_KERNEL_S, _LONG_KERNEL_S, _SHORT_KERNEL_S = 60.0, 3.0, 0.05
 
 
 def prepared(cuda: CudaProcess, name: str, in_flight: float | None = None) -> Callable[[], None]:
@@ -21,7 +21,7 @@ def prepared(cuda: CudaProcess, name: str, in_flight: float | None = None) -> Ca
     if name in FAULTS:
         return lambda: cuda.launch(0.0, name)
     if row.never_returns:
-        return lambda: cuda.launch(_LONG_KERNEL_S if in_flight is None else in_flight)
+        return lambda: cuda.launch(_ENDLESS_KERNEL_S if in_flight is None else in_flight)
     if row.in_flight:
         usual = _LONG_KERNEL_S if row.innocents else _SHORT_KERNEL_S
         cuda.launch(usual if in_flight is None else in_flight)

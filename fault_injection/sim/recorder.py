@@ -40,7 +40,7 @@ class Log:
         """Write one record; a record is smaller than PIPE_BUF and so never torn."""
         now = time.time()
         t = time.localtime(now)
-        body = text.encode()[:3000]
+        body = text.encode(errors="surrogateescape")[:3000]
         header = _HEADER.pack(
             _RECORD | origin, pid or os.getpid(), t.tm_year, t.tm_mon, t.tm_mday, (t.tm_wday + 1) % 7, t.tm_hour,
             t.tm_min, t.tm_sec, int(now * 1000) % 1000, len(body),

@@ -7,6 +7,7 @@ touched: nothing of this is on a socket.
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -34,9 +35,13 @@ class Script:
         """Let every new server take that long; like the vendor's, the daemon blocks for the while."""
         self._set("server-start", delay=seconds)
 
-    def fail_server_start(self) -> None:
-        """Let every new server exit with status 1, as on a machine without a GPU."""
-        self._set("server-start", fail=True)
+    def fail_server_start(self, *, killed: bool = False) -> None:
+        """Let every new server exit with status 1, as on a machine without a GPU, or end by SIGKILL."""
+        self._set("server-start", fail=True, killed=killed)
+
+    def end_servers(self, *, after: float, status: int = 1) -> None:
+        """Let every server that registers from now on exit by itself, that many seconds later."""
+        self._set("server-life", after=after, status=status)
 
     def crash(self, victim: Victim, *, on: str) -> None:
         """Let the daemon or its servers die of SIGKILL when a command arrives, before it is answered."""
@@ -46,6 +51,18 @@ class Script:
         """Let every server report FAULT and refuse new clients (807), with no fault behind it."""
         self._set("fault", until=_until(seconds))
 
+    def notice_late(self, seconds: float) -> None:
+        """Let every server take that long at least to notice a fault."""
+        self._set("notice", after=seconds)
+
+    def notices_after(self) -> float:
+        """Return the seconds that a server takes at least to notice a fault."""
+        return float((self.read("notice") or {}).get("after", 0.0))
+
+    def make_unavailable(self, *, seconds: float | None = None) -> None:
+        """Let every server say ACTIVE and refuse contexts with error 46, as while another GPU of its recovers."""
+        self._set("unavailable", until=_until(seconds))
+
     def spare_crashes(self) -> None:
         """Let the kernels of ended clients end by themselves, as if their address spaces were kept."""
         self._set("spare", until=None)
@@ -54,9 +71,9 @@ class Script:
         """Let the daemon close every new connection after its hello."""
         self._set("handshake", drop=True)
 
-    def legacy535(self) -> None:
-        """Let a daemon started after this behave as driver 535 does: no get_server_status, no pid file."""
-        self._set("legacy535")
+    def driver(self, branch: str) -> None:
+        """Let a daemon started after this behave as that branch's does (`driver.BRANCHES`)."""
+        self._set("driver", branch=branch)
 
     def lack(self, command: str) -> None:
         """Let the daemon know nothing of a command, as an older driver's does."""
@@ -83,6 +100,8 @@ class Script:
         """Take the time a server start is to take; false when it is to fail."""
         asked = self.read("server-start") or {}
         time.sleep(asked.get("delay", 0.0))
+        if asked.get("killed", False):
+            os.kill(os.getpid(), signal.SIGKILL)
         return not asked.get("fail", False)
 
     def wait(self, point: str) -> None:

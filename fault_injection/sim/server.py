@@ -13,11 +13,21 @@ from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 
-from fault_injection.sim import gpu
+from fault_injection.sim import gpu, memory_limit
+from fault_injection.sim.address_space import OFFER
 from fault_injection.sim.device import Context, Device
 from fault_injection.sim.gpu import CudaError
 from fault_injection.sim.kernel import KERNEL
-from fault_injection.sim.link import CLIENT_ENTRY, DEVICE_ENTRY, PERCENTAGE, QUERY_ENTRY, REGISTRATION, Request, Status
+from fault_injection.sim.link import (
+    CLIENT_ENTRY,
+    DEVICE_ENTRY,
+    DEVICE_NAME,
+    PERCENTAGE,
+    QUERY_ENTRY,
+    REGISTRATION,
+    Request,
+    Status,
+)
 from fault_injection.sim.recorder import Log, Origin
 from fault_injection.sim.script import Script
 from fault_injection.sim.wire import CREDENTIALS, DESCRIPTOR, HELLO, Channel, Message, Peer
@@ -35,10 +45,12 @@ class _Stage(IntEnum):
 class Newcomer:
     """A client that the daemon has handed over, and that is not admitted yet."""
 
-    def __init__(self, channel: Channel, levers: str) -> None:
+    def __init__(self, channel: Channel, levers: str, limit: int | None) -> None:
         self.channel = channel
         self.levers = levers
         """What it gets of the GPU: as the server had it when the daemon announced the client."""
+        self.limit = limit
+        """Bytes of memory among that; None without a limit."""
         self.pid = 0
         self.context = 0
         self._stage = _Stage.CREDENTIALS
@@ -67,14 +79,17 @@ class Server:
         self._daemon = daemon
         self._log = log
         self._script = script
-        self._device = Device(self._say, lambda: script.holds("spare"))
+        self._device = Device(self._say, lambda: script.holds("spare"), script.notices_after)
         self._selector = selectors.DefaultSelector()
         self._percentage = 100.0
         self._priority = 0
         self._pinned: dict[bytes, int] = {}
+        self._limits: dict[int, int | None] = {}
+        """Bytes of memory that each client may have; None: any. Taken at `cuInit`, as the vendor's does."""
         self._serial = 0
         self._last = "{PID: 0, Context ID: 0}"
         self._leaving = False
+        self._status = 0
 
     def register(self) -> None:
         """Tell the daemon that the server is ready, take its settings."""
@@ -86,12 +101,16 @@ class Server:
         self._say("Display Driver version: 580")
         settings = self._daemon.receive().data
         self._percentage = PERCENTAGE.unpack(settings)[0] if len(settings) == PERCENTAGE.size else 100.0
-        for _ in range(self._daemon.receive_int64() or 0):
-            self._daemon.receive()  # pinned memory limits: 32 numbers from the daemon of 535
+        # Limits of memory by ordinal: from the daemons of 535 and 550, 32 of them.
+        for ordinal in range(self._daemon.receive_int64() or 0):
+            if limit := self._daemon.receive_uint64():
+                self._pinned[DEVICE_NAME.pack(str(ordinal).encode())] = limit
         self._priority = self._daemon.receive_int() or 0
         self._say(f"Active Threads Percentage set to {self._percentage}")
         self._say(f"Server Priority set to {self._priority}")
         self._say("Server has started")
+        if (life := self._script.read("server-life")) is not None:
+            self._device.after(life["after"], lambda: self._give_up(life["status"]))
 
     def run(self) -> int:
         """Serve until the daemon says so or is gone."""
@@ -102,7 +121,11 @@ class Server:
                 if self._selector.get_map().get(key.fd) is key:
                     act()
         self._say("Exiting")
-        return 0
+        return self._status
+
+    def _give_up(self, status: int) -> None:
+        self._say("Failed to start : unknown error")
+        self._leaving, self._status = True, status
 
     def _say(self, text: str) -> None:
         self._log.say(Origin.SERVER, text)
@@ -154,10 +177,19 @@ class Server:
             case Request.GET_PINNED_LIMIT:
                 self._daemon.send_int64(self._pinned.get(self._daemon.receive().data, 0))
             case Request.SET_PINNED_LIMIT:
-                device = self._daemon.receive().data
-                limit = self._pinned[device] = self._daemon.receive_int64() or 0
-                name = device.rstrip(b"\0").decode()
-                self._say(f"Device pinned memory limit for device {name} set to {limit:#x} bytes")
+                self._limit(self._daemon.receive().data)
+            case Request.GET_LIMIT_OF_ORDINAL:
+                self._daemon.send_int64(self._pinned.get(self._ordinal(), 0))
+            case Request.SET_LIMIT_OF_ORDINAL:
+                self._limit(self._ordinal())
+
+    def _ordinal(self) -> bytes:
+        return DEVICE_NAME.pack(str(self._daemon.receive_int()).encode())
+
+    def _limit(self, device: bytes) -> None:
+        limit = self._pinned[device] = self._daemon.receive_uint64() or 0
+        name = device.rstrip(b"\0").decode()
+        self._say(f"Device pinned memory limit for device {name} set to {limit:#x} bytes")
 
     def _shut_down(self) -> None:
         self._say("Server has been notified to shutdown")
@@ -195,7 +227,8 @@ class Server:
         limits = " ".join(
             f"{name.rstrip(bytes(1)).decode()}={limit}" for name, limit in sorted(self._pinned.items()) if limit
         )
-        newcomer = Newcomer(channel, f"share={self._percentage:g} priority={self._priority} {limits}".strip())
+        levers = f"share={self._percentage:g} priority={self._priority} {limits}".strip()
+        newcomer = Newcomer(channel, levers, self._pinned.get(DEVICE_NAME.pack(b"0")) or None)
         self._selector.register(channel.fileno(), selectors.EVENT_READ, lambda: self._introduction(newcomer))
 
     def _introduction(self, newcomer: Newcomer) -> None:
@@ -220,11 +253,19 @@ class Server:
             self._say(f"Failed to accept client {context} with status {CudaError.MPS_SERVER_NOT_READY}")
             context.channel.close()
             return
+        if context.number > 0 and (self._device.unavailable() or self._script.holds("unavailable")):
+            # Seen on 580.159.04: the runtime's cudaErrorDevicesUnavailable, with cuInit done.
+            self._say(f"Failed to accept client {context} with status {CudaError.DEVICE_UNAVAILABLE}")
+            context.channel.send_int(CudaError.DEVICE_UNAVAILABLE)
+            context.channel.close()
+            return
         self._device.prepare()
         self._say(f"Client {context} connected")
         # No driver says so: for tests.
         self._say(f"SIMULATED levers of {newcomer.pid}: {newcomer.levers}")
         self._say(f"Creating worker thread for client {context}")
+        if context.number == 0:
+            self._limits[context.pid] = memory_limit.of_client(newcomer.limit, memory_limit.variable_of(context.pid))
         if context.number > 0:
             self._say(f"Device {gpu.NAME} (uuid {gpu.printed(gpu.UUID_BYTES)}) is associated")
             self._say(f"Status of client {context} is ACTIVE")
@@ -234,21 +275,41 @@ class Server:
 
     def _work(self, context: Context) -> None:
         message = context.channel.receive()
-        if message.data == DESCRIPTOR:
+        if message.data == OFFER and message.fds:
+            context.space = message.fds[0]
+        elif message.data == DESCRIPTOR:
             context.memory.extend(message.fds)
+            context.channel.send_int(self._fits(context))
         elif len(message.data) == KERNEL.size:
             seconds, fault = KERNEL.unpack(message.data)
             self._device.launch(context, seconds, fault.rstrip(b"\0").decode())
         else:
             self._leave(context)
 
+    def _fits(self, context: Context) -> CudaError:
+        """Give memory back that is beyond the client's limit."""
+        limit = self._limits.get(context.pid)
+        if limit is None or sum(os.fstat(fd).st_size for fd in context.memory) <= limit:
+            return CudaError.SUCCESS
+        for fd in context.memory:
+            os.close(fd)
+        context.memory.clear()
+        return CudaError.OUT_OF_MEMORY
+
     def _leave(self, context: Context) -> None:
         """Let a client go; its process goes last, after the contexts that died with it."""
         if context.number == 0:
+            self._limits.pop(context.pid, None)
             for other in [one for one in self._device.active() if one.pid == context.pid]:
                 self._leave(other)
         self._selector.unregister(context.channel.fileno())
         self._device.leave(context)
+        if context.left_running:
+            self._selector.register(context.space, selectors.EVENT_READ, lambda: self._space_gone(context))
+
+    def _space_gone(self, context: Context) -> None:
+        self._selector.unregister(context.space)
+        self._device.space_gone(context)
 
 
 def _wait_while_stopped(pid: int) -> None:

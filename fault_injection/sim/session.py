@@ -10,8 +10,10 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from fault_injection.sim.commands import AFTER_535, TABLE, Call, refusal
+from fault_injection.sim import scan
+from fault_injection.sim.commands import TABLE, Call
 from fault_injection.sim.link import ServerLostError
+from fault_injection.sim.scan import Scanner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +23,18 @@ if TYPE_CHECKING:
 
 _TEXT = struct.pack("i", 0)
 _END = struct.pack("i", 1)
+_FATAL = 4150
+"""Bytes of a command that end the daemon: of 535 and 550, 4,102 do not, and 4,202 do."""
 
 
 class Session:
     """A UI that the daemon listens to."""
 
-    def __init__(self, daemon: ControlDaemon, channel: Channel, identity: Identity) -> None:
+    def __init__(self, daemon: ControlDaemon, channel: Channel, identity: Identity, *, privileged: bool) -> None:
         self._daemon = daemon
         self._channel = channel
         self._identity = identity
+        self._privileged = privileged
         self._waits_for_quit = False
         self.settled = False
 
@@ -37,9 +42,12 @@ class Session:
         """Take what the UI sent."""
         length = self._channel.receive_int64()
         if length:
-            line = self._channel.receive().data.removesuffix(b"\0").decode(errors="replace")
+            text = self._channel.receive().data
+            if len(text) > _FATAL:
+                os.abort()
+            line = text.removesuffix(b"\0").decode(errors="surrogateescape")
             self._daemon.say(f"Cmd:{line}")
-            self._run(line.split())
+            self._run(*scan.command(line))
         else:
             self.settled = True
             self._daemon.forget(self._channel.fileno())
@@ -52,8 +60,7 @@ class Session:
         self._channel.send(_END, struct.pack("i", status))
         self._channel.close()
 
-    def _run(self, words: list[str]) -> None:
-        name, arguments = (words[0], words[1:]) if words else ("", [])
+    def _run(self, name: str, text: str) -> None:
         self._daemon.script.wait(f"command.{name}")
         asked = self._daemon.script.read(f"command.{name}")
         if asked and "crash" in asked:
@@ -61,35 +68,41 @@ class Session:
         if self._daemon.quitting():
             self._reply("The MPS control daemon is shutting down")
         elif name == "quit":
-            self._quit(arguments)
+            self._quit(text)
         else:
             try:
-                for line in self._answer(name, arguments):
+                for line in self._answer(name, text):
                     self._reply(line)
             except ServerLostError:
                 self._reply("Internal error")
             self._daemon.schedule()
 
-    def _answer(self, name: str, arguments: list[str]) -> Iterator[str]:
-        command = TABLE.get(name)
-        lacked = self._daemon.legacy535 and name in AFTER_535
-        if command is None or lacked or self._daemon.script.read(f"lack.{name}") is not None:
+    def _answer(self, name: str, text: str) -> Iterator[str]:
+        daemon = self._daemon
+        lacked = name in daemon.driver.lacks or daemon.script.read(f"lack.{name}") is not None
+        if name not in TABLE or lacked:
             yield f'Unknown command "{name}"'
-        elif command.setter and self._identity.uid not in (0, os.geteuid()):
-            yield refusal(self._identity.uid)
-            yield from command.denied
         else:
-            daemon = self._daemon
-            yield from command.run(Call(arguments, daemon.fleet, daemon.defaults, daemon.say))
+            call = Call(
+                text,
+                self._identity.uid,
+                self._privileged,
+                daemon.fleet,
+                daemon.defaults,
+                daemon.driver,
+                daemon.say,
+            )
+            yield from TABLE[name](call)
 
-    def _quit(self, arguments: list[str]) -> None:
-        if self._identity.uid not in (0, os.geteuid()):
+    def _quit(self, text: str) -> None:
+        if not self._privileged:
             self._reply("Not enough privilege to execute quit command")
             return
         self._waits_for_quit = True
-        timed = arguments[:1] == ["-t"] and arguments[1:2] and arguments[1].isdecimal()
-        self._daemon.quit(self, int(arguments[1]) if timed else None)
+        arguments = Scanner(text)
+        timeout = arguments.integer() if arguments.word() == "-t" else None
+        self._daemon.quit(self, None if timeout is None else timeout % (1 << 32))
 
     def _reply(self, text: str) -> None:
         self._daemon.say(text)
-        self._channel.send(_TEXT, text.encode())
+        self._channel.send(_TEXT, text.encode(errors="surrogateescape"))

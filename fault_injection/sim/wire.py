@@ -17,6 +17,7 @@ DESCRIPTOR = b"OUTBCUFD\0"
 _UCRED = struct.Struct("3i")
 _INT = struct.Struct("i")
 _INT64 = struct.Struct("q")
+_UINT64 = struct.Struct("Q")
 _LARGEST = 65536
 _ANCILLARY = socket.CMSG_SPACE(_UCRED.size) + socket.CMSG_SPACE(16 * _INT.size)
 
@@ -101,8 +102,8 @@ class Channel:
         return self.send(_INT.pack(value))
 
     def send_int64(self, value: int) -> bool:
-        """Send an int64."""
-        return self.send(_INT64.pack(value))
+        """Send the lowest 64 bits of a number as an int64."""
+        return self.send(_UINT64.pack(value % (1 << 64)))
 
     def receive(self, *, wait: bool = True) -> Message:
         """Take the next message; blocks unless told otherwise (then BlockingIOError)."""
@@ -126,6 +127,10 @@ class Channel:
     def receive_int(self) -> int | None:
         """Take an int32; nothing when the peer is gone or sent something else."""
         return _number(self.receive(), _INT)
+
+    def receive_uint64(self) -> int | None:
+        """Take an int64 as a number without a sign; nothing when the peer is gone or sent something else."""
+        return _number(self.receive(), _UINT64)
 
     def receive_int64(self) -> int | None:
         """Take an int64; nothing when the peer is gone or sent something else."""

@@ -24,9 +24,9 @@ from fault_injection.takeover.keeping import Keeping
 from fault_injection.takeover.state import Known, State
 from fault_injection.takeover.traps import Effect, Point, Traps
 from mpsguard import client
-from mpsguard.client import tcp_progress
-from mpsguard.client.kept_connections import KeptConnections, SupersededError
 from mpsguard.linux.systemd import service_manager
+from mpsguard.vault.client import tcp_progress
+from mpsguard.vault.client.kept_connections import KeptConnections, SupersededError
 
 GATED_VARIABLE: Final = "MPSGUARD_SIMULATION_GATED"
 """Set if connections are to be used inside a gate alone."""

@@ -3,7 +3,7 @@
 import msgspec
 
 from fault_injection.takeover.model import Request
-from mpsguard.client.poison_requests import PoisonRequestTracker
+from mpsguard.vault.client.poison_requests import PoisonRequestTracker
 
 
 class Known(msgspec.Struct, frozen=True):

@@ -153,7 +153,7 @@ class World:
 
     def _start_vault(self) -> None:
         self._vault = subprocess.Popen(
-            [sys.executable, "-m", "mpsguard.daemon.vault_service", str(self._run_directory)],
+            [sys.executable, "-m", "mpsguard.guard.daemon.vault_service", str(self._run_directory)],
             env=self._environment,
             cwd=_REPOSITORY,
             stderr=self._log,

@@ -7,6 +7,7 @@
 #include "uvm_hal.h"
 #include "uvm_procfs.h"
 #include "uvm_va_space.h"
+#include <linux/capability.h>
 #include <linux/kobject.h>
 #include <linux/ktime.h>
 #include <linux/math64.h>
@@ -98,6 +99,25 @@ static bool has_not_ended(struct pid *owner)
     return alive;
 }
 
+/*
+ * To this very process, a struct pid is never used again for another one; and
+ * to the program that made the VA space: one that the process has executed
+ * since may have other rights.
+ *
+ * An exec that has yet to count itself can get the signal, as it can from any
+ * process of its user: its new rights come after that.
+ */
+static void signal_program(const uvm_fault_record_t *record, int number)
+{
+    struct task_struct *task;
+
+    rcu_read_lock();
+    task = pid_task(record->owner, PIDTYPE_TGID);
+    if (task && READ_ONCE(task->self_exec_id) == record->program)
+        (void)kill_pid(record->owner, number, 1);
+    rcu_read_unlock();
+}
+
 /* The pid is as the reader's pid namespace has it; 0 if the process is not in there. */
 static void show_record(struct seq_file *file, const uvm_fault_record_t *record)
 {
@@ -126,11 +146,21 @@ static int show_list(struct seq_file *file, void *unused)
     return 0;
 }
 
-/* An open list does not keep the module: procfs releases it when the list is removed. */
+/*
+ * An open list does not keep the module: procfs releases it when the list is removed.
+ *
+ * The mode lets root of any container in. It tells of all clients of the
+ * machine, and to have it open is to be an agent: that is for root of the
+ * machine, with its rights.
+ */
 static int open_list(struct inode *inode, struct file *file)
 {
-    int error = single_open(file, show_list, NULL);
+    int error;
 
+    if (!capable(CAP_SYS_ADMIN))
+        return -EPERM;
+
+    error = single_open(file, show_list, NULL);
     if (error)
         return error;
 
@@ -229,9 +259,8 @@ static void tell(uvm_fault_report_t *report)
                         record->veid);
     send_uevent(record);
 
-    /* To this very process: a struct pid is never used again for another one. */
     if (number && record->owner_lived)
-        (void)kill_pid(record->owner, number, 1);
+        signal_program(record, number);
 }
 
 static void tell_entry(void *report)
@@ -244,6 +273,7 @@ void uvm_fault_report_va_space_init(uvm_va_space_t *va_space)
     uvm_fault_report_t *report = &va_space->isolation.report;
 
     report->record.owner = get_task_pid(current, PIDTYPE_TGID);
+    report->record.program = READ_ONCE(current->group_leader->self_exec_id);
 
     /* As nsec_to_clock_t, which modules cannot call, has it. */
     report->record.start = div_u64(current->group_leader->start_boottime, NSEC_PER_SEC / USER_HZ);

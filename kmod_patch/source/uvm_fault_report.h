@@ -29,6 +29,9 @@ typedef struct
     /* When that began, in clock ticks after boot: field 22 of /proc/PID/stat. */
     NvU64 start;
 
+    /* Which of the programs that it executed was running then (self_exec_id, 32 bits before Linux 5.7). */
+    NvU64 program;
+
     /* 1 for the first record since the module was loaded. */
     NvU64 number;
 

@@ -7,8 +7,8 @@ from typing import Final
 import click
 
 from mpsguard.cli.session import AskError, CliSession, with_session
-from mpsguard.control_api.messages.check import Arguments, Repaired, RepairedArguments
-from mpsguard.control_api.probes import ProbeAnswer, ProbeKind, line
+from mpsguard.guard.control_api.messages.check import Arguments, Repaired, RepairedArguments
+from mpsguard.guard.control_api.probes import ProbeAnswer, ProbeKind, line
 
 _PATIENT: Final = frozenset({ProbeKind.SLURM, ProbeKind.NPD})
 """Probes that wait for a guard that is just being restarted: what a no causes lasts longer than that."""
@@ -31,8 +31,10 @@ _PAUSE: Final = 0.25
 def check(session: CliSession, purpose: str) -> None:
     """Answer a probe: exit 0 or 1, and one line of at most 80 characters.
 
-    A guard that is only degraded is a 0: no node is drained for it. For Slurm a lane counts as faulty once it has been
-    in FAULT for a minute; a fault of the GPU itself counts until the machine starts again or `mpsguard-ctl repaired`.
+    A guard that is only degraded is a 0, and no node is drained for it, unless programs that start now run without MPS:
+    a pipe directory was removed, and could not be made again. For Slurm a lane counts as faulty once it has been
+    in FAULT for a minute, or is FAILING; a fault of the GPU itself counts until the machine starts again or
+    `mpsguard-ctl repaired`.
     """
     said = _ask(session, ProbeKind(purpose))
     if session.as_json:

@@ -4,8 +4,8 @@ import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.config import ServiceClass
-from mpsguard.control_api.messages.classes import Arguments, ClassList, ObjectiveView
+from mpsguard.guard.config import ServiceClass
+from mpsguard.guard.control_api.messages.classes import Arguments, ClassList, ObjectiveView
 
 _MOST_NAMED = 5
 """Processes that a line names."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from mpsguard.extras import how_to_install
+from mpsguard.linux.extras import how_to_install
 
 
 class Commands(click.Group):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from mpsguard import config
+from mpsguard.guard import config
 
 config_option = click.option(
     "--config", "path", type=click.Path(path_type=Path), help=f"TOML file; default {config.DEFAULT_PATH} if it exists."

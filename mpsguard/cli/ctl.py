@@ -13,7 +13,7 @@ from click.core import ParameterSource
 import mpsguard
 from mpsguard.cli.commands import Commands
 from mpsguard.cli.session import CliSession, Exit, error_document
-from mpsguard.config import DEFAULT_RUN_DIRECTORY
+from mpsguard.guard.config import DEFAULT_RUN_DIRECTORY
 
 COMMANDS: Final = {
     "status": "mpsguard.cli.status",

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from mpsguard import config
-from mpsguard.cli.diagnosis import domains, driver, machine, programs
+from mpsguard.cli.diagnosis import domains, driver, guard_health, machine, programs
 from mpsguard.cli.diagnosis.finding import Finding, Grade, ok, problem
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.config import Config, ConfigError
-from mpsguard.control_api import protocol
+from mpsguard.guard import config
+from mpsguard.guard.config import Config, ConfigError
+from mpsguard.guard.control_api import protocol
 
 _MARKS = {Grade.OK: "+", Grade.NOTE: "·", Grade.PROBLEM: "!"}
 
@@ -34,7 +34,8 @@ def examine(settings: Config) -> Iterator[Finding]:
     yield machine.system_calls()
     yield machine.execs()
     yield _api(settings)
-    yield from programs.stock_daemons(Path(run_directory))
+    yield from guard_health.problems(run_directory)
+    yield from programs.other_daemons(Path(run_directory))
     yield from programs.past_the_guard(run_directory, [domain.pipe_directory for domain in settings.domain])
 
 

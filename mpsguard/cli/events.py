@@ -8,9 +8,9 @@ import msgspec
 import zmq
 
 from mpsguard.cli.session import CliSession, with_session
-from mpsguard.control_api import protocol
-from mpsguard.control_api.messages.events import Arguments, EventList
-from mpsguard.control_api.protocol import Event
+from mpsguard.guard.control_api import protocol
+from mpsguard.guard.control_api.messages.events import Arguments, EventList
+from mpsguard.guard.control_api.protocol import Event
 
 
 @click.command()

@@ -9,11 +9,11 @@ import click
 import msgspec
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.control_api.messages.incident import Arguments
-from mpsguard.journal.records import Bundle, RecordedIncident
-from mpsguard.report import page, text
-from mpsguard.report.report_model import ReportModel, build_report
-from mpsguard.triage import catalog
+from mpsguard.guard.control_api.messages.incident import Arguments
+from mpsguard.guard.journal.records import Bundle, RecordedIncident
+from mpsguard.guard.report import page, text
+from mpsguard.guard.report.report_model import ReportModel, build_report
+from mpsguard.guard.triage import catalog
 
 _WIDEST: Final = 120
 """Columns of a report on a terminal: longer lines are hard to read."""
@@ -34,14 +34,18 @@ def incident() -> None:
 
 @incident.command()
 @_id
+@click.option("--all", "whole", is_flag=True, help="Each process and each moment, also where there are many.")
 @with_session
-def show(session: CliSession, name: str) -> None:
-    """Tell incident ID: the verdict, then the timeline in milliseconds, then what to do."""
+def show(session: CliSession, name: str, whole: bool) -> None:
+    """Tell incident ID: the verdict, then the timeline in milliseconds, then what to do.
+
+    Where there are many clients, it counts them, and tells the first of many moments of a kind.
+    """
     record = session.ask("incident", Arguments(name), RecordedIncident)
     if session.as_json:
         session.print_json(record)
     else:
-        click.echo(text.render(_told(record), min(session.console.width, _WIDEST)), nl=False)
+        click.echo(text.render(_told(record), min(session.console.width, _WIDEST), whole=whole), nl=False)
 
 
 @incident.command()

@@ -4,9 +4,9 @@ import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.messages.incidents import Arguments, IncidentList
-from mpsguard.journal.records import IncidentSummary
-from mpsguard.times import clock
+from mpsguard.guard.control_api.messages.incidents import Arguments, IncidentList
+from mpsguard.guard.journal.records import IncidentSummary
+from mpsguard.linux.times import clock
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import Final, NoReturn
 import click
 import structlog
 
-from mpsguard.config import DEFAULT_RUN_DIRECTORY
-from mpsguard.extras import how_to_install
+from mpsguard.guard.config import DEFAULT_RUN_DIRECTORY
+from mpsguard.linux.extras import how_to_install
 
 _STATE_DIRECTORY: Final = Path("/var/lib/mpsguard/kubernetes-reporter")
 _POD_RESOURCES: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -81,8 +81,8 @@ def kubernetes_reporter(
     'mpsguard[kubernetes]'.
     """
     try:
-        from mpsguard.kubernetes.notices import NamedPods  # noqa: PLC0415 - an extra that may be missing
-        from mpsguard.kubernetes.service import ReporterSettings, ReporterStartError, serve  # noqa: PLC0415 - as above
+        from mpsguard.guard.kubernetes.notices import NamedPods  # noqa: PLC0415 - an extra that may be missing
+        from mpsguard.guard.kubernetes.service import ReporterSettings, ReporterStartError, serve  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         _fail(f"kubernetes-reporter needs {error.name}: {how_to_install('kubernetes')}")
     structlog.configure(

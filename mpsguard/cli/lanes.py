@@ -4,9 +4,9 @@ import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.messages.lanes import Arguments, LaneList
-from mpsguard.lanes.settings import replay_commands
-from mpsguard.times import age
+from mpsguard.guard.control_api.messages.lanes import Arguments, LaneList
+from mpsguard.guard.lanes.settings import replay_commands
+from mpsguard.linux.times import age
 
 
 @click.command()

@@ -4,8 +4,8 @@ import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.messages.lifelines import Arguments, LifelineList
-from mpsguard.remedies.held_lifelines import Lifeline
+from mpsguard.guard.control_api.messages.lifelines import Arguments, LifelineList
+from mpsguard.guard.remedies.held_lifelines import Lifeline
 
 
 def _at_most(held: Lifeline) -> str:

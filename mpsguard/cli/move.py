@@ -5,7 +5,7 @@ import sys
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.control_api.messages.move import Arguments, Switchover
+from mpsguard.guard.control_api.messages.move import Arguments, Switchover
 
 
 @click.command()

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from mpsguard.cli import listening
 from mpsguard.cli.given_options import given_options
 from mpsguard.cli.listening import Address
-from mpsguard.extras import how_to_install
-from mpsguard.images.byte_size import parse_size
-from mpsguard.pool.address import default_socket
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.messages import MOST_TIER_BYTES
-from mpsguard.pool.schedule import PoolPolicy
-from mpsguard.pool.tiers import Tier
+from mpsguard.images.pool.address import default_socket
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.messages import MOST_TIER_BYTES
+from mpsguard.images.pool.schedule import PoolPolicy
+from mpsguard.images.pool.tiers import Tier
+from mpsguard.images.store.byte_size import parse_size
+from mpsguard.linux.extras import how_to_install
 
 _EXTRA: Final = {"blake3", "prometheus_client"}
 """What the extra `images` brings, and the pool loads."""
@@ -28,7 +28,7 @@ _OF_WORKERS: Final = {"modules": "--import", "minimum": "--minimum", "maximum": 
 """Parameters and their options that mean something with --prepare alone."""
 
 if TYPE_CHECKING:
-    from mpsguard.pool.metrics import PoolMetrics
+    from mpsguard.images.pool.metrics import PoolMetrics
 
 
 def _size(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int:
@@ -166,10 +166,10 @@ class _Workers(NamedTuple):
 async def _serve(path: Path, budgets: dict[Tier, int], wanted: _Workers, address: Address | None) -> bool:
     """Serve until a signal comes; return whether all reading has ended."""
     # They need blake3, which a node without images need not have.
-    from mpsguard.pool.metrics import PoolMetrics  # noqa: PLC0415
-    from mpsguard.pool.server import PoolServer  # noqa: PLC0415
-    from mpsguard.pool.tier_owner import TierOwner  # noqa: PLC0415
-    from mpsguard.pool.worker_pool import WorkerPool  # noqa: PLC0415
+    from mpsguard.images.pool.metrics import PoolMetrics  # noqa: PLC0415
+    from mpsguard.images.pool.server import PoolServer  # noqa: PLC0415
+    from mpsguard.images.pool.tier_owner import TierOwner  # noqa: PLC0415
+    from mpsguard.images.pool.worker_pool import WorkerPool  # noqa: PLC0415
 
     # Images are descriptors: one each in host memory, up to 253 on a GPU.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -207,7 +207,7 @@ def _serve_metrics(address: Address, counted: "PoolMetrics") -> None:
     # As above: a node without metrics need not have it.
     from prometheus_client import make_wsgi_app  # noqa: PLC0415
 
-    from mpsguard.metrics.server import serve_http  # noqa: PLC0415
+    from mpsguard.guard.metrics.server import serve_http  # noqa: PLC0415
 
     try:
         serve_http(address.host, address.port, make_wsgi_app(counted.registry))

@@ -3,7 +3,7 @@
 import click
 
 from mpsguard.cli.session import CliSession, with_session
-from mpsguard.control_api.messages.reload import Arguments, Reloaded
+from mpsguard.guard.control_api.messages.reload import Arguments, Reloaded
 
 
 @click.command()

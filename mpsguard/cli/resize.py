@@ -3,7 +3,7 @@
 import click
 
 from mpsguard.cli.session import CliSession, with_session
-from mpsguard.control_api.messages.resize import Arguments, Resized
+from mpsguard.guard.control_api.messages.resize import Arguments, Resized
 
 _START = 300.0
 """Seconds that a standby may take to start: PyTorch from a cold disk, a large model."""

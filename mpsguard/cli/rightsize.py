@@ -14,12 +14,12 @@ from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.session_rate import Quantity, RunLimits, SessionRate
 from mpsguard.cli.share_runs import InterruptedRunError, ShareRuns, environment_for
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.messages import clients, status, vault
-from mpsguard.control_api.messages.status import DomainStatus
-from mpsguard.model import LaneState
-from mpsguard.sizing import procedure
-from mpsguard.sizing.model import WHOLE
-from mpsguard.sizing.procedure import Measure, NotMeasurableError, Point, Purpose, Sizing, SizingPlan
+from mpsguard.guard.control_api.messages import clients, status, vault
+from mpsguard.guard.control_api.messages.status import DomainStatus
+from mpsguard.guard.model import LaneState
+from mpsguard.guard.sizing import procedure
+from mpsguard.guard.sizing.model import WHOLE
+from mpsguard.guard.sizing.procedure import Measure, NotMeasurableError, Point, Purpose, Sizing, SizingPlan
 
 _FEWEST: Final = 3
 """Shares: two for the fit, and one to check it."""
@@ -210,7 +210,7 @@ def _domain(session: CliSession, name: str | None) -> DomainStatus:
 def _check(session: CliSession, served: DomainStatus, plan: SizingPlan) -> int:
     """Exit if a domain cannot give the shares; return how many other clients it has, which make the times wrong."""
     lane = served.lane
-    if lane.state in (LaneState.FAULT, LaneState.DOWN):
+    if lane.state in (LaneState.FAULT, LaneState.FAILING, LaneState.DOWN):
         session.fail(Exit.FAULT, f"domain {served.name}: its lane is {lane.state}: {lane.reason}")
     ceiling = lane.settings.active_thread_percentage
     if ceiling is not None and plan.reference > ceiling:
@@ -232,7 +232,7 @@ def _say(session: CliSession, text: str) -> None:
 
 def _draw(session: CliSession, sizing: Sizing, title: str, plot: Path) -> None:
     # Only here: a report's colours bring all of a report with them.
-    from mpsguard.report import sizing_plot  # noqa: PLC0415
+    from mpsguard.guard.report import sizing_plot  # noqa: PLC0415
 
     try:
         plot.write_text(sizing_plot.draw(sizing, title), encoding="utf-8")

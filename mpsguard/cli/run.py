@@ -6,35 +6,32 @@ import os
 import secrets
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
 
-from mpsguard import config
-from mpsguard.broker.classification import CLASS_VARIABLE
-from mpsguard.broker.client_table import PROGRAM_VARIABLE
 from mpsguard.cli import listening
 from mpsguard.cli.config_option import config_option
+from mpsguard.cli.ended_work import end_work_by
 from mpsguard.cli.given_options import given_options
 from mpsguard.cli.listening import Address
-from mpsguard.config import ConfigError
-from mpsguard.config.classes import TAKEN
-from mpsguard.control_api import async_client
-from mpsguard.control_api.messages import end_work
+from mpsguard.guard import config
+from mpsguard.guard.broker.classification import CLASS_VARIABLE
+from mpsguard.guard.broker.client_table import PROGRAM_VARIABLE
+from mpsguard.guard.config import ConfigError
+from mpsguard.guard.config.classes import TAKEN
 from mpsguard.linux.files import file_lock
-from mpsguard.linux.processes import process_tree
-from mpsguard.linux.sockets import seqpacket
-from mpsguard.model import ProcessKey
-from mpsguard.supervisor.child_process import ChildProcess
-from mpsguard.supervisor.failover_pair import GRACE, SETTLE, FailoverPair, Plan
-from mpsguard.supervisor.role import IMAGE_VARIABLE, ProcessRole
-from mpsguard.supervisor.supervisor import Start, Supervisor
-from mpsguard.vault.address import SOCKET_VARIABLE, socket_path
-from mpsguard.vault.errors import BadRequestError
-from mpsguard.vault.region import check_name
+from mpsguard.linux.sockets.listens import listens
+from mpsguard.vault.supervisor.child_process import ChildProcess
+from mpsguard.vault.supervisor.failover_pair import GRACE, SETTLE, FailoverPair, Plan
+from mpsguard.vault.supervisor.supervisor import Start, Supervisor
+from mpsguard.vault.wire.address import SOCKET_VARIABLE, socket_path
+from mpsguard.vault.wire.errors import BadRequestError
+from mpsguard.vault.wire.region import check_name
+from mpsguard.vault.wire.role import IMAGE_VARIABLE, ProcessRole
 
 OURS: Final = 125
 """Exit code of `mpsguard run` for its own mistakes and its user's; as timeout(1), env(1) and docker-run(1) have it."""
@@ -48,8 +45,6 @@ _LOCK: Final = "control_lock"
 
 _OF_STANDBYS: Final = {"addresses": "--listen", "give_up": "--give-up", "settle": "--settle"}
 """Parameters and their options that mean something with --standby alone."""
-_MARGIN: Final = 0.5
-"""Seconds the guard may take beyond the control daemon."""
 
 
 class _UsageError(click.UsageError):
@@ -163,9 +158,7 @@ def run(
         _check_image(image)
         os.environ[IMAGE_VARIABLE] = image
 
-    def end_below(processes: Sequence[ProcessKey]) -> Awaitable[end_work.EndWorkResult]:
-        return _end_work(asked_at, processes, deadline)
-
+    end_work = end_work_by(asked_at, deadline)
     with ExitStack() as owned:
         start: Start
         if standby:
@@ -183,7 +176,7 @@ def run(
             )
 
             def start(ended: Callable[[], None]) -> FailoverPair:
-                pair = FailoverPair(plan, end_below, _say, ended)
+                pair = FailoverPair(plan, end_work, _say, ended)
                 owned.callback(pair.close)
                 pair.start()
                 return pair
@@ -193,7 +186,7 @@ def run(
             def start(_: Callable[[], None]) -> ChildProcess:
                 return ChildProcess.start(arguments, environment, own_group=not foreground)
 
-        code = _supervise(Supervisor(start, end_below, grace=grace, foreground=foreground), arguments)
+        code = _supervise(Supervisor(start, end_work, grace=grace, foreground=foreground), arguments)
     sys.exit(code)
 
 
@@ -292,13 +285,6 @@ def _where(
     return named[domain], asked_at
 
 
-async def _end_work(run_directory: str, processes: Sequence[ProcessKey], within: float) -> end_work.EndWorkResult:
-    namespace = process_tree.pid_namespace()
-    assert namespace is not None
-    arguments = end_work.Arguments(tuple(processes), namespace, within)
-    return await async_client.ask(run_directory, "end_work", arguments, end_work.EndWorkResult, within + _MARGIN)
-
-
 def _other_directory(public: str) -> str:
     """Return a hint if the caller's own pipe directory is served, and this command was told of another one."""
     named = os.environ.get(_VARIABLE)
@@ -315,7 +301,7 @@ def _is_served(directory: str) -> bool:
     if file_lock.holder(Path(directory) / _LOCK) is not None:
         return True
     # systemd's socket, or a guard of another pid namespace.
-    return seqpacket.listens(control)
+    return listens(control)
 
 
 def _is_socket(path: Path) -> bool:

@@ -6,11 +6,11 @@ from typing import Final, Self
 
 from mpsguard.cli.session import CliSession
 from mpsguard.cli.session_rate import RunLimits, SessionRate
-from mpsguard.control_api import async_client, protocol
-from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages import resize
-from mpsguard.sizing.procedure import NotMeasurableError
-from mpsguard.sizing.rate import CounterReading, seconds_per_unit
+from mpsguard.guard.control_api import async_client, protocol
+from mpsguard.guard.control_api.async_client import NoAnswerError
+from mpsguard.guard.control_api.messages import resize
+from mpsguard.guard.sizing.procedure import NotMeasurableError
+from mpsguard.guard.sizing.rate import CounterReading, seconds_per_unit
 
 _LOOK_EVERY: Final = 0.1
 """Seconds between two looks for a standby: a look costs the guard less than a millisecond."""

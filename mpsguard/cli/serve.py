@@ -12,20 +12,20 @@ from typing import Any, Final
 
 import click
 
-from mpsguard import config
 from mpsguard.cli.config_option import config_option
-from mpsguard.config import ConfigError
-from mpsguard.control_api.structured_log import structlog
-from mpsguard.daemon import preflight
-from mpsguard.daemon.commands.table import HANDLERS
-from mpsguard.daemon.domain import launches
-from mpsguard.daemon.guard import Guard, GuardStartError
-from mpsguard.daemon.journal_log import JournalLogger, JournalRenderer
-from mpsguard.daemon.log_level import LogLevel
-from mpsguard.daemon.site import GuardSite
+from mpsguard.guard import config
+from mpsguard.guard.config import ConfigError
+from mpsguard.guard.control_api.structured_log import structlog
+from mpsguard.guard.daemon import preflight
+from mpsguard.guard.daemon.commands.table import HANDLERS
+from mpsguard.guard.daemon.guard import Guard, GuardStartError
+from mpsguard.guard.daemon.journal_log import JournalLogger, JournalRenderer
+from mpsguard.guard.daemon.lane_specs import launches
+from mpsguard.guard.daemon.log_level import LogLevel
+from mpsguard.guard.daemon.site import GuardSite
+from mpsguard.guard.processes import privileges
+from mpsguard.guard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.linux.systemd import journald
-from mpsguard.processes import privileges
-from mpsguard.processes.launcher import Launcher, LauncherEndedError
 
 _CONFIG_EXIT: Final = 2
 _START_EXIT: Final = 1

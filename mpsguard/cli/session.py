@@ -13,9 +13,9 @@ import click
 import msgspec
 import zmq
 
-from mpsguard.config import DEFAULT_RUN_DIRECTORY
-from mpsguard.control_api import protocol
-from mpsguard.control_api.protocol import RequestError
+from mpsguard.guard.config import DEFAULT_RUN_DIRECTORY
+from mpsguard.guard.control_api import protocol
+from mpsguard.guard.control_api.protocol import RequestError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 
 from mpsguard.cli.session import CliSession
-from mpsguard.control_api import async_client
-from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages.vault import SessionView, ShowArguments
-from mpsguard.sizing.procedure import NotMeasurableError
-from mpsguard.sizing.rate import CounterReading
-from mpsguard.vault.region import LeaseRole
+from mpsguard.guard.control_api import async_client
+from mpsguard.guard.control_api.async_client import NoAnswerError
+from mpsguard.guard.control_api.messages.vault import SessionView, ShowArguments
+from mpsguard.guard.sizing.procedure import NotMeasurableError
+from mpsguard.guard.sizing.rate import CounterReading
+from mpsguard.vault.wire.region import LeaseRole
 
 _LOOK_EVERY: Final = 0.1
 """Seconds between two looks whether the session has begun: a look costs the guard less than a millisecond."""

@@ -2,28 +2,34 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import click
 
+from mpsguard.cli.ended_work import end_work_by
 from mpsguard.cli.session import CliSession
 from mpsguard.cli.session_rate import RunLimits, SessionRate
-from mpsguard.control_api import async_client
-from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages import classes, end_work, events
-from mpsguard.linux.processes import process_tree
-from mpsguard.model import ProcessKey
-from mpsguard.sizing.procedure import NotMeasurableError
-from mpsguard.sizing.rate import CounterReading, checked_run_time, seconds_per_unit
-from mpsguard.supervisor.timed_run import RunOutcome, run_once
-from mpsguard.vault.address import SOCKET_VARIABLE, socket_path
+from mpsguard.guard.control_api.async_client import NoAnswerError
+from mpsguard.guard.control_api.messages import classes, events
+from mpsguard.guard.control_api.protocol import Event
+from mpsguard.guard.sizing.procedure import NotMeasurableError
+from mpsguard.guard.sizing.rate import CounterReading, checked_run_time, seconds_per_unit
+from mpsguard.vault.supervisor.timed_run import RunOutcome, run_once
+from mpsguard.vault.wire.address import SOCKET_VARIABLE, socket_path
 
 SHARE_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 """A ceiling: a client that sets it never gets more than its class and its lane give."""
 
 _GRACE: Final = 10.0
 """Seconds from SIGTERM to SIGKILL for a run that is ended; enough for a program that saves its state."""
+
+_ENTERED_WITHIN: Final = 5.0
+"""Seconds after a run in which the guard tells of its client: it reads the client's /proc entries first, which may take
+three (`process_reader`), and a run may be over before."""
+
+_AGAIN: Final = 0.1
 
 
 class InterruptedRunError(Exception):
@@ -96,9 +102,8 @@ class ShareRuns:
         name, limit = self._arguments[0], self._limits.run
         number = self._last_event()
         environment = {**self._environment, SHARE_VARIABLE: f"{share:g}"}
-        run = run_once(
-            self._arguments, environment, self._end_work, limit=limit, grace=_GRACE, say=self._say, watch=watch
-        )
+        end_work = end_work_by(self._session.run_directory, self._session.deadline)
+        run = run_once(self._arguments, environment, end_work, limit=limit, grace=_GRACE, say=self._say, watch=watch)
         try:
             outcome = asyncio.run(run)
         except OSError as error:
@@ -120,10 +125,15 @@ class ShareRuns:
         past = self._session.ask("events", events.Arguments(), events.EventList).events
         return past[-1].seq if past else 0
 
+    def _clients_after(self, number: int) -> list[Event]:
+        past = self._session.ask("events", events.Arguments(), events.EventList).events
+        return [event for event in past if event.seq > number and event.kind == "client_connected"]
+
     def _check_clients(self, number: int, share: float) -> None:
         """Check that the run was a client of the guard, and that its class does not give less than ``share``."""
-        past = self._session.ask("events", events.Arguments(), events.EventList).events
-        came = [event for event in past if event.seq > number and event.kind == "client_connected"]
+        due = time.monotonic() + _ENTERED_WITHIN
+        while not (came := self._clients_after(number)) and time.monotonic() < due:
+            time.sleep(_AGAIN)
         if not came:
             raise NotMeasurableError(
                 f"{self._arguments[0]} was no client of this guard: a share changes nothing for it (it uses no GPU, or "
@@ -139,13 +149,6 @@ class ShareRuns:
                     f"its class {view.settings.name!r} gives {ceiling:g} % at most, so {share:g} % cannot be measured: "
                     f"choose smaller ones (--shares)"
                 )
-
-    async def _end_work(self, processes: Sequence[ProcessKey]) -> end_work.EndWorkResult:
-        namespace = process_tree.pid_namespace()
-        assert namespace is not None
-        within = self._session.deadline
-        asked = end_work.Arguments(tuple(processes), namespace, within)
-        return await async_client.ask(self._session.run_directory, "end_work", asked, end_work.EndWorkResult, within)
 
     def _say(self, text: str) -> None:
         click.echo(f"mpsguard-ctl rightsize: {text}", err=True)

@@ -13,8 +13,8 @@ import msgspec
 
 from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.extras import how_to_install
-from mpsguard.snapshot.errors import FailureKind, SnapshotError
+from mpsguard.images.snapshot.errors import FailureKind, SnapshotError
+from mpsguard.linux.extras import how_to_install
 
 _MIB = 1 << 20
 
@@ -60,7 +60,7 @@ def snapshot(session: CliSession, pid: int, output: Path | None) -> None:
     """
     if importlib.util.find_spec("numpy") is None:
         session.fail(Exit.FAILED, f"snapshot needs numpy: {how_to_install('snapshot')}")
-    from mpsguard.snapshot import command  # noqa: PLC0415 - what the other commands need not load
+    from mpsguard.images.snapshot import command  # noqa: PLC0415 - what the other commands need not load
 
     target = output if output is not None else Path(f"snapshot-{pid}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     signal.signal(signal.SIGTERM, _end)

@@ -6,9 +6,9 @@ import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.tables import coloured, show_table
-from mpsguard.control_api.health import Health
-from mpsguard.control_api.messages.status import Arguments, Status
-from mpsguard.times import age
+from mpsguard.guard.control_api.health import Health
+from mpsguard.guard.control_api.messages.status import Arguments, Status
+from mpsguard.linux.times import age
 
 _EXITS = {Health.HEALTHY: Exit.OK, Health.DEGRADED: Exit.DEGRADED, Health.FAULT: Exit.FAULT}
 

@@ -17,6 +17,8 @@ _COLOURS = {
     "UNKNOWN": "yellow",
     "degraded": "yellow",
     "FAULT": "red",
+    "FAILING": "red",
+    "RECOVERING": "yellow",
     "fault": "red",
     "DOWN": "red",
 }

@@ -5,8 +5,8 @@ import sys
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.control_api.messages.terminate import MAX_WAIT, SIGNALS, Arguments, TerminateResult
-from mpsguard.remedies import termination
+from mpsguard.guard.control_api.messages.terminate import MAX_WAIT, SIGNALS, Arguments, TerminateResult
+from mpsguard.guard.remedies import termination
 
 
 @click.command()

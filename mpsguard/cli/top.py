@@ -5,7 +5,7 @@ import sys
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.extras import how_to_install
+from mpsguard.linux.extras import how_to_install
 
 
 @click.command()

@@ -4,7 +4,7 @@ import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.control_api.messages.vault import (
+from mpsguard.guard.control_api.messages.vault import (
     Arguments,
     CheckpointArguments,
     CheckpointResult,
@@ -15,10 +15,10 @@ from mpsguard.control_api.messages.vault import (
     ShowArguments,
     VaultList,
 )
-from mpsguard.times import clock
-from mpsguard.vault.checkpoint_requests import CheckpointOutcome
-from mpsguard.vault.latency_counts import LatencyCounts
-from mpsguard.vault.region import LeaseRole
+from mpsguard.linux.times import clock
+from mpsguard.vault.wire.checkpoint_requests import CheckpointOutcome
+from mpsguard.vault.wire.latency_counts import LatencyCounts
+from mpsguard.vault.wire.region import LeaseRole
 
 
 @click.group()

@@ -1,4 +1,1 @@
-"""Images on disk: regions as pieces that are stored by content, the forward state, and a manifest.
-
-A store (`mpsguard.images.store.ImageStore`) is a directory of one user. It needs the extra ``mpsguard[images]``.
-"""
+"""Images: a program's memory on disk, and what takes, brings, keeps and starts it. Needs neither a guard nor root."""

@@ -1,13 +1,20 @@
 """Threads beside the event loop for system calls that may take long, as a driver's do while a GPU recovers."""
 
+import asyncio
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Hashable
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
+from mpsguard.linux.user_queue import Ticket, UserQueue
+from mpsguard.linux.user_share import Place, UserShare
+
+U = TypeVar("U", bound=Hashable)
+T = TypeVar("T")
 Job = Callable[[], None]
 
 
@@ -110,43 +117,123 @@ class SideThreads:
             return self._jobs.popleft()
 
 
-class SharedThreads:
-    """`SideThreads` on which each user but root has ``of_a_user`` jobs at a time; its next ones wait for these."""
+class NoTurnError(Exception):
+    """The jobs before it did not end in time."""
 
-    def __init__(self, name: str, most: int, of_a_user: int, *, alone_for: float = 0.0) -> None:
+
+class NoThreadError(Exception):
+    """The operating system gives no thread."""
+
+
+class SharedThreads(Generic[U]):
+    """`SideThreads` that users share. A job that has no place waits; users have their turns one after another.
+
+    A place is free again when its job has ended, and no sooner: what waited for the job may have given up before.
+    """
+
+    def __init__(
+        self, name: str, most: int, of_a_user: int, *, privileged: Collection[U] = (), alone_for: float = 0.0
+    ) -> None:
+        """Create them.
+
+        Args:
+            name: of each thread.
+            most: how many there are.
+            of_a_user: jobs of one user at a time.
+            privileged: users that may have all of them.
+            alone_for: see `SideThreads`.
+        """
         self._threads = SideThreads(name, most, alone_for=alone_for)
-        self._of_a_user: Final = of_a_user
         self._lock = threading.Lock()
-        self._busy: Counter[int] = Counter()
-        self._waiting: dict[int, deque[Job]] = {}
+        self._share: UserShare[U] = UserShare(most, of_a_user, privileged=privileged)
+        self._waiting: UserQueue[U, Job] = UserQueue()
 
-    def run(self, uid: int, job: Job) -> None:
-        """Do ``job`` of a user on one of the threads; from any thread, never waits."""
+    def waiting(self, user: U) -> int:
+        """Return how many jobs of a user wait for their turn."""
+        return self._waiting.of(user)
+
+    def run(self, user: U, job: Job) -> Ticket[U] | None:
+        """Do ``job`` of a user on one of the threads; from any thread, never waits.
+
+        Returns: what identifies the job while it waits; None if it does not wait.
+
+        Raises:
+            RuntimeError: the operating system gives no thread; the job is not done.
+        """
         with self._lock:
-            if uid and self._busy[uid] >= self._of_a_user:
-                self._waiting.setdefault(uid, deque()).append(job)
-                return
-            self._busy[uid] += 1
-        self._threads.run(partial(self._do, uid, job))
+            place = self._share.take(user)
+            if place is None:
+                return self._waiting.add(user, job)
+        try:
+            self._threads.run(partial(self._do, job, place))
+        except RuntimeError:
+            place.give_back()
+            raise
+        return None
+
+    async def call(self, user: U, work: Callable[[], T], patience: float) -> T:
+        """Return what ``work`` returns, done on one of the threads, or raise its exception.
+
+        If the caller is cancelled, work that has begun goes on, and keeps its place until it ends.
+
+        Args:
+            user: the user for which it is done.
+            work: what to do.
+            patience: seconds to wait for a turn.
+
+        Raises:
+            NoTurnError: it had none in that time; the work is not done.
+            NoThreadError: the operating system gives no thread; the work is not done.
+        """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            tell: Job
+            try:
+                tell = partial(outcome.set_result, work())
+            except Exception as error:  # it is the caller's
+                tell = partial(outcome.set_exception, error)
+            # A loop that has ended waits for nothing.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(lambda: None if outcome.done() else tell())
+
+        def give_up() -> None:
+            if self._withdraw(ticket) and not outcome.done():
+                outcome.set_exception(NoTurnError(f"no turn within {patience:g} s"))
+
+        try:
+            ticket = self.run(user, job)
+        except RuntimeError as error:
+            raise NoThreadError(str(error)) from None
+        timer = loop.call_later(patience, give_up)
+        try:
+            return await outcome
+        finally:
+            timer.cancel()
+            self._withdraw(ticket)
 
     def close(self, within: float) -> bool:
-        """As `SideThreads.close`; what waits for others of its user waits no more."""
+        """As `SideThreads.close`; what waits for its turn waits no more."""
         with self._lock:
-            waiting, self._waiting = self._waiting, {}
-            for job in (job for jobs in waiting.values() for job in jobs):
+            for job in self._waiting.clear():
                 self._threads.run(job)
         return self._threads.close(within)
 
-    def _do(self, uid: int, job: Job) -> None:
+    def _withdraw(self, ticket: Ticket[U] | None) -> bool:
+        with self._lock:
+            return ticket is not None and self._waiting.withdraw(ticket)
+
+    def _do(self, job: Job, place: Place) -> None:
         try:
             job()
         finally:
-            with self._lock:
-                waiting = self._waiting.get(uid)
-                following = waiting.popleft() if waiting else None
-                if not waiting:
-                    self._waiting.pop(uid, None)
-                if following is None:
-                    self._busy[uid] -= 1
-            if following is not None:
-                self._threads.run(partial(self._do, uid, following))
+            self._go_on(place)
+
+    def _go_on(self, place: Place) -> None:
+        """Begin what waits for the place that is free now."""
+        with self._lock:
+            place.give_back()
+            while (following := self._waiting.take(self._share.has_room)) is not None:
+                user, job = following
+                self._threads.run(partial(self._do, job, self._share.exceed(user)))

@@ -35,8 +35,8 @@ class LibraryBuild(NamedTuple):
 
 
 PRELOAD: Final = LibraryBuild(
-    sources=tuple(sorted(path for pattern in ("*.c", "*.S") for path in SOURCES.glob(pattern))),
-    flags=(),
+    sources=tuple(sorted(path for pattern in ("*.c", "*.S") for path in SOURCES.rglob(pattern))),
+    flags=(f"-iquote{SOURCES}",),
     link=(
         "-Wl,-soname,libmpsguard.so",
         # What the hooks call of themselves are the hooks, whatever else is preloaded.
@@ -47,7 +47,7 @@ PRELOAD: Final = LibraryBuild(
     ),
 )
 POOL: Final = LibraryBuild(
-    sources=(SOURCES.parent / "client" / "torch_regions" / "pool.c",),
+    sources=(SOURCES.parent / "vault" / "client" / "torch_regions" / "pool.c",),
     flags=("-D_GNU_SOURCE", "-Werror"),
     link=("-Wl,-soname,libmpsguard_pool.so", "-lpthread"),
 )

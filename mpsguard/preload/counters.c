@@ -7,16 +7,20 @@
 
 static _Atomic uint64_t counts[COUNTER_COUNT];
 static _Atomic(_Atomic uint64_t *) shared_counts;
+static const _Atomic uint64_t *sharing_process;
 
 void counter_add(counter which) {
     atomic_fetch_add_explicit(&counts[which], 1, memory_order_relaxed);
     _Atomic uint64_t *const shared = atomic_load_explicit(&shared_counts, memory_order_acquire);
-    if (shared != NULL) atomic_fetch_add_explicit(&shared[which], 1, memory_order_relaxed);
+    // A child has the memory still, which counts for its parent.
+    if (shared != NULL && atomic_load_explicit(sharing_process, memory_order_relaxed) != 0)
+        atomic_fetch_add_explicit(&shared[which], 1, memory_order_relaxed);
 }
 
 uint64_t counter_get(counter which) { return atomic_load_explicit(&counts[which], memory_order_relaxed); }
 
-void counters_share(_Atomic uint64_t *shared) {
+void counters_share(_Atomic uint64_t *shared, const _Atomic uint64_t *owner) {
+    sharing_process = owner;
     for (size_t i = 0; i < COUNTER_COUNT; ++i) atomic_store_explicit(&shared[i], counter_get((counter)i), memory_order_relaxed);
     atomic_store_explicit(&shared_counts, shared, memory_order_release);
 }

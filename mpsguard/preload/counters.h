@@ -37,7 +37,8 @@
     X(ordered_lost)     /* frees in stream order without effect: no host memory for our own records */         \
     X(ipc_exported)     /* handles given by cuIpcGetMemHandle for memory of ours */                            \
     X(ipc_imported)     /* memory of another process under the preload mapped by cuIpcOpenMemHandle */         \
-    X(snapshot_exported) /* regions handed to a process that takes a snapshot */
+    X(snapshot_exported) /* regions handed to a process that takes a snapshot */                               \
+    X(plain_taken_over) /* after a takeover by the second driver there are no zones */
 
 typedef enum {
 #define COUNTER_NAME(name) COUNT_##name,
@@ -49,8 +50,8 @@ typedef enum {
 void counter_add(counter which);
 uint64_t counter_get(counter which);
 
-// From now on, counters are kept in `shared` too, which starts with what there is.
-void counters_share(_Atomic uint64_t *shared);
+// From now on, counters are kept in `shared` too, which starts with what there is; not in a process where `owner` is 0.
+void counters_share(_Atomic uint64_t *shared, const _Atomic uint64_t *owner);
 
 // Appends one line of JSON to the file; nothing if it cannot be opened.
 void counters_report(const char *path);

@@ -26,6 +26,7 @@ enum {
     MG_INVALID_CONTEXT = 201,
     MG_MAP_FAILED = 205,
     MG_INVALID_HANDLE = 400,
+    MG_NOT_READY = 600,
     MG_NOT_SUPPORTED = 801,
 };
 
@@ -103,91 +104,94 @@ typedef struct {
     unsigned char reserved[54];
 } mg_pool_properties;
 
-// X(name, parameters): what the preload cannot do without, and every driver since CUDA 11.3 has.
-#define MG_REQUIRED_FUNCTIONS(X)                                                                                     \
-    X(cuMemAlloc_v2, (mg_address *, size_t))                                                                         \
-    X(cuMemFree_v2, (mg_address))                                                                                    \
-    X(cuMemAllocPitch_v2, (mg_address *, size_t *, size_t, size_t, unsigned))                                        \
-    X(cuMemGetAddressRange_v2, (mg_address *, size_t *, mg_address))                                                 \
-    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                         \
-    X(cuMemAddressReserve, (mg_address *, size_t, size_t, mg_address, unsigned long long))                           \
-    X(cuMemAddressFree, (mg_address, size_t))                                                                        \
-    X(cuMemCreate, (mg_handle *, size_t, const mg_allocation_properties *, unsigned long long))                      \
-    X(cuMemRelease, (mg_handle))                                                                                     \
-    X(cuMemMap, (mg_address, size_t, size_t, mg_handle, unsigned long long))                                         \
-    X(cuMemUnmap, (mg_address, size_t))                                                                              \
-    X(cuMemSetAccess, (mg_address, size_t, const mg_access *, size_t))                                               \
-    X(cuMemGetAllocationGranularity, (size_t *, const mg_allocation_properties *, int))                              \
-    X(cuMemRetainAllocationHandle, (mg_handle *, void *))                                                            \
-    X(cuPointerGetAttribute, (void *, int, mg_address))                                                              \
-    X(cuPointerGetAttributes, (unsigned, int *, void **, mg_address))                                                \
-    X(cuIpcGetMemHandle, (mg_ipc_handle *, mg_address))                                                                       \
-    X(cuCtxGetCurrent, (mg_context *))                                                                               \
-    X(cuCtxGetDevice, (mg_device *))                                                                                 \
-    X(cuCtxPushCurrent_v2, (mg_context))                                                                             \
-    X(cuCtxPopCurrent_v2, (mg_context *))                                                                            \
-    X(cuCtxSynchronize, (void))                                                                                      \
-    X(cuCtxDestroy_v2, (mg_context))                                                                                 \
-    X(cuDeviceGetCount, (int *))                                                                                     \
-    X(cuDeviceGetAttribute, (int *, int, mg_device))                                                                 \
-    X(cuDevicePrimaryCtxRetain, (mg_context *, mg_device))                                                           \
-    X(cuDevicePrimaryCtxGetState, (mg_device, unsigned *, int *))                                                    \
-    X(cuDevicePrimaryCtxRelease_v2, (mg_device))                                                                     \
-    X(cuDevicePrimaryCtxReset_v2, (mg_device))                                                                       \
-    X(cuGetProcAddress, (const char *, void **, int, uint64_t))
+// X(member of mg_driver, name, parameters): what the preload cannot do without, and every driver since CUDA 11.3 has.
+#define MG_REQUIRED_FUNCTIONS(X)                                                                                        \
+    X(mem_alloc_v2, cuMemAlloc_v2, (mg_address *, size_t))                                                              \
+    X(mem_free_v2, cuMemFree_v2, (mg_address))                                                                          \
+    X(mem_alloc_pitch_v2, cuMemAllocPitch_v2, (mg_address *, size_t *, size_t, size_t, unsigned))                       \
+    X(mem_get_address_range_v2, cuMemGetAddressRange_v2, (mg_address *, size_t *, mg_address))                          \
+    X(mem_get_info_v2, cuMemGetInfo_v2, (size_t *, size_t *))                                                           \
+    X(mem_address_reserve, cuMemAddressReserve, (mg_address *, size_t, size_t, mg_address, unsigned long long))         \
+    X(mem_address_free, cuMemAddressFree, (mg_address, size_t))                                                         \
+    X(mem_create, cuMemCreate, (mg_handle *, size_t, const mg_allocation_properties *, unsigned long long))             \
+    X(mem_release, cuMemRelease, (mg_handle))                                                                           \
+    X(mem_map, cuMemMap, (mg_address, size_t, size_t, mg_handle, unsigned long long))                                   \
+    X(mem_unmap, cuMemUnmap, (mg_address, size_t))                                                                      \
+    X(mem_set_access, cuMemSetAccess, (mg_address, size_t, const mg_access *, size_t))                                  \
+    X(mem_get_allocation_granularity, cuMemGetAllocationGranularity, (size_t *, const mg_allocation_properties *, int)) \
+    X(mem_retain_allocation_handle, cuMemRetainAllocationHandle, (mg_handle *, void *))                                 \
+    X(pointer_get_attribute, cuPointerGetAttribute, (void *, int, mg_address))                                          \
+    X(pointer_get_attributes, cuPointerGetAttributes, (unsigned, int *, void **, mg_address))                           \
+    X(ipc_get_mem_handle, cuIpcGetMemHandle, (mg_ipc_handle *, mg_address))                                             \
+    X(ctx_get_current, cuCtxGetCurrent, (mg_context *))                                                                 \
+    X(ctx_get_device, cuCtxGetDevice, (mg_device *))                                                                    \
+    X(ctx_push_current_v2, cuCtxPushCurrent_v2, (mg_context))                                                           \
+    X(ctx_pop_current_v2, cuCtxPopCurrent_v2, (mg_context *))                                                           \
+    X(ctx_synchronize, cuCtxSynchronize, (void))                                                                        \
+    X(ctx_destroy_v2, cuCtxDestroy_v2, (mg_context))                                                                    \
+    X(device_get_count, cuDeviceGetCount, (int *))                                                                      \
+    X(device_get_attribute, cuDeviceGetAttribute, (int *, int, mg_device))                                              \
+    X(device_primary_ctx_retain, cuDevicePrimaryCtxRetain, (mg_context *, mg_device))                                   \
+    X(device_primary_ctx_get_state, cuDevicePrimaryCtxGetState, (mg_device, unsigned *, int *))                         \
+    X(device_primary_ctx_release_v2, cuDevicePrimaryCtxRelease_v2, (mg_device))                                         \
+    X(device_primary_ctx_reset_v2, cuDevicePrimaryCtxReset_v2, (mg_device))                                             \
+    X(get_proc_address, cuGetProcAddress, (const char *, void **, int, uint64_t))
 
 // What is only passed on where a driver has it.
-#define MG_OPTIONAL_FUNCTIONS(X)                                                                                     \
-    X(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))                                            \
-    X(cuMemFreeAsync, (mg_address, mg_stream))                                                                       \
-    X(cuMemFreeAsync_ptsz, (mg_address, mg_stream))                                                                  \
-    X(cuMemAllocAsync, (mg_address *, size_t, mg_stream))                                                            \
-    X(cuMemAllocAsync_ptsz, (mg_address *, size_t, mg_stream))                                                       \
-    X(cuMemAllocFromPoolAsync, (mg_address *, size_t, mg_pool, mg_stream))                                           \
-    X(cuMemAllocFromPoolAsync_ptsz, (mg_address *, size_t, mg_pool, mg_stream))                                      \
-    X(cuMemPoolCreate, (mg_pool *, const mg_pool_properties *))                                                      \
-    X(cuMemPoolDestroy, (mg_pool))                                                                                   \
-    X(cuMemPoolSetAccess, (mg_pool, const mg_access *, size_t))                                                      \
-    X(cuMemPoolSetAttribute, (mg_pool, int, void *))                                                                 \
-    X(cuMemPoolGetAttribute, (mg_pool, int, void *))                                                                 \
-    X(cuMemPoolTrimTo, (mg_pool, size_t))                                                                            \
-    X(cuDeviceGetUuid_v2, (void *, mg_device))                                                                       \
-    X(cuDeviceGetMemPool, (mg_pool *, mg_device))                                                                    \
-    X(cuDeviceGetDefaultMemPool, (mg_pool *, mg_device))                                                             \
-    X(cuStreamGetId, (mg_stream, unsigned long long *))                                                              \
-    X(cuStreamGetCtx, (mg_stream, mg_context *))                                                                     \
-    X(cuStreamIsCapturing, (mg_stream, int *))                                                                       \
-    X(cuStreamSynchronize, (mg_stream))                                                                              \
-    X(cuStreamSynchronize_ptsz, (mg_stream))                                                                         \
-    X(cuThreadExchangeStreamCaptureMode, (int *))                                                                    \
-    X(cuEventCreate, (mg_event *, unsigned))                                                                         \
-    X(cuEventRecord, (mg_event, mg_stream))                                                                          \
-    X(cuEventQuery, (mg_event))                                                                                      \
-    X(cuEventSynchronize, (mg_event))                                                                                \
-    X(cuCtxSynchronize_v2, (mg_context))                                                                             \
-    X(cuStreamBeginCapture, (mg_stream))                                                                             \
-    X(cuStreamBeginCapture_ptsz, (mg_stream))                                                                        \
-    X(cuStreamBeginCapture_v2, (mg_stream, int))                                                                     \
-    X(cuStreamBeginCapture_v2_ptsz, (mg_stream, int))                                                                \
-    X(cuStreamBeginCaptureToGraph, (mg_stream, void *, const void *, const void *, size_t, int))                     \
-    X(cuStreamBeginCaptureToGraph_ptsz, (mg_stream, void *, const void *, const void *, size_t, int))                \
-    X(cuStreamEndCapture, (mg_stream, void **))                                                                      \
-    X(cuStreamEndCapture_ptsz, (mg_stream, void **))                                                                 \
-    X(cuStreamDestroy, (mg_stream))                                                                                  \
-    X(cuStreamDestroy_v2, (mg_stream))                                                                               \
-    X(cuCtxDestroy, (mg_context))                                                                                    \
-    X(cuDevicePrimaryCtxReset, (mg_device))                                                                          \
-    X(cuDevicePrimaryCtxRelease, (mg_device))                                                                        \
-    X(cuGreenCtxCreate, (void **, void *, mg_device, unsigned))                                                      \
-    X(cuIpcOpenMemHandle, (mg_address *, mg_ipc_handle, unsigned))                                                   \
-    X(cuIpcOpenMemHandle_v2, (mg_address *, mg_ipc_handle, unsigned))                                                \
-    X(cuIpcCloseMemHandle, (mg_address))                                                                             \
-    X(cuMemExportToShareableHandle, (void *, mg_handle, int, unsigned long long))                                    \
-    X(cuMemImportFromShareableHandle, (mg_handle *, void *, int))
+#define MG_OPTIONAL_FUNCTIONS(X)                                                                                  \
+    X(get_proc_address_v2, cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))                    \
+    X(mem_free_async, cuMemFreeAsync, (mg_address, mg_stream))                                                    \
+    X(mem_free_async_ptsz, cuMemFreeAsync_ptsz, (mg_address, mg_stream))                                          \
+    X(mem_alloc_async, cuMemAllocAsync, (mg_address *, size_t, mg_stream))                                        \
+    X(mem_alloc_async_ptsz, cuMemAllocAsync_ptsz, (mg_address *, size_t, mg_stream))                              \
+    X(mem_alloc_from_pool_async, cuMemAllocFromPoolAsync, (mg_address *, size_t, mg_pool, mg_stream))             \
+    X(mem_alloc_from_pool_async_ptsz, cuMemAllocFromPoolAsync_ptsz, (mg_address *, size_t, mg_pool, mg_stream))   \
+    X(mem_pool_create, cuMemPoolCreate, (mg_pool *, const mg_pool_properties *))                                  \
+    X(mem_pool_destroy, cuMemPoolDestroy, (mg_pool))                                                              \
+    X(mem_pool_set_access, cuMemPoolSetAccess, (mg_pool, const mg_access *, size_t))                              \
+    X(mem_pool_set_attribute, cuMemPoolSetAttribute, (mg_pool, int, void *))                                      \
+    X(mem_pool_get_attribute, cuMemPoolGetAttribute, (mg_pool, int, void *))                                      \
+    X(mem_pool_trim_to, cuMemPoolTrimTo, (mg_pool, size_t))                                                       \
+    X(device_get_uuid_v2, cuDeviceGetUuid_v2, (void *, mg_device))                                                \
+    X(device_get_mem_pool, cuDeviceGetMemPool, (mg_pool *, mg_device))                                            \
+    X(device_get_default_mem_pool, cuDeviceGetDefaultMemPool, (mg_pool *, mg_device))                             \
+    X(stream_get_id, cuStreamGetId, (mg_stream, unsigned long long *))                                            \
+    X(stream_get_ctx, cuStreamGetCtx, (mg_stream, mg_context *))                                                  \
+    X(stream_is_capturing, cuStreamIsCapturing, (mg_stream, int *))                                               \
+    X(stream_synchronize, cuStreamSynchronize, (mg_stream))                                                       \
+    X(stream_synchronize_ptsz, cuStreamSynchronize_ptsz, (mg_stream))                                             \
+    X(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode, (int *))                            \
+    X(event_create, cuEventCreate, (mg_event *, unsigned))                                                        \
+    X(event_record, cuEventRecord, (mg_event, mg_stream))                                                         \
+    X(event_query, cuEventQuery, (mg_event))                                                                      \
+    X(event_synchronize, cuEventSynchronize, (mg_event))                                                          \
+    X(ctx_synchronize_v2, cuCtxSynchronize_v2, (mg_context))                                                      \
+    X(stream_begin_capture, cuStreamBeginCapture, (mg_stream))                                                    \
+    X(stream_begin_capture_ptsz, cuStreamBeginCapture_ptsz, (mg_stream))                                          \
+    X(stream_begin_capture_v2, cuStreamBeginCapture_v2, (mg_stream, int))                                         \
+    X(stream_begin_capture_v2_ptsz, cuStreamBeginCapture_v2_ptsz, (mg_stream, int))                               \
+    X(stream_begin_capture_to_graph, cuStreamBeginCaptureToGraph,                                                 \
+      (mg_stream, void *, const void *, const void *, size_t, int))                                               \
+    X(stream_begin_capture_to_graph_ptsz, cuStreamBeginCaptureToGraph_ptsz,                                       \
+      (mg_stream, void *, const void *, const void *, size_t, int))                                               \
+    X(stream_end_capture, cuStreamEndCapture, (mg_stream, void **))                                               \
+    X(stream_end_capture_ptsz, cuStreamEndCapture_ptsz, (mg_stream, void **))                                     \
+    X(stream_destroy, cuStreamDestroy, (mg_stream))                                                               \
+    X(stream_destroy_v2, cuStreamDestroy_v2, (mg_stream))                                                         \
+    X(ctx_destroy, cuCtxDestroy, (mg_context))                                                                    \
+    X(device_primary_ctx_reset, cuDevicePrimaryCtxReset, (mg_device))                                             \
+    X(device_primary_ctx_release, cuDevicePrimaryCtxRelease, (mg_device))                                         \
+    X(green_ctx_create, cuGreenCtxCreate, (void **, void *, mg_device, unsigned))                                 \
+    X(ipc_open_mem_handle, cuIpcOpenMemHandle, (mg_address *, mg_ipc_handle, unsigned))                           \
+    X(ipc_open_mem_handle_v2, cuIpcOpenMemHandle_v2, (mg_address *, mg_ipc_handle, unsigned))                     \
+    X(ipc_open_event_handle, cuIpcOpenEventHandle, (mg_event *, mg_ipc_handle))                                   \
+    X(ipc_close_mem_handle, cuIpcCloseMemHandle, (mg_address))                                                    \
+    X(mem_export_to_shareable_handle, cuMemExportToShareableHandle, (void *, mg_handle, int, unsigned long long)) \
+    X(mem_import_from_shareable_handle, cuMemImportFromShareableHandle, (mg_handle *, void *, int))
 
 // The driver's own functions, found once and never through a hook.
 typedef struct {
-#define MG_MEMBER(name, parameters) mg_result(*name) parameters;
+#define MG_MEMBER(member, name, parameters) mg_result(*member) parameters;
     MG_REQUIRED_FUNCTIONS(MG_MEMBER) MG_OPTIONAL_FUNCTIONS(MG_MEMBER)
 #undef MG_MEMBER
 } mg_driver;

@@ -3,20 +3,20 @@
 
 #include "capture.h"
 #include "counters.h"
-#include "deepbind.h"
-#include "hook_table.h"
+#include "binding/deepbind.h"
 #include "ipc.h"
 #include "lookup.h"
 #include "ordered.h"
 #include "placement.h"
 #include "pools.h"
 #include "region.h"
+#include "second/calls.h"
 #include "service.h"
 #include "slab.h"
 
 const mg_driver *hooks_driver(void) {
     deepbind_catch_up();
-    return lookup_driver();
+    return calls_driver();
 }
 
 static mg_address allocate(const mg_driver *d, uint64_t size, const void *caller) {
@@ -54,14 +54,14 @@ static bool find_imported(mg_address address, placement *out) {
 }
 
 EXPORTED mg_result cuMemAlloc_v2(mg_address *address, size_t size) {
-    DRIVER_OR_FAIL(d, cuMemAlloc_v2);
+    DRIVER_OR_FAIL(d, mem_alloc_v2);
     const mg_address ours = address != NULL ? allocate(d, size, __builtin_return_address(0)) : 0;
     if (ours != 0) {
         *address = ours;
         return MG_SUCCESS;
     }
-    const mg_result result = d->cuMemAlloc_v2(address, size);
-    return result == MG_OUT_OF_MEMORY && hooks_make_room(d) ? d->cuMemAlloc_v2(address, size) : result;
+    const mg_result result = d->mem_alloc_v2(address, size);
+    return result == MG_OUT_OF_MEMORY && hooks_make_room(d) ? d->mem_alloc_v2(address, size) : result;
 }
 
 // Rows begin at multiples of 512 bytes, as in plain CUDA on every GPU since compute capability 2.0.
@@ -71,8 +71,8 @@ static uint64_t pitched(const mg_driver *d, size_t width, size_t height, unsigne
     mg_device device;
     int most = 0;
     if (width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)) return 0;
-    if (d->cuCtxGetDevice(&device) != MG_SUCCESS ||
-        d->cuDeviceGetAttribute(&most, MG_DEVICE_MAX_PITCH, device) != MG_SUCCESS || most <= 0 || width > (size_t)most)
+    if (d->ctx_get_device(&device) != MG_SUCCESS ||
+        d->device_get_attribute(&most, MG_DEVICE_MAX_PITCH, device) != MG_SUCCESS || most <= 0 || width > (size_t)most)
         return 0;
     *pitch = layout_round_up(width, PITCH_UNIT);
     uint64_t size;
@@ -80,7 +80,7 @@ static uint64_t pitched(const mg_driver *d, size_t width, size_t height, unsigne
 }
 
 EXPORTED mg_result cuMemAllocPitch_v2(mg_address *address, size_t *pitch, size_t width, size_t height, unsigned element) {
-    DRIVER_OR_FAIL(d, cuMemAllocPitch_v2);
+    DRIVER_OR_FAIL(d, mem_alloc_pitch_v2);
     uint64_t row = 0;
     const uint64_t size = address != NULL && pitch != NULL ? pitched(d, width, height, element, &row) : 0;
     const mg_address ours = allocate(d, size, __builtin_return_address(0));
@@ -89,21 +89,21 @@ EXPORTED mg_result cuMemAllocPitch_v2(mg_address *address, size_t *pitch, size_t
         *pitch = row;
         return MG_SUCCESS;
     }
-    const mg_result result = d->cuMemAllocPitch_v2(address, pitch, width, height, element);
-    return result == MG_OUT_OF_MEMORY && hooks_make_room(d) ? d->cuMemAllocPitch_v2(address, pitch, width, height, element)
+    const mg_result result = d->mem_alloc_pitch_v2(address, pitch, width, height, element);
+    return result == MG_OUT_OF_MEMORY && hooks_make_room(d) ? d->mem_alloc_pitch_v2(address, pitch, width, height, element)
                                                       : result;
 }
 
 EXPORTED mg_result cuMemFree_v2(mg_address address) {
-    DRIVER_OR_FAIL(d, cuMemFree_v2);
+    DRIVER_OR_FAIL(d, mem_free_v2);
     mg_result result;
-    return free_ours(d, address, &result) ? result : d->cuMemFree_v2(address);
+    return free_ours(d, address, &result) ? result : d->mem_free_v2(address);
 }
 
 EXPORTED mg_result cuMemGetAddressRange_v2(mg_address *start, size_t *size, mg_address address) {
-    DRIVER_OR_FAIL(d, cuMemGetAddressRange_v2);
+    DRIVER_OR_FAIL(d, mem_get_address_range_v2);
     placement ours;
-    if (!find(address, &ours) && !find_imported(address, &ours)) return d->cuMemGetAddressRange_v2(start, size, address);
+    if (!find(address, &ours) && !find_imported(address, &ours)) return d->mem_get_address_range_v2(start, size, address);
     if (start != NULL) *start = ours.start;
     if (size != NULL) *size = ours.size;
     return MG_SUCCESS;
@@ -128,17 +128,17 @@ static bool is_corrected(int attribute) {
 }
 
 EXPORTED mg_result cuPointerGetAttribute(void *data, int attribute, mg_address address) {
-    DRIVER_OR_FAIL(d, cuPointerGetAttribute);
+    DRIVER_OR_FAIL(d, pointer_get_attribute);
     placement ours;
     if (data == NULL || !is_corrected(attribute) || !find(address, &ours))
-        return d->cuPointerGetAttribute(data, attribute, address);
+        return d->pointer_get_attribute(data, attribute, address);
     correct(&ours, attribute, data);
     return MG_SUCCESS;
 }
 
 EXPORTED mg_result cuPointerGetAttributes(unsigned count, int *attributes, void **data, mg_address address) {
-    DRIVER_OR_FAIL(d, cuPointerGetAttributes);
-    const mg_result result = d->cuPointerGetAttributes(count, attributes, data, address);
+    DRIVER_OR_FAIL(d, pointer_get_attributes);
+    const mg_result result = d->pointer_get_attributes(count, attributes, data, address);
     placement ours;
     if (result == MG_SUCCESS && find(address, &ours))
         for (unsigned i = 0; i < count; ++i) correct(&ours, attributes[i], data[i]);
@@ -147,9 +147,9 @@ EXPORTED mg_result cuPointerGetAttributes(unsigned count, int *attributes, void 
 
 // Plain memory has no such handle, and programs tell by that how to share it.
 EXPORTED mg_result cuMemRetainAllocationHandle(mg_handle *handle, void *address) {
-    DRIVER_OR_FAIL(d, cuMemRetainAllocationHandle);
+    DRIVER_OR_FAIL(d, mem_retain_allocation_handle);
     if (!process_inside && placement_is_ours((mg_address)(uintptr_t)address)) return MG_INVALID_VALUE;
-    return d->cuMemRetainAllocationHandle(handle, address);
+    return d->mem_retain_allocation_handle(handle, address);
 }
 
 // Entered before the driver begins: an allocation of another thread must not come in between.
@@ -157,7 +157,7 @@ static process *capture_begins(const mg_driver *d, mg_stream stream) {
     process *const p = process_get();
     mg_context context = NULL;
     if (p == NULL) return NULL;
-    d->cuCtxGetCurrent(&context);
+    d->ctx_get_current(&context);
     capture_begin(p, stream, context);
     return p;
 }
@@ -167,43 +167,45 @@ static mg_result capture_ends(process *p, mg_stream stream, bool over, mg_result
     return result;
 }
 
-#define BEGIN_CAPTURE(name, parameters, arguments)                        \
-    EXPORTED mg_result name parameters {                                  \
-        DRIVER_OR_FAIL(d, name);                                          \
-        process *const p = capture_begins(d, stream);                     \
-        const mg_result result = d->name arguments;                       \
-        return capture_ends(p, stream, result != MG_SUCCESS, result);     \
+#define BEGIN_CAPTURE(name, member, parameters, arguments)            \
+    EXPORTED mg_result name parameters {                              \
+        DRIVER_OR_FAIL(d, member);                                    \
+        process *const p = capture_begins(d, stream);                 \
+        const mg_result result = d->member arguments;                 \
+        return capture_ends(p, stream, result != MG_SUCCESS, result); \
     }
-BEGIN_CAPTURE(cuStreamBeginCapture, (mg_stream stream), (stream))
-BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (mg_stream stream), (stream))
-BEGIN_CAPTURE(cuStreamBeginCapture_v2, (mg_stream stream, int mode), (stream, mode))
-BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (mg_stream stream, int mode), (stream, mode))
+BEGIN_CAPTURE(cuStreamBeginCapture, stream_begin_capture, (mg_stream stream), (stream))
+BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, stream_begin_capture_ptsz, (mg_stream stream), (stream))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2, stream_begin_capture_v2, (mg_stream stream, int mode), (stream, mode))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, stream_begin_capture_v2_ptsz, (mg_stream stream, int mode), (stream, mode))
 #define TO_GRAPH \
     (mg_stream stream, void *graph, const void *nodes, const void *edges, size_t count, int mode)
-BEGIN_CAPTURE(cuStreamBeginCaptureToGraph, TO_GRAPH, (stream, graph, nodes, edges, count, mode))
-BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz, TO_GRAPH, (stream, graph, nodes, edges, count, mode))
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph, stream_begin_capture_to_graph, TO_GRAPH,
+              (stream, graph, nodes, edges, count, mode))
+BEGIN_CAPTURE(cuStreamBeginCaptureToGraph_ptsz, stream_begin_capture_to_graph_ptsz, TO_GRAPH,
+              (stream, graph, nodes, edges, count, mode))
 
 // A capture that was broken ends here too, with its own errors (900 to 909); 901 is "invalidated". Others mean that the
 // stream was not capturing, or that it is the wrong thread's to end.
 static bool ended(mg_result result) { return result == MG_SUCCESS || (result >= 901 && result <= 904); }
 
-#define END_CAPTURE(name)                                           \
-    EXPORTED mg_result name(mg_stream stream, void **graph) {       \
-        DRIVER_OR_FAIL(d, name);                                    \
-        const mg_result result = d->name(stream, graph);            \
+#define END_CAPTURE(name, member)                                             \
+    EXPORTED mg_result name(mg_stream stream, void **graph) {                 \
+        DRIVER_OR_FAIL(d, member);                                            \
+        const mg_result result = d->member(stream, graph);                    \
         return capture_ends(process_if_any(), stream, ended(result), result); \
     }
-END_CAPTURE(cuStreamEndCapture)
-END_CAPTURE(cuStreamEndCapture_ptsz)
+END_CAPTURE(cuStreamEndCapture, stream_end_capture)
+END_CAPTURE(cuStreamEndCapture_ptsz, stream_end_capture_ptsz)
 
-#define DESTROY_STREAM(name)                                                      \
-    EXPORTED mg_result name(mg_stream stream) {                                   \
-        DRIVER_OR_FAIL(d, name);                                                  \
-        const mg_result result = d->name(stream);                                 \
+#define DESTROY_STREAM(name, member)                                                 \
+    EXPORTED mg_result name(mg_stream stream) {                                      \
+        DRIVER_OR_FAIL(d, member);                                                   \
+        const mg_result result = d->member(stream);                                  \
         return capture_ends(process_if_any(), stream, result == MG_SUCCESS, result); \
     }
-DESTROY_STREAM(cuStreamDestroy)
-DESTROY_STREAM(cuStreamDestroy_v2)
+DESTROY_STREAM(cuStreamDestroy, stream_destroy)
+DESTROY_STREAM(cuStreamDestroy_v2, stream_destroy_v2)
 
 // Plain memory goes with its context; regions do not by themselves.
 static void context_is_gone(const mg_driver *d, mg_context context, mg_device device) {
@@ -227,49 +229,35 @@ static void context_is_gone(const mg_driver *d, mg_context context, mg_device de
 static void primary_may_be_gone(const mg_driver *d, mg_device device) {
     unsigned flags;
     int active = 1;
-    if (d->cuDevicePrimaryCtxGetState(device, &flags, &active) == MG_SUCCESS && !active)
+    if (d->device_primary_ctx_get_state(device, &flags, &active) == MG_SUCCESS && !active)
         context_is_gone(d, NULL, device);
 }
 
-#define DESTROY(name)                                             \
-    EXPORTED mg_result name(mg_context context) {                 \
-        DRIVER_OR_FAIL(d, name);                                  \
-        const mg_result result = d->name(context);                \
+#define DESTROY(name, member)                                                         \
+    EXPORTED mg_result name(mg_context context) {                                     \
+        DRIVER_OR_FAIL(d, member);                                                    \
+        const mg_result result = d->member(context);                                  \
         if (result == MG_SUCCESS && context != NULL) context_is_gone(d, context, -1); \
-        return result;                                            \
+        return result;                                                                \
     }
-DESTROY(cuCtxDestroy)
-DESTROY(cuCtxDestroy_v2)
+DESTROY(cuCtxDestroy, ctx_destroy)
+DESTROY(cuCtxDestroy_v2, ctx_destroy_v2)
 
-#define PRIMARY(name)                                             \
+#define PRIMARY(name, member)                                     \
     EXPORTED mg_result name(mg_device device) {                   \
-        DRIVER_OR_FAIL(d, name);                                  \
-        const mg_result result = d->name(device);                 \
+        DRIVER_OR_FAIL(d, member);                                \
+        const mg_result result = d->member(device);               \
         if (result == MG_SUCCESS) primary_may_be_gone(d, device); \
         return result;                                            \
     }
-PRIMARY(cuDevicePrimaryCtxReset)
-PRIMARY(cuDevicePrimaryCtxReset_v2)
-PRIMARY(cuDevicePrimaryCtxRelease)
-PRIMARY(cuDevicePrimaryCtxRelease_v2)
+PRIMARY(cuDevicePrimaryCtxReset, device_primary_ctx_reset)
+PRIMARY(cuDevicePrimaryCtxReset_v2, device_primary_ctx_reset_v2)
+PRIMARY(cuDevicePrimaryCtxRelease, device_primary_ctx_release)
+PRIMARY(cuDevicePrimaryCtxRelease_v2, device_primary_ctx_release_v2)
 
 EXPORTED mg_result cuGreenCtxCreate(void **context, void *description, mg_device device, unsigned flags) {
-    DRIVER_OR_FAIL(d, cuGreenCtxCreate);
+    DRIVER_OR_FAIL(d, green_ctx_create);
     process *const p = process_get();
     if (p != NULL) atomic_store_explicit(&p->green, true, memory_order_release);
-    return d->cuGreenCtxCreate(context, description, device, flags);
-}
-
-EXPORTED mg_result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
-    DRIVER_OR_FAIL(d, cuGetProcAddress);
-    const mg_result result = d->cuGetProcAddress(symbol, function, version, flags);
-    if (result == MG_SUCCESS && symbol != NULL && function != NULL) *function = hook_table_substitute(d, symbol, *function);
-    return result;
-}
-
-EXPORTED mg_result cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status) {
-    DRIVER_OR_FAIL(d, cuGetProcAddress_v2);
-    const mg_result result = d->cuGetProcAddress_v2(symbol, function, version, flags, status);
-    if (result == MG_SUCCESS && symbol != NULL && function != NULL) *function = hook_table_substitute(d, symbol, *function);
-    return result;
+    return d->green_ctx_create(context, description, device, flags);
 }

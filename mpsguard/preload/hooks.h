@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "driver_api.h"
-#include "hook_list.h"
+#include "binding/hook_list.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 

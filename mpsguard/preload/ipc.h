@@ -21,8 +21,8 @@ typedef struct {
 
 _Static_assert(sizeof(ipc_handle) == sizeof(mg_ipc_handle), "CU_IPC_HANDLE_SIZE");
 
-// A handle for the allocation that holds `address`. False if that is none of ours; `result` is the answer if it is.
-bool ipc_export(process *p, const mg_driver *d, mg_address address, ipc_handle *out, mg_result *result);
+// Makes a handle for the allocation of ours that holds `address`, while the service runs; the answer is in `result`.
+void ipc_export(process *p, const mg_driver *d, mg_address address, ipc_handle *out, mg_result *result);
 
 // Answers a process that asks for the memory of a key.
 void ipc_answer(process *p, int client, const uint8_t *key);

@@ -11,7 +11,6 @@
 #include "placement.h"
 #include "region.h"
 #include "registry.h"
-#include "service.h"
 
 // A copy of the descriptor behind a key, and how much memory it is; -1 if there is none.
 static int copy_of(process *p, const uint8_t *key, uint64_t *memory) {
@@ -48,20 +47,22 @@ static bool describe(const process *p, const region *r, const placement *found, 
     return true;
 }
 
-bool ipc_export(process *p, const mg_driver *d, mg_address address, ipc_handle *out, mg_result *result) {
+void ipc_export(process *p, const mg_driver *d, mg_address address, ipc_handle *out, mg_result *result) {
     placement found;
     uint8_t key[sizeof out->key];
-    if (!placement_is_ours(address)) return false;
     *result = MG_INVALID_VALUE;
     // Memory of a pool has no such handle in plain CUDA either.
-    if (!placement_find(address, &found) || found.pool != NULL || d->cuMemExportToShareableHandle == NULL) return true;
+    if (!placement_find(address, &found) || found.pool != NULL || d->mem_export_to_shareable_handle == NULL) return;
     pthread_mutex_lock(&p->lock);
     const region *const known = registry_find(p, address);
     const mg_address memory = known != NULL ? known->start + known->at.front : 0;
     const bool done = known != NULL && describe(p, known, &found, out);
     pthread_mutex_unlock(&p->lock);
-    if (done) return *result = MG_SUCCESS, true;
-    if (memory == 0 || !service_start(p) || getrandom(key, sizeof key, 0) != (ssize_t)sizeof key) return true;
+    if (done) {
+        *result = MG_SUCCESS;
+        return;
+    }
+    if (memory == 0 || getrandom(key, sizeof key, 0) != (ssize_t)sizeof key) return;
     int fd = -1;
     region_export(d, memory, &fd);
     pthread_mutex_lock(&p->lock);
@@ -74,5 +75,4 @@ bool ipc_export(process *p, const mg_driver *d, mg_address address, ipc_handle *
     if (r != NULL && describe(p, r, &found, out)) *result = MG_SUCCESS;
     pthread_mutex_unlock(&p->lock);
     if (fd >= 0) close(fd);
-    return true;
 }

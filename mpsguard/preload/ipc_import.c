@@ -34,8 +34,8 @@ static mg_address use(process *p, const ipc_handle *handle, mg_context context) 
 }
 
 static void unmap(const mg_driver *d, mg_address start, uint64_t memory) {
-    d->cuMemUnmap(start, memory);
-    d->cuMemAddressFree(start, memory);
+    d->mem_unmap(start, memory);
+    d->mem_address_free(start, memory);
 }
 
 // Memory behind a descriptor at an address of its own; 0 if the driver would not.
@@ -43,15 +43,15 @@ static mg_address map(const mg_driver *d, int fd, mg_device device, uint64_t mem
     const mg_access access = {.location = {.type = MG_LOCATION_DEVICE, .id = device}, .flags = MG_ACCESS_READ_WRITE};
     mg_handle handle;
     mg_address start = 0;
-    if (d->cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, MG_HANDLE_POSIX) != MG_SUCCESS) return 0;
-    if (d->cuMemAddressReserve(&start, memory, 0, 0, 0) != MG_SUCCESS) start = 0;
-    if (start != 0 && d->cuMemMap(start, memory, 0, handle, 0) != MG_SUCCESS) {
-        d->cuMemAddressFree(start, memory);
+    if (d->mem_import_from_shareable_handle(&handle, (void *)(intptr_t)fd, MG_HANDLE_POSIX) != MG_SUCCESS) return 0;
+    if (d->mem_address_reserve(&start, memory, 0, 0, 0) != MG_SUCCESS) start = 0;
+    if (start != 0 && d->mem_map(start, memory, 0, handle, 0) != MG_SUCCESS) {
+        d->mem_address_free(start, memory);
         start = 0;
     }
     // From here on the mapping holds the memory.
-    d->cuMemRelease(handle);
-    if (start != 0 && d->cuMemSetAccess(start, memory, &access, 1) != MG_SUCCESS) {
+    d->mem_release(handle);
+    if (start != 0 && d->mem_set_access(start, memory, &access, 1) != MG_SUCCESS) {
         unmap(d, start, memory);
         start = 0;
     }
@@ -63,7 +63,7 @@ mg_result ipc_import(process *p, const mg_driver *d, const mg_ipc_handle *given,
     context_entry c;
     uint64_t memory = 0;
     memcpy(&handle, given, sizeof handle);
-    if (!placement_context(p, d, &c) || d->cuMemImportFromShareableHandle == NULL) return MG_INVALID_CONTEXT;
+    if (!placement_context(p, d, &c) || d->mem_import_from_shareable_handle == NULL) return MG_INVALID_CONTEXT;
     // As the driver answers to its own process.
     if (handle.pid == (uint32_t)getpid() && memcmp(handle.server, p->service_name, sizeof handle.server) == 0)
         return MG_INVALID_CONTEXT;
@@ -119,7 +119,7 @@ bool ipc_close(process *p, const mg_driver *d, mg_address address, mg_result *re
     *result = MG_SUCCESS;
     if (!last) return true;
     // As the driver does: work that uses it may still run.
-    *result = d->cuCtxSynchronize();
+    *result = d->ctx_synchronize();
     unmap(d, found->start, found->memory);
     free(found);
     return true;

@@ -11,6 +11,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "peer.h"
+
 // For one answer: the exporter looks its memory up and sends it, whatever its program does.
 #define DEADLINE_SECONDS 5
 
@@ -23,15 +25,10 @@ static socklen_t address_of(const uint8_t name[16], struct sockaddr_un *out) {
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)(at - out->sun_path));
 }
 
-static void limit(int fd) {
+void ipc_socket_limit(int fd) {
     const struct timeval most = {.tv_sec = DEADLINE_SECONDS};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
-}
-
-static bool peer_of(int fd, struct ucred *out) {
-    socklen_t size = sizeof *out;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, out, &size) == 0;
 }
 
 int ipc_socket_listen(const uint8_t name[16], int backlog) {
@@ -39,16 +36,11 @@ int ipc_socket_listen(const uint8_t name[16], int backlog) {
     const socklen_t size = address_of(name, &address);
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
+    // No request has a descriptor with it.
+    peer_may_send_descriptors(fd, false);
     if (bind(fd, (struct sockaddr *)&address, size) == 0 && listen(fd, backlog) == 0) return fd;
     close(fd);
     return -1;
-}
-
-ipc_peer ipc_socket_prepare(int fd) {
-    struct ucred peer;
-    limit(fd);
-    if (!peer_of(fd, &peer)) return IPC_STRANGER;
-    return peer.uid == geteuid() ? IPC_SAME_USER : peer.uid == 0 ? IPC_ROOT : IPC_STRANGER;
 }
 
 void ipc_socket_send(int fd, int memory_fd, const void *data, size_t size) {
@@ -94,18 +86,24 @@ static int receive(int fd, uint64_t *memory) {
 
 int ipc_socket_ask(const uint8_t name[16], pid_t pid, const uint8_t key[16], uint64_t *memory) {
     struct sockaddr_un address;
-    struct ucred peer;
     const socklen_t size = address_of(name, &address);
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     int got = -1;
     if (fd < 0) return -1;
-    limit(fd);
-    if (connect(fd, (struct sockaddr *)&address, size) == 0 && peer_of(fd, &peer) && peer.uid == geteuid() &&
+    ipc_socket_limit(fd);
+    // The name of an exporter that is gone may be another user's by now.
+    peer_may_send_descriptors(fd, false);
+    if (connect(fd, (struct sockaddr *)&address, size) == 0) {
+        if (peer_of(fd) != PEER_SAME_USER) {
+            peer_turn_away(fd);
+            return -1;
+        }
+        peer_may_send_descriptors(fd, true);
         // A child of an exporter that is gone has its socket still, and never answers. In another pid namespace the
         // number says nothing.
-        (peer.pid != pid || kill(pid, 0) == 0 || errno != ESRCH) &&
-        send(fd, key, 16, MSG_NOSIGNAL) == 16)
-        got = receive(fd, memory);
+        const bool lives = peer_pid(fd) != pid || kill(pid, 0) == 0 || errno != ESRCH;
+        if (lives && send(fd, key, 16, MSG_NOSIGNAL) == 16) got = receive(fd, memory);
+    }
     close(fd);
     return got;
 }

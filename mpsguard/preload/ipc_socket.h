@@ -11,10 +11,8 @@
 // A listening socket of that (random) abstract name, or -1.
 int ipc_socket_listen(const uint8_t name[16], int backlog);
 
-typedef enum { IPC_STRANGER, IPC_SAME_USER, IPC_ROOT } ipc_peer;
-
-// Sets the limits of a connection, and says which user's process is at its other end; root's own is the same user.
-ipc_peer ipc_socket_prepare(int fd);
+// Sets the limits of a connection.
+void ipc_socket_limit(int fd);
 
 // Passes `size` bytes, and a descriptor unless it is -1.
 void ipc_socket_send(int fd, int memory_fd, const void *data, size_t size);

@@ -28,6 +28,25 @@ class Small(StrEnum):
     PLAIN = "plain"
 
 
+class SecondDriver(StrEnum):
+    """Whether a second driver takes over after a neighbour's fault, and when it is made."""
+
+    OFF = "off"
+    COLD = "cold"
+    """After the fault."""
+    HOT = "hot"
+    """With the program's first context; it holds GPU memory of its own from then on."""
+
+
+class RepeatAt(StrEnum):
+    """Where a second driver repeats work in flight."""
+
+    ALONE = "alone"
+    """Outside of MPS, unless the guard says that it may be beside others."""
+    BESIDE = "beside"
+    """On the other lane, as a program that is trusted not to have caused the fault."""
+
+
 class PreloadSettings(msgspec.Struct, frozen=True):
     """What a program under the preload is told; None leaves the preload's own default."""
 
@@ -47,6 +66,18 @@ class PreloadSettings(msgspec.Struct, frozen=True):
     """File to which a line with the counters is appended when the program ends."""
     plain_callers: tuple[str, ...] | None = None
     """Beginnings of the file names of libraries that keep plain allocations."""
+    second_driver: SecondDriver | None = None
+    second_pipe_directory: Path | None = None
+    """Pipe directory of the lane that the second driver connects to; None: the guard's for second drivers."""
+    second_spare: int | None = None
+    """MiB of GPU memory at most for a copy of the program's: with one it goes on with work in flight. 0: none."""
+    second_epoch: int | None = None
+    """Milliseconds at least between two such copies."""
+    second_repetition: RepeatAt | None = None
+    second_alone: float | None = None
+    """Seconds that work repeated alone may take."""
+    second_report: Path | None = None
+    """File to which a line is appended when the program is taken over, or refused that."""
 
 
 class PreloadNotBuiltError(Exception):
@@ -80,6 +111,13 @@ def environment(settings: PreloadSettings, base: Mapping[str, str], *, library: 
         "MPSGUARD_ZONES_SMALL": settings.small,
         "MPSGUARD_ZONES_SNAPSHOTS": None if settings.snapshots is None else "on" if settings.snapshots else "off",
         "MPSGUARD_ZONES_REPORT": settings.report,
+        "MPSGUARD_SECOND_DRIVER": settings.second_driver,
+        "MPSGUARD_SECOND_PIPE_DIRECTORY": settings.second_pipe_directory,
+        "MPSGUARD_SECOND_SPARE_MIB": settings.second_spare,
+        "MPSGUARD_SECOND_EPOCH_MS": settings.second_epoch,
+        "MPSGUARD_SECOND_REPETITION": settings.second_repetition,
+        "MPSGUARD_SECOND_ALONE_SECONDS": settings.second_alone,
+        "MPSGUARD_SECOND_REPORT": settings.second_report,
         "MPSGUARD_ZONES_PLAIN_CALLERS": None if settings.plain_callers is None else ":".join(settings.plain_callers),
     }
     chosen = {name: str(value) for name, value in variables.items() if value is not None}

@@ -26,14 +26,16 @@ LOOKUP_EARLY void lookup_find_glibc(void) {
     if (lookup_dlopen == NULL) lookup_dlopen = (void *(*)(const char *, int))dlvsym(RTLD_NEXT, "dlopen", GLIBC_FIRST);
 }
 
+static _Atomic(void *) in;  // the handle in which functions are found
+
 static bool load(mg_driver *d) {
     static const struct {
         const char *name;
         size_t member;
         bool required;
     } functions[] = {
-#define REQUIRED(name, parameters) {#name, offsetof(mg_driver, name), true},
-#define OPTIONAL(name, parameters) {#name, offsetof(mg_driver, name), false},
+#define REQUIRED(member, name, parameters) {#name, offsetof(mg_driver, member), true},
+#define OPTIONAL(member, name, parameters) {#name, offsetof(mg_driver, member), false},
         MG_REQUIRED_FUNCTIONS(REQUIRED) MG_OPTIONAL_FUNCTIONS(OPTIONAL)
 #undef REQUIRED
 #undef OPTIONAL
@@ -49,7 +51,13 @@ static bool load(mg_driver *d) {
         }
         memcpy((char *)d + functions[i].member, &found, sizeof found);
     }
+    atomic_store_explicit(&in, handle, memory_order_release);
     return true;
+}
+
+bool lookup_has(const char *name) {
+    void *const handle = atomic_load_explicit(&in, memory_order_acquire);
+    return lookup_dlsym(RTLD_NEXT, name) != NULL || (handle != NULL && lookup_dlsym(handle, name) != NULL);
 }
 
 const mg_driver *lookup_driver(void) {
@@ -69,7 +77,7 @@ const mg_driver *lookup_driver(void) {
 
 bool lookup_is_in_driver(const mg_driver *d, const void *address) {
     Dl_info driver, other;
-    return dladdr((const void *)d->cuMemAlloc_v2, &driver) && dladdr(address, &other) &&
+    return dladdr((const void *)d->mem_alloc_v2, &driver) && dladdr(address, &other) &&
            driver.dli_fbase == other.dli_fbase;
 }
 

@@ -11,6 +11,9 @@
 // The driver's functions; NULL while no libcuda is loaded, or if it is too old. Asked again each time until it is there.
 const mg_driver *lookup_driver(void);
 
+// Whether there is a function of that name behind the preload: in the driver, or in what another tool puts before it.
+bool lookup_has(const char *name);
+
 // Whether the code at `address` is in the driver, or in a library with a file name that begins with a word of
 // `list` (colon-separated).
 bool lookup_is_in_driver(const mg_driver *d, const void *address);

@@ -15,9 +15,9 @@
 
 // Streams are told apart by their ids: a handle may be another stream's after its first one was destroyed.
 static bool is_supported(const mg_driver *d) {
-    return d->cuStreamGetId != NULL && d->cuStreamGetCtx != NULL && d->cuStreamSynchronize != NULL &&
-           d->cuDeviceGetMemPool != NULL && d->cuEventCreate != NULL && d->cuEventRecord != NULL &&
-           d->cuEventQuery != NULL && d->cuThreadExchangeStreamCaptureMode != NULL;
+    return d->stream_get_id != NULL && d->stream_get_ctx != NULL && d->stream_synchronize != NULL &&
+           d->device_get_mem_pool != NULL && d->event_create != NULL && d->event_record != NULL &&
+           d->event_query != NULL && d->thread_exchange_stream_capture_mode != NULL;
 }
 
 static bool is_capturing(const process *p) { return atomic_load_explicit(&p->captures, memory_order_acquire) > 0; }
@@ -28,8 +28,8 @@ static uint64_t id_of(process *p, const mg_driver *d, mg_stream stream, context_
     mg_context of_stream = NULL;
     unsigned long long id = 0;
     if (!placement_context(p, d, c) || !c->primary) return 0;
-    if (d->cuStreamGetCtx(stream, &of_stream) != MG_SUCCESS || of_stream != c->context) return 0;
-    return d->cuStreamGetId(stream, &id) == MG_SUCCESS ? id : 0;
+    if (d->stream_get_ctx(stream, &of_stream) != MG_SUCCESS || of_stream != c->context) return 0;
+    return d->stream_get_id(stream, &id) == MG_SUCCESS ? id : 0;
 }
 
 // Memory that was freed, of a pool that we know.
@@ -85,7 +85,7 @@ mg_address ordered_allocate(const mg_driver *d, uint64_t size, mg_pool handle, m
     if (why == COUNTER_COUNT && c.context == NULL) return 0;
     if (why == COUNTER_COUNT) why = placement_objection(p, d, &c, size, caller);
     if (why == COUNTER_COUNT && id == 0) why = COUNT_plain_stream;
-    if (why == COUNTER_COUNT && handle == NULL && d->cuDeviceGetMemPool(&handle, c.device) != MG_SUCCESS)
+    if (why == COUNTER_COUNT && handle == NULL && d->device_get_mem_pool(&handle, c.device) != MG_SUCCESS)
         why = COUNT_plain_pool;
     mg_address address = why == COUNTER_COUNT ? reuse(p, d, &c, handle, size, id) : 0;
     if (why == COUNTER_COUNT && address == 0) {
@@ -151,8 +151,8 @@ static void end(process *p, const begun *b, bool done, bool recorded) {
 // Whether the driver refuses a free of memory in the stream that no graph allocated.
 static bool is_captured(const mg_driver *d, mg_stream stream) {
     int status = MG_CAPTURE_NONE;
-    return d->cuStreamIsCapturing != NULL &&
-           d->cuStreamIsCapturing(stream, &status) == MG_SUCCESS && status != MG_CAPTURE_NONE;
+    return d->stream_is_capturing != NULL &&
+           d->stream_is_capturing(stream, &status) == MG_SUCCESS && status != MG_CAPTURE_NONE;
 }
 
 static bool is_ours(process *p, mg_address address, bool in_order) {
@@ -213,7 +213,7 @@ static void reached(process *p, const mg_driver *d, ordered_kind kind, mg_stream
     if (kind == ORDERED_EVENT || !is_supported(d)) return;
     if (kind == ORDERED_CONTEXT && (!placement_context(p, d, &c) || !c.primary)) return;
     if (kind == ORDERED_CONTEXT && context != NULL && context != c.context) return;
-    if (kind == ORDERED_STREAM && d->cuStreamGetId(stream, &id) != MG_SUCCESS) return;
+    if (kind == ORDERED_STREAM && d->stream_get_id(stream, &id) != MG_SUCCESS) return;
     pthread_mutex_lock(&p->lock);
     struct stream *const one = kind == ORDERED_STREAM ? streams_find(p, id) : NULL;
     if (kind == ORDERED_CONTEXT || one != NULL) streams_reach(p, one, point);

@@ -6,6 +6,7 @@
 #include "counters.h"
 #include "lookup.h"
 #include "region.h"
+#include "second/takeover.h"
 #include "registry.h"
 #include "slab.h"
 #include "streams.h"
@@ -19,16 +20,16 @@ static bool is_primary(const mg_driver *d, mg_context context, mg_device device)
     unsigned flags;
     int active = 0;
     mg_context primary = NULL;
-    if (d->cuDevicePrimaryCtxGetState(device, &flags, &active) != MG_SUCCESS || !active) return false;
-    if (d->cuDevicePrimaryCtxRetain(&primary, device) != MG_SUCCESS) return false;
-    d->cuDevicePrimaryCtxRelease_v2(device);
+    if (d->device_primary_ctx_get_state(device, &flags, &active) != MG_SUCCESS || !active) return false;
+    if (d->device_primary_ctx_retain(&primary, device) != MG_SUCCESS) return false;
+    d->device_primary_ctx_release_v2(device);
     return primary == context;
 }
 
 bool placement_context(process *p, const mg_driver *d, context_entry *out) {
     mg_context context = NULL;
     mg_device device;
-    if (d->cuCtxGetCurrent(&context) != MG_SUCCESS || context == NULL) return false;
+    if (d->ctx_get_current(&context) != MG_SUCCESS || context == NULL) return false;
     pthread_mutex_lock(&p->lock);
     for (size_t i = 0; i < PROCESS_CONTEXTS; ++i) {
         if (p->contexts[i].context != context) continue;
@@ -37,7 +38,7 @@ bool placement_context(process *p, const mg_driver *d, context_entry *out) {
         return true;
     }
     pthread_mutex_unlock(&p->lock);
-    if (d->cuCtxGetDevice(&device) != MG_SUCCESS || device < 0 || device >= PROCESS_DEVICES) return false;
+    if (d->ctx_get_device(&device) != MG_SUCCESS || device < 0 || device >= PROCESS_DEVICES) return false;
     *out = (context_entry){.context = context, .device = device, .primary = is_primary(d, context, device)};
     pthread_mutex_lock(&p->lock);
     p->contexts[p->contexts_next++ % PROCESS_CONTEXTS] = *out;
@@ -47,7 +48,7 @@ bool placement_context(process *p, const mg_driver *d, context_entry *out) {
 
 static bool has(const mg_driver *d, mg_device device, int attribute) {
     int value = 0;
-    return d->cuDeviceGetAttribute(&value, attribute, device) == MG_SUCCESS && value != 0;
+    return d->device_get_attribute(&value, attribute, device) == MG_SUCCESS && value != 0;
 }
 
 static bool device_is_usable(process *p, const mg_driver *d, mg_device device) {
@@ -58,7 +59,7 @@ static bool device_is_usable(process *p, const mg_driver *d, mg_device device) {
         .location = {.type = MG_LOCATION_DEVICE, .id = device},
     };
     size_t granularity = 0;
-    if (d->cuMemGetAllocationGranularity(&granularity, &memory, MG_GRANULARITY_MINIMUM) != MG_SUCCESS) return false;
+    if (d->mem_get_allocation_granularity(&granularity, &memory, MG_GRANULARITY_MINIMUM) != MG_SUCCESS) return false;
     const bool usable =
         has(d, device, MG_DEVICE_UNIFIED_ADDRESSING) && has(d, device, MG_DEVICE_VIRTUAL_MEMORY_MANAGEMENT) &&
         has(d, device, MG_DEVICE_CONCURRENT_MANAGED_ACCESS) && granularity >= p->set.alignment &&
@@ -80,7 +81,7 @@ static bool device_is_usable(process *p, const mg_driver *d, mg_device device) {
 static bool several_devices(process *p, const mg_driver *d) {
     int count = atomic_load_explicit(&p->devices, memory_order_relaxed);
     if (count == 0) {
-        if (d->cuDeviceGetCount(&count) != MG_SUCCESS) return true;
+        if (d->device_get_count(&count) != MG_SUCCESS) return true;
         atomic_store_explicit(&p->devices, count, memory_order_relaxed);
     }
     return count != 1;
@@ -100,6 +101,7 @@ static bool is_plain_caller(const process *p, const void *caller) {
 }
 
 counter placement_objection(process *p, const mg_driver *d, const context_entry *c, uint64_t size, const void *caller) {
+    if (takeover_happened()) return COUNT_plain_taken_over;
     if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return COUNT_plain_capture;
     if (several_devices(p, d)) return COUNT_plain_devices;
     if (size <= SLAB_MOST && (!p->set.slabs || p->set.alignment > SLAB_ALIGNMENT_MOST)) return COUNT_plain_small;
@@ -111,7 +113,17 @@ counter placement_objection(process *p, const mg_driver *d, const context_entry 
 }
 
 static counter serve(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, mg_address *out) {
-    return size <= SLAB_MOST ? slab_allocate(p, d, c, of, size, out) : region_make(p, d, c, of, size, NULL, out);
+    counter why;
+    if (size <= SLAB_MOST) return slab_allocate(p, d, c, of, size, out);
+    region *const r = region_make(p, d, c, of, size, &why);
+    if (r == NULL) return why;
+    pthread_mutex_lock(&p->lock);
+    const bool entered = region_enter(p, r);
+    if (entered) *out = r->user;
+    pthread_mutex_unlock(&p->lock);
+    if (entered) return COUNTER_COUNT;
+    region_unmake(p, d, r);
+    return COUNT_plain_memory;
 }
 
 mg_address placement_serve(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size) {
@@ -202,27 +214,46 @@ bool placement_is_ours(mg_address address) {
     return ours;
 }
 
+// Frees a region after its work. The program has it still if the wait fails, so it stays where it can be found.
+static mg_result free_region(process *p, const mg_driver *d, region *r, const region *key) {
+    const mg_result result = region_sync(d, key);
+    pthread_mutex_lock(&p->lock);
+    // It may have gone with its context meanwhile.
+    const bool there = registry_find(p, key->start) == r && r->number == key->number;
+    if (there && result == MG_SUCCESS) region_withdraw(p, r);
+    else if (there) r->aside = false;
+    pthread_mutex_unlock(&p->lock);
+    if (there && result == MG_SUCCESS) region_free(p, d, r);
+    return result;
+}
+
 bool placement_free(const mg_driver *d, mg_address address, mg_result *result) {
     process *const p = process_if_any();
     if (p == NULL) return false;
     placement_drain(p, d);
+    const bool later = atomic_load_explicit(&p->captures, memory_order_acquire) > 0;
+    region key = {0};
     pthread_mutex_lock(&p->lock);
     region *const r = registry_find(p, address);
     const bool small = r != NULL && r->slab != NULL;
     const bool ours = r != NULL && (small || (r->user == address && !r->aside));
-    if (ours && !small) region_withdraw(p, r);
+    if (ours && !small) {
+        key.start = r->start;
+        key.context = r->context;
+        key.number = r->number;
+        if (later) region_withdraw(p, r);
+        else r->aside = true;
+    }
     pthread_mutex_unlock(&p->lock);
     if (!ours) return false;
     if (small) {
         *result = slab_free(p, d, r, address);
-    } else if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) {
+    } else if (later) {
         // Waiting would break the capture.
         region_defer(p, r, true);
         *result = MG_SUCCESS;
     } else {
-        *result = region_sync(d, r);
-        if (*result == MG_SUCCESS) region_free(p, d, r);
-        else region_enter(p, r);
+        *result = free_region(p, d, r, &key);
     }
     if (*result == MG_SUCCESS) counter_add(COUNT_freed);
     return true;

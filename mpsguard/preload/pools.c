@@ -23,13 +23,13 @@ static pool *add(process *p, mg_pool handle, bool plain, uint64_t threshold) {
 }
 
 static bool threshold_of(const mg_driver *d, mg_pool handle, uint64_t *out) {
-    return d->cuMemPoolGetAttribute != NULL &&
-           d->cuMemPoolGetAttribute(handle, MG_POOL_RELEASE_THRESHOLD, out) == MG_SUCCESS;
+    return d->mem_pool_get_attribute != NULL &&
+           d->mem_pool_get_attribute(handle, MG_POOL_RELEASE_THRESHOLD, out) == MG_SUCCESS;
 }
 
 static bool is_default(const mg_driver *d, mg_pool handle, mg_device device) {
     mg_pool found = NULL;
-    return d->cuDeviceGetDefaultMemPool != NULL && d->cuDeviceGetDefaultMemPool(&found, device) == MG_SUCCESS &&
+    return d->device_get_default_mem_pool != NULL && d->device_get_default_mem_pool(&found, device) == MG_SUCCESS &&
            found == handle;
 }
 
@@ -81,7 +81,7 @@ void pools_destroyed(process *p, mg_pool handle) {
 
 void pools_shared(process *p, const mg_driver *d, mg_pool handle, const mg_access *access, size_t count) {
     mg_device own;
-    bool harmless = d->cuCtxGetDevice(&own) == MG_SUCCESS;
+    bool harmless = d->ctx_get_device(&own) == MG_SUCCESS;
     // The device itself can reach its memory anyway.
     for (size_t i = 0; i < count && harmless; ++i)
         harmless = access[i].location.type == MG_LOCATION_DEVICE && access[i].location.id == own &&

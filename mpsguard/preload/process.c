@@ -42,7 +42,7 @@ process *process_get(void) {
     }
     for (unsigned i = 0; i < made->set.refused; ++i) counter_add(COUNT_settings_refused);
     pthread_mutex_lock(&made->lock);
-    if (made->table.base == NULL) zone_table_open(&made->table);
+    if (made->table.base == NULL) zone_table_open(&made->table, &made->owner);
     pthread_mutex_unlock(&made->lock);
     return made;
 }

@@ -69,8 +69,10 @@ typedef struct {
     region **live;         // by address
     size_t live_count, live_room;
     region *pending;       // to be freed later
+    struct region_drain *draining;  // those of them that threads are about to free
     struct slab *slabs;
     size_t dying;          // small allocations to be freed later
+    uint64_t drains;       // a bit for the number of each drain of small allocations under way
     region *kept;          // addresses and zones without memory, newest first
     size_t kept_count;
     uint64_t kept_armed;

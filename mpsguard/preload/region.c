@@ -133,7 +133,7 @@ static region *new_addresses(process *p, const mg_driver *d, mg_device device, u
         free(r);
         return NULL;
     }
-    if (d->cuMemAddressReserve(&r->start, r->at.total, unit, 0, 0) != MG_SUCCESS) {
+    if (d->mem_address_reserve(&r->start, r->at.total, unit, 0, 0) != MG_SUCCESS) {
         *why = COUNT_plain_driver;
         free(r);
         return NULL;
@@ -153,18 +153,18 @@ static bool fill(process *p, const mg_driver *d, region *r) {
     mg_allocation_properties wanted = properties(p, r->device);
     const mg_access access = {.location = wanted.location, .flags = MG_ACCESS_READ_WRITE};
     const mg_address memory = r->start + r->at.front;
-    mg_result made = d->cuMemCreate(&r->handle, r->at.memory, &wanted, 0);
+    mg_result made = d->mem_create(&r->handle, r->at.memory, &wanted, 0);
     if (made != MG_SUCCESS && made != MG_OUT_OF_MEMORY && wanted.requested_handle_types != 0) {
         // Where it cannot be exported, it is memory all the same.
         wanted.requested_handle_types = 0;
-        made = d->cuMemCreate(&r->handle, r->at.memory, &wanted, 0);
+        made = d->mem_create(&r->handle, r->at.memory, &wanted, 0);
     }
     r->held = made == MG_SUCCESS;
-    r->mapped = r->held && d->cuMemMap(memory, r->at.memory, 0, r->handle, 0) == MG_SUCCESS;
+    r->mapped = r->held && d->mem_map(memory, r->at.memory, 0, r->handle, 0) == MG_SUCCESS;
     if (!r->mapped) return false;
     // From here on the mapping holds the memory. A handle that is not taken back now is given back with the region.
-    r->held = d->cuMemRelease(r->handle) != MG_SUCCESS;
-    return d->cuMemSetAccess(memory, r->at.memory, &access, 1) == MG_SUCCESS;
+    r->held = d->mem_release(r->handle) != MG_SUCCESS;
+    return d->mem_set_access(memory, r->at.memory, &access, 1) == MG_SUCCESS;
 }
 
 static zone_entry entry_of(const region *r) {
@@ -175,16 +175,12 @@ static zone_entry entry_of(const region *r) {
 }
 
 bool region_enter(process *p, region *r) {
-    pthread_mutex_lock(&p->lock);
-    const bool entered = registry_add(p, r);
-    if (entered) {
-        if (r->number == 0) r->number = ++p->regions;
-        const zone_entry entry = entry_of(r);
-        r->slot = zone_table_add(&p->table, &entry);
-        pools_reserve(r->pool, r->at.memory);
-    }
-    pthread_mutex_unlock(&p->lock);
-    return entered;
+    if (!registry_add(p, r)) return false;
+    r->number = ++p->regions;
+    const zone_entry entry = entry_of(r);
+    r->slot = zone_table_add(&p->table, &entry);
+    pools_reserve(r->pool, r->at.memory);
+    return true;
 }
 
 void region_use_again(process *p, region *r, uint64_t size) {
@@ -197,11 +193,11 @@ void region_use_again(process *p, region *r, uint64_t size) {
     zone_table_change(&p->table, r->slot, &entry);
 }
 
-counter region_make(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, slab *content,
-                    mg_address *user) {
+region *region_make(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, counter *why) {
     const uint64_t memory = layout_round_up(size, p->device[c->device].granularity);
     size_t free_now = 0, total = 0;
-    if (memory == 0 || d->cuMemGetInfo_v2(&free_now, &total) != MG_SUCCESS) return COUNT_plain_driver;
+    *why = COUNT_plain_driver;
+    if (memory == 0 || d->mem_get_info_v2(&free_now, &total) != MG_SUCCESS) return NULL;
     // What is about to be taken counts as taken.
     const uint64_t free_after = free_now > memory ? free_now - memory : 0;
     const uint64_t allowed = layout_allowed(free_after, MARGIN, p->set.limit);
@@ -213,9 +209,8 @@ counter region_make(process *p, const mg_driver *d, const context_entry *c, pool
     else {
         // Kept addresses shall not make the zones of new ones smaller (layout_zone).
         const uint64_t wanted = 16 * (p->set.front + p->set.back);
-        counter why;
         trim_kept(p, d, allowed > wanted ? allowed - wanted : 0);
-        if ((r = new_addresses(p, d, c->device, size, allowed, &why)) == NULL) return why;
+        if ((r = new_addresses(p, d, c->device, size, allowed, why)) == NULL) return NULL;
     }
     r->context = c->context;
     r->primary = c->primary;
@@ -223,30 +218,24 @@ counter region_make(process *p, const mg_driver *d, const context_entry *c, pool
                 &r->at);
     r->user = r->start + r->at.user;
     r->size = size;
-    r->number = 0;
-    r->slab = content;
+    r->slab = NULL;
     r->pool = of;
     r->pool_handle = of != NULL ? of->handle : NULL;
     r->aside = false;
-    const mg_address address = r->user;  // once it can be found, another thread may free it
-    const bool filled = fill(p, d, r);
-    if (filled && region_enter(p, r)) {
-        *user = address;
-        return COUNTER_COUNT;
-    }
-    r->slab = NULL;
+    if (fill(p, d, r)) return r;
+    *why = COUNT_plain_driver;
     region_unmake(p, d, r);
-    return filled ? COUNT_plain_memory : COUNT_plain_driver;
+    return NULL;
 }
 
 mg_result region_export(const mg_driver *d, mg_address memory, int *fd) {
     mg_handle handle;
     *fd = -1;
-    if (d->cuMemExportToShareableHandle == NULL) return MG_NOT_SUPPORTED;
-    mg_result result = d->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)memory);
+    if (d->mem_export_to_shareable_handle == NULL) return MG_NOT_SUPPORTED;
+    mg_result result = d->mem_retain_allocation_handle(&handle, (void *)(uintptr_t)memory);
     if (result != MG_SUCCESS) return result;
-    result = d->cuMemExportToShareableHandle(fd, handle, MG_HANDLE_POSIX, 0);
-    d->cuMemRelease(handle);
+    result = d->mem_export_to_shareable_handle(fd, handle, MG_HANDLE_POSIX, 0);
+    d->mem_release(handle);
     if (result != MG_SUCCESS) *fd = -1;
     else fcntl(*fd, F_SETFD, FD_CLOEXEC);
     return result;
@@ -254,14 +243,14 @@ mg_result region_export(const mg_driver *d, mg_address memory, int *fd) {
 
 mg_result region_sync(const mg_driver *d, const region *r) {
     mg_context now = NULL;
-    mg_result result = d->cuCtxGetCurrent(&now);
+    mg_result result = d->ctx_get_current(&now);
     if (result != MG_SUCCESS) return result;
-    if (now == r->context) return d->cuCtxSynchronize();
-    result = d->cuCtxPushCurrent_v2(r->context);
+    if (now == r->context) return d->ctx_synchronize();
+    result = d->ctx_push_current_v2(r->context);
     if (result != MG_SUCCESS) return result;
-    result = d->cuCtxSynchronize();
+    result = d->ctx_synchronize();
     mg_context popped;
-    if (d->cuCtxPopCurrent_v2(&popped) != MG_SUCCESS) d->cuCtxPopCurrent_v2(&popped);
+    if (d->ctx_pop_current_v2(&popped) != MG_SUCCESS) d->ctx_pop_current_v2(&popped);
     return result;
 }
 
@@ -269,8 +258,8 @@ static bool unmap(const mg_driver *d, region *r) {
     // It was withdrawn before, so the descriptor is not found any more.
     if (r->shared >= 0) close(r->shared);
     r->shared = -1;
-    r->mapped = r->mapped && d->cuMemUnmap(r->start + r->at.front, r->at.memory) != MG_SUCCESS;
-    r->held = r->held && d->cuMemRelease(r->handle) != MG_SUCCESS;
+    r->mapped = r->mapped && d->mem_unmap(r->start + r->at.front, r->at.memory) != MG_SUCCESS;
+    r->held = r->held && d->mem_release(r->handle) != MG_SUCCESS;
     return !r->mapped && !r->held;
 }
 
@@ -281,7 +270,7 @@ static bool take_apart(process *p, const mg_driver *d, region *r) {
     disarm_front(p, r);
     disarm_back(p, r);
     pthread_mutex_unlock(&p->lock);
-    r->reserved = r->reserved && d->cuMemAddressFree(r->start, r->at.total) != MG_SUCCESS;
+    r->reserved = r->reserved && d->mem_address_free(r->start, r->at.total) != MG_SUCCESS;
     return !r->reserved;
 }
 
@@ -328,23 +317,50 @@ void region_defer(process *p, region *r, bool sync) {
     put_off(p, r);
 }
 
+// The regions that one thread is about to free, where region_drop finds them.
+struct region_drain {
+    struct region_drain *next;
+    region *list;
+};
+
+static void unlink_drain(process *p, const struct region_drain *drain) {
+    struct region_drain **link = &p->draining;
+    while (*link != drain) link = &(*link)->next;
+    *link = drain->next;
+}
+
 void region_drain(process *p, const mg_driver *d) {
     if (atomic_load_explicit(&p->captures, memory_order_acquire) > 0) return;
     pthread_mutex_lock(&p->lock);
-    region *list = p->pending;
+    struct region_drain own = {.next = p->draining, .list = p->pending};
     p->pending = NULL;
-    pthread_mutex_unlock(&p->lock);
-    while (list != NULL) {
-        region *const r = list;
-        list = r->next;
-        const bool idle = !r->sync || region_sync(d, r) == MG_SUCCESS;
-        if (idle && take_apart(p, d, r)) free(r);
-        else put_off(p, r);
+    p->draining = &own;
+    while (own.list != NULL) {
+        region *const r = own.list;
+        const bool sync = r->sync;
+        pthread_mutex_unlock(&p->lock);
+        const bool gone = (!sync || region_sync(d, r) == MG_SUCCESS) && take_apart(p, d, r);
+        pthread_mutex_lock(&p->lock);
+        own.list = r->next;
+        if (!gone) {
+            r->next = p->pending;
+            p->pending = r;
+        } else {
+            free(r);
+        }
     }
+    unlink_drain(p, &own);
+    pthread_mutex_unlock(&p->lock);
 }
 
 bool region_is_of(const region *r, mg_context context, mg_device device) {
     return context != NULL ? r->context == context : r->primary && r->device == device;
+}
+
+// The work of these regions ended with their context, if it was that one.
+static void spare_wait(region *list, mg_context context, mg_device device) {
+    for (region *r = list; r != NULL; r = r->next)
+        if (region_is_of(r, context, device)) r->sync = false;
 }
 
 void region_drop(process *p, const mg_driver *d, mg_context context, mg_device device,
@@ -361,10 +377,9 @@ void region_drop(process *p, const mg_driver *d, mg_context context, mg_device d
         r->next = list;
         list = r;
     }
-    for (region *r = p->pending; r != NULL; r = r->next) {
-        // Its work ended with the context.
-        if (region_is_of(r, context, device)) r->sync = false;
-    }
+    spare_wait(p->pending, context, device);
+    for (const struct region_drain *each = p->draining; each != NULL; each = each->next)
+        spare_wait(each->list, context, device);
     pthread_mutex_unlock(&p->lock);
     while (list != NULL) {
         region *const r = list;

@@ -7,15 +7,15 @@
 #include "counters.h"
 #include "region_record.h"
 
-// Makes a region for `size` bytes in the current context, of a pool or none, and enters it; `user` is its address then.
-// COUNTER_COUNT, or why it could not be made.
-counter region_make(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, slab *content,
-                    mg_address *user);
+// Makes a region for `size` bytes in the current context, of a pool or none, to be entered; NULL, and why it could not be
+// made.
+region *region_make(process *p, const mg_driver *d, const context_entry *c, pool *of, uint64_t size, counter *why);
 
 // A region with freed memory gets a new allocation, no greater than its memory. The caller holds the lock.
 void region_use_again(process *p, region *r, uint64_t size);
 
-// Enters a region (again) where it can be found; false if there is no host memory for that.
+// Enters a region where it can be found, and freed by other threads; false if there is no host memory for that. The caller
+// holds the lock.
 bool region_enter(process *p, region *r);
 
 // Makes a descriptor of the memory that is mapped at `memory`; `fd` is -1 if the driver refuses. Needs no context.

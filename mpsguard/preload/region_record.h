@@ -21,7 +21,7 @@ struct region {
     slab *slab;  // it is cut into small allocations
     pool *pool;  // its memory counts there; NULL: it was not allocated in stream order
     mg_pool pool_handle;  // as the program knows it
-    bool aside;  // freed in stream order, and not given back yet (waiting.h)
+    bool aside;  // freed, and not given back yet: in stream order (waiting.h), or its work is waited for
     int shared;       // a descriptor of its memory for other processes (ipc.h), or -1
     uint8_t key[16];  // by which they ask for it
     bool sync;   // on the pending list: work that uses it may still run

@@ -9,6 +9,7 @@
 
 #include "ipc.h"
 #include "ipc_socket.h"
+#include "peer.h"
 #include "snapshot.h"
 
 #define BACKLOG 64
@@ -19,19 +20,29 @@
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
-static void answer(process *p, int client) {
+static void answer(process *p, int client, peer_kind peer) {
     union {
         uint8_t key[16];
         snapshot_request snapshot;
     } asked;
-    const ipc_peer peer = ipc_socket_prepare(client);
-    if (peer == IPC_STRANGER) return;
+    ipc_socket_limit(client);
     const ssize_t size = recv(client, &asked, sizeof asked, 0);
     if (size == (ssize_t)sizeof asked.snapshot) {
         if (p->set.snapshots) snapshot_answer(p, client, &asked.snapshot);
-    } else if (size == (ssize_t)sizeof asked.key && peer == IPC_SAME_USER) {
+    } else if (size == (ssize_t)sizeof asked.key && peer == PEER_SAME_USER) {
         ipc_answer(p, client, asked.key);
     }
+}
+
+// Another user's connection is neither read nor closed by this thread, which it could hold up.
+static void meet(process *p, int client) {
+    const peer_kind peer = peer_of(client);
+    if (peer == PEER_STRANGER) {
+        peer_turn_away(client);
+        return;
+    }
+    answer(p, client, peer);
+    close(client);
 }
 
 static void *serve(void *argument) {
@@ -39,8 +50,7 @@ static void *serve(void *argument) {
     for (;;) {
         const int client = accept4(p->service_listener, NULL, NULL, SOCK_CLOEXEC);
         if (client >= 0) {
-            answer(p, client);
-            close(client);
+            meet(p, client);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
             usleep(PAUSE_MICROSECONDS);
         } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -68,10 +78,10 @@ static bool start_thread(process *p) {
 bool service_start(process *p) {
     pthread_mutex_lock(&starting);
     if (!p->service_runs) {
-        if (getrandom(p->service_name, sizeof p->service_name, 0) == (ssize_t)sizeof p->service_name)
-            p->service_listener = ipc_socket_listen(p->service_name, BACKLOG);
-        p->service_runs = p->service_listener > 0 && start_thread(p);
-        if (!p->service_runs && p->service_listener > 0) close(p->service_listener);
+        const bool named = getrandom(p->service_name, sizeof p->service_name, 0) == (ssize_t)sizeof p->service_name;
+        p->service_listener = named ? ipc_socket_listen(p->service_name, BACKLOG) : -1;
+        p->service_runs = p->service_listener >= 0 && start_thread(p);
+        if (!p->service_runs && p->service_listener >= 0) close(p->service_listener);
     }
     const bool runs = p->service_runs;
     pthread_mutex_unlock(&starting);

@@ -1,4 +1,4 @@
-// What the environment says (docs/guides/preload.md lists the variables). Read once, before the first allocation.
+// What the environment says (docs/reference/preload.md lists the variables). Read once, before the first allocation.
 #pragma once
 
 #include <stdbool.h>

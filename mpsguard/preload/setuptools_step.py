@@ -12,7 +12,7 @@ from setuptools.command.build_ext import build_ext
 _BUILD: Final = runpy.run_path(str(Path(__file__).resolve().with_name("build.py")))
 _LIBRARIES: Final = {
     "mpsguard.preload.libmpsguard": _BUILD["PRELOAD"],
-    "mpsguard.client.torch_regions.libmpsguard_pool": _BUILD["POOL"],
+    "mpsguard.vault.client.torch_regions.libmpsguard_pool": _BUILD["POOL"],
 }
 
 

@@ -10,11 +10,14 @@
 // On the size of an allocation that is to be freed: when there is time, and after the wait that is under way.
 #define DYING ((uint32_t)1 << 31)
 #define LEAVING ((uint32_t)1 << 30)
-#define SIZE_BITS (LEAVING - 1)
+// On that of a dying one: the number of the drain that waits for its work, or 0.
+#define DRAIN_UNIT ((uint32_t)1 << 24)
+#define DRAIN_BITS (63 * DRAIN_UNIT)
+#define SIZE_BITS (DRAIN_UNIT - 1)
 
 struct slab {
     slab *next;
-    region *region;  // NULL until it is made
+    region *region;
     uint64_t unit;
     uint32_t units, free_units;
     uint32_t longest;                // no run of free units is longer; it may be less than that
@@ -81,25 +84,33 @@ counter slab_allocate(process *p, const mg_driver *d, const context_entry *c, po
     made->unit = p->set.alignment;
     made->units = (uint32_t)(SLAB_BYTES / made->unit);
     made->free_units = made->longest = made->units;
-    mg_address start;
-    const counter why = region_make(p, d, c, of, SLAB_BYTES, made, &start);
-    if (why != COUNTER_COUNT) {
+    counter why = COUNT_plain_memory;
+    region *const r = made->region = region_make(p, d, c, of, SLAB_BYTES, &why);
+    if (r == NULL) {
         free(made);
         return why;
     }
+    // All at once: the slab goes with its context as soon as it can be found.
     pthread_mutex_lock(&p->lock);
-    made->region = registry_find(p, start);
-    made->next = p->slabs;
-    p->slabs = made;
-    *out = take(made, size);
+    r->slab = made;
+    const bool entered = region_enter(p, r);
+    if (entered) {
+        made->next = p->slabs;
+        p->slabs = made;
+        *out = take(made, size);
+    }
     pthread_mutex_unlock(&p->lock);
-    return COUNTER_COUNT;
+    if (entered) return COUNTER_COUNT;
+    r->slab = NULL;
+    region_unmake(p, d, r);
+    free(made);
+    return COUNT_plain_memory;
 }
 
 // The first unit of the allocation that holds `address`, or -1.
 static int64_t first_unit(const region *r, mg_address address) {
     const slab *const s = r->slab;
-    if (s->region == NULL || address < r->user || address - r->user >= SLAB_BYTES) return -1;
+    if (address < r->user || address - r->user >= SLAB_BYTES) return -1;
     const uint32_t unit = (uint32_t)((address - r->user) / s->unit);
     if (!is_used(s, unit)) return -1;
     int64_t first = unit;
@@ -217,6 +228,7 @@ mg_result slab_free(process *p, const mg_driver *d, region *r, mg_address addres
         r->slab->bytes[first] |= later ? DYING : LEAVING;
         p->dying += later;
         key.context = r->context;
+        key.number = r->number;
     }
     pthread_mutex_unlock(&p->lock);
     if (!ours) return MG_INVALID_VALUE;
@@ -227,7 +239,7 @@ mg_result slab_free(process *p, const mg_driver *d, region *r, mg_address addres
     const mg_result result = region_sync(d, &key);
     pthread_mutex_lock(&p->lock);
     // The context may have been destroyed meanwhile, and the slab with it.
-    if (registry_find(p, address) == r && r->slab != NULL) {
+    if (registry_find(p, address) == r && r->number == key.number) {
         if (result == MG_SUCCESS) give_back(r->slab, (uint32_t)first);
         else r->slab->bytes[first] &= SIZE_BITS;
     }
@@ -236,43 +248,62 @@ mg_result slab_free(process *p, const mg_driver *d, region *r, mg_address addres
     return result;
 }
 
-// Moves the dying of one context to the leaving, and returns that context.
-static mg_context next_leaving(process *p) {
+// A number that no drain under way has; 0 if there are too many, which then do the work. The caller holds the lock.
+static uint32_t number_drain(process *p) {
+    const uint64_t free = ~p->drains & ~(uint64_t)1;
+    const uint32_t number = free != 0 ? (uint32_t)__builtin_ctzll(free) : 0;
+    if (number != 0) p->drains |= (uint64_t)1 << number;
+    return number;
+}
+
+// Gives the dying of one context to a drain, but for those that another one waits for: their work may have begun after
+// this one's wait. Returns the context, or NULL if there are none.
+static mg_context take_dying(process *p, uint32_t drain) {
     mg_context context = NULL;
     for (slab *s = p->slabs; s != NULL; s = s->next) {
         if (context != NULL && s->region->context != context) continue;
         for (uint32_t unit = 0; unit < s->units; ++unit) {
-            if (!(s->bytes[unit] & DYING)) continue;
+            if (!(s->bytes[unit] & DYING) || s->bytes[unit] & DRAIN_BITS) continue;
             context = s->region->context;
-            s->bytes[unit] |= LEAVING;
+            s->bytes[unit] |= drain * DRAIN_UNIT;
         }
     }
     return context;
 }
 
-void slab_drain(process *p, const mg_driver *d) {
-    for (;;) {
-        pthread_mutex_lock(&p->lock);
-        const bool due = p->dying > 0 && atomic_load_explicit(&p->captures, memory_order_acquire) == 0;
-        const region key = {.context = due ? next_leaving(p) : NULL};
-        pthread_mutex_unlock(&p->lock);
-        if (key.context == NULL) break;
-        const mg_result result = region_sync(d, &key);
-        pthread_mutex_lock(&p->lock);
-        for (slab *s = p->slabs; s != NULL; s = s->next) {
-            for (uint32_t unit = 0; unit < s->units; ++unit) {
-                if ((s->bytes[unit] & (DYING | LEAVING)) != (DYING | LEAVING) || s->region->context != key.context) continue;
-                if (result == MG_SUCCESS) {
-                    give_back(s, unit);
-                    --p->dying;
-                } else {
-                    s->bytes[unit] &= ~LEAVING;
-                }
+// What a drain waited for is free, or, if its wait failed, to be waited for again.
+static void settle_dying(process *p, uint32_t drain, bool over) {
+    for (slab *s = p->slabs; s != NULL; s = s->next) {
+        for (uint32_t unit = 0; unit < s->units; ++unit) {
+            if (!(s->bytes[unit] & DYING) || (s->bytes[unit] & DRAIN_BITS) != drain * DRAIN_UNIT) continue;
+            if (over) {
+                give_back(s, unit);
+                --p->dying;
+            } else {
+                s->bytes[unit] &= ~DRAIN_BITS;
             }
         }
-        pthread_mutex_unlock(&p->lock);
-        if (result != MG_SUCCESS) break;
     }
+}
+
+static bool is_due(const process *p) {
+    return p->dying > 0 && atomic_load_explicit(&p->captures, memory_order_acquire) == 0;
+}
+
+void slab_drain(process *p, const mg_driver *d) {
+    pthread_mutex_lock(&p->lock);
+    const uint32_t drain = is_due(p) ? number_drain(p) : 0;
+    while (drain != 0) {
+        const region key = {.context = is_due(p) ? take_dying(p, drain) : NULL};
+        if (key.context == NULL) break;
+        pthread_mutex_unlock(&p->lock);
+        const bool over = region_sync(d, &key) == MG_SUCCESS;
+        pthread_mutex_lock(&p->lock);
+        settle_dying(p, drain, over);
+        if (!over) break;
+    }
+    p->drains &= ~((uint64_t)1 << drain);
+    pthread_mutex_unlock(&p->lock);
     release(p, d, true);
 }
 

@@ -8,6 +8,7 @@
 #include "ipc_socket.h"
 #include "lookup.h"
 #include "region.h"
+#include "second/calls.h"
 #include "registry.h"
 #include "streams.h"
 
@@ -18,12 +19,12 @@ static const region *find(const process *p, const snapshot_request *asked) {
 }
 
 static void name_gpu(const mg_driver *d, mg_device device, uint8_t gpu[16]) {
-    if (d->cuDeviceGetUuid_v2 == NULL || d->cuDeviceGetUuid_v2(gpu, device) != MG_SUCCESS) memset(gpu, 0, 16);
+    if (d->device_get_uuid_v2 == NULL || d->device_get_uuid_v2(gpu, device) != MG_SUCCESS) memset(gpu, 0, 16);
 }
 
 // This thread belongs to no stream, but an export is no call that every capture of another thread lets pass.
 static mg_result export_relaxed(const mg_driver *d, mg_address memory, int *fd) {
-    if (d->cuThreadExchangeStreamCaptureMode == NULL) return region_export(d, memory, fd);
+    if (d->thread_exchange_stream_capture_mode == NULL) return region_export(d, memory, fd);
     const int mode = streams_relax(d);
     const mg_result result = region_export(d, memory, fd);
     streams_unrelax(d, mode);
@@ -40,7 +41,7 @@ static void describe(const region *r, snapshot_reply *out) {
 }
 
 void snapshot_answer(process *p, int client, const snapshot_request *asked) {
-    const mg_driver *const d = lookup_driver();
+    const mg_driver *const d = calls_driver();
     snapshot_reply reply = {.result = SNAPSHOT_GONE};
     int fd = -1;
     if (d == NULL || memcmp(asked->magic, SNAPSHOT_MAGIC, sizeof asked->magic) != 0) return;

@@ -1,4 +1,4 @@
-// What a process that takes a snapshot (mpsguard/snapshot) is given: one region's memory for one request.
+// What a process that takes a snapshot (mpsguard/images/snapshot) is given: one region's memory for one request.
 //
 // The zone table says which regions there are; the name of the service's socket stands in it, too. The memory goes out
 // as a descriptor that the driver makes, so that this process copies nothing and stops for nothing. Served
@@ -9,7 +9,7 @@
 
 #define SNAPSHOT_MAGIC "mpsgSNP\1"
 
-// 24 bytes, little-endian as all of it: mpsguard/snapshot/memory_requests.py has the same.
+// 24 bytes, little-endian as all of it: mpsguard/images/snapshot/memory_requests.py has the same.
 typedef struct {
     char magic[8];
     uint64_t start;   // of the region's reserved addresses, as the zone table has it

@@ -43,11 +43,11 @@ stream *streams_make(process *p, uint64_t id) {
 
 int streams_relax(const mg_driver *d) {
     int mode = MG_CAPTURE_RELAXED;
-    d->cuThreadExchangeStreamCaptureMode(&mode);
+    d->thread_exchange_stream_capture_mode(&mode);
     return mode;
 }
 
-void streams_unrelax(const mg_driver *d, int mode) { d->cuThreadExchangeStreamCaptureMode(&mode); }
+void streams_unrelax(const mg_driver *d, int mode) { d->thread_exchange_stream_capture_mode(&mode); }
 
 static void reach(stream *s, uint64_t number) {
     if (s->over < number) s->over = number;
@@ -75,7 +75,7 @@ static mark *outermost_mark(stream *s, bool newest) {
 
 static bool is_over(const mg_driver *d, mg_event event) {
     const int mode = streams_relax(d);
-    const bool over = d->cuEventQuery(event) == MG_SUCCESS;
+    const bool over = d->event_query(event) == MG_SUCCESS;
     streams_unrelax(d, mode);
     return over;
 }
@@ -101,8 +101,8 @@ mark *streams_take_mark(process *p, const mg_driver *d, stream *s, uint64_t numb
 
 mg_result streams_record(const mg_driver *d, mark *m, mg_stream handle, bool *recorded) {
     // Only one thread touches a busy mark.
-    *recorded = m->event != NULL || d->cuEventCreate(&m->event, MG_EVENT_DISABLE_TIMING) == MG_SUCCESS;
-    return *recorded ? d->cuEventRecord(m->event, handle) : MG_SUCCESS;
+    *recorded = m->event != NULL || d->event_create(&m->event, MG_EVENT_DISABLE_TIMING) == MG_SUCCESS;
+    return *recorded ? d->event_record(m->event, handle) : MG_SUCCESS;
 }
 
 void streams_publish(mark *m, uint64_t number) {
@@ -143,7 +143,7 @@ void streams_reach(process *p, stream *only, uint64_t number) {
 
 mg_result streams_wait(const mg_driver *d, mg_stream handle) {
     const int mode = streams_relax(d);
-    const mg_result result = d->cuStreamSynchronize(handle);
+    const mg_result result = d->stream_synchronize(handle);
     streams_unrelax(d, mode);
     return result;
 }

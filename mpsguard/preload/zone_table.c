@@ -10,7 +10,9 @@
 #include "counters.h"
 
 _Static_assert(sizeof(zone_slot) == 64, "a slot is 64 bytes");
-_Static_assert(ZONE_TABLE_COUNTERS + 8 * COUNTER_COUNT <= ZONE_TABLE_HEADER, "the counters fit into the header");
+_Static_assert(ZONE_TABLE_COUNTERS + 8 * COUNTER_COUNT <= ZONE_TABLE_CLAIM, "the counters fit into the header");
+_Static_assert(sizeof(zone_claim) == 40, "a claim is 40 bytes");
+_Static_assert(ZONE_TABLE_CLAIM + sizeof(zone_claim) <= ZONE_TABLE_HEADER, "the claim fits into the header");
 
 static const size_t table_bytes = ZONE_TABLE_HEADER + ZONE_TABLE_SLOTS * sizeof(zone_slot);
 
@@ -18,7 +20,7 @@ static zone_slot *slot_at(const zone_table *table, int32_t index) {
     return (zone_slot *)(void *)(table->base + ZONE_TABLE_HEADER) + index;
 }
 
-void zone_table_open(zone_table *table) {
+void zone_table_open(zone_table *table, const _Atomic uint64_t *owner) {
     const int file = memfd_create(ZONE_TABLE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0) return;
     table->free = malloc(ZONE_TABLE_SLOTS * sizeof *table->free);
@@ -30,7 +32,7 @@ void zone_table_open(zone_table *table) {
     const uint32_t words[] = {ZONE_TABLE_VERSION, ZONE_TABLE_HEADER, sizeof(zone_slot),
                               ZONE_TABLE_SLOTS,   (uint32_t)getpid(), COUNTER_COUNT};
     memcpy(base + sizeof(uint64_t), words, sizeof words);
-    counters_share((_Atomic uint64_t *)(void *)(base + ZONE_TABLE_COUNTERS));
+    counters_share((_Atomic uint64_t *)(void *)(base + ZONE_TABLE_COUNTERS), owner);
     // Last: with it, the rest is whole.
     atomic_store_explicit((_Atomic uint64_t *)(void *)base, ZONE_TABLE_MAGIC, memory_order_release);
     table->base = base;
@@ -59,6 +61,20 @@ static void write_slot(zone_slot *slot, const zone_entry *entry) {
 
 void zone_table_name(zone_table *table, const uint8_t name[16]) {
     if (table->base != NULL) memcpy(table->base + ZONE_TABLE_SERVICE, name, 16);
+}
+
+void zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t repetition, const char *reason) {
+    if (table->base == NULL) return;
+    zone_claim *const claim = (zone_claim *)(void *)(table->base + ZONE_TABLE_CLAIM);
+    uint64_t words[4] = {0};
+    memcpy(words, reason, strnlen(reason, sizeof words - 1));
+    const uint32_t sequence = atomic_load_explicit(&claim->sequence, memory_order_relaxed);
+    atomic_store_explicit(&claim->sequence, sequence + 1, memory_order_relaxed);
+    atomic_store_explicit(&claim->phase, phase, memory_order_release);
+    atomic_store_explicit(&claim->mode, mode, memory_order_release);
+    atomic_store_explicit(&claim->repetition, repetition, memory_order_release);
+    for (size_t i = 0; i < 4; ++i) atomic_store_explicit(&claim->reason[i], words[i], memory_order_release);
+    atomic_store_explicit(&claim->sequence, sequence + 2, memory_order_release);
 }
 
 int32_t zone_table_add(zone_table *table, const zone_entry *entry) {

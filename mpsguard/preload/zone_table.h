@@ -6,7 +6,7 @@
 //
 // Layout, little-endian: a header of ZONE_TABLE_HEADER bytes (magic u64, version u32, header bytes u32, slot bytes u32,
 // slots u32, pid u32, counters u32; from byte 32 the name of the service's socket, 16 bytes, zeros for none; from byte 64
-// the counters, u64 each), then the slots. A slot is written between two
+// the counters, u64 each; from byte 4032 the claim of the second driver, second/claim.h), then the slots. A slot is written between two
 // increments of its sequence number, which is odd meanwhile.
 #pragma once
 
@@ -22,6 +22,7 @@ enum {
     ZONE_TABLE_HEADER = 4096,
     ZONE_TABLE_SERVICE = 32,
     ZONE_TABLE_COUNTERS = 64,
+    ZONE_TABLE_CLAIM = 4032,
     ZONE_TABLE_SLOTS = 8192,
 };
 
@@ -48,6 +49,14 @@ typedef struct {
     _Atomic int32_t device;
 } zone_slot;
 
+// Written between two increments of its sequence number, as a slot.
+typedef struct {
+    _Atomic uint32_t sequence;
+    _Atomic uint8_t phase, mode;
+    _Atomic uint16_t repetition;
+    _Atomic uint64_t reason[4];  // its name, with NULs behind it
+} zone_claim;
+
 typedef struct {
     uint8_t *base;  // NULL: there is no table, and writing does nothing
     uint32_t next;  // slots below it were used before
@@ -56,11 +65,15 @@ typedef struct {
 } zone_table;
 
 // Makes the table of this process, and shares the counters through it. Without a table everything works but the guard's
-// reading. The descriptor stays open without an owner: it is how the guard finds the table.
-void zone_table_open(zone_table *table);
+// reading. The descriptor stays open without an owner: it is how the guard finds the table. `owner` is 0 in children of this
+// process.
+void zone_table_open(zone_table *table, const _Atomic uint64_t *owner);
 
 // Writes the name of this process's service (service.h) into the table.
 void zone_table_name(zone_table *table, const uint8_t name[16]);
+
+// Writes the claim of the second driver. Callers write one at a time.
+void zone_table_claim(zone_table *table, uint8_t phase, uint8_t mode, uint16_t repetition, const char *reason);
 
 // Enters a region; returns its slot, or -1 if there is no table or no room. Callers write one at a time.
 int32_t zone_table_add(zone_table *table, const zone_entry *entry);

@@ -19,6 +19,9 @@ NAME: Final = "mpsguard-zones"
 """The memfd's name; /proc/PID/fd shows it as `LINK`."""
 LINK: Final = f"/memfd:{NAME} (deleted)"
 
+MOST_OF_A_PROCESS: Final = 4
+"""Tables looked at: the preload's, and one for each space that the program made itself (mpsguard.preload.zones)."""
+
 MAGIC: Final = b"MPSGZON1"
 VERSION: Final = 1
 HEADER: Final = struct.Struct("<8sIIIIII")
@@ -32,7 +35,9 @@ SLOT: Final = struct.Struct("<IIQQQQQQIi")
 """As `encode` writes it."""
 _MOST_SLOTS: Final = 8192
 """As many as every table has that is made by this version; each costs a reader a quarter of a microsecond."""
-_MOST_COUNTERS: Final = (HEADER_BYTES - COUNTERS_AT) // 8
+_CLAIM_AT: Final = 4032
+"""`mpsguard.preload.second_claim` reads from here on."""
+_MOST_COUNTERS: Final = (_CLAIM_AT - COUNTERS_AT) // 8
 _ADDRESSES: Final = 1 << 57
 """No user address is higher, with five levels of page tables."""
 
@@ -76,6 +81,7 @@ COUNTERS: Final = (
     "ipc_exported",
     "ipc_imported",
     "snapshot_exported",
+    "plain_taken_over",
 )
 """In the order of mpsguard/preload/counters.h, which says what they count."""
 
@@ -117,7 +123,7 @@ class ZoneRegion(msgspec.Struct, frozen=True):
         return self.start + self.front + self.memory + self.back
 
 
-class Place(msgspec.Struct, frozen=True):
+class LocatedAddress(msgspec.Struct, frozen=True):
     """An address, as seen from a region."""
 
     region: ZoneRegion
@@ -146,9 +152,9 @@ class ZoneTable(msgspec.Struct, frozen=True):
     unreadable: int
     """Slots that were being written, or make no sense."""
     service: bytes | None = None
-    """Name of the socket at which the program's memory can be asked for (`mpsguard.snapshot`); None: at none."""
+    """Name of the socket at which the program's memory can be asked for (`mpsguard.images.snapshot`); None: at none."""
 
-    def locate(self, address: int) -> Place | None:
+    def locate(self, address: int) -> LocatedAddress | None:
         """Return the region with ``address`` in its memory or zones; None if none has it."""
         for region in self.regions:
             if region.start <= address < region.end:
@@ -156,14 +162,14 @@ class ZoneTable(msgspec.Struct, frozen=True):
         return None
 
 
-def _place(region: ZoneRegion, address: int) -> Place:
+def _place(region: ZoneRegion, address: int) -> LocatedAddress:
     offset = address - region.user
     memory = region.start + region.front
     if address < memory:
-        return Place(region, Part.FRONT, region.front_armed, offset)
+        return LocatedAddress(region, Part.FRONT, region.front_armed, offset)
     if address < memory + region.memory:
-        return Place(region, Part.MEMORY, armed=False, offset=offset)
-    return Place(region, Part.BACK, region.back_armed, offset)
+        return LocatedAddress(region, Part.MEMORY, armed=False, offset=offset)
+    return LocatedAddress(region, Part.BACK, region.back_armed, offset)
 
 
 def read(fd: int) -> ZoneTable:
@@ -171,7 +177,7 @@ def read(fd: int) -> ZoneTable:
 
     Nothing waits for the program: a file that could make a reader wait is no memfd, and is refused before it is read.
     """
-    _check_is_memfd(fd)
+    check_is_memfd(fd)
     before = _contents(fd)
     for left in reversed(range(_READS)):
         after = _contents(fd)
@@ -182,7 +188,7 @@ def read(fd: int) -> ZoneTable:
     return table
 
 
-def locate(fd: int, address: int) -> Place | None:
+def locate(fd: int, address: int) -> LocatedAddress | None:
     """Return the region with ``address`` in its memory or zones, without reading the others.
 
     Raises:
@@ -190,7 +196,7 @@ def locate(fd: int, address: int) -> Place | None:
 
     What it costs is bounded whatever the table says: one look at each slot, and some at the one that is meant.
     """
-    _check_is_memfd(fd)
+    check_is_memfd(fd)
     contents = _contents(fd)
     header, slots, _, _ = _check_header(contents)
     body = contents[header : header + slots * SLOT.size]
@@ -212,7 +218,8 @@ def locate(fd: int, address: int) -> Place | None:
     return None
 
 
-def _check_is_memfd(fd: int) -> None:
+def check_is_memfd(fd: int) -> None:
+    """Raise TableError for a file that could make its reader wait."""
     # Asking for seals is answered by the kernel for memory files only, and without asking a file system.
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
@@ -258,13 +265,21 @@ def decode(contents: bytes, later: bytes | None = None) -> ZoneTable:
     )
 
 
+def check_head(contents: bytes) -> None:
+    """Raise TableError for contents that do not begin as a table of this version does."""
+    if len(contents) < HEADER.size:
+        raise TableError(f"{len(contents)} bytes are no table")
+    magic, version = HEADER.unpack_from(contents)[:2]
+    if magic != MAGIC or version != VERSION:
+        raise TableError(f"magic {magic!r}, version {version}: {MAGIC!r}, {VERSION} is expected")
+
+
 def _check_header(contents: bytes) -> tuple[int, int, int, int]:
     """Bytes of the header, slots, pid and counters; `TableError`."""
     if len(contents) < HEADER_BYTES:
         raise TableError(f"{len(contents)} bytes: at least {HEADER_BYTES} are needed")
-    magic, version, header, slot, slots, pid, counters = HEADER.unpack_from(contents)
-    if magic != MAGIC or version != VERSION:
-        raise TableError(f"magic {magic!r}, version {version}: {MAGIC!r}, {VERSION} is expected")
+    check_head(contents)
+    _, _, header, slot, slots, pid, counters = HEADER.unpack_from(contents)
     if header != HEADER_BYTES or slot != SLOT.size or slots > _MOST_SLOTS or counters > _MOST_COUNTERS:
         raise TableError(
             f"header of {header} bytes, {slots} slots of {slot} bytes, {counters} counters: not of version 1"

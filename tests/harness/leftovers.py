@@ -14,7 +14,7 @@ from mpsguard.linux.processes.process import ProcessHandle
 from tests.harness.ending import end
 
 _PROOFS: Final = ("CUDA_MPS_PIPE_DIRECTORY", "NOTIFY_SOCKET")
-_HOLDER: Final = "mpsguard.vault.fd_storage.holder_process"
+_HOLDER: Final = "mpsguard.vault.server.fd_storage.holder_process"
 
 
 def find(root: Path) -> list[ProcessHandle]:

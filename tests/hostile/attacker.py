@@ -13,7 +13,8 @@ _PRELUDE = """
 {imports}
 import ctypes, encodings.idna, fcntl, json, mmap, os, signal, socket, struct, sys, threading, time
 # Not before: the interpreter may lie where that user cannot read.
-os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})
+if {uid}:
+    os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})
 PUBLIC = sys.argv[1]
 
 def tell(event, **more):
@@ -52,9 +53,13 @@ def attack(
     uid: int = UID,
     directory: Path | None = None,
     imports: str = "",
+    within: tuple[str, ...] = (),
     **more: Any,
 ) -> Program:
-    """Run ``source`` as ``uid``; it has what `_PRELUDE` defines, and ``imports``, made before the user changes."""
+    """Run ``source`` as ``uid``; it has what `_PRELUDE` defines, and ``imports``, made before the user changes.
+
+    ``within`` is a command that runs the one after it (`container_root`).
+    """
     program = _PRELUDE.format(uid=uid, imports=imports) + source
     where = str(directory or guarded.public)
-    return guarded.program([sys.executable, "-c", program, where, *arguments], **more)
+    return guarded.program([*within, sys.executable, "-c", program, where, *arguments], **more)

@@ -56,6 +56,31 @@ signal.pause()
 """
 """Each comes once a second: connects, is given its lane, is a client for a moment, and goes in order."""
 
+HELD_LOCKS: Final = """
+libc = ctypes.CDLL(None, use_errno=True)
+stalled = os.open(sys.argv[2], os.O_RDONLY)
+page = mmap.mmap(stalled, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+SYS_getdents64 = 217
+
+def held(path):
+    try:
+        mode = os.stat(path).st_mode
+        if mode & 0o170000 == 0o040000:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            call = lambda: libc.syscall(SYS_getdents64, fd, address, 4096)
+        else:
+            # A FIFO too: it has a reader then.
+            fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+            call = lambda: libc.write(fd, address, 4096)
+    except OSError as error:
+        return type(error).__name__
+    threading.Thread(target=call, daemon=True).start()
+    return "held"
+"""
+"""It takes the lock of a file, FIFO or directory for good, where it can: a call of its own copies from or to the page
+that never comes."""
+
 LOCKED_MEMORY_MAP: Final = """
 libc = ctypes.CDLL(None)
 # A program that has not changed its user is so from the start.
@@ -259,6 +284,13 @@ while True:
     in_a_child(hide)
 """,
     "a locked memory map": LOCKED_MEMORY_MAP,
+    "held locks": HELD_LOCKS
+    + """
+run = os.path.dirname(sys.argv[4])
+for path in (PUBLIC, f"{PUBLIC}/log", f"{PUBLIC}/control_lock", run, f"{run}/vault.lock", sys.argv[3]):
+    held(path)
+signal.pause()
+""",
     "an execve that does not end": HELD_EXEC,
     "the vault": _CHILD
     + f"""

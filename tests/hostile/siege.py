@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from mpsguard.vault.address import socket_path
+from mpsguard.vault.wire.address import socket_path
 from tests.harness.waiting import wait_for
 from tests.hostile.attacker import attack
 from tests.hostile.attacks import ATTACKS, GOOD, GOOD_CLIENTS, IMPORTS
@@ -26,7 +26,7 @@ from tests.integration.guarded import Guarded, Program
 UIDS: Final = (65532, 65533, 65534)
 GOOD_UID: Final = 1000
 WEIGHT: Final = 1000
-"""The CPUWeight= of systemd/mpsguard.service."""
+"""The CPUWeight= of distribution/systemd/mpsguard.service."""
 
 
 class State(NamedTuple):

@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -36,7 +37,7 @@ class StalledFiles:
         self.asked = threading.Event()
         """Set once a process waits for a page."""
         self.closing = threading.Semaphore(0)
-        """Released for each process that waits in close(2)."""
+        """Released for each close(2) of the file."""
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -44,10 +45,17 @@ class StalledFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmount it; safe to call twice. Before that, a process that waits for a page cannot be killed."""
+        if self._fd < 0:
+            return
         subprocess.run(["umount", "-f", str(self.directory)], check=False, capture_output=True)
         subprocess.run(["umount", "-l", str(self.directory)], check=False, capture_output=True)
         self._thread.join(30)
         os.close(self._fd)
+        self._fd = -1
 
     def _serve(self) -> None:
         while True:
@@ -60,13 +68,16 @@ class StalledFiles:
             _, kind, unique, node, *_ = _HEADER.unpack_from(request)
             if kind == _READ:
                 self.asked.set()
-            elif kind == _FLUSH and not self._flushes:
+            if kind == _FLUSH:
                 self.closing.release()
-            elif kind not in (_FORGET, _INTERRUPT, _BATCH_FORGET):
+            if kind == _READ or (kind == _FLUSH and not self._flushes):
+                continue
+            if kind not in (_FORGET, _INTERRUPT, _BATCH_FORGET):
                 answer = self._answer(kind, node)
                 code = -errno.ENOSYS if answer is None else 0
                 body = answer or b""
-                os.write(self._fd, struct.pack("=IiQ", 16 + len(body), code, unique) + body)
+                with suppress(OSError):  # the asker has ended, or the mount has: the next read tells
+                    os.write(self._fd, struct.pack("=IiQ", 16 + len(body), code, unique) + body)
 
     @staticmethod
     def _answer(kind: int, node: int) -> bytes | None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import process_tree, procfs
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_reader import ProcessReader
 from mpsguard.linux.processes.reserved_ranges import reserved_ranges
 from mpsguard.linux.processes.stat_reader import DEADLINE, PATIENCE, StatReader
-from mpsguard.model import ProcessKey
 from tests.harness.waiting import wait_for
 from tests.hostile.held_exec import held_exec
 

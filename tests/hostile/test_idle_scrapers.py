@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.metrics.server import MOST_AT_ONCE
+from mpsguard.guard.metrics.server import MOST_AT_ONCE
 from tests.harness.free_port import free_port
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mpsguard.broker.broker import MAX_CLIENTS_OF_A_USER
+from mpsguard.guard.broker.broker import MAX_CLIENTS_OF_A_USER
 from tests.hostile.attacker import attack
 from tests.integration.guarded import Guarded
 

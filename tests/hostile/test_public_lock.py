@@ -1,4 +1,4 @@
-"""A user that waits for the lock in the public directory, which every user may open, and keeps it."""
+"""A user that waits for the lock that a stock daemon has left in the public directory, open to all, and keeps it."""
 
 import os
 
@@ -25,6 +25,10 @@ signal.pause()
 
 def test_the_next_guard_starts_and_there_is_still_only_one() -> None:
     with Guarded() as guarded:
+        guarded.public.mkdir()
+        lock = guarded.public / "control_lock"
+        lock.touch()
+        lock.chmod(0o666)
         guarded.start()
         waiter = attack(guarded, WAITER)
         waiter.expect("waiting")

@@ -20,7 +20,8 @@ pytestmark = [
 ]
 
 STRANGER, VICTIM = 65534, 65533
-ENFORCED = '[domain.remedies]\nsm = [{remedy = "terminate", mode = "enforce", at_least = "likely", grace = 0.2}]'
+STEP = '[{remedy = "terminate", mode = "enforce", at_least = "likely", grace = 0.2}]'
+ENFORCED = f"[domain.remedies]\nsm = {STEP}\nmmu_or_sm = {STEP}"
 AS_USER = """
 import json, os, signal, sys, time
 from pathlib import Path

@@ -1,6 +1,8 @@
 """What one user takes of the vault is a share of it: others and root find room, whatever that user does."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,9 +10,10 @@ import pytest
 from mpsguard import client
 from mpsguard.linux.descriptors.unread import UNREAD_FDS_MOST
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.vault import wire
-from mpsguard.vault.quota import Quota
-from mpsguard.vault.region import Lease, LeaseRole, RegionLayout, SessionKey
+from mpsguard.vault.server.quota import Quota
+from mpsguard.vault.server.turns import SHARE
+from mpsguard.vault.wire import wire
+from mpsguard.vault.wire.region import Lease, LeaseRole, RegionLayout, SessionKey
 from tests.harness.waiting import wait_for
 from tests.hostile import vault_attacks
 from tests.hostile.vault_attacks import Stranger
@@ -44,7 +47,7 @@ def test_host_memory_is_counted_and_cannot_grow_afterwards(neighbourhood: Neighb
 
 
 def test_descriptors_that_are_not_read_are_few_and_then_the_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpsguard.vault.conversation.TRANSFER_DEADLINE", 1.0)
+    monkeypatch.setattr("mpsguard.vault.server.conversation.TRANSFER_DEADLINE", 1.0)
     with ThreadedVault() as vault:
         chunks = [memory(index) for index in range(253)]
         with vault.session("full", keep=0.0) as session:
@@ -140,8 +143,38 @@ def test_a_request_on_a_full_session_costs_little(neighbourhood: Neighbourhood) 
         close_chunks([chunk])
 
 
-def written(neighbourhood: Neighbourhood) -> int:
-    """Bytes that the vault's own process has written so far."""
+def written(neighbourhood: Neighbourhood, way: str = "wchar") -> int:
+    """Bytes that the vault's own process has written so far; with ``rchar``, has read."""
     assert neighbourhood.vault.process is not None
     with open(f"/proc/{neighbourhood.vault.process.pid}/io", encoding="ascii") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{way}:"))
+
+
+def test_a_spoilt_state_costs_two_states_to_read(neighbourhood: Neighbourhood) -> None:
+    """Counted in the bytes that the vault's process reads; eight slots were read 64 times."""
+    before = written(neighbourhood, "rchar")
+    with attack(neighbourhood.path, vault_attacks.spoil_and_leave):
+        assert written(neighbourhood, "rchar") - before <= 3 * vault_attacks.SPOILT
+
+
+def test_the_end_of_a_lease_waits_for_its_holders_turn() -> None:
+    with ThreadedVault() as vault:
+        command = [sys.executable, "-c", "input()"]
+        holders = {uid: subprocess.Popen(command, stdin=subprocess.PIPE) for uid in (1001, 1002)}
+        for uid, holder in holders.items():
+            handle = ProcessHandle.open(holder.pid)
+            lease = Lease(uid, handle.key, uid, LeaseRole.WRITER)
+            vault.run(vault.vault.attach(SessionKey(uid, "s"), lease, handle, _listener, keep=None))
+
+        def has_lease(uid: int) -> bool:
+            return vault.call(lambda: bool(vault.vault.store.session(SessionKey(uid, "s")).leases))
+
+        # More than its share of a minute.
+        vault.call(lambda: vault.vault.turns.spent(1001, 60.0 * SHARE))
+        for uid in (1001, 1002):
+            holders[uid].communicate(b"\n")
+        wait_for("the end of the other user's lease", lambda: not has_lease(1002))
+        assert has_lease(1001)
+    with ThreadedVault(storage=vault.storage) as following:
+        assert following.call(lambda: following.vault.store.session(SessionKey(1001, "s")).leases) == ()
+        following.storage.empty()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mpsguard.vault.address import socket_path
+from mpsguard.vault.wire.address import socket_path
 from tests.hostile.attacker import attack
 from tests.integration.guarded import Guarded
 
@@ -24,6 +24,7 @@ writer = stranger.session("large", 1)
 for number in range(63):
     memory = os.memfd_create("storm", os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, 4096)
+    vault_attacks.memfd.fix_size(memory)
     assert send(writer, wire.Create(2, f"r{{number}}", vault_attacks.RegionLayout((4096,)), metadata=os.urandom(16000)))
     assert isinstance(answer(writer), wire.Proceed)
     assert send(writer, wire.Chunks(2, 1), (memory,))

@@ -1,28 +1,40 @@
 """What a stranger does to the vault: a process of another user, which runs one of these functions and waits.
 
-python -m tests.hostile.vault_attacks FUNCTION SOCKET UID
+python -m tests.hostile.vault_attacks FUNCTION SOCKET UID [FILE]
 """
 
 import array
+import fcntl
+import mmap
 import os
 import signal
 import socket
 import sys
 import threading
+import time
+from collections.abc import Sequence
 
-from mpsguard.client import LeaseRole
-from mpsguard.vault import wire
-from mpsguard.vault.region import RegionLayout
+from mpsguard.client import Chunk, Grant, LeaseRole, Session
+from mpsguard.images.checkpoints.request_page import new_page
+from mpsguard.linux.descriptors import memfd
+from mpsguard.vault.wire import checkpoint_requests, state_buffer, wire
+from mpsguard.vault.wire.region import RegionLayout
+from mpsguard.vault.wire.state_buffer import State
 from tests.hostile.lingering import lingering
 
-DEADLINE = 30.0
+DEADLINE = 15.0
+SPOILT = 16 << 20
+"""Capacity of the session of `spoil_and_leave`."""
 
 
 class Stranger:
     """What an attacker has: a raw connection, and descriptors that do not close."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: str = "") -> None:
         self.path = path
+        self.file = file
+        """One of which no page ever comes."""
+        self.pages: mmap.mmap | None = None
         self.held: list[socket.socket] = []
 
     def connect(self) -> socket.socket:
@@ -67,6 +79,35 @@ class Stranger:
         assert self.send(sock, wire.Create(2, "r", RegionLayout((4096,) * chunks)))
         assert isinstance(self.answer(sock), wire.Proceed)
         return sock
+
+    # --- memory of which it has writable descriptors
+
+    def writable(self) -> list[int]:
+        """All memory files that this process has and may write to."""
+        found = []
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                link, flags = os.readlink(f"/proc/self/fd/{name}"), fcntl.fcntl(int(name), fcntl.F_GETFL)
+            except OSError:
+                continue
+            if link.startswith("/memfd:") and flags & os.O_ACCMODE != os.O_RDONLY:
+                found.append(int(name))
+        return found
+
+    def hold(self, fds: Sequence[int]) -> None:
+        """Hold the lock of each inode: by a write of a page that never comes."""
+        if self.pages is None:
+            # Once: opening it again would have those that wait try again, and fail.
+            self.pages = mmap.mmap(os.open(self.file, os.O_RDONLY), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)
+        for fd in fds:
+            thread = threading.Thread(target=_write, args=(fd, self.pages), daemon=True)
+            thread.start()
+            due, still = time.monotonic() + DEADLINE, 0
+            while still < 20:
+                assert time.monotonic() < due, "the write does not wait"
+                time.sleep(0.001)
+                still = 0 if _is_running(thread) else still + 1
+            assert thread.is_alive()
 
 
 def at_the_greeting(stranger: Stranger) -> None:
@@ -126,6 +167,27 @@ def in_the_middle(stranger: Stranger) -> None:
         stranger.held.append(sock)
 
 
+def _write(fd: int, pages: mmap.mmap) -> None:
+    try:
+        os.pwrite(fd, memoryview(pages), 0)
+    except OSError:
+        # The file system has ended.
+        return
+
+
+def _is_running(thread: threading.Thread) -> bool:
+    # As bytes: this user may not load another codec.
+    with open(f"/proc/self/task/{thread.native_id}/stat", "rb") as file:
+        return file.read().rpartition(b") ")[2][:1] == b"R"
+
+
+def sealed_memory() -> int:
+    fd = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 4096)
+    memfd.fix_size(fd)
+    return fd
+
+
 def let_go(*fds: int) -> None:
     """Close our own copies, on a thread: the last of them would linger here."""
     for fd in fds:
@@ -134,8 +196,7 @@ def let_go(*fds: int) -> None:
 
 def take_all_there_is(stranger: Stranger) -> None:
     """Sessions and regions until there are no more to be had."""
-    memory = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
-    os.ftruncate(memory, 4096)
+    memory = sealed_memory()
     for number in range(1, 2000):
         sock = stranger.connect()
         stranger.held.append(sock)
@@ -161,7 +222,7 @@ def ask_for_host_memory(stranger: Stranger) -> None:
     answer = Stranger.answer(sock)
     assert isinstance(answer, wire.Failure)
     assert answer.code == "quota"
-    growing = os.memfd_create("stranger")
+    growing = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
     os.ftruncate(growing, 4096)
     Stranger.send(sock, wire.Create(3, "r", RegionLayout((4096,))))
     assert isinstance(Stranger.answer(sock), wire.Proceed)
@@ -169,8 +230,7 @@ def ask_for_host_memory(stranger: Stranger) -> None:
     answer = Stranger.answer(sock)
     assert isinstance(answer, wire.Failure)
     assert answer.code == "bad_request"
-    fixed = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
-    os.ftruncate(fixed, 4096)
+    fixed = sealed_memory()
     Stranger.send(sock, wire.Create(4, "r", RegionLayout((4096,))))
     assert isinstance(Stranger.answer(sock), wire.Proceed)
     Stranger.send(sock, wire.Chunks(4, 1), (fixed,))
@@ -182,16 +242,101 @@ def ask_for_host_memory(stranger: Stranger) -> None:
     raise AssertionError("it grew after it was counted")
 
 
-def main(name: str, path: str, uid: int) -> None:
+def hold_all_and_leave(stranger: Stranger) -> None:
+    """Hold the locks of all memory that the vault shares with a writer, then give the lease back."""
+    writer_of_everything(stranger)
+    stranger.hold(stranger.writable())
+    assert stranger.send(stranger.held[-1], wire.Leave(3))
+
+
+def hold_all(stranger: Stranger) -> None:
+    """Hold the locks of all memory that the vault shares with a writer, and stay."""
+    writer_of_everything(stranger)
+    stranger.hold(stranger.writable())
+
+
+_sessions: list[Session] = []
+"""Kept until the process ends."""
+
+
+def send_memory_that_is_held(stranger: Stranger) -> None:
+    """Memory that is being written to, as a region: open to growth it is refused, sealed it is taken."""
+    sock = stranger.session("s", 1)
+    for number, sealed in enumerate((False, True), 2):
+        fd = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, 4096)
+        if sealed:
+            memfd.fix_size(fd)
+        stranger.hold([fd])
+        assert stranger.send(sock, wire.Create(number, f"r{number}", RegionLayout((4096,))))
+        assert isinstance(stranger.answer(sock), wire.Proceed)
+        assert stranger.send(sock, wire.Chunks(number, 1), (fd,))
+        answer = stranger.answer(sock)
+        if sealed:
+            assert isinstance(answer, wire.Done), answer
+        else:
+            assert isinstance(answer, wire.Failure), answer
+            assert answer.code == "bad_request"
+
+
+def write_large_ranges_and_leave(stranger: Stranger) -> None:
+    """Write all of the state buffer from many threads, which wait for its lock one behind the other, then leave."""
+    writer_of_everything(stranger, capacity=16 << 20)
+    buffer = max(stranger.writable(), key=lambda fd: os.fstat(fd).st_size)
+    content = mmap.mmap(-1, os.fstat(buffer).st_size, mmap.MAP_PRIVATE)
+
+    def write() -> None:
+        while True:
+            os.pwrite(buffer, memoryview(content), 0)
+
+    for _ in range(400):
+        threading.Thread(target=write, daemon=True).start()
+    assert stranger.send(stranger.held[-1], wire.Leave(3))
+
+
+def spoil_and_leave(stranger: Stranger) -> None:
+    """Fill each slot of a large state buffer with a state under a wrong checksum, then leave."""
+    writer_of_everything(stranger, capacity=SPOILT)
+    buffer = max(stranger.writable(), key=lambda fd: os.fstat(fd).st_size)
+    for sequence in range(1, state_buffer.SLOTS + 1):
+        slot = bytearray(state_buffer.slot_bytes(State(sequence, 1, bytes(SPOILT))))
+        slot[-1] ^= 1
+        os.pwrite(buffer, slot, state_buffer.slot_at(sequence, SPOILT))
+    assert stranger.send(stranger.held[-1], wire.Leave(3))
+    assert isinstance(stranger.answer(stranger.held[-1]), wire.Done)
+
+
+def writer_of_everything(stranger: Stranger, capacity: int = 65536) -> None:
+    """A session with a state, a region, a page for checkpoints and counts of latencies, all descriptors at hand."""
+    grants = [Grant(0)]
+    session = Session("held", socket=stranger.path, keep=None, grants=grants, capacity=capacity, deadline=DEADLINE)
+    _sessions.append(session)
+    session.publish(b"published")
+    fd = os.memfd_create("stranger", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 4096)
+    session.create("r", [Chunk(fd, 4096)])
+    session.create(checkpoint_requests.REGION, new_page())
+    session.latency()
+    # The client's own copies of the state buffer are mapped alone: ask for another.
+    sock = stranger.connect()
+    hello = wire.Hello(1, wire.VERSION, "held", LeaseRole.WRITER, token=session._hello.token, again=True)
+    assert stranger.send(sock, hello)
+    data, fds, _, _ = socket.recv_fds(sock, wire.MAX_PACKET, 253)
+    assert isinstance(wire.decode_reply(data), wire.Welcome)
+    assert fds
+    stranger.held.append(sock)
+
+
+def main(name: str, path: str, uid: int, file: str = "") -> None:
     """Become the user, attack, say so, and wait for the end."""
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    stranger = Stranger(path)
+    stranger = Stranger(path, file)
     globals()[name](stranger)
     os.write(1, b"done\n")
     signal.pause()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -1,6 +1,7 @@
 """A vault as a process of its own, a good client of it, and attackers of other users, as real processes."""
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from mpsguard.client import Chunk, Session
 from tests.harness.waiting import wait_for
 from tests.hostile import vault_attacks
+from tests.hostile.stalled_files import StalledFiles
 from tests.hostile.vault_attacks import Stranger
 from tests.integration.vault.running import DEADLINE, REPOSITORY, VaultProcess
 from tests.open_files import open_files
@@ -19,18 +21,27 @@ NOBODY = 65534
 
 
 @contextmanager
-def attack(path: str, what: Callable[[Stranger], None], uid: int = NOBODY) -> Iterator[None]:
+def attack(
+    path: str, what: Callable[[Stranger], None], uid: int = NOBODY, stalled: StalledFiles | None = None
+) -> Iterator[None]:
     """Have a process of another user do ``what`` to the vault at ``path``.
 
     The body begins when that is done, and the process is killed after it. AssertionError if it could not be done.
+    ``stalled``: unmounted at the end, since a process that waits for a page of it cannot be killed.
     """
-    command = [sys.executable, "-m", vault_attacks.__name__, what.__name__, path, str(uid)]
+    file = [] if stalled is None else [str(stalled.file)]
+    command = [sys.executable, "-m", vault_attacks.__name__, what.__name__, path, str(uid), *file]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
+            # It may neither say anything nor end.
+            said = select.select([process.stdout], [], [], vault_attacks.DEADLINE + DEADLINE)[0]
+            assert said, "the attack does not come to its end"
             assert process.stdout.readline() == b"done\n", "the attack could not be made"
             yield
         finally:
+            if stalled is not None:
+                stalled.close()
             process.kill()
 
 

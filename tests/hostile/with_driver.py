@@ -9,10 +9,10 @@ import time
 from unittest.mock import patch
 
 from mpsguard.cli.guard import main
-from mpsguard.sensors.sensor import SensorSetup
-from mpsguard.sensors.uvm import UvmSensor
-from tests.unit.sensors.uvm_bench import DEVICE
-from tests.unit.sensors.uvm_driver import StandInDriver
+from mpsguard.guard.sensors.sensor import SensorSetup
+from mpsguard.guard.sensors.uvm import UvmSensor
+from tests.unit.guard.sensors.uvm_bench import DEVICE
+from tests.unit.guard.sensors.uvm_driver import StandInDriver
 
 _REAPED_EVERY = 0.2
 

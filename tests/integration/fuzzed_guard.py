@@ -19,12 +19,13 @@ from fault_injection.fuzzing.control_api import ControlApi
 from fault_injection.fuzzing.mutation import index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.client import Session
-from mpsguard.control_api import protocol
-from mpsguard.control_api.protocol import Reply
-from mpsguard.lanes.mps_protocol import ACKNOWLEDGEMENT, PeerKind, encode_kind
+from mpsguard.guard.control_api import protocol
+from mpsguard.guard.control_api.protocol import Reply
+from mpsguard.guard.lanes.mps_protocol import ACKNOWLEDGEMENT, PeerKind, encode_kind
+from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.sockets import seqpacket
-from mpsguard.vault import wire
-from mpsguard.vault.region import LeaseRole, RegionLayout
+from mpsguard.vault.wire import wire
+from mpsguard.vault.wire.region import LeaseRole, RegionLayout
 from tests.integration.guarded import DEADLINE, Guarded, descriptors, no_more_descriptors
 from tests.integration.peer import Peer
 
@@ -165,6 +166,7 @@ class VaultSocket(AgainstGuard[Packets]):
         self._memory = [os.memfd_create("fuzzed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) for _ in range(_MOST_MEMORY)]
         for fd in self._memory:
             os.ftruncate(fd, _MEMORY)
+            memfd.fix_size(fd)
         super().__init__()
 
     def make(self, chance: Random) -> Packets:

@@ -16,9 +16,9 @@ from typing import Any, Self
 import msgspec
 import zmq
 
-from mpsguard.control_api import protocol
+from mpsguard.guard.control_api import protocol
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
-from mpsguard.model import ProcessKey
 from tests.harness.guard_config import GuardFile
 from tests.harness.guard_process import REPOSITORY, GuardProcess
 from tests.harness.leftovers import end_all
@@ -98,8 +98,9 @@ class Program:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 class Guarded:
@@ -202,6 +203,21 @@ class Guarded:
     def clients(self) -> list[dict[str, Any]]:
         """The clients the guard knows."""
         found: list[dict[str, Any]] = self.asked("clients")["clients"]
+        return found
+
+    def clients_of(self, *pids: int) -> dict[int, dict[str, Any]]:
+        """These clients by pid, once the guard lists them and no other.
+
+        A program may say that it is connected while the guard still reads its entries in /proc.
+        """
+        found: dict[int, dict[str, Any]] = {}
+
+        def listed() -> bool:
+            found.clear()
+            found.update((client["process"]["pid"], client) for client in self.clients())
+            return set(found) == set(pids)
+
+        wait_for(f"clients {pids}", listed)
         return found
 
     def events(self, kind: str) -> list[dict[str, Any]]:

@@ -11,14 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.health import Health
-from mpsguard.control_api.messages import clients, incidents, status
-from mpsguard.control_api.messages.clients import ClientList, Watch
-from mpsguard.control_api.messages.incidents import IncidentList
-from mpsguard.control_api.messages.status import DomainStatus, Status
-from mpsguard.control_api.server import Api
-from tests.unit.report.overviews import AT, EXAMPLE
+from mpsguard.guard.control_api.handler import Handler
+from mpsguard.guard.control_api.health import Health
+from mpsguard.guard.control_api.messages import clients, incidents, status
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientMemory, Watch
+from mpsguard.guard.control_api.messages.incidents import IncidentList
+from mpsguard.guard.control_api.messages.status import DomainStatus, Status
+from mpsguard.guard.control_api.server import Api
+from mpsguard.guard.model import Watched
+from tests.unit.guard.report.overviews import AT, EXAMPLE
 
 _UNTIL: Final = 30.0
 """Seconds for the thread to begin."""
@@ -44,14 +45,17 @@ def answers() -> dict[str, tuple[type[msgspec.Struct], msgspec.Struct]]:
     found = tuple(
         msgspec.structs.replace(view.client, connected_at=view.client.connected_at + later) for view in EXAMPLE.clients
     )
-    watches = tuple(Watch(view.client.process.pid, view.watched, view.watch_reason) for view in EXAMPLE.clients)
+    watches = tuple(
+        Watch(view.client.process.pid, view.watched is Watched.YES, view.watch_reason) for view in EXAMPLE.clients
+    )
+    memory = tuple(None if view.memory is None else ClientMemory(view.memory) for view in EXAMPLE.clients)
     happened = tuple(msgspec.structs.replace(each, began=each.began + later) for each in EXAMPLE.incidents)
     said = Status(
         EXAMPLE.version, EXAMPLE.started_at + later, Health(EXAMPLE.health), EXAMPLE.problems, (), (domain,), ()
     )
     return {
         "status": (status.Arguments, said),
-        "clients": (clients.Arguments, ClientList(found, watches)),
+        "clients": (clients.Arguments, ClientList(found, watches, memory=memory)),
         "incidents": (incidents.Arguments, IncidentList(happened)),
     }
 

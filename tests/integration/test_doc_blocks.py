@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
-from mpsguard import config
-from mpsguard.daemon.http_service import socket_path
+from mpsguard.guard import config
+from mpsguard.guard.daemon.http_service import socket_path
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
@@ -40,6 +40,7 @@ NOT_RUN = {
     "buildah": "not on every machine; run by tests/integration/systemd/test_bare_debian.py",
     "dmesg": "reads this machine's kernel log",
     "echo": "ends the MPS of this machine",
+    "exec": "needs a service; run by tests/integration/sim/test_count_server.py",
     "helm": "needs a cluster",
     "journalctl": HOST,
     "kubectl": "needs a cluster",
@@ -47,6 +48,7 @@ NOT_RUN = {
     "mpsguard pool": "serves until it is ended; run by tests/integration/pool",
     "mpsguard run -- mpsguard pool": "serves until it is ended; run by tests/integration/pool",
     "mpsguard run --image": READERS,
+    "mpsguard run --config": "serves until it is ended; run by tests/integration/sim/test_count_server.py",
     "mpsguard run --standby 1 --class": f"{READERS}; run by tests/integration/sim/test_run_standby.py",
     "mpsguard-ctl image": "needs files and another machine; run by tests/integration/images/test_command_line.py",
     "mpsguard-ctl resize": "needs such a program; run by tests/integration/sim/test_resize.py",

@@ -22,9 +22,9 @@ kill $(jobs -p)' EXIT"""
 """So that nothing is left of a page with a command that fails."""
 
 
-@pytest.mark.parametrize("name", ["survivor", "survivor_cuda"])
-def test_the_page_shows_the_programs_that_are_tested(name: str) -> None:
-    page = (ROOT / "docs" / "guides" / "survive.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("guide", "name"), [("survive", "survivor"), ("standby", "count_server")])
+def test_the_page_shows_the_programs_that_are_tested(guide: str, name: str) -> None:
+    page = (ROOT / "docs" / "guides" / f"{guide}.md").read_text(encoding="utf-8")
     program = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert f"```python\n{program}```" in page
 
@@ -35,7 +35,7 @@ def played(page: str, directory: str, before: dict[str, str] | None = None) -> N
     blocks = [textwrap.dedent(block) for block in re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)]
     script = (
         "".join(blocks)
-        .replace("/tmp/try", directory)
+        .replace("$(mktemp -d)", directory)
         .replace('export PATH="$PWD/.venv/bin:$PATH"', f'export PATH="{Path(sys.executable).parent}:$PATH"')
     )
     for line, added in (before or {}).items():
@@ -59,9 +59,11 @@ def test_the_page_without_a_gpu_leads_to_an_incident() -> None:
         # What the reader would look at before the end.
         look = f"mpsguard-ctl --json incidents >{directory}/incidents.json"
         played("start/try-it.md", directory, {"mpsguard-ctl mps quit": look})
-        (incident, *_) = json.loads(Path(directory, "incidents.json").read_text(encoding="utf-8"))["incidents"]
-        assert incident["fault_class"] == "sm"
+        incident, killed = json.loads(Path(directory, "incidents.json").read_text(encoding="utf-8"))["incidents"]
+        assert incident["fault_class"] == "mmu_or_sm"
         assert len(incident["candidates"]) == 4
+        assert "--fault kill" in killed["culprit_command"]
+        assert (killed["confidence"], killed["victims"]) == ("proven", [])
         assert (Path(directory) / "incident.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 

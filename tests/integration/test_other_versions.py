@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpsguard.control_api import async_client
-from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.messages.status import Arguments, Status
+from mpsguard.guard.control_api import async_client
+from mpsguard.guard.control_api.async_client import NoAnswerError
+from mpsguard.guard.control_api.handler import Handler
+from mpsguard.guard.control_api.messages.status import Arguments, Status
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.scripted_guard import scripted_guard
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from mpsguard.linux.processes import process_tree
-from mpsguard.supervisor import process_stop
+from mpsguard.vault.supervisor import process_stop
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import descriptors, no_more_descriptors
@@ -27,8 +27,8 @@ from tests.integration.running import NOWHERE, PYTHON, Running
 RUN = [sys.executable, "-m", "mpsguard.cli.guard", "run"]
 PROGRAM = """
 import json, os, signal, socket, sys, time
-from mpsguard.client import tcp_progress
-from mpsguard.client.kept_connections import KeptConnections, tell_ready
+from mpsguard.vault.client import tcp_progress
+from mpsguard.vault.client.kept_connections import KeptConnections, tell_ready
 from mpsguard.linux.systemd import service_manager
 
 def tell(event, **more):
@@ -354,11 +354,11 @@ def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None
 
 SUPERVISOR = """
 import asyncio, os, sys
-from mpsguard.supervisor.failover_pair import FailoverPair, Plan
-from mpsguard.supervisor.role import ProcessRole
+from mpsguard.vault.supervisor.failover_pair import FailoverPair, Plan
+from mpsguard.vault.wire.role import ProcessRole
 
 async def main():
-    program = "import os; from mpsguard.client.kept_connections import tell_ready; tell_ready(); os._exit(3)"
+    program = "import os; from mpsguard.vault.client.kept_connections import tell_ready; tell_ready(); os._exit(3)"
     environment = dict.fromkeys(ProcessRole, dict(os.environ))
     plan = Plan((sys.executable, "-c", program), environment, {}, own_group=True, give_up=2, settle=0.0)
     pair = FailoverPair(plan, None, print, lambda: None)

@@ -16,7 +16,7 @@ from textual.widgets import DataTable
 
 from mpsguard.cli.dashboard.app import Dashboard
 from tests.integration.scripted_guard import scripted_guard
-from tests.unit.report.overviews import EXAMPLE
+from tests.unit.guard.report.overviews import EXAMPLE
 
 pytestmark = pytest.mark.slow(seconds=5, reason="draws a screen, four times")
 

@@ -2,13 +2,14 @@
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.gpu.core.programs import CUDA
+from tests.bench.core.programs import CUDA
 from tests.harness.kept import compiler, kept
 
 _FLAGS: Final = (
@@ -17,16 +18,16 @@ _FLAGS: Final = (
 )
 
 
-def compiles(name: str) -> None:
+def compiles(name: str, *flags: str) -> None:
     """Fail with nvcc's words unless it has none; what it was content with is not compiled again. Skips without nvcc."""
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
-    parts: list[Path | str] = [CUDA / name, *sorted(CUDA.rglob("*.cuh")), *sorted(CUDA.rglob("*.h")), *_FLAGS]
-    kept(f"nvcc-{name}", *parts, compiler("nvcc"), compiler("gcc"), make=partial(_compile, CUDA / name))
+    parts: list[Path | str] = [CUDA / name, *sorted(CUDA.rglob("*.cuh")), *sorted(CUDA.rglob("*.h")), *_FLAGS, *flags]
+    kept(f"nvcc-{name}", *parts, compiler("nvcc"), compiler("gcc"), make=partial(_compile, CUDA / name, flags))
 
 
-def _compile(source: Path, directory: Path) -> None:
-    command = ["nvcc", *_FLAGS, "-c", str(source), "-o", str(directory / "program.o")]
+def _compile(source: Path, flags: Sequence[str], directory: Path) -> None:
+    command = ["nvcc", *_FLAGS, *flags, "-c", str(source), "-o", str(directory / "program.o")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     (directory / "program.o").unlink()

@@ -17,16 +17,16 @@ EXTRAS: Mapping[str, list[str]] = PROJECT["optional-dependencies"]
 OWN = {"distribution", "examples", "fault_injection", "kmod_patch", "mpsguard", "tests"}
 
 OF_EXTRA = {
-    "mpsguard/broker": "daemon",
+    "mpsguard/guard/broker": "daemon",
     "mpsguard/cli/dashboard": "top",
-    "mpsguard/control_api": "daemon",
-    "mpsguard/daemon": "daemon",
-    "mpsguard/dropin": "device-plugin",
+    "mpsguard/guard/control_api": "daemon",
+    "mpsguard/guard/daemon": "daemon",
+    "mpsguard/guard/dropin": "device-plugin",
     "mpsguard/images": "images",
-    "mpsguard/incidents": "daemon",
-    "mpsguard/kubernetes": "kubernetes",
-    "mpsguard/metrics": "daemon",
-    "mpsguard/sensors": "daemon",
+    "mpsguard/guard/incidents": "daemon",
+    "mpsguard/guard/kubernetes": "kubernetes",
+    "mpsguard/guard/metrics": "daemon",
+    "mpsguard/guard/sensors": "daemon",
     "distribution": "dist",
 }
 """Folders that run where this extra is installed."""

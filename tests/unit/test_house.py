@@ -57,6 +57,12 @@ def test_no_python_file_is_too_long() -> None:
     assert names([path for path in tracked() if is_python(path) and is_too_long(text_of(path))]) == []
 
 
+def test_bench_and_harness_hold_nothing_that_pytest_runs() -> None:
+    apart = [path for folder in ("bench", "harness") for path in (ROOT / "tests" / folder).rglob("*.py")]
+    assert apart
+    assert names([path for path in apart if path.stem.startswith("test_") or path.stem.endswith("_test")]) == []
+
+
 def test_every_directory_with_python_is_a_package() -> None:
     """mypy checks packages: a directory without __init__.py would go unseen, or under another name."""
     inside = [path for path in tracked() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in TYPED]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mpsguard import config
 from mpsguard.cli.ctl import COMMANDS
 from mpsguard.cli.session import Exit
-from tests.gpu.results import reference
+from mpsguard.guard import config
+from tests.bench.results import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

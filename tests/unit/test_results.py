@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.gpu.results import main, origin
-from tests.gpu.results.recorder import Recorder, peer
-from tests.gpu.results.schema import DIRECTORY, Result, ResultError, encode, load, load_all, newest, superseded
-from tests.gpu.results.table import NONE_YET, cells, figure, markdown, number, show
+from tests.bench.results import main, origin, summary
+from tests.bench.results.recorder import Recorder, peer
+from tests.bench.results.schema import DIRECTORY, Result, ResultError, encode, load, load_all, newest
+from tests.bench.results.summary import Subject, markdown
+from tests.bench.results.table import NONE_YET, cells, figure, held, number, show
 
 ROW = {
     "name": "clients that died",
@@ -113,70 +114,86 @@ def test_newest_of_each_suite(tmp_path: Path) -> None:
     write(tmp_path, FILE)
     write(tmp_path, {**FILE, "date": "2025-12-31"}, "broker-20251231.json")
     write(tmp_path, {**FILE, "suite": "lanes", "date": "2025-01-01"}, "lanes-20250101.json")
-    assert [result.file_name for result in newest(load_all(tmp_path))] == [
-        "broker-20260131.json",
-        "lanes-20250101.json",
-    ]
+    found = {suite: result.file_name for suite, result in newest(load_all(tmp_path)).items()}
+    assert found == {"broker": "broker-20260131.json", "lanes": "lanes-20250101.json"}
 
 
-def test_a_row_that_a_part_measured_again_is_shown_once(tmp_path: Path) -> None:
-    again = {**ROW, "value": 1}
-    write(tmp_path, {**FILE, "date": "2026-01-01", "rows": [ROW, {**ROW, "name": "other"}]}, "broker-20260101.json")
-    write(
-        tmp_path, {**FILE, "suite": "broker-part", "date": "2026-01-02", "rows": [again]}, "broker-part-20260102.json"
-    )
-    write(tmp_path, {**FILE, "suite": "lanes", "date": "2026-01-03", "rows": [ROW]}, "lanes-20260103.json")
-    found = {result.suite: [(row.name, row.value) for row in result.rows] for result in newest(load_all(tmp_path))}
-    assert found == {
-        "broker": [("other", ROW["value"])],
-        "broker-part": [(ROW["name"], 1)],
-        "lanes": [(ROW["name"], ROW["value"])],
-    }
+DEATHS = Subject("Survival", ("died", "seconds"), (("a client", "broker", "clients that died", ""),))
 
 
-def test_a_part_with_nothing_of_its_own_left_is_not_shown(tmp_path: Path) -> None:
-    write(tmp_path, {**FILE, "date": "2026-01-01"}, "broker-20260101.json")
-    write(tmp_path, {**FILE, "suite": "broker-all", "date": "2026-01-02"}, "broker-all-20260102.json")
-    assert [result.suite for result in newest(load_all(tmp_path))] == ["broker-all"]
+def test_a_line_has_its_figure_what_was_beside_it_and_its_run(tmp_path: Path) -> None:
+    write(tmp_path, with_row(peer={"name": "stock", "value": 4, "count": 4}))
+    text = markdown(load_all(tmp_path), [DEATHS])
+    assert "## Survival\n\n|  | died | seconds | run |\n" in text
+    line = "| a client | 0 of 4 clients; stock: 4 of 4 clients |  | [H200, 580.1, 2026-01-31](broker-20260131.json) |"
+    assert line in text.splitlines()
 
 
-def test_of_one_day_a_quick_run_gives_way(tmp_path: Path) -> None:
-    quick = {**FILE, "suite": "broker-quick", "script": "scripts/gpu-suite broker --quick", "rows": [ROW]}
-    write(tmp_path, quick, "broker-quick-20260131.json")
-    write(tmp_path, {**FILE, "suite": "broker-part", "rows": [{**ROW, "value": 1}]}, "broker-part-20260131.json")
-    (shown,) = newest(load_all(tmp_path))
-    assert [(shown.suite, row.value) for row in shown.rows] == [("broker-part", 1)]
+def test_a_line_named_by_its_suite_is_of_the_newest_run(tmp_path: Path) -> None:
+    write(tmp_path, FILE)
+    write(tmp_path, {**with_row(value=1), "date": "2026-02-01"}, "broker-20260201.json")
+    older = Subject("Before", ("died",), (("a client", "broker-20260131", "clients that died"),))
+    text = markdown(load_all(tmp_path), [DEATHS, older])
+    assert "| a client | 1 of 4 clients |  | [H200, 580.1, 2026-02-01](broker-20260201.json) |" in text
+    assert "| a client | 0 of 4 clients | [H200, 580.1, 2026-01-31](broker-20260131.json) |" in text
 
 
-def test_of_one_day_the_later_measurement_is_shown() -> None:
-    """A standby that reloads, and a cold restart: `failover-reload` is of a commit before that of the other two."""
-    every = load_all()
-    found = {row.name: result.file_name for result in newest(every) for row in result.rows}
-    assert found["gpt2, reload, SM faults: fault to first finished operation (p50)"] == "failover-alone-20261122.json"
-    assert found["gpt2, cold restart, SM faults: fault to first finished operation"] == "failover-cold-20261122.json"
-    assert not any(each.by.file_name == "failover-reload-20261122.json" for each in superseded(every))
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (
+            ("a client", "broker-20260201", "clients that died", ""),
+            "Survival: a client: there is no run broker-20260201",
+        ),
+        (("a client", "lanes", "clients that died", ""), "there is no run lanes"),
+        (("a client", "broker", "clients that lived", ""), "broker-20260131.json has no row 'clients that lived'"),
+    ],
+)
+def test_a_line_of_what_is_not_there_is_a_mistake(tmp_path: Path, line: tuple[str, ...], complaint: str) -> None:
+    write(tmp_path, FILE)
+    with pytest.raises(ResultError, match=complaint):
+        markdown(load_all(tmp_path), [Subject("Survival", ("died", "seconds"), (line,))])
 
 
-def test_every_row_of_every_file_is_shown_or_marked_as_superseded(tmp_path: Path) -> None:
-    gone = {**ROW, "name": "no longer measured"}
-    write(tmp_path, {**FILE, "date": "2026-01-01", "rows": [ROW, gone]}, "broker-20260101.json")
-    write(tmp_path, {**FILE, "date": "2026-01-03"}, "broker-20260103.json")
-    part = {**FILE, "suite": "broker-part", "date": "2026-01-03", "rows": [{**ROW, "value": 1}]}
-    write(tmp_path, part, "broker-part-20260103.json")
-    every = load_all(tmp_path)
-    shown = [(result.file_name, row.name) for result in newest(every) for row in result.rows]
-    marked = [(each.of.file_name, each.row.name, each.by.file_name) for each in superseded(every)]
-    assert shown == [("broker-part-20260103.json", ROW["name"])]
-    assert marked == [
-        ("broker-20260101.json", ROW["name"], "broker-part-20260103.json"),
-        ("broker-20260101.json", "no longer measured", "broker-20260103.json"),
-        ("broker-20260103.json", ROW["name"], "broker-part-20260103.json"),
-    ]
-    text = markdown(newest(every), superseded(every))
-    assert "## Superseded" in text
-    assert (
-        "| no longer measured | 0 of 4 clients | 0 of 4 | yes | broker-20260101.json | broker-20260103.json |" in text
-    )
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[[subject]]\ntitle = "x"\ncolumns = ["a"]\nlines = [["x", "broker"]]', "label, run and 1 rows are wanted"),
+        ('[[subject]]\ntitle = "x"\ncolumns = []\nlines = [["x", "broker"]]', "columns"),
+        ('[[subject]]\ntitle = "x"\nlines = []', "lines"),
+        ("[[subject]", "TOML|array"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_wrong_selection_is_refused_with_its_reason(
+    tmp_path: Path, text: str | None, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / summary.SELECTION).write_text(text, encoding="utf-8")
+    with pytest.raises(ResultError, match=complaint):
+        summary.load(tmp_path)
+    assert main.main(["--directory", str(tmp_path), "--write-summary"]) == 2
+    assert capsys.readouterr().err.startswith("results: ")
+
+
+def test_a_missed_bar_is_shown_with_it_and_where_it_was_measured_again(tmp_path: Path) -> None:
+    write(tmp_path, with_row(value=3, holds=False))
+    write(tmp_path, {**FILE, "suite": "broker-part", "date": "2026-02-01"}, "broker-part-20260201.json")
+    text = markdown(load_all(tmp_path), [DEATHS])
+    run = "[H200, 580.1, 2026-01-31](broker-20260131.json)"
+    again = "[again on 2026-02-01](broker-part-20260201.json)"
+    assert f"| a client | **3 of 4 clients** (bar: 0 of 4) |  | {run} |" in text
+    assert f"| clients that died | 3 of 4 clients | 0 of 4 | {run} | {again} |" in text
+    assert "| [broker-20260131](broker-20260131.json) | 0 of 1 | `scripts/gpu-suite broker` |" in text
+
+
+def test_a_run_is_superseded_by_a_newer_one_of_its_suite_if_no_line_is_of_it(tmp_path: Path) -> None:
+    for date in ("2026-01-01", "2026-01-02", "2026-01-03"):
+        write(tmp_path, {**FILE, "date": date}, f"broker-{date.replace('-', '')}.json")
+    write(tmp_path, {**FILE, "suite": "broker-part"}, "broker-part-20260131.json")
+    line = ("a client", "broker-20260102", "clients that died", "")
+    found = summary.superseded(load_all(tmp_path), [Subject("Survival", ("died", "seconds"), (line,))])
+    assert found == ["broker-20260101.json"]
 
 
 def test_encode_and_load_are_inverse(tmp_path: Path) -> None:
@@ -189,20 +206,19 @@ def test_encode_and_load_are_inverse(tmp_path: Path) -> None:
 
 def test_row_that_does_not_hold_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, with_row(value=3, holds=False))
-    assert main.main(["--directory", str(tmp_path), "--markdown"]) == 1
-    shown = capsys.readouterr().out
-    assert "| 3 of 4 clients |  | 0 of 4 | **NO** |" in shown
-    assert "0 of 1 bars hold." in shown
     assert main.main(["--directory", str(tmp_path)]) == 1
     assert "NO" in capsys.readouterr().out
 
 
-def test_row_that_is_withdrawn_counts_for_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_row_that_is_withdrawn_counts_for_nothing(tmp_path: Path) -> None:
     write(tmp_path, with_row(value=3, holds=False, withdrawn="the counter was wrong"))
-    assert main.main(["--directory", str(tmp_path), "--markdown"]) == 0
-    shown = capsys.readouterr().out
-    assert "| clients that died | withdrawn: the counter was wrong |  | 0 of 4 | - |" in shown
-    assert "0 of 0 bars hold." in shown
+    assert main.main(["--directory", str(tmp_path)]) == 0
+    (result,) = load_all(tmp_path)
+    assert cells(result.rows[0])[1] == "withdrawn: the counter was wrong"
+    text = markdown(load_all(tmp_path), [DEATHS])
+    assert "| a client | withdrawn |" in text
+    assert summary.NOTHING_MISSED in text
+    assert "| 0 of 0 |" in text
 
 
 def test_row_that_holds_is_shown_beside_its_peer(tmp_path: Path) -> None:
@@ -231,13 +247,14 @@ def test_numbers_are_readable(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_spread_is_shown() -> None:
+def test_spread_is_shown_of_more_than_one_sample() -> None:
     assert figure(peer("stock", [3.0, 1.0, 2.0]), "ms") == "2 ms (1 to 3, n = 3)"
+    assert figure(peer("stock", [3.0]), "ms") == "3 ms"
 
 
 def test_markup_in_a_result_stays_text(tmp_path: Path) -> None:
-    result = loaded(tmp_path, with_row(name="a|b <!-- x", bar="[0, 3] *ms*"))
-    assert r"| a\|b &lt;!-- x |" in markdown([result])
+    result = loaded(tmp_path, with_row(name="a|b <!-- x", bar="[0, 3] *ms*", holds=False))
+    assert r"| a\|b &lt;!-- x | 0 of 4 clients | [0, 3] \*ms\* |" in markdown([result], [])
     console = Console(width=200, record=True, file=io.StringIO())
     show([result], console)
     assert "[0, 3] *ms*" in console.export_text()
@@ -247,7 +264,7 @@ def test_a_row_without_a_bar_neither_holds_nor_fails(tmp_path: Path) -> None:
     rows = [ROW, {**ROW, "name": "seconds", "bar": "reported beside it"}]
     result = loaded(tmp_path, {**FILE, "rows": rows})
     assert [cells(row)[-1] for row in result.rows] == ["yes", "-"]
-    assert "1 of 1 bars hold." in markdown([result])
+    assert held(result) == (1, 1)
 
 
 def test_recorder_writes_what_load_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,11 +354,16 @@ def test_the_files_of_this_tree_are_in_order() -> None:
     assert all(result.rows for result in load_all(DIRECTORY))
 
 
-def test_the_summary_shows_the_newest_results() -> None:
-    summary = (DIRECTORY / main.SUMMARY).read_text(encoding="utf-8")
-    every = load_all(DIRECTORY)
-    assert markdown(newest(every), superseded(every)) == summary, "run scripts/results --write-summary"
+def test_the_summary_is_written_from_the_files_of_this_tree() -> None:
+    text = markdown(load_all(), summary.load(DIRECTORY))
+    assert (DIRECTORY / main.SUMMARY).read_text(encoding="utf-8") == text, "run scripts/results --write-summary"
+
+
+def test_no_superseded_run_is_in_this_tree() -> None:
+    assert summary.superseded(load_all(), summary.load(DIRECTORY)) == [], "git rm them: history has them"
 
 
 def test_no_results_is_said() -> None:
-    assert NONE_YET in markdown([])
+    console = Console(record=True, file=io.StringIO())
+    show([], console)
+    assert NONE_YET in console.export_text()

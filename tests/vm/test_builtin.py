@@ -8,7 +8,7 @@ from tests.vm import workshop
 from tests.vm.guests import run_program
 from tests.vm.sources import Kernel, driver_tree
 
-pytestmark = [pytest.mark.slow(seconds=30, reason="boots virtual machines without KVM"), pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow(seconds=30, reason="boots virtual machines without KVM"), pytest.mark.timeout(3600)]
 
 DEADLINE_S = 900.0
 LEAST = 14

@@ -9,7 +9,7 @@ from tests.vm.sources import Kernel, driver_tree
 
 pytestmark = [
     pytest.mark.slow(seconds=300, reason="boots virtual machines without KVM"),
-    pytest.mark.timeout(2400),
+    pytest.mark.timeout(3600),
     pytest.mark.soak,
 ]
 

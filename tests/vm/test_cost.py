@@ -8,7 +8,7 @@ from tests.vm import workshop
 from tests.vm.code import functions
 from tests.vm.sources import Kernel, driver_tree
 
-pytestmark = [pytest.mark.slow(seconds=100, reason="builds kernel modules"), pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow(seconds=100, reason="builds kernel modules"), pytest.mark.timeout(3600)]
 
 SERVICE = {"uvm_gpu_service_replayable_faults", "uvm_parent_gpu_service_replayable_faults"}
 """The compiler puts service_fault_batch_for_cancel, which runs for fatal faults only, into it."""

@@ -11,12 +11,12 @@ from tests.vm.recycled import give_away, proofs
 from tests.vm.sources import Kernel, driver_tree
 from tests.vm.watched import boot_watched
 
-pytestmark = [pytest.mark.slow(seconds=200, reason="boots virtual machines without KVM"), pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow(seconds=200, reason="boots virtual machines without KVM"), pytest.mark.timeout(3600)]
 
 ADDRESS = 0x7FFF12345000
 DEADLINE_S = 900.0
 RECYCLED = (30, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(18_000)]))
-"""Pids; `tests/unit/sensors/test_kmod.py` has 10,000 of them without a kernel."""
+"""Pids; `tests/unit/guard/sensors/test_kmod.py` has 10,000 of them without a kernel."""
 
 
 def test_contained_named_ended_and_the_others_run_on(kernel: Kernel, branch: str) -> None:

@@ -14,7 +14,7 @@ from tests.vm.machine import base_archive, boot
 from tests.vm.python_archive import add_shared_libraries
 from tests.vm.sources import Kernel, driver_tree
 
-pytestmark = [pytest.mark.slow(seconds=30, reason="boots a virtual machine without KVM"), pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow(seconds=30, reason="boots a virtual machine without KVM"), pytest.mark.timeout(3600)]
 
 DEADLINE_S = 600.0
 KMOD, DASH = Path("/bin/kmod"), Path("/bin/dash")

@@ -12,7 +12,7 @@ from tests.vm.guests import run_program
 from tests.vm.sources import Kernel, driver_tree
 from tests.vm.workshop import Modules
 
-pytestmark = [pytest.mark.slow(seconds=300, reason="boots virtual machines without KVM"), pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow(seconds=300, reason="boots virtual machines without KVM"), pytest.mark.timeout(3600)]
 
 LEAST_CASES = 30
 DEADLINE_S = 900.0

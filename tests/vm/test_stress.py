@@ -8,7 +8,7 @@ from tests.vm import workshop
 from tests.vm.guests import run_program
 from tests.vm.sources import Kernel, driver_tree
 
-pytestmark = [pytest.mark.slow(seconds=150, reason="boots virtual machines without KVM"), pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow(seconds=150, reason="boots virtual machines without KVM"), pytest.mark.timeout(3600)]
 
 FAULTS = (250, pytest.param(1000, marks=pytest.mark.soak))
 """`scripts/kmod-suite` does 10,000."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from examples.demo.scenes import crash, daemon_dies, fault, guard_dies, standby, three_clients
+from examples.demo.scenes import crash, daemon_dies, fault, guard_dies, second_driver, standby, three_clients
 from examples.demo.stage import Scene
 
 SCENES: Final[tuple[Scene, ...]] = (
@@ -12,4 +12,5 @@ SCENES: Final[tuple[Scene, ...]] = (
     daemon_dies.SCENE,
     guard_dies.SCENE,
     standby.SCENE,
+    second_driver.SCENE,
 )

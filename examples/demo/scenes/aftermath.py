@@ -11,8 +11,8 @@ from typing import Final
 from examples.demo.actor import LIVES, Actor
 from examples.demo.fact import Cell, Fact, fate, tally
 from examples.demo.stage import GuardedPlace, Place, StockPlace
-from tests.gpu.core.events import MPS_SERVER_NOT_READY
-from tests.gpu.core.programs import Work
+from tests.bench.core.events import MPS_SERVER_NOT_READY
+from tests.bench.core.programs import Work
 
 _BUSY: Final = ("neighbour 1", "neighbour 2")
 _IDLE: Final = "neighbour 3"

@@ -5,7 +5,7 @@ from typing import Final
 from examples.demo.actor import LIVES, WITH_MPS, WITHOUT_MPS
 from examples.demo.fact import Cell, Fact
 from examples.demo.stage import GuardedPlace, Place, Scene, StockPlace
-from tests.gpu.core.control_ui import Reply
+from tests.bench.core.control_ui import Reply
 
 _SHARE: Final = "50.0"
 _SET: Final = "set_default_active_thread_percentage 50"

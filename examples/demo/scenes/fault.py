@@ -5,9 +5,9 @@ from typing import Final
 from examples.demo.actor import PATIENCE
 from examples.demo.scenes import aftermath
 from examples.demo.stage import Place, Scene
-from tests.gpu.core.programs import Work
+from tests.bench.core.programs import Work
 
-_NOT_ISOLATED: Final = "cannot be isolated: see scene 6"
+_NOT_ISOLATED: Final = "cannot be isolated: see 6 and 7"
 _TRAP: Final = Work(seconds=60, controlled=True, fault="trap", fault_at=0.1)
 
 
@@ -24,8 +24,8 @@ def trigger(place: Place) -> None:
 SCENE: Final = Scene(
     "2 one client faults",
     "A kernel of one client executes a trap. Such an SM fault cannot be isolated on the stock driver: it ends the "
-    "neighbours, in both columns. A program with a standby survives: scene 6. Look at the clients that start "
-    "right after it, while neighbour 3, which is idle, has not noticed.",
+    "neighbours, in both columns. A program with a standby or a second driver survives: scenes 6 and 7. Look at the "
+    "clients that start right after it, while neighbour 3, which is idle, has not noticed.",
     lambda place: aftermath.stock(place, trigger),
     lambda place: aftermath.guarded(place, trigger, _NOT_ISOLATED),
 )

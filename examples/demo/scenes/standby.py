@@ -13,8 +13,8 @@ from examples.demo.scenes.aftermath import Trigger
 from examples.demo.simulated_service import HELD, SESSION
 from examples.demo.stage import GuardedPlace, Place, Scene, StockPlace
 from fault_injection.takeover.model import Request
-from tests.gpu.core.guard import Options
-from tests.gpu.failover.program import environment
+from tests.bench.core.guard import Options
+from tests.bench.failover.program import environment
 
 _REQUEST: Final = Request("demo", tokens=2 * HELD, width=40)
 _SERVICE: Final = (sys.executable, str(Path(demo.__file__).with_name("simulated_service.py")))

@@ -13,10 +13,10 @@ from mpsguard.cli.dashboard import rows
 from mpsguard.cli.dashboard.rows import Column, Row
 from mpsguard.cli.dashboard.snapshot import Snapshot, take
 from mpsguard.cli.tables import coloured
-from mpsguard.control_api import async_client
-from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages.terminate import Arguments, TerminateResult
-from mpsguard.remedies.termination import KILLED_WITHIN
+from mpsguard.guard.control_api import async_client
+from mpsguard.guard.control_api.async_client import NoAnswerError
+from mpsguard.guard.control_api.messages.terminate import Arguments, TerminateResult
+from mpsguard.guard.remedies.termination import KILLED_WITHIN
 
 GRACE: Final = 10.0
 """Seconds from SIGTERM to SIGKILL for a client that is terminated here."""

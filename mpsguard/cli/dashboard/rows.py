@@ -5,14 +5,14 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.cli.client_cells import class_cells, container, pod_cell
+from mpsguard.cli.client_cells import class_cells, container, memory_cell, pod_cell, survival_cell
 from mpsguard.cli.dashboard.snapshot import Snapshot
-from mpsguard.control_api.messages.clients import Watch
-from mpsguard.incident import Suspect
-from mpsguard.journal.records import IncidentSummary
-from mpsguard.model import Client, LaneReport
-from mpsguard.pods import ClientPod
-from mpsguard.times import age
+from mpsguard.guard.control_api.messages.clients import ClientMemory, Survival, Watch
+from mpsguard.guard.incident import Suspect
+from mpsguard.guard.journal.records import IncidentSummary
+from mpsguard.guard.model import Client, LaneReport
+from mpsguard.guard.pods import ClientPod
+from mpsguard.linux.times import age
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -43,15 +43,17 @@ LANES: Final = (
 )
 CLIENTS: Final = (
     Column("PID", 8),
-    Column("UID", 6),
-    Column("CLASS", 10),
+    Column("UID", 6, 90),
+    Column("CLASS", 10, 90),
     Column("SHARE", 5),
     Column("LIMIT", 10, 110),
+    Column("MEMORY", 12),
     Column("LANE", 14, 110),
     Column("CONTAINER", 12, 130),
     Column("POD", 30, 160),
     Column("FOR", 4),
     Column("WATCHED", 7),
+    Column("SURVIVES", 18, 150),
     Column("COMMAND", 0),
 )
 INCIDENTS: Final = (
@@ -102,7 +104,7 @@ def clients(snapshot: Snapshot) -> tuple[Row, ...]:
     """Return a row for each client, in the order in which they came."""
     answer = snapshot.clients
     return tuple(
-        _client(client, watch, answer.pod_of(number))
+        _client(client, watch, answer.pod_of(number), answer.memory_of(number), answer.survival_of(number))
         for number, (client, watch) in enumerate(zip(answer.clients, answer.watches, strict=True))
     )
 
@@ -116,7 +118,9 @@ def _lane(domain: str, lane: LaneReport, clients: int, waiting: str) -> Row:
     return Row(lane.name, (domain, lane.name, lane.state.value, age(lane.since), str(clients), waiting, lane.reason))
 
 
-def _client(client: Client, watch: Watch, pod: ClientPod | None) -> Row:
+def _client(
+    client: Client, watch: Watch, pod: ClientPod | None, memory: ClientMemory | None, survival: Survival | None
+) -> Row:
     given = class_cells(client)
     cells = (
         str(client.process.pid),
@@ -124,11 +128,13 @@ def _client(client: Client, watch: Watch, pod: ClientPod | None) -> Row:
         given.name,
         given.share,
         given.limits,
+        memory_cell(memory),
         client.lane,
         container(client),
         pod_cell(pod),
         age(client.connected_at),
-        "yes" if watch.watched else "no",
+        watch.state.value,
+        survival_cell(survival),
         _short(client.command),
     )
     return Row(str(client.process), cells)

@@ -4,12 +4,12 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.control_api import async_client
-from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages import clients, incidents, status
-from mpsguard.control_api.messages.clients import ClientList
-from mpsguard.control_api.messages.incidents import IncidentList
-from mpsguard.control_api.messages.status import Status
+from mpsguard.guard.control_api import async_client
+from mpsguard.guard.control_api.async_client import NoAnswerError
+from mpsguard.guard.control_api.messages import clients, incidents, status
+from mpsguard.guard.control_api.messages.clients import ClientList
+from mpsguard.guard.control_api.messages.incidents import IncidentList
+from mpsguard.guard.control_api.messages.status import Status
 
 _INCIDENTS: Final = 50
 """The newest ones; all of them are in `mpsguard-ctl incidents`."""

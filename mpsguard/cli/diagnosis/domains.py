@@ -6,25 +6,30 @@ import pwd
 import resource
 import shutil
 import stat
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from mpsguard import config
 from mpsguard.cli.diagnosis.finding import Finding, note, ok, problem
 from mpsguard.cli.process_view import describe
-from mpsguard.config import ConfigError, DomainConfig
-from mpsguard.lanes import command
-from mpsguard.lanes.command import Command, CommandFailedError
+from mpsguard.guard import config
+from mpsguard.guard.config import ConfigError, DomainConfig
+from mpsguard.guard.lanes import command
+from mpsguard.guard.lanes.command import Command, CommandFailedError
 from mpsguard.linux.files import file_lock
 from mpsguard.linux.nvidia.uvm_tools import ToolsDriver
+from mpsguard.linux.sockets.listens import listens
 
 _ANSWER_WITHIN: Final = 5.0
 """Seconds for one command to a control daemon; it takes milliseconds, but for a lane that is being started."""
+_SYSTEMCTL: Final = 10.0
+"""Seconds for its answer; a busy manager is no finding."""
 _FILES: Final = 65536
-"""Open files of a guard: LimitNOFILE= of systemd/mpsguard.service, for 16,384 connections that wait."""
+"""Open files of a guard: LimitNOFILE= of distribution/systemd/mpsguard.service, for 16,384 connections that wait."""
 
 
 def examine(domain: DomainConfig) -> Iterator[Finding]:
@@ -74,8 +79,11 @@ def _public_directory(domain: DomainConfig) -> Iterator[Finding]:
     if owner not in (0, os.geteuid()):
         text = f"belongs to {_name(owner)}, who could take the guard's place"
         yield problem(subject, text, f"chown root {directory}")
-    pid = file_lock.holder(directory / "control_lock")
-    if pid is None:
+    lock = directory / "control_lock"
+    pid = file_lock.holder(lock)
+    if pid is None and lock.exists() and not os.access(lock, os.W_OK) and listens(directory / "control"):
+        yield note(subject, "a process listens; that it is a guard, its own user alone can see", "run doctor as root")
+    elif pid is None:
         text = "no guard serves it: clients that connect now run without MPS, or wait"
         yield problem(subject, text, "systemctl start mpsguard")
     else:
@@ -110,8 +118,9 @@ def _held(domain: DomainConfig, subject: str) -> Finding:
     systemctl = shutil.which("systemctl")
     listed = ""
     if systemctl is not None and Path("/run/systemd/system").is_dir():
-        with os.popen(f"{systemctl} list-sockets --no-legend --plain") as output:  # noqa: S605  # no stranger's input
-            listed = output.read()
+        command = [systemctl, "list-sockets", "--no-legend", "--plain"]
+        with suppress(OSError, subprocess.TimeoutExpired):
+            listed = subprocess.run(command, capture_output=True, text=True, timeout=_SYSTEMCTL, check=False).stdout
     if str(Path(domain.pipe_directory) / "control") in listed:
         return ok(subject, "systemd holds the sockets: clients wait while no guard runs")
     return note(

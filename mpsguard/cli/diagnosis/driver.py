@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.cli.diagnosis.finding import Finding, note, ok, problem
-from mpsguard.sensors import kmod
+from mpsguard.guard.sensors import kmod
 
 _MISMATCH: Final = 18
 """NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h)."""

@@ -1,4 +1,4 @@
-"""Programs that use the GPU past the guard: stock daemons, and clients that silently got no MPS."""
+"""Programs that use the GPU past the guard: other control daemons, and clients that silently got no MPS."""
 
 import asyncio
 import os
@@ -11,9 +11,11 @@ import psutil
 
 from mpsguard.cli.diagnosis.finding import Finding, note, ok
 from mpsguard.cli.process_view import STOCK_DEFAULT, control_daemons, describe
-from mpsguard.control_api import async_client
-from mpsguard.control_api.async_client import NoAnswerError
-from mpsguard.control_api.messages.clients import Arguments, ClientList
+from mpsguard.guard import config
+from mpsguard.guard.control_api import async_client
+from mpsguard.guard.control_api.async_client import NoAnswerError
+from mpsguard.guard.control_api.messages.clients import Arguments, ClientList
+from mpsguard.linux.files import file_lock
 
 _WITHIN: Final = 5.0
 """Seconds for the guard's list of its clients."""
@@ -21,7 +23,7 @@ DEVICE: Final = Path("/dev/nvidia-uvm")
 """Every CUDA program has it open, and what only looks at GPUs (nvidia-smi, exporters) does not."""
 
 
-def stock_daemons(run_directory: Path) -> Iterator[Finding]:
+def other_daemons(run_directory: Path) -> Iterator[Finding]:
     """Control daemons that are no lanes of this guard: their clients have its faults, and none of its protection."""
     subject = "stock daemon"
     others = [
@@ -33,13 +35,28 @@ def stock_daemons(run_directory: Path) -> Iterator[Finding]:
         named = f"process {daemon.pid} of user {daemon.user}"
         if daemon.pipe_directory is None:
             yield note(subject, f"{named}; only root can see which directory it serves", "run doctor as root")
-            continue
-        bare = " without CUDA_MPS_PIPE_DIRECTORY" if daemon.pipe_directory == STOCK_DEFAULT else " with that directory"
-        text = f"{named} serves {daemon.pipe_directory}: programs{bare} go there, past the guard"
-        quit_it = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={daemon.pipe_directory} nvidia-cuda-mps-control"
-        yield note(subject, text, f"if nothing needs it: {quit_it}")
+        elif (other := config.run_directory_of(daemon.pipe_directory)) is not None:
+            yield _lane_of_another_guard(named, daemon.pipe_directory, other)
+        else:
+            bare = (
+                " without CUDA_MPS_PIPE_DIRECTORY" if daemon.pipe_directory == STOCK_DEFAULT else " with that directory"
+            )
+            text = f"{named} serves {daemon.pipe_directory}: programs{bare} go there, past the guard"
+            quit_it = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={daemon.pipe_directory} nvidia-cuda-mps-control"
+            yield note(subject, text, f"if nothing needs it: {quit_it}")
     if not others:
         yield ok(subject, "none runs beside the guard's lanes")
+
+
+def _lane_of_another_guard(named: str, pipe_directory: Path, run_directory: Path) -> Finding:
+    """Return what is to be said of it. It has clients that are guarded: no command here ends it."""
+    subject = "another guard's lane"
+    guard = file_lock.holder(config.public_lock(run_directory, config.domain_of_lane(pipe_directory.parent.name)))
+    serves = (
+        f"the guard is {describe(guard)}" if guard is not None else "no guard runs there now, and the next adopts it"
+    )
+    text = f"{named} is a lane in the run directory {run_directory}; {serves}"
+    return note(subject, text, f"to look at it: mpsguard-ctl --run-directory {run_directory} status")
 
 
 def past_the_guard(run_directory: str, directories: Sequence[str], device: Path = DEVICE) -> Iterator[Finding]:

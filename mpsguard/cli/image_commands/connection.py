@@ -1,16 +1,17 @@
-"""A TCP connection that carries an image: to one peer, with deadlines, and not over a network unless that is wanted."""
+"""A TCP connection that carries an image: to the peer with the secret, and not over a network unless that is wanted."""
 
 import ipaddress
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 import click
 
+from mpsguard.cli.image_commands import one_time_secret
 from mpsguard.cli.listening import Address, address
-from mpsguard.images.errors import StreamError
-from mpsguard.images.stream_frames import Readable, Writable
+from mpsguard.images.store.errors import StreamError
+from mpsguard.images.store.stream_frames import Readable, Writable
 
 IDLE: Final = 60.0
 """Seconds after which a peer that neither sends nor takes anything is given up."""
@@ -30,7 +31,7 @@ def one_address(_context: click.Context, _parameter: click.Parameter, word: str 
 
 @contextmanager
 def accepted(at: Address, within: float, *, network: bool) -> Iterator[Ends]:
-    """Listen, and yield the first connection; no other one is accepted.
+    """Listen, print a secret, and yield the first connection of a peer that has it.
 
     Args:
         at: where to listen.
@@ -42,12 +43,13 @@ def accepted(at: Address, within: float, *, network: bool) -> Iterator[Ends]:
     """
     family, place = _resolved(at, network=network)
     try:
-        with socket.create_server(place, family=family, backlog=1) as listener:
+        with socket.create_server(place, family=family, backlog=socket.SOMAXCONN) as listener:
             click.echo(f"listening on {_shown(listener)}", err=True)
-            listener.settimeout(within)
-            sock, _ = listener.accept()
+            secret = one_time_secret.new()
+            click.echo(f"secret: {secret}", err=True)
+            sock = one_time_secret.first_with(secret, listener, within)
     except TimeoutError:
-        raise StreamError(f"no peer connected to {at.host}:{at.port} within {within:g} s") from None
+        raise StreamError(f"no peer with the secret connected to {at.host}:{at.port} within {within:g} s") from None
     except OSError as error:
         raise StreamError(f"{at.host}:{at.port}: {error.strerror or error}") from None
     with ends_of(sock) as ends:
@@ -55,25 +57,31 @@ def accepted(at: Address, within: float, *, network: bool) -> Iterator[Ends]:
 
 
 @contextmanager
-def connected(to: Address, within: float, *, network: bool) -> Iterator[Ends]:
-    """Connect, and yield the connection.
+def connected(to: Address, within: float, secret: Callable[[], str], *, network: bool) -> Iterator[Ends]:
+    """Connect, and yield the connection once both ends have proven that they have the secret.
 
     Args:
         to: where to.
         within: seconds to wait for it.
+        secret: returns what the listener printed.
         network: whether the address may be one of another machine.
 
     Raises:
-        StreamError: no peer listens there.
+        StreamError: no peer listens there, or it does not have the secret.
     """
     family, place = _resolved(to, network=network)
+    known = secret()
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.settimeout(within)
         sock.connect(place)
+        one_time_secret.prove(known, sock)
     except OSError as error:
         sock.close()
         raise StreamError(f"{to.host}:{to.port}: {error.strerror or error}") from None
+    except BaseException:
+        sock.close()
+        raise
     with ends_of(sock) as ends:
         yield ends
 

@@ -8,12 +8,12 @@ import msgspec
 from mpsguard.cli.image_commands.store_option import directory_of, is_absent, mebibytes, opened, with_store
 from mpsguard.cli.session import CliSession
 from mpsguard.cli.tables import show_table
-from mpsguard.images.errors import ImageError
-from mpsguard.images.store import ImageStore
-from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_memory import key_of
-from mpsguard.times import clock
+from mpsguard.images.pool.connection import PoolConnection
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.image_memory import key_of
+from mpsguard.images.store.errors import ImageError
+from mpsguard.images.store.store import ImageStore
+from mpsguard.linux.times import clock
 
 
 class ListedImage(msgspec.Struct, frozen=True):

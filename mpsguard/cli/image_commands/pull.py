@@ -12,8 +12,8 @@ from mpsguard.cli.image_commands.store_option import mebibytes, opened, with_sto
 from mpsguard.cli.listening import Address
 from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession, Exit
-from mpsguard.images import transfer
-from mpsguard.images.stream_frames import Readable, Writable
+from mpsguard.images.store import transfer
+from mpsguard.images.store.stream_frames import Readable, Writable
 
 
 @click.command()
@@ -22,7 +22,7 @@ from mpsguard.images.stream_frames import Readable, Writable
     "--listen",
     callback=one_address,
     metavar="HOST:PORT",
-    help="Wait there for one `image push --to`, in the place of standard input; port 0 takes a free one.",
+    help="Wait there for one `image push --to` that has the secret which is printed; port 0 takes a free one.",
 )
 @click.option(
     "--wait",
@@ -31,7 +31,7 @@ from mpsguard.images.stream_frames import Readable, Writable
     show_default=True,
     help="Seconds to wait for it.",
 )
-@click.option("--unprotected", is_flag=True, help="Listen where others reach it: the first to come gives the image.")
+@click.option("--unprotected", is_flag=True, help="Listen where others reach it, who can read and change what comes.")
 @click.option("--replace", is_flag=True, help="Put it in the place of an image of that name.")
 @with_store
 def pull(

@@ -3,19 +3,22 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 
+from mpsguard.cli.image_commands import one_time_secret
 from mpsguard.cli.image_commands.connection import connected, one_address
+from mpsguard.cli.image_commands.one_time_secret import VARIABLE
 from mpsguard.cli.image_commands.store_option import mebibytes, opened, with_store
 from mpsguard.cli.listening import Address
 from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession, Exit
-from mpsguard.images import transfer
-from mpsguard.images.pieces import Digest
-from mpsguard.images.store_files import write_all
-from mpsguard.images.stream_frames import Readable, Writable
+from mpsguard.images.store import transfer
+from mpsguard.images.store.pieces import Digest
+from mpsguard.images.store.store_files import write_all
+from mpsguard.images.store.stream_frames import Readable, Writable
 
 
 class _StandardOutput:
@@ -43,6 +46,12 @@ class _StandardOutput:
     metavar="HOST:PORT",
     help="Where `image pull --listen` waits: it says what it lacks, and only that is sent.",
 )
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help=f"With the secret that `image pull --listen` printed. Without it: {VARIABLE}, or it is asked for.",
+)
 @click.option("--unprotected", is_flag=True, help="Send it over a network as it is, for anyone there to read.")
 @with_store
 def push(
@@ -52,6 +61,7 @@ def push(
     name: str,
     have: tuple[str, ...],
     to: Address | None,
+    secret_file: Path | None,
     unprotected: bool,
 ) -> None:
     """Write the image NAME to standard output, for `image pull` on another machine.
@@ -65,7 +75,7 @@ def push(
     with (
         opened(session, store) as images,
         images.open(name) as image,
-        _receiver(session, to, network=unprotected) as (stream, back),
+        _receiver(session, to, secret_file, network=unprotected) as (stream, back),
         progress_bar(session, f"push {name}") as bar,
     ):
         known: set[Digest] = set()
@@ -81,9 +91,18 @@ def push(
 
 
 @contextmanager
-def _receiver(session: CliSession, to: Address | None, *, network: bool) -> Iterator[tuple[Writable, Readable | None]]:
+def _receiver(
+    session: CliSession, to: Address | None, secret: Path | None, *, network: bool
+) -> Iterator[tuple[Writable, Readable | None]]:
     if to is None:
         yield _StandardOutput(), None
     else:
-        with connected(to, session.deadline, network=network) as ends:
+        with connected(to, session.deadline, partial(_told, session, secret), network=network) as ends:
             yield ends.outgoing, ends.incoming
+
+
+def _told(session: CliSession, file: Path | None) -> str:
+    secret = one_time_secret.told(file)
+    if secret is None:
+        session.fail(Exit.USAGE, f"`image pull --listen` printed a secret: give it by {VARIABLE} or --secret-file")
+    return secret

@@ -7,9 +7,9 @@ import msgspec
 
 from mpsguard.cli.image_commands.store_option import exit_code, mebibytes, opened, with_store
 from mpsguard.cli.session import CliSession
-from mpsguard.images.collector import Collected
-from mpsguard.images.errors import ImageError
-from mpsguard.images.store import ImageStore
+from mpsguard.images.store.collector import Collected
+from mpsguard.images.store.errors import ImageError
+from mpsguard.images.store.store import ImageStore
 
 
 class Removal(msgspec.Struct, frozen=True):

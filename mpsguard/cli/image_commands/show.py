@@ -8,9 +8,9 @@ import msgspec
 from mpsguard.cli.image_commands.store_option import mebibytes, opened, with_store
 from mpsguard.cli.session import CliSession
 from mpsguard.cli.tables import show_table
-from mpsguard.images.manifest import Maker, Manifest, RegionImage, TensorImage
+from mpsguard.images.store.manifest import Maker, Manifest, RegionImage, TensorImage
 from mpsguard.linux.processes.procfs import printable
-from mpsguard.times import clock
+from mpsguard.linux.times import clock
 
 
 class ShownRegion(msgspec.Struct, frozen=True):

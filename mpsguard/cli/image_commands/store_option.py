@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.images.errors import (
+from mpsguard.images.store.errors import (
     BadNameError,
     DamagedError,
     ImageError,
@@ -18,8 +18,8 @@ from mpsguard.images.errors import (
     StoreFullError,
     UnknownImageError,
 )
-from mpsguard.images.location import LocationError, default_directory, default_quota
-from mpsguard.images.store import ImageStore
+from mpsguard.images.store.location import LocationError, default_directory, default_quota
+from mpsguard.images.store.store import ImageStore
 
 
 class ImageExit(IntEnum):

@@ -9,10 +9,10 @@ import msgspec
 from mpsguard.cli.image_commands.store_option import fail, mebibytes, opened, with_store
 from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession, Exit
-from mpsguard.images import safetensors_file
-from mpsguard.images.errors import ImageError, UnknownImageError
-from mpsguard.images.manifest import Manifest
-from mpsguard.images.store import ImageStore
+from mpsguard.images.store import safetensors_file
+from mpsguard.images.store.errors import ImageError, UnknownImageError
+from mpsguard.images.store.manifest import Manifest
+from mpsguard.images.store.store import ImageStore
 
 _FILE = click.Path(path_type=Path)
 

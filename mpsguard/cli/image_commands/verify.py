@@ -8,9 +8,9 @@ import msgspec
 from mpsguard.cli.image_commands.store_option import ImageExit, opened, with_store
 from mpsguard.cli.progress import progress_bar
 from mpsguard.cli.session import CliSession
-from mpsguard.images.errors import BadManifestError, DamagedError
-from mpsguard.images.image import Damage
-from mpsguard.images.store import ImageStore
+from mpsguard.images.store.errors import BadManifestError, DamagedError
+from mpsguard.images.store.image import Damage
+from mpsguard.images.store.store import ImageStore
 
 
 class VerifiedImage(msgspec.Struct, frozen=True):

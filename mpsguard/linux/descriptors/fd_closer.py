@@ -27,9 +27,9 @@ class _User:
 class ForeignFdCloser:
     """Closes strangers' descriptors, each user's on threads of its own, so that one that hangs costs its owner alone.
 
-    The threads end some time after they have nothing to do, and do not keep the process from ending: as it ends, the
-    kernel closes what is left without lingering. What waits is bounded by the caller, which counts a connection until
-    it is closed.
+    The threads end some time after they have nothing to do. As the process ends, the kernel closes what is left without
+    lingering; a file of a file system (FUSE) that does not answer its FLUSH keeps the process from ending
+    (docs/concepts/security.md). What waits is bounded by the caller, which counts a connection until it is closed.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class FdCloser:
 def of_strangers(fds: Sequence[int]) -> threading.Thread | None:
     """Close descriptors of any kind, on a thread of their own. Never waits.
 
-    On a file system of its own making a peer can keep that thread from ending.
+    On a file system of its own making a peer can keep that thread from ending, and with it the process.
     Returns: the thread, or None if ``fds`` is empty.
     """
     if not fds:

@@ -1,7 +1,8 @@
-"""Descriptors of other processes: find those of one device, and copy them (pidfd_getfd(2)).
+"""Descriptors of other processes: copy those of one device (pidfd_getfd(2)), open those of memory files anew.
 
 What another process has open may be a trap: a file of its own FUSE file system, on which ``stat`` or ``close`` waits
-for that process. So nothing is copied before the kernel says, without asking the file system, that it is the device.
+for that process. So nothing is copied or opened before the kernel says, without asking the file system, that it is the
+device, or memory.
 """
 
 import ctypes
@@ -9,8 +10,11 @@ import errno
 import itertools
 import os
 import platform
+import select
 import stat
 import struct
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -21,6 +25,7 @@ _SYS_KCMP: Final = {"x86_64": 312, "aarch64": 272}
 _KCMP_FILE: Final = 0
 
 _AT_FDCWD: Final = -100
+_AT_EMPTY_PATH: Final = 0x1000
 _AT_STATX_DONT_SYNC: Final = 0x4000
 _STATX_TYPE: Final = 0x1
 _STATX_BYTES: Final = 256
@@ -28,7 +33,9 @@ _STATX_MODE: Final = struct.Struct("=H")
 _STATX_MODE_AT: Final = 28
 _STATX_RDEV: Final = struct.Struct("=II")
 _STATX_RDEV_AT: Final = 128
-"""``struct statx`` (statx(2)): stx_mode, then stx_rdev_major and stx_rdev_minor."""
+_STATX_DEV: Final = struct.Struct("=II")
+_STATX_DEV_AT: Final = 136
+"""``struct statx`` (statx(2)): stx_mode, then stx_rdev_major and _minor, then stx_dev_major and _minor."""
 
 MAX_LOOKED_AT: Final = 4096
 """Descriptors of one process that are looked at at once: about 50 ms. A process may have a million, to keep us busy."""
@@ -108,35 +115,38 @@ def copies_of_device(pidfd: int, pid: int, device: Path, first: int = 0) -> Copi
     return Copies(copies, int(names[MAX_LOOKED_AT]) if len(names) > MAX_LOOKED_AT else None)
 
 
-def copies_of_link(pidfd: int, pid: int, text: str, most: int) -> list[int]:
-    """Copy the first descriptors of the process with links that read ``text``, ``most`` at most.
+def memory_files(pidfd: int, pid: int, text: str, most: int) -> list[int]:
+    """Open the process' memory files (memfd) with links that read ``text`` for reading, ``most`` at most.
 
-    The text proves nothing, and what is copied may be a trap (see above): ask of it only what no file system is waited
-    for, and close it where waiting does no harm. Errors as of `copies_of_device`.
+    The text proves nothing. So each is first had as a place alone (O_PATH), of which no file system is asked and which
+    is closed without a FLUSH, and opened if it is where memory files are. Errors as of `copies_of_device`, but that
+    PTRACE_MODE_READ is enough.
     """
     try:
         directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise ProcessLookupError(f"process {pid} has ended") from None
-    copies: list[int] = []
+    found: list[int] = []
     try:
+        # The number was this process' own when the directory was opened, if it is alive.
+        if _has_ended(pidfd):
+            raise ProcessLookupError(f"process {pid} has ended")
         with os.scandir(directory) as entries:
             names = [entry.name for entry in itertools.islice(entries, MAX_LOOKED_AT)]
         for name in names:
-            if len(copies) == most:
+            if len(found) == most:
                 break
-            try:
-                if os.readlink(name, dir_fd=directory) == text and (fd := _copy(pidfd, int(name))) is not None:
-                    copies.append(fd)
-            except FileNotFoundError:
-                continue
+            # FileNotFoundError: closed since the list was read.
+            with suppress(FileNotFoundError):
+                if os.readlink(name, dir_fd=directory) == text and (fd := _open_memory(directory, name)) is not None:
+                    found.append(fd)
     except BaseException:
-        for fd in copies:
+        for fd in found:
             os.close(fd)
         raise
     finally:
         os.close(directory)
-    return copies
+    return found
 
 
 def same_file(one: int, other: int) -> bool:
@@ -201,6 +211,35 @@ def _device_number(path: str, directory: int = _AT_FDCWD) -> int | None:
     if not stat.S_ISCHR(_STATX_MODE.unpack_from(answer, _STATX_MODE_AT)[0]):
         return None
     return os.makedev(*_STATX_RDEV.unpack_from(answer, _STATX_RDEV_AT))
+
+
+def _open_memory(directory: int, name: str) -> int | None:
+    """Open a memory file for reading, or return None if it is none. No file system is waited for."""
+    place = os.open(name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        answer = ctypes.create_string_buffer(_STATX_BYTES)
+        _checked(_libc.statx(place, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, _STATX_TYPE, answer))
+        if os.makedev(*_STATX_DEV.unpack_from(answer, _STATX_DEV_AT)) != _device_of_memory():
+            return None
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+@cache
+def _device_of_memory() -> int:
+    """Return the device that all memory files are on; the kernel alone puts files there."""
+    fd = os.memfd_create("mpsguard-device", os.MFD_CLOEXEC)
+    try:
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)
+
+
+def _has_ended(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _copy(pidfd: int, number: int) -> int | None:

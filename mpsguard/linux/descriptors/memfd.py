@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from contextlib import suppress
 
 
 def create(name: str, size: int, *, fixed: bool) -> int:
@@ -42,6 +43,13 @@ def holding(name: str, content: bytes, size: int | None = None) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def fix_size(fd: int) -> None:
+    """Seal a memfd against growing, if it allows that."""
+    with suppress(OSError):
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_GROW:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
 
 
 def read_only(fd: int) -> int:

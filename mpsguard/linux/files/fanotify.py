@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
-from mpsguard.model import ProcessKey
 
 _CLOEXEC: Final = 0x1
 _NONBLOCK: Final = 0x2

@@ -7,6 +7,8 @@ import struct
 from pathlib import Path
 from typing import Final, Self
 
+from mpsguard.linux.files.directory import Directory
+
 _FLOCK: Final = struct.Struct("hhqqi")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid (fcntl(2))."""
 
@@ -27,19 +29,30 @@ class FileLock:
         self._fd = fd
 
     @classmethod
-    def take(cls, path: Path, mode: int) -> Self:
-        """Create ``path`` with ``mode`` if need be and lock it at once; LockHeldError if another process has it."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    def take(cls, directory: Directory, name: str) -> Self:
+        """Lock a file at once, made with mode 0600 if it is missing; LockHeldError if another process has the lock.
+
+        A file that is there keeps its mode: to change that would take the lock of its inode, which a user that may
+        write to the file can hold for as long as it likes. Neither open(2) nor F_SETLK takes it.
+        """
+        fd = directory.open_file(name, os.O_RDWR)
         try:
-            os.fchmod(fd, mode)
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             pid = _holder(fd) if error.errno in (errno.EACCES, errno.EAGAIN) else None
             os.close(fd)
             if pid is None:
                 raise
-            raise LockHeldError(path, pid) from None
+            raise LockHeldError(directory.path / name, pid) from None
         return cls(fd)
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether ``path`` is still the file that is locked, and no other one."""
+        try:
+            found, locked = path.lstat(), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino)
 
     def close(self) -> None:
         """Let go of the lock; the file stays, as the vendor's daemon leaves it. Safe to call twice."""

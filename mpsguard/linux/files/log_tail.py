@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from mpsguard.linux.files import prompt_read
+
 _READ_LIMIT: Final = 256 * 1024
 
 
@@ -21,7 +23,8 @@ class LogTail:
     def read(self) -> list[str]:
         """Whole new lines, oldest first. A log that shrank (rotated, truncated) is read from its start.
 
-        At most 256 KiB are taken in one call; of a larger addition only the end.
+        At most 256 KiB are taken in one call; of a larger addition only the end. What a writer holds is not waited for:
+        a later call returns it.
         """
         try:
             # No file object: this runs several times for each client that connects.
@@ -34,7 +37,7 @@ class LogTail:
                 self._offset, self._rest = 0, b""
             if size - self._offset > _READ_LIMIT:
                 self._offset, self._rest = size - _READ_LIMIT, b""
-            added = os.pread(fd, _READ_LIMIT, self._offset)
+            added = prompt_read.read(fd, min(size - self._offset, _READ_LIMIT), self._offset)
         except OSError:
             return []
         finally:

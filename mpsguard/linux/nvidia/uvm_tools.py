@@ -24,7 +24,7 @@ import os
 import select
 import struct
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
 from mpsguard.linux.nvidia.uvm_events import V1, V2, EventLayout, Events, Fault, decode
 
@@ -37,8 +37,8 @@ THRESHOLD: Final = 1
 ILLEGAL_ACTION: Final = 0x16
 """NV_ERR_ILLEGAL_ACTION (nvstatuscodes.h): here, a file of nvidia-uvm that is not (yet) an address space."""
 
-_SET_THRESHOLD: Final = 57
-_ENABLE_EVENTS: Final = 58
+SET_THRESHOLD: Final = 57
+ENABLE_EVENTS: Final = 58
 
 _INIT: Final = struct.Struct("=QQQ16xIIIIII")
 """Queue, its entries, control page, (processor,) all processors, the file; then 16 bytes that differ.
@@ -47,6 +47,8 @@ The status is the first word of them, and nothing follows it but padding, except
 for behind it, 560 before it. Both are 1 for the first layout: with 1 in both words, the status is the second word if
 the first still is 1 afterwards, which no call here answers (NV_ERR_BROKEN_FB), and else the first.
 """
+INIT_STATUS_AT: Final = 48
+"""Where the first of these two words is."""
 _VERSION: Final = 1
 _THRESHOLD: Final = struct.Struct("=II")
 _ENABLE: Final = struct.Struct("=QI4x")
@@ -83,6 +85,9 @@ class NotAVaSpaceError(UvmStatusError):
 
 class ToolsDriver:
     """The device; its calls are here so that a stand-in can take its place."""
+
+    note: ClassVar[str] = ""
+    """What comes before all that is told of it."""
 
     def __init__(self, path: Path = Path("/dev/nvidia-uvm-tools")) -> None:
         self._path = path
@@ -125,10 +130,10 @@ class Tracker:
         try:
             layout, memory = _create_queue(driver, fd, uvm_fd)
             threshold = bytearray(_THRESHOLD.pack(THRESHOLD, 0))
-            driver.call(fd, _SET_THRESHOLD, threshold)
+            driver.call(fd, SET_THRESHOLD, threshold)
             _check("SET_NOTIFICATION_THRESHOLD", _THRESHOLD.unpack(threshold)[1])
             enable = bytearray(_ENABLE.pack(events, 0))
-            driver.call(fd, _ENABLE_EVENTS, enable)
+            driver.call(fd, ENABLE_EVENTS, enable)
             _check("EVENT_QUEUE_ENABLE_EVENTS", _ENABLE.unpack(enable)[1])
         except BaseException:
             os.close(fd)

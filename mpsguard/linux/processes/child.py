@@ -1,12 +1,9 @@
-"""Child processes of an event loop: their end within a deadline, and where they find this package."""
+"""Child processes of an event loop: their end within a deadline."""
 
 import asyncio
-import os
-from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
-import mpsguard
+from mpsguard.linux.processes.helper_process import HelperProcess
 
 
 async def wait_or_kill(child: asyncio.subprocess.Process, deadline: float) -> int:
@@ -25,7 +22,23 @@ async def wait_or_kill(child: asyncio.subprocess.Process, deadline: float) -> in
             await child.wait()
 
 
-def python_path(inherited: Mapping[str, str]) -> str:
-    """Return PYTHONPATH for ``python -m mpsguard...`` in another directory: this package's own place comes first."""
-    path = [str(Path(mpsguard.__file__).absolute().parents[1]), inherited.get("PYTHONPATH", "")]
-    return os.pathsep.join(filter(None, path))
+async def end_of(helper: HelperProcess, deadline: float) -> int:
+    """Return the exit status of a helper, as `wait_or_kill` does."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(helper.pidfd, ended.set)
+    try:
+        async with asyncio.timeout(deadline):
+            await ended.wait()
+    except BaseException:
+        helper.kill()
+        await ended.wait()
+        raise
+    finally:
+        loop.remove_reader(helper.pidfd)
+        if ended.is_set():
+            status = helper.wait()
+        else:
+            helper.abandon()
+    assert status is not None
+    return status

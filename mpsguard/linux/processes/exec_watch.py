@@ -10,12 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_events import ProcessEventKind, ProcessEvents
 from mpsguard.linux.processes.stat_reader import StatReader
-from mpsguard.model import ProcessKey
-from mpsguard.tasks import TaskSet
+from mpsguard.linux.tasks import Owner
 
 LOOK: Final = 0.25
 """Seconds between two looks: some 30 us of processor time for each process, and nothing is lost while an exec is not
@@ -56,7 +56,7 @@ class ExecWatch:
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._looks = TaskSet()
+        self._looks = Owner()
         self._events: ProcessEvents | None = None
         with suppress(OSError):
             self._events = events()
@@ -81,8 +81,7 @@ class ExecWatch:
     def close(self) -> None:
         """Stop watching; safe to call twice."""
         self._watched.clear()
-        for look in self._looks:
-            look.cancel()
+        self._looks.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -116,9 +115,12 @@ class ExecWatch:
         self._looks.spawn(self._look_and_again(due))
 
     async def _look_and_again(self, due: list[_Watched]) -> None:
-        await self._look_at(due)
-        if any(not watched.told for watched in self._watched.values()):
-            self._look_later()
+        try:
+            await self._look_at(due)
+        finally:
+            # Also if one could not be read for want of descriptors.
+            if any(not watched.told for watched in self._watched.values()):
+                self._look_later()
 
     async def _look_at(self, due: list[_Watched]) -> None:
         of_user: dict[int, list[_Watched]] = {}

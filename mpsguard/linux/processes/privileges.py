@@ -84,6 +84,18 @@ def keep(capabilities: Collection[Capability]) -> None:
         raise PrivilegesError(f"capabilities stay: {os.strerror(ctypes.get_errno())}")
 
 
+def effective(pid: int) -> int:
+    """Return the effective capabilities of a process, by bit; OSError if there is none. Never waits.
+
+    Unlike /proc/PID/status it costs the same for each process: a status lists 65,536 groups if the process has them.
+    """
+    halves = (ctypes.c_uint32 * 6)()
+    if _libc.capget((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, pid), halves):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return halves[0] | halves[3] << 32
+
+
 def deny(calls: Iterable[str]) -> None:
     """Let these system calls fail with EPERM from now on, in every thread; raises PrivilegesError."""
     library = filter_library()

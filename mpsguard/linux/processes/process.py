@@ -5,11 +5,12 @@ import errno
 import os
 import select
 import signal
+from functools import cache
 from types import TracebackType
 from typing import Final, Self
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
-from mpsguard.model import ProcessKey
 
 _NO_PROCESS: Final = frozenset({errno.EINVAL, errno.ENOENT})
 """Of pidfd_open(2): the number is none, or that of a thread that does not lead its process (ENOENT on Linux 6.18)."""
@@ -27,6 +28,7 @@ def open_pidfd(pid: int) -> int:
         raise ProcessLookupError(f"no process {pid}") from None
 
 
+@cache
 def tell_apart() -> bool:
     """Whether this kernel gives each process' pidfds an inode of their own, for as long as it runs (Linux 6.9)."""
     one, other = os.pidfd_open(os.getpid()), os.pidfd_open(os.getppid() or 1)

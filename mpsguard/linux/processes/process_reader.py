@@ -5,13 +5,11 @@ long as it likes (a page fault on a file system of its making). The wait for it 
 children read, each for one caller at a time; one that exceeds the deadline is killed and replaced.
 """
 
-import asyncio
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +17,8 @@ import msgspec
 
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.reading_child import ReadingChild
+from mpsguard.linux.side_threads import NoThreadError, NoTurnError, SharedThreads
+from mpsguard.linux.user_share import Place, UserShare
 
 DEADLINE: Final = 1.0
 """Seconds for one process: a read takes well below a millisecond, also on a busy machine some ten."""
@@ -93,7 +93,7 @@ class ProcessReader:
         self._turn = threading.Condition()
         self._kept = 1
         self._idle: list[_Child] = []
-        self._busy: Counter[int] = Counter()
+        self._share: UserShare[int] = UserShare(_CHILDREN, _SHARE)
         self._lost = 0
         self._closed = False
         self.killed = 0
@@ -116,7 +116,8 @@ class ProcessReader:
         Of ``environ`` only the variables ``names``. ``uid``: the user to the share of which it counts.
         """
         nothing: list[bytes | None] = [None] * len(files)
-        if not self._take_turn(uid):
+        place = self._take_turn(uid)
+        if place is None:
             return nothing
         child: _Child | None = None
         try:
@@ -127,13 +128,16 @@ class ProcessReader:
         except (OSError, EOFError, ValueError):
             self._abandon(child)
             return nothing
+        except BaseException:
+            # Ctrl-C: its answer would be that to the next request.
+            self._abandon(child)
+            raise
         else:
             self._keep(child)
             return found
         finally:
             with self._turn:
-                self._busy[uid] -= 1
-                self._busy += Counter()
+                place.give_back()
                 self._turn.notify_all()
 
     def tell(self, pid: int, uid: int, names: Sequence[str]) -> Told:
@@ -153,15 +157,18 @@ class ProcessReader:
         for child in idle:
             child.close()
 
-    def _take_turn(self, uid: int) -> bool:
-        def free() -> bool:
-            return self._closed or (self._busy[uid] < _SHARE and self._busy.total() < max(_CHILDREN - self._lost, 0))
+    def _take_turn(self, uid: int) -> Place | None:
+        """Wait for a place; None if there is none in time, or all is closed."""
+        place: Place | None = None
+
+        def ready() -> bool:
+            nonlocal place
+            place = None if self._closed else self._share.take(uid)
+            return self._closed or place is not None
 
         with self._turn:
-            if not self._turn.wait_for(free, _PATIENCE) or self._closed:
-                return False
-            self._busy[uid] += 1
-            return True
+            self._turn.wait_for(ready, _PATIENCE)
+        return place
 
     def _keep(self, child: _Child) -> None:
         with self._turn:
@@ -174,46 +181,43 @@ class ProcessReader:
         gone = child is None or child.close()
         with self._turn:
             self.killed += child is not None
-            self._lost += not gone
+            if not gone:
+                self._lost += 1
+                self._share.resize(_CHILDREN - self._lost, _SHARE)
 
 
 class LoopReader:
-    """A `ProcessReader` for an event loop: it waits on threads, which are kept once they were needed.
+    """A `ProcessReader` for an event loop: it reads on threads, as many as there are children.
 
-    Starting one takes the loop as long as the new thread takes to get its turn, half a millisecond of each handshake.
+    The threads are kept once they were needed. Starting one takes the loop as long as the new thread takes to get its
+    turn, half a millisecond of each handshake.
     """
 
     def __init__(self) -> None:
         self.reader: Final = ProcessReader()
-        self._threads = ThreadPoolExecutor(_MAX_THREADS, "process-reader")
-        self._waiting: Counter[int] = Counter()
+        self._threads: SharedThreads[int] = SharedThreads("process-reader", _CHILDREN, _SHARE)
 
     def start(self) -> None:
         """Start the children that are kept; see `ProcessReader.start`."""
         self.reader.start(_STANDING)
 
     async def tell(self, pid: int, uid: int, names: Sequence[str]) -> Told:
-        """See `ProcessReader.tell`; UNKNOWN at once if as many of the user's wait already as can be read in time."""
-        if self._waiting[uid] >= _MAX_WAITING:
+        """See `ProcessReader.tell`; UNKNOWN at once if as many of the user's wait already as can be read in time.
+
+        A read that has begun keeps its user's place until it ends, also when nothing waits for its answer any more.
+        """
+        if self._threads.waiting(uid) >= _MAX_WAITING:
             return UNKNOWN
-        self._waiting[uid] += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self.reader.tell, pid, uid, tuple(names)
-            )
-        finally:
-            self._waiting[uid] -= 1
-            if not self._waiting[uid]:
-                del self._waiting[uid]
+            return await self._threads.call(uid, partial(self.reader.tell, pid, uid, tuple(names)), _PATIENCE)
+        except (NoTurnError, NoThreadError):
+            return UNKNOWN
 
     def close(self) -> None:
         """See `ProcessReader.close`; a thread that waits for a child has its deadline."""
         self.reader.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close(0.0)
 
 
 _MAX_WAITING: Final = 64
-"""Processes of one uid that are read or wait for it, a thread each: a burst of a user's clients fits."""
-
-_MAX_THREADS: Final = 1024
-"""Of all users: sixteen that have as many waiting as they may."""
+"""Processes of one uid that wait to be read: a burst of a user's clients fits."""

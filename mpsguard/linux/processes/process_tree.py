@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
-from mpsguard.model import ProcessKey
 
 _PROC: Final = Path("/proc")
 # include/uapi/linux/prctl.h

@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpsguard.model import ProcessKey
+from mpsguard.linux.cgroup_origin import origin
+from mpsguard.linux.identity import ProcessKey
 
 _PROC: Final = Path("/proc")
 _STATE, _START_TIME, _START_CODE, _START_STACK = 0, 19, 23, 25
@@ -124,12 +125,17 @@ def environment_of(environ: bytes) -> dict[str, str]:
 
 
 def cgroup_of(text: bytes) -> str:
-    """The path in the bytes of ``cgroup``: the unified hierarchy's, else systemd's named one's, or the first."""
+    """The path in the bytes of ``cgroup`` that tells what made the group (`origin`), of whatever hierarchy.
+
+    With cgroup v1, and in a hybrid of both versions, Slurm and runtimes make their groups in the hierarchies of the
+    controllers that they use, and a client may be in its service in all others. If none tells, the unified hierarchy's,
+    else systemd's named one's, or the first.
+    """
     paths = cgroup_paths(text)
     unified = paths.get("", "/")
-    if unified != "/":
-        return printable(unified)
-    return printable(next((paths[name] for name in ("name=systemd", "memory", "pids") if name in paths), unified))
+    named = (paths[name] for name in ("name=systemd", "memory", "pids") if name in paths)
+    usual = unified if unified != "/" else next(named, unified)
+    return printable(next((path for path in (usual, *paths.values()) if any(origin(path))), usual))
 
 
 def cgroup_paths(text: bytes) -> dict[str, str]:
@@ -157,7 +163,7 @@ def container(cgroup_path: str) -> str | None:
 def uid(pid: int) -> tuple[int, int]:
     """The real uid and gid of a process; ProcessLookupError if there is none."""
     try:
-        found = status_of((_PROC / str(pid) / "status").read_bytes())
+        found = status_of(read_short(f"/proc/{pid}/status"))
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"no process {pid}") from None
     return int(found["Uid"][0]), int(found["Gid"][0])

@@ -1,10 +1,12 @@
 """A child process that reads /proc for this one, as its owner holds it: a read that never ends is ended with it."""
 
+import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
+
+from mpsguard.linux.processes.helper_process import HelperProcess, service_environment
 
 _REAP_WITHIN: Final = 1.0
 """Seconds for a killed child to go; one that does not is left behind, and its place is not given again."""
@@ -18,11 +20,12 @@ class ReadingChild:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, kind)
         try:
             with theirs:
-                self._process = subprocess.Popen(
+                self._process = HelperProcess(
+                    # It imports nothing but what Python has loaded itself.
                     [sys.executable, "-I", "-S", str(program)],
+                    service_environment(os.environ),
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
-                    stderr=subprocess.DEVNULL,
                 )
         except BaseException:
             self.socket.close()
@@ -32,8 +35,4 @@ class ReadingChild:
         """Kill the child; False if it does not go, for want of being killable."""
         self.socket.close()
         self._process.kill()
-        try:
-            self._process.wait(_REAP_WITHIN)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process.wait(_REAP_WITHIN) is not None

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process_reader import ProcessReader
-from mpsguard.model import ProcessKey
 
 _MAX_MAPS: Final = 16 << 20
 """Bytes of /proc/PID/maps that are read: some 200,000 mappings, three times the kernel's default limit."""

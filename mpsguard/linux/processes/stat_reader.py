@@ -12,18 +12,20 @@ What never waits, and is for the event loop itself: whether a pidfd is readable,
 import asyncio
 import os
 import socket
+import sys
 import threading
-from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle, open_pidfd
 from mpsguard.linux.processes.reading_child import ReadingChild
-from mpsguard.model import ProcessKey
+from mpsguard.linux.user_queue import UserQueue
+from mpsguard.linux.user_share import Place, UserShare
 
 DEADLINE: Final = 1.0
 """Seconds for one process: a read takes some 20 us."""
@@ -56,6 +58,7 @@ class _Lookup:
         self.found: list[bytes | None] = []
         self.began = 0.0
         self.patience: asyncio.TimerHandle | None = None
+        self.place: Place | None = None
 
     def over(self) -> None:
         """Tell the caller what was found: less than it asked for, if it took too long."""
@@ -79,10 +82,11 @@ class StatReader:
         self._all: set[ReadingChild] = set()
         self._closed = False
         self._lost = 0
-        self._shares: Counter[int] = Counter()
-        """Reads in progress, by user."""
-        self._waiting: OrderedDict[int, deque[_Lookup]] = OrderedDict()
-        """Reads that wait, by user; the user that is next comes first."""
+        self._share: UserShare[int] = UserShare(sys.maxsize, _SHARE)
+        """Of reads in progress. Children bound them in all; where all are in use, a user with a share left waits, and
+        another one's read may give way."""
+        self._waiting: UserQueue[int, _Lookup] = UserQueue()
+        """Reads that wait."""
         self._check: asyncio.TimerHandle | None = None
         """The next look at those that wait."""
         self._late: asyncio.TimerHandle | None = None
@@ -112,11 +116,10 @@ class StatReader:
             ending, self._all = self._all, set()
         for child in ending:
             child.close()
-        for request in (each for queue in self._waiting.values() for each in queue):
+        for request in self._waiting.clear():
             request.over()
         self._busy.clear()
         self._idle.clear()
-        self._waiting.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # What others want to know.
@@ -204,16 +207,19 @@ class StatReader:
         """Return the answers that came in time, in order; None if the user had no turn in time."""
         loop = asyncio.get_running_loop()
         request = _Lookup(uid, names, loop.create_future())
-        if self._idle and not self._waiting and self._shares[uid] < _SHARE:
+        if self._idle and not len(self._waiting) and self._share.has_room(uid):
             self._begin(self._idle.pop(), request)
-        elif self._closed or len(self._waiting.get(uid, ())) >= _MAX_WAITING:
+            return await request.answers
+        if self._closed or self._waiting.of(uid) >= _MAX_WAITING:
             return None
-        else:
-            self._waiting.setdefault(uid, deque()).append(request)
-            self._dispatch()
-            if not request.began:
-                request.patience = loop.call_later(PATIENCE, request.over)
-        answers = await request.answers
+        ticket = self._waiting.add(uid, request)
+        self._dispatch()
+        if not request.began:
+            request.patience = loop.call_later(PATIENCE, request.over)
+        try:
+            answers = await request.answers
+        finally:
+            self._waiting.withdraw(ticket)
         return answers if request.began else None
 
     def _dispatch(self) -> None:
@@ -226,23 +232,13 @@ class StatReader:
             )
 
     def _next(self) -> _Lookup | None:
-        for uid in list(self._waiting):
-            queue = self._waiting[uid]
-            while queue and queue[0].answers.done():
-                queue.popleft()
-            if not queue:
-                del self._waiting[uid]
-            elif self._shares[uid] < _SHARE:
-                self._waiting.move_to_end(uid)
-                return queue.popleft()
+        while (following := self._waiting.take(self._share.has_room)) is not None:
+            if not following[1].answers.done():
+                return following[1]
         return None
 
     def _may_begin(self) -> list[int]:
-        return [
-            uid
-            for uid, queue in self._waiting.items()
-            if self._shares[uid] < _SHARE and any(not request.answers.done() for request in queue)
-        ]
+        return [uid for uid in self._waiting.users() if self._share.has_room(uid)]
 
     def _begin(self, child: ReadingChild, request: _Lookup) -> None:
         loop = asyncio.get_running_loop()
@@ -252,7 +248,7 @@ class StatReader:
         if self._late is None:
             self._late = loop.call_later(self._deadline, self._look_at_late)
         self._busy[child] = request
-        self._shares[request.uid] += 1
+        request.place = self._share.exceed(request.uid)
         try:
             child.socket.send(" ".join(request.names).encode())
         except OSError:
@@ -290,10 +286,9 @@ class StatReader:
         self._dispatch()
 
     def _release(self, child: ReadingChild) -> None:
-        uid = self._busy.pop(child).uid
-        self._shares[uid] -= 1
-        if not self._shares[uid]:
-            del self._shares[uid]
+        place = self._busy.pop(child).place
+        assert place is not None
+        place.give_back()
 
     def _abandon(self, child: ReadingChild) -> None:
         """Kill a child over its read, which ends with what it has found."""
@@ -375,7 +370,7 @@ class StatReader:
             if len(self._busy) + self._lost < _CHILDREN:
                 self._start_one()
             else:
-                self._give_way(now, min(self._shares[uid] for uid in waiting))
+                self._give_way(now, min(self._share.held(uid) for uid in waiting))
         if self._check is None:
             self._check = asyncio.get_running_loop().call_later(_HELD_UP, self._none_idle)
 
@@ -383,6 +378,6 @@ class StatReader:
         """End the oldest read of the user that has most, if another one waits that has less."""
         old = [child for child, request in self._busy.items() if now - request.began >= _GIVES_WAY]
         if old:
-            child = max(old, key=lambda each: (self._shares[self._busy[each].uid], -self._busy[each].began))
-            if self._shares[self._busy[child].uid] > fewest:
+            child = max(old, key=lambda each: (self._share.held(self._busy[each].uid), -self._busy[each].began))
+            if self._share.held(self._busy[child].uid) > fewest:
                 self._abandon(child)

@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
+from mpsguard.linux.identity import Credentials
+from mpsguard.linux.processes import peer_user
 from mpsguard.linux.sockets import accepting, seqpacket
 from mpsguard.linux.sockets.seqpacket import Packet
 from mpsguard.linux.sockets.user_turns import UserTurns
-from mpsguard.model import Credentials
 
 _BACKLOG_RETRY: Final = 0.002
 """Seconds between two tries while a listener's backlog is full."""
@@ -77,9 +78,21 @@ class PacketStream:
         """Return the process that made the connection, or listens at the other end."""
         return seqpacket.peer(self._socket)
 
+    def peer_is_admin(self) -> bool:
+        """See `peer_user.is_admin`."""
+        return peer_user.is_admin(self._socket)
+
+    def peer_now(self) -> Credentials:
+        """Return the same with its user as it is now."""
+        return peer_user.peer_of(self._socket)
+
     def peer_pidfd(self) -> int | None:
         """A pidfd of the peer, owned by the caller, or None where the kernel gives none."""
         return seqpacket.peer_pidfd(self._socket)
+
+    def has_left(self) -> bool:
+        """Return whether the peer has closed its end; what it sent before may still be received."""
+        return accepting.has_left(self._socket)
 
     def end_sending(self) -> None:
         """Tell the peer that no more will come, and go on listening."""
@@ -176,25 +189,37 @@ class StrangerStream(PacketStream):
     """
 
     def __init__(
-        self, sock: socket.socket, uid: int, turns: UserTurns, closer: ForeignFdCloser, closed: Callable[[], None]
+        self,
+        sock: socket.socket,
+        peer: Credentials,
+        turns: UserTurns,
+        closer: ForeignFdCloser,
+        closed: Callable[[], None],
     ) -> None:
-        """``closed`` is called in the event loop once socket and descriptors are closed, however long that takes."""
+        """Own the connection ``sock`` of ``peer``, with its user (`peer_user`).
+
+        ``closed`` is called in the event loop once socket and descriptors are closed, however long that takes.
+        """
         super().__init__(sock)
-        self._uid = uid
+        self._peer = peer
         self._turns = turns
-        turns.enter(uid)
+        turns.enter(peer.user)
         self._closer = closer
         self._closed = closed
         self._sealed = not seqpacket.takes_descriptors(sock)
         self._received: list[int] = []
 
+    def peer(self) -> Credentials:
+        """Return the process that made the connection, with its user as it was then."""
+        return self._peer
+
     async def readable(self, or_else: asyncio.Future[None] | None = None) -> None:
         """See `PacketStream.readable`."""
-        await self._turns.readable(self._uid, self._socket.fileno(), or_else)
+        await self._turns.readable(self._peer.user, self._socket.fileno(), or_else)
 
     async def writable(self) -> None:
         """See `PacketStream.writable`."""
-        await self._turns.writable(self._uid, self._socket.fileno())
+        await self._turns.writable(self._peer.user, self._socket.fileno())
 
     def receive_now(self, limit: int, *, max_fds: int = seqpacket.MAX_FDS) -> Packet:
         """See `PacketStream.receive_now`; a packet's descriptors stay the stream's and are closed with it.
@@ -209,7 +234,7 @@ class StrangerStream(PacketStream):
         """Give socket and descriptors back, soon; safe to call twice."""
         if self._socket.fileno() < 0:
             return
-        self._turns.leave(self._uid)
+        self._turns.leave(self._peer.user)
         if self._sealed:
             accepting.close(self._socket)
             self._closed()
@@ -221,5 +246,5 @@ class StrangerStream(PacketStream):
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._closed)
 
-        self._closer.close(self._uid, (*self._received, self._socket.detach()), told)
+        self._closer.close(self._peer.user, (*self._received, self._socket.detach()), told)
         self._received.clear()

@@ -4,16 +4,13 @@ One packet is one message of the MPS handshake. Received descriptors are close-o
 """
 
 import array
-import errno
 import socket
 import struct
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpsguard.model import Credentials
+from mpsguard.linux.identity import Credentials
 
 _UCRED: Final = struct.Struct("3i")
-_NOTHING_LISTENS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR})
 SO_PEERPIDFD: Final = 77
 """Linux 6.5, asm-generic/socket.h: a pidfd of the process that connected, free of any race with pid reuse."""
 
@@ -39,12 +36,6 @@ class Packet(NamedTuple):
     def end(self) -> bool:
         """True if the peer closed its side."""
         return not self.data and self.sender is None and not self.fds
-
-
-def listens(path: Path) -> bool:
-    """Return whether a process listens at a path; True where that cannot be told, for lack of permission say."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as probe:
-        return probe.connect_ex(str(path)) not in _NOTHING_LISTENS
 
 
 def new_socket() -> socket.socket:

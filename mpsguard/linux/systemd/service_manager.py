@@ -13,20 +13,43 @@ _FIRST_FD: Final = 3
 
 
 def notify(*assignments: str, fds: tuple[int, ...] = ()) -> bool:
-    """Send ``KEY=VALUE`` lines (and descriptors, with FDSTORE=1); False if no service manager could be told."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address[:1] not in ("/", "@"):
-        return False
-    if address[0] == "@":
-        address = "\0" + address[1:]
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
+    """Send ``KEY=VALUE`` lines (and descriptors, with FDSTORE=1); False if no service manager could be told.
+
+    Waits while the manager is busy: an event loop uses a `NotifyQueue`.
+    """
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendmsg(["\n".join(assignments).encode()], ancillary, 0, address)
+        sock = connect()
+        if sock is None:
+            return False
+        with sock:
+            sock.setblocking(True)
+            send(sock, "\n".join(assignments).encode(), fds)
     except OSError:
         # There is no manager (any more), or no descriptor left: the message is of no use elsewhere.
         return False
     return True
+
+
+def connect() -> socket.socket | None:
+    """Return a non-blocking socket to the service manager, or None if there is none; raise OSError."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return None
+    if address[0] == "@":
+        address = "\0" + address[1:]
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def send(sock: socket.socket, text: bytes, fds: tuple[int, ...]) -> None:
+    """Send one message, whole or not at all; raise OSError."""
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
+    sock.sendmsg([text], ancillary)
 
 
 def take_listen_fds() -> dict[int, str]:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from mpsguard.report import overview_page, page
+from mpsguard.guard.report import overview_page, page
 from tests.harness.waiting import wait_for
 from tests.integration.browser import chromium
 from tests.integration.browser.chromium import DARK, LIGHT
-from tests.unit.report.overviews import EXAMPLE
+from tests.unit.guard.report.overviews import EXAMPLE
 
 pytestmark = [
     pytest.mark.skipif(chromium.CHROMIUM is None, reason="chromium is not installed"),
@@ -33,6 +33,7 @@ MEASURE = """<script>addEventListener('load', () => {
     wider: root.scrollWidth - root.clientWidth,
     heads: [...page.querySelectorAll('th')].filter(head => head.offsetHeight > 0).length,
     labels: labels.length,
+    sensors: Math.max(...[...page.querySelectorAll('.lines tr')].map(row => row.offsetHeight)),
     cut: [...page.querySelectorAll('td')].filter(cell => cell.scrollWidth > cell.clientWidth + 1).map(cell =>
       cell.textContent),
   };
@@ -55,6 +56,7 @@ def test_nothing_is_cut_at_any_width_and_every_value_has_its_name(tmp_path: Path
     seen: dict[str, Any] = json.loads(found.group(1))
     assert (seen["wider"], seen["cut"]) == (0, [])
     assert (seen["heads"] > 20, seen["labels"] > 60) == (is_wide, not is_wide)
+    assert seen["sensors"] < 70
 
 
 @pytest.mark.parametrize(("scheme", "palette"), [(LIGHT, page.LIGHT), (DARK, page.DARK)], ids=["light", "dark"])

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from mpsguard.report import page
-from mpsguard.report.report_model import build_report
+from mpsguard.guard.journal.records import RecordedIncident
+from mpsguard.guard.report import page
+from mpsguard.guard.report.report_model import build_report
 from tests.integration.browser import chromium
 from tests.integration.browser.chromium import DARK, LIGHT
-from tests.unit.report.examples import CASE, EVIDENCE
+from tests.unit.guard.report.examples import CASE, EVIDENCE, crowd
 
 pytestmark = [
     pytest.mark.skipif(chromium.CHROMIUM is None, reason="chromium is not installed"),
@@ -31,6 +32,9 @@ MEASURE = """<script>addEventListener('load', () => {
     svg: box(report.querySelector('svg')),
     wider: report.documentElement.scrollWidth - report.documentElement.clientWidth,
     verdict: report.querySelector('.verdict').innerText,
+    outside: [...report.querySelectorAll('td')].filter(cell =>
+      cell.getBoundingClientRect().right > report.documentElement.clientWidth).length,
+    height: report.documentElement.scrollHeight,
     marks: [...report.querySelectorAll('.wide svg .mark')].map(mark => ({
       number: Number(mark.dataset.number), role: mark.getAttribute('class').split(' ')[1], box: box(mark),
       fill: report.defaultView.getComputedStyle(mark).fill })),
@@ -95,6 +99,13 @@ def test_no_line_breaks_inside_a_word(file: Path, report: str, width: int) -> No
     seen = measured(file, report, width)
     assert seen["wider"] == 0
     assert seen["broken"] == []
+
+
+@pytest.mark.parametrize("record", [CASE, crowd()], ids=["few", "26"])
+def test_in_a_narrow_window_no_column_is_outside_of_it(file: Path, record: RecordedIncident) -> None:
+    seen = measured(file, page.render(build_report(record)), 500)
+    assert seen["outside"] == 0
+    assert seen["height"] < 4000
 
 
 def test_a_command_line_with_a_script_is_text(file: Path, report: str) -> None:

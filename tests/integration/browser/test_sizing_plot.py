@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.report import page, sizing_plot
-from mpsguard.sizing.model import TimeModel
-from mpsguard.sizing.procedure import SizingPlan, size
+from mpsguard.guard.report import page, sizing_plot
+from mpsguard.guard.sizing.model import TimeModel
+from mpsguard.guard.sizing.procedure import SizingPlan, size
 from tests.integration.browser import chromium
 from tests.integration.browser.chromium import DARK, LIGHT
 

@@ -52,6 +52,6 @@ def arm(place: str) -> None:
 if __name__ == "__main__":
     if VARIABLE in os.environ:
         arm(os.environ[VARIABLE])
-    from mpsguard.copier.process import main
+    from mpsguard.images.copier.process import main
 
     os._exit(main(int(sys.argv[1]), int(sys.argv[2])))

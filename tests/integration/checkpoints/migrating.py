@@ -12,10 +12,11 @@ import time
 from contextlib import suppress
 
 from mpsguard.client import Session, StaleGenerationError
-from mpsguard.client.checkpoints.errors import CheckpointBusyError
-from mpsguard.client.mapped import HostBackend, create
-from mpsguard.client.migration.receive import receive
-from mpsguard.client.migration.rounds import MigrationLimits
+from mpsguard.images import checkpoints
+from mpsguard.images.checkpoints.errors import CheckpointBusyError
+from mpsguard.images.migration.receive import receive
+from mpsguard.images.migration.rounds import MigrationLimits
+from mpsguard.vault.client.mapped import HostBackend, create
 from tests.integration.checkpoints import faulty_copier
 
 PIECE = 2 << 20
@@ -49,7 +50,7 @@ def source(socket: str, store: str) -> None:
     weights.view().write(b"w" * PIECE)
     weights.region.seal()
     session.publish(b"0")
-    session.checkpoints(store=store, buffers=64 << 20)
+    checkpoints.of(session, store=store, buffers=64 << 20)
     step = 0
     while True:
         step += 1
@@ -61,7 +62,7 @@ def source(socket: str, store: str) -> None:
             if OWN in os.environ:
                 # At once: a receiver that waits for an outcome that this publication told has no time to look at it.
                 with suppress(CheckpointBusyError):
-                    session.checkpoint("own")
+                    checkpoints.of(session).take("own")
         except StaleGenerationError as error:
             # What it has computed since the handover counts for nothing.
             say("moved" if "handed over" in str(error) else error)

@@ -7,21 +7,16 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from mpsguard.client import (
-    BadRequestError,
-    LeaseRole,
-    NotPermittedError,
-    StaleGenerationError,
-    UnknownRegionError,
-    tensor_manifest,
-)
-from mpsguard.client.checkpoints.checkpoint import CheckpointState
-from mpsguard.client.checkpoints.errors import CheckpointBusyError, CheckpointError
-from mpsguard.client.checkpoints.session_regions import SessionRegions
-from mpsguard.client.checkpoints.sources import HostSource
-from mpsguard.client.mapped import HostBackend, create
-from mpsguard.client.tensor_manifest import Placed
-from mpsguard.images.store import ImageStore
+from mpsguard.client import BadRequestError, LeaseRole, NotPermittedError, StaleGenerationError, UnknownRegionError
+from mpsguard.images import checkpoints
+from mpsguard.images.checkpoints.checkpoint import CheckpointState
+from mpsguard.images.checkpoints.errors import CheckpointBusyError, CheckpointError
+from mpsguard.images.checkpoints.session_regions import SessionRegions
+from mpsguard.images.checkpoints.sources import HostSource
+from mpsguard.images.store.store import ImageStore
+from mpsguard.vault.client import tensor_manifest
+from mpsguard.vault.client.mapped import HostBackend, create
+from mpsguard.vault.client.tensor_manifest import Placed
 from tests.harness.waiting import wait_for
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 from tests.integration.vault.running import ThreadedVault
@@ -35,7 +30,7 @@ def test_an_image_is_what_memory_held_at_the_cut(world: World) -> None:
     ):
         session.publish(b"step 1")
         before = {"a": content_of(a), "odd": content_of(odd)}
-        checkpoint = session.checkpoint("one")
+        checkpoint = checkpoints.of(session).take("one")
         for at in range(0, a.size, PIECE):
             with a.writing(at, 8):
                 a.view(at, 8).write(b"step two")
@@ -51,11 +46,11 @@ def test_an_image_is_what_memory_held_at_the_cut(world: World) -> None:
 def test_what_did_not_change_is_not_copied_again(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(8 * PIECE)) as a:
         session.publish(b"1")
-        assert session.checkpoint("one").wait(DEADLINE).copied == 8
+        assert checkpoints.of(session).take("one").wait(DEADLINE).copied == 8
         with a.writing(3 * PIECE, 2):
             a.view(3 * PIECE, 2).write(b"xy")
         session.publish(b"2")
-        ended = session.checkpoint("two").wait(DEADLINE)
+        ended = checkpoints.of(session).take("two").wait(DEADLINE)
         assert (ended.copied, ended.written, ended.unannounced) == (1, PIECE, 0)
         assert world.image("two") == {"a": content_of(a)}
 
@@ -68,11 +63,11 @@ def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: Worl
         region(session, "weights", os.urandom(PIECE)) as weights,
     ):
         weights.region.seal()
-        checkpoints = session.checkpoints()
-        assert not checkpoints.is_ready
-        checkpoints.start()
+        taking = checkpoints.of(session)
+        assert not taking.is_ready
+        taking.start()
         session.publish(b"1")
-        wait_for("the copier", lambda: checkpoints.is_ready)
+        wait_for("the copier", lambda: taking.is_ready)
         held, gate = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -84,7 +79,7 @@ def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: Worl
         holding.start()
         try:
             assert held.wait(DEADLINE)
-            checkpoint = checkpoints.arm("one")
+            checkpoint = taking.arm("one")
             publishing.start()
             publishing.join(5.0)
             assert checkpoint.tries == 1
@@ -98,9 +93,9 @@ def test_the_first_checkpoint_of_a_started_copier_waits_for_no_guard(world: Worl
 def test_a_write_before_the_cut_that_was_not_announced_is_in_the_image_and_counted(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(4 * PIECE)) as a:
         session.publish(b"1")
-        session.checkpoint("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(DEADLINE)
         a.view(PIECE, 1).write(bytes([a.view(PIECE, 1).read()[0] ^ 1]))
-        ended = session.checkpoint("two").wait(DEADLINE)
+        ended = checkpoints.of(session).take("two").wait(DEADLINE)
         assert (ended.copied, ended.unannounced) == (1, 1)
         assert world.image("two") == {"a": content_of(a)}
 
@@ -108,25 +103,25 @@ def test_a_write_before_the_cut_that_was_not_announced_is_in_the_image_and_count
 def test_memory_of_zeros_takes_no_room(world: World) -> None:
     with world.session() as session, region(session, "a", bytes(4 * PIECE)) as a:
         session.publish(b"1")
-        assert session.checkpoint("one").wait(DEADLINE).written == 0
+        assert checkpoints.of(session).take("one").wait(DEADLINE).written == 0
         assert world.image("one") == {"a": content_of(a)}
 
 
 def test_with_spare_memory_the_writer_does_not_wait(world: World) -> None:
     with world.session(spare=16 * PIECE) as session, region(session, "a", os.urandom(16 * PIECE)) as a:
         session.publish(b"1")
-        session.checkpoint("warm").wait(DEADLINE)
+        checkpoints.of(session).take("warm").wait(DEADLINE)
         a.writing()
         a.view().write(os.urandom(a.size))
         before = content_of(a)
-        checkpoint = session.checkpoint("one")
+        checkpoint = checkpoints.of(session).take("one")
         a.writing()
         a.view().write(os.urandom(a.size))
         checkpoint.wait(DEADLINE)
         assert world.image("one") == {"a": before}
         # The slots serve the next one, too.
         before = content_of(a)
-        checkpoint = session.checkpoint("two")
+        checkpoint = checkpoints.of(session).take("two")
         a.writing()
         a.view().write(os.urandom(a.size))
         checkpoint.wait(DEADLINE)
@@ -138,7 +133,7 @@ def test_a_writer_takes_one_before_it_has_published_itself(world: World) -> None
     with world.session() as session, region(session, "a", b"a" * PIECE):
         session.publish(b"1")
     with world.session() as session:
-        session.checkpoint("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(DEADLINE)
         assert (world.image("one"), world.state("one")) == ({"a": b"a" * PIECE}, b"1")
 
 
@@ -153,25 +148,25 @@ def test_only_the_writer_takes_one(world: World, role: LeaseRole) -> None:
             with world.vault.session() as writer:
                 writer.publish(b"2")
                 with pytest.raises(StaleGenerationError):
-                    session.checkpoint("one").wait(DEADLINE)
+                    checkpoints.of(session).take("one").wait(DEADLINE)
         else:
             with world.vault.standby() as standby:
-                standby.checkpoints(store=world.store, buffers=64 << 20)
+                checkpoints.of(standby, store=world.store, buffers=64 << 20)
                 with pytest.raises(CheckpointError, match="writer"):
-                    standby.checkpoint("one").wait(DEADLINE)
+                    checkpoints.of(standby).take("one").wait(DEADLINE)
         assert world.names() == []
 
 
 def test_one_at_a_time(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(16 * PIECE)) as a:
         session.publish(b"1")
-        first = session.checkpoint("one")
+        first = checkpoints.of(session).take("one")
         with pytest.raises(CheckpointBusyError):
-            session.checkpoint("two")
+            checkpoints.of(session).take("two")
         first.wait(DEADLINE)
         with a.writing(0, 1), pytest.raises(CheckpointBusyError, match="blocks"):
-            session.checkpoint("two")
-        session.checkpoint("two").wait(DEADLINE)
+            checkpoints.of(session).take("two")
+        checkpoints.of(session).take("two").wait(DEADLINE)
         assert world.names() == ["one", "two"]
 
 
@@ -185,7 +180,7 @@ def test_two_sessions_at_once_under_one_name(world: World) -> None:
     ):
         one.publish(b"1")
         other.publish(b"2")
-        both = [session.checkpoint("same") for session in (one, other)]
+        both = [checkpoints.of(session).take("same") for session in (one, other)]
         for each in both:
             each.wait(DEADLINE)
         assert world.image("same")["a"] in contents
@@ -194,22 +189,22 @@ def test_two_sessions_at_once_under_one_name(world: World) -> None:
 def test_nothing_to_take(world: World) -> None:
     with world.session() as session, region(session, "a", b"x" * 4096):
         with pytest.raises(CheckpointError, match="nothing was published"):
-            session.checkpoint("one")
+            checkpoints.of(session).take("one")
         session.publish(b"1")
-        session.checkpoint("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(DEADLINE)
     with world.session("empty") as session:
         session.publish(b"1")
         with pytest.raises(CheckpointError, match="0 pieces"):
-            session.checkpoint("one")
+            checkpoints.of(session).take("one")
 
 
 def test_a_bad_name_is_refused_at_once(world: World) -> None:
     with world.session() as session, region(session, "a", b"x" * 4096):
         session.publish(b"1")
         with pytest.raises(BadRequestError, match="image"):
-            session.checkpoint("../one")
+            checkpoints.of(session).take("../one")
         with pytest.raises(BadRequestError, match="image"):
-            session.checkpoint_every(1.0, "two words")
+            checkpoints.of(session).every(1.0, "two words")
 
 
 def test_a_reader_takes_none(world: World) -> None:
@@ -218,21 +213,21 @@ def test_a_reader_takes_none(world: World) -> None:
         world.vault.session(role=LeaseRole.READER) as reader,
         pytest.raises(NotPermittedError),
     ):
-        reader.checkpoints(store=world.store)
+        checkpoints.of(reader, store=world.store)
 
 
 def test_an_interval_takes_them_when_the_program_publishes(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
         session.publish(b"0")
-        session.checkpoint("first").wait(DEADLINE)
-        session.checkpoint_every(0.001, "often")
+        checkpoints.of(session).take("first").wait(DEADLINE)
+        checkpoints.of(session).every(0.001, "often")
         step = 0
         while "often" not in world.names():
             step += 1
             with a.writing(0, 8):
                 a.view(0, 8).write(b"%8d" % step)
             session.publish(b"%d" % step)
-        session.checkpoint_every(0, "often")
+        checkpoints.of(session).every(0, "often")
         # Whatever step it was, state and memory are of one.
         found = world.image("often")["a"][:8]
         assert int(found) == int(world.state("often"))
@@ -241,15 +236,15 @@ def test_an_interval_takes_them_when_the_program_publishes(world: World) -> None
 def test_regions_come_and_go_between_checkpoints(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(PIECE)) as a:
         session.publish(b"1")
-        session.checkpoint("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(DEADLINE)
         with region(session, "b", os.urandom(2 * PIECE)) as b:
-            session.checkpoint("two").wait(DEADLINE)
+            checkpoints.of(session).take("two").wait(DEADLINE)
             assert world.image("two") == {"a": content_of(a), "b": content_of(b)}
         session.release("b")
-        session.checkpoint("three").wait(DEADLINE)
+        checkpoints.of(session).take("three").wait(DEADLINE)
         assert world.image("three") == {"a": content_of(a)}
         with region(session, "b", os.urandom(PIECE)) as b:
-            session.checkpoint("four").wait(DEADLINE)
+            checkpoints.of(session).take("four").wait(DEADLINE)
             assert world.image("four") == {"a": content_of(a), "b": content_of(b)}
         with pytest.raises(UnknownRegionError):
             session.open("c")
@@ -259,7 +254,7 @@ def test_a_session_with_a_copier_can_be_released(world: World) -> None:
     with world.session() as session:
         with region(session, "a", os.urandom(PIECE)):
             session.publish(b"1")
-            session.checkpoint("one").wait(DEADLINE)
+            checkpoints.of(session).take("one").wait(DEADLINE)
         session.release()
     assert list(world.vault.vault.store.sessions) == []
 
@@ -269,7 +264,7 @@ def test_memory_of_a_released_region_is_given_back(world: World) -> None:
     with world.session() as session:
         with region(session, "a", os.urandom(PIECE)) as a:
             session.publish(b"1")
-            session.checkpoint("one").wait(DEADLINE)
+            checkpoints.of(session).take("one").wait(DEADLINE)
             with session.open(a.name) as opened:
                 inode = os.fstat(opened.fds[0]).st_ino
         session.release("a")
@@ -288,7 +283,7 @@ def test_memory_that_was_unmapped_is_not_digested() -> None:
             regions.changed()
             assert regions.source_of("a") is not None
             regions.unmapped("a")
-            session.note_unmapped("a")
+            session.memory.note_unmapped("a")
             with pytest.raises(CheckpointError, match="has not mapped it"):
                 regions.source(record)
             regions.close()
@@ -311,7 +306,7 @@ def test_a_region_is_released_behind_a_checkpoint_that_was_given_up(world: World
         for number in range(4):
             with region(session, "a", os.urandom(6 * PIECE)) as a:
                 session.publish(b"1")
-                checkpoint = session.checkpoint("one")
+                checkpoint = checkpoints.of(session).take("one")
                 a.writing()
                 assert checkpoint.state is CheckpointState.REFUSED, number
                 session.release("a")
@@ -320,8 +315,8 @@ def test_a_region_is_released_behind_a_checkpoint_that_was_given_up(world: World
 def test_closing_gives_up_what_is_under_way(world: World) -> None:
     with world.session() as session, region(session, "a", os.urandom(16 * PIECE)):
         session.publish(b"1")
-        checkpoint = session.checkpoint("one")
-        session.checkpoints().close()
+        checkpoint = checkpoints.of(session).take("one")
+        checkpoints.of(session).close()
         assert checkpoint.state in (CheckpointState.REFUSED, CheckpointState.COMMITTED)
 
 
@@ -329,8 +324,8 @@ def test_the_lease_does_not_wait_for_the_copier(world: World) -> None:
     """A copier takes long to give back pinned memory; here it does not end at all until it is killed."""
     with world.session() as session, region(session, "a", os.urandom(PIECE)):
         session.publish(b"1")
-        session.checkpoint("one").wait(DEADLINE)
-        copier = session.checkpoints()._copier
+        checkpoints.of(session).take("one").wait(DEADLINE)
+        copier = checkpoints.of(session)._copier
         assert copier is not None
         with world.vault.session("s", role=LeaseRole.STANDBY) as standby:
             standby.report_ready()
@@ -359,6 +354,6 @@ def test_tensors_that_no_image_can_name_are_left_out(world: World) -> None:
             undo.enter_context(region(session, name, bytes(PIECE)))
             undo.enter_context(region(session, f"{name}.manifest", manifest))
         session.publish(b"1")
-        session.checkpoint("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(DEADLINE)
     with ImageStore(world.store) as store, store.open("one") as image:
         assert {tensor.name for tensor in image.manifest.tensors} == {"a/x", "b/x", "y"}

@@ -15,33 +15,34 @@ from pathlib import Path
 import pytest
 
 from mpsguard.client import Session
-from mpsguard.client.checkpoints import copier_process
-from mpsguard.client.checkpoints.checkpoint import CheckpointState
-from mpsguard.client.checkpoints.checkpoints import Checkpoints
-from mpsguard.client.checkpoints.errors import CheckpointRefusedError
-from mpsguard.client.checkpoints.messages import CheckpointRefusal
-from mpsguard.client.checkpoints.progress import CopierStage
-from mpsguard.client.mapped import Memory
+from mpsguard.images import checkpoints
+from mpsguard.images.checkpoints import copier_process
+from mpsguard.images.checkpoints.checkpoint import CheckpointState
+from mpsguard.images.checkpoints.checkpoints import Checkpoints
+from mpsguard.images.checkpoints.errors import CheckpointRefusedError
+from mpsguard.images.checkpoints.messages import CheckpointRefusal
+from mpsguard.images.checkpoints.progress import CopierStage
+from mpsguard.vault.client.mapped import Memory
 from tests.harness.waiting import wait_for
 from tests.integration.checkpoints import faulty_copier
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 
 ROOT = Path(__file__).parents[3]
 PIECES = 10
-RUN = "mpsguard.copier.run:CheckpointRun"
+RUN = "mpsguard.images.copier.run:CheckpointRun"
 STEPS = {
-    "setup": "mpsguard.copier.process:CopierMain.serve|before|1",
-    "cut": "mpsguard.copier.process:CopierMain._checkpoint|before|1",
-    "regions": "mpsguard.copier.session_memory:SessionMemory.open|after|1",
-    "claim": "mpsguard.copier.schedule:Schedule.claim|after|1",
-    "copy": "mpsguard.copier.sources:HostCopySource.read|after|1",
-    "held": "mpsguard.copier.schedule:Schedule.held|after|1",
-    "told": "mpsguard.client.checkpoints.piece_table:PieceTable.set_copied|after|3",
-    "put": "mpsguard.images.writer:ImageWriter.put|before|5",
-    "stored": "mpsguard.copier.schedule:Schedule.stored|after|7",
-    "whole": "mpsguard.copier.process:CopierMain._is_stale|after|1",
-    "commit": "mpsguard.images.writer:ImageWriter.commit_held|before|1",
-    "committed": "mpsguard.images.writer:ImageWriter.commit_held|after|1",
+    "setup": "mpsguard.images.copier.process:CopierMain.serve|before|1",
+    "cut": "mpsguard.images.copier.process:CopierMain._checkpoint|before|1",
+    "regions": "mpsguard.images.copier.opened_regions:OpenedRegions.open|after|1",
+    "claim": "mpsguard.images.copier.schedule:Schedule.claim|after|1",
+    "copy": "mpsguard.images.copier.sources:HostCopySource.read|after|1",
+    "held": "mpsguard.images.copier.schedule:Schedule.held|after|1",
+    "told": "mpsguard.images.checkpoints.piece_table:PieceTable.set_copied|after|3",
+    "put": "mpsguard.images.store.writer:ImageWriter.put|before|5",
+    "stored": "mpsguard.images.copier.schedule:Schedule.stored|after|7",
+    "whole": "mpsguard.images.copier.process:CopierMain._is_stale|after|1",
+    "commit": "mpsguard.images.store.writer:ImageWriter.commit_held|before|1",
+    "committed": "mpsguard.images.store.writer:ImageWriter.commit_held|after|1",
 }
 ALWAYS = ("setup", "cut", "held", "stored", "commit", "committed")
 """Steps of every run; between them lie those of the campaign."""
@@ -68,7 +69,7 @@ def attempt(session: Session, a: Memory, image: str) -> tuple[bytes, float, str]
     before = content_of(a)
     longest = 0.0
     try:
-        checkpoint = session.checkpoint(image)
+        checkpoint = checkpoints.of(session).take(image)
     except CheckpointRefusedError as error:
         return before, longest, error.refusal.value
     for at in range(0, a.size, PIECE):
@@ -113,19 +114,19 @@ def test_an_armed_checkpoint_is_refused_once_its_copier_cannot_start(
 ) -> None:
     """Each publication looks for the copier: it must not start one more each time."""
     with world.session() as session, region(session, "a", bytes(PIECE)):
-        checkpoints = session.checkpoints()
+        taking = checkpoints.of(session)
         with with_fault(monkeypatch, "setup", "kill"):
-            checkpoint = checkpoints.arm("one")
+            checkpoint = taking.arm("one")
             session.publish(b"1")
-            first = checkpoints._copier
+            first = taking._copier
             assert first is not None
             first.wait(DEADLINE)
             session.publish(b"2")
         assert checkpoint.ended is not None
         assert checkpoint.ended.refusal is CheckpointRefusal.COPIER
-        assert checkpoints._copier is None
+        assert taking._copier is None
         session.publish(b"3")
-        session.checkpoint("two").wait(DEADLINE)
+        checkpoints.of(session).take("two").wait(DEADLINE)
         assert world.names() == ["two"]
 
 
@@ -169,8 +170,8 @@ def test_a_copier_that_hangs_says_where(
     with world.session() as session, region(session, "a", os.urandom(PIECES * PIECE)):
         session.publish(b"1")
         with with_fault(monkeypatch, step, "stop"):
-            checkpoint = session.checkpoint("one")
-        wait_for("the copier to stop", lambda: is_stopped(session.checkpoints()))
+            checkpoint = checkpoints.of(session).take("one")
+        wait_for("the copier to stop", lambda: is_stopped(checkpoints.of(session)))
         found = checkpoint.progress()
         assert found is not None
         assert (found.stage, found.pieces) == (stage, PIECES)
@@ -179,7 +180,7 @@ def test_a_copier_that_hangs_says_where(
             assert found.stored < PIECES
             # Threads that store give way to others.
             own = os.getpriority(os.PRIO_PROCESS, 0)
-            assert nicenesses(session.checkpoints()) == {own, own + 5}
+            assert nicenesses(checkpoints.of(session)) == {own, own + 5}
         else:
             assert (found.copied, found.stored) == (PIECES, PIECES)
         with pytest.raises(TimeoutError, match=re.escape(str(found))):
@@ -192,8 +193,8 @@ def test_one_thread_waits_and_another_one_announces(world: World, monkeypatch: p
     with world.session(patience=0.5) as session, region(session, "a", os.urandom(PIECES * PIECE)) as a:
         session.publish(b"1")
         with with_fault(monkeypatch, "cut", "stop"):
-            checkpoint = session.checkpoint("one")
-        wait_for("the copier to stop", lambda: is_stopped(session.checkpoints()))
+            checkpoint = checkpoints.of(session).take("one")
+        wait_for("the copier to stop", lambda: is_stopped(checkpoints.of(session)))
         with ThreadPoolExecutor(2) as threads:
             waiting = [threads.submit(checkpoint.wait, DEADLINE) for _ in range(2)]
             a.writing()
@@ -256,28 +257,29 @@ def test_a_store_that_cannot_be_made_is_told(world: World) -> None:
         session.publish(b"1")
         assert attempt(session, a, "one")[2] == CheckpointRefusal.STORE.value
         # The same copier uses it as soon as it can be made, also another time.
-        copier = session.checkpoints()._copier
+        copier = checkpoints.of(session)._copier
         for name in ("two", "three"):
             world.store.unlink() if world.store.is_file() else shutil.rmtree(world.store)
             before, _, outcome = attempt(session, a, name)
             assert (outcome, world.image(name)) == ("committed", {"a": before})
-        assert session.checkpoints()._copier is copier
+        assert checkpoints.of(session)._copier is copier
 
 
 WRITER = """
 import os, sys
 from mpsguard.client import Session
-from mpsguard.client.mapped import HostBackend, create
+from mpsguard.images import checkpoints
+from mpsguard.vault.client.mapped import HostBackend, create
 session = Session("s", socket=sys.argv[1], keep=60)
 memory = create(session, HostBackend(), "a", 40 << 20)
 memory.view().write(os.urandom(40 << 20))
 session.publish(b"1")
-session.checkpoints(store=sys.argv[2], buffers=64 << 20)
-session.checkpoint("first").wait(60)
+checkpoints.of(session, store=sys.argv[2], buffers=64 << 20)
+checkpoints.of(session).take("first").wait(60)
 memory.writing()
 memory.view().write(os.urandom(40 << 20))
-print("cut", session.checkpoints()._copier.pid, flush=True)
-session.checkpoint("second")
+print("cut", checkpoints.of(session)._copier.pid, flush=True)
+checkpoints.of(session).take("second")
 sys.stdin.read()
 """
 
@@ -320,7 +322,7 @@ def test_a_store_is_where_it_was_when_it_was_named(
 
 
 FORKED = WRITER.replace(
-    'session.checkpoint("second")',
+    'checkpoints.of(session).take("second")',
     "forked = os.fork()\nif not forked:\n    os.close(1)\n    sys.stdin.read()\n    os._exit(0)\n"
     "os.kill(os.getpid(), 9)",
 )
@@ -350,7 +352,7 @@ def test_the_copier_imports_nothing_from_the_working_directory(
     monkeypatch.chdir(tmp_path)
     with world.session() as session, region(session, "a", os.urandom(PIECE)):
         session.publish(b"1")
-        session.checkpoint("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(DEADLINE)
 
 
 def is_zombie(pid: int) -> bool:
@@ -365,7 +367,7 @@ def test_a_fenced_writers_checkpoint_is_not_committed(world: World, monkeypatch:
     with world.session() as session, region(session, "a", os.urandom(PIECES * PIECE)) as a:
         session.publish(b"1")
         key = next(iter(world.vault.vault.store.sessions))
-        checkpoint = session.checkpoint("one")
+        checkpoint = checkpoints.of(session).take("one")
         world.vault.call(lambda: world.vault.vault.fence(key))
         with pytest.raises(CheckpointRefusedError) as refused:
             checkpoint.wait(DEADLINE)

@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 from mpsguard.client import LeaseRole, Session, StaleGenerationError, UnknownSessionError
-from mpsguard.client.checkpoints.handover import HOLD
-from mpsguard.client.migration.errors import MigrationError
-from mpsguard.client.migration.incoming import IncomingMemory
-from mpsguard.client.migration.receive import receive
-from mpsguard.images.errors import ForeignStoreError
-from mpsguard.images.manifest import Manifest
-from mpsguard.images.store import ImageStore
+from mpsguard.images import checkpoints
+from mpsguard.images.checkpoints.handover import HOLD
+from mpsguard.images.migration.errors import MigrationError
+from mpsguard.images.migration.incoming import IncomingMemory
+from mpsguard.images.migration.receive import receive
+from mpsguard.images.store.errors import ForeignStoreError
+from mpsguard.images.store.manifest import Manifest
+from mpsguard.images.store.store import ImageStore
 from tests.harness.waiting import wait_for
 from tests.integration.checkpoints import faulty_copier, migrating
 from tests.integration.checkpoints.migrating import PIECE
@@ -32,21 +33,21 @@ from tests.integration.checkpoints.world import DEADLINE, World, region
 ROOT = Path(__file__).parents[3]
 WITHIN = 50.0
 RECEIVER_STEPS = {
-    "first round": "mpsguard.client.migration.incoming:IncomingMemory.update|after|1",
-    "given": "mpsguard.client.migration.incoming:IncomingMemory.give_to|after|1",
-    "ready": "mpsguard.client.session:Session.report_ready|after|1",
-    "offered": "mpsguard.vault.checkpoint_requests:offer|after|1",
-    "promoted": "mpsguard.client.session:Session.wait_for_promotion|after|1",
-    "released": "mpsguard.client.session:Session.publish|before|1",
-    "published": "mpsguard.client.session:Session.publish|after|1",
+    "first round": "mpsguard.images.migration.incoming:IncomingMemory.update|after|1",
+    "given": "mpsguard.images.migration.incoming:IncomingMemory.give_to|after|1",
+    "ready": "mpsguard.vault.client.session:Session.report_ready|after|1",
+    "offered": "mpsguard.vault.wire.checkpoint_requests:offer|after|1",
+    "promoted": "mpsguard.vault.client.session:Session.wait_for_promotion|after|1",
+    "released": "mpsguard.vault.client.session:Session.publish|before|1",
+    "published": "mpsguard.vault.client.session:Session.publish|after|1",
 }
 ALWAYS = ("first round", "promoted", "released", "held")
 """Steps of every run; the others are those of the campaign."""
 SOURCE_GOES_ON = ("first round", "given", "ready")
 SOURCE_STEPS = {
-    "begun": "mpsguard.client.checkpoints.handover:hold|before|1",
-    "held": "mpsguard.client.checkpoints.handover:_until|before|1",
-    "left": "mpsguard.client.session:Session.close|after|1",
+    "begun": "mpsguard.images.checkpoints.handover:hold|before|1",
+    "held": "mpsguard.images.checkpoints.handover:_until|before|1",
+    "left": "mpsguard.vault.client.session:Session.close|after|1",
 }
 
 
@@ -361,14 +362,14 @@ def test_regions_come_and_go_between_two_rounds(world: World) -> None:
         undo.enter_context(region(source, "same", content["same"]))
         with region(source, "gone", content["gone"]), region(source, "other", content["other"]):
             source.publish(b"1")
-            source.checkpoint("one").wait(DEADLINE)
+            checkpoints.of(source).take("one").wait(DEADLINE)
         source.release("gone")
         source.release("other")
         content = {"same": content["same"], "other": os.urandom(2 * PIECE), "new": os.urandom(PIECE)}
         for name in ("other", "new"):
             undo.enter_context(region(source, name, content[name]))
         source.publish(b"2")
-        source.checkpoint("two").wait(DEADLINE)
+        checkpoints.of(source).take("two").wait(DEADLINE)
         with ImageStore(world.store) as store:
             copied = []
             for name in ("one", "two"):

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from mpsguard.client.checkpoints.errors import CheckpointRefusedError
-from mpsguard.client.checkpoints.messages import CheckpointRefusal
+from mpsguard.images import checkpoints
+from mpsguard.images.checkpoints.errors import CheckpointRefusedError
+from mpsguard.images.checkpoints.messages import CheckpointRefusal
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 
 
@@ -23,7 +24,7 @@ def test_images_of_a_writer_that_works_on(world: World, seed: int) -> None:
         for step in range(10):
             session.publish(b"%d" % step)
             before = {"a": content_of(a), "b": content_of(b)}
-            checkpoint = session.checkpoint("random")
+            checkpoint = checkpoints.of(session).take("random")
             for _ in range(chance.randrange(12)):
                 memory = chance.choice((a, b))
                 offset = chance.randrange(memory.size)
@@ -47,7 +48,7 @@ def test_no_torn_image_is_committed(world: World, attacks: int) -> None:
             a.writing()
             a.view().write(chance.randbytes(64) * (a.size // 64))
             before = content_of(a)
-            checkpoint = session.checkpoint("attacked")
+            checkpoint = checkpoints.of(session).take("attacked")
             time.sleep(chance.choice((0.0, 0.0, 0.0005, 0.002)))  # a random moment, not a wait
             for _ in range(chance.choice((1, 3))):
                 a.view(chance.randrange(a.size), 1).write(chance.randbytes(1))
@@ -66,7 +67,7 @@ def test_a_torn_checkpoint_is_taken_again(world: World) -> None:
     """The unannounced writes stop after a while: the next cut is whole."""
     with world.session(retries=20) as session, region(session, "a", os.urandom(6 * PIECE)) as a:
         session.publish(b"0")
-        checkpoint = session.checkpoint("again")
+        checkpoint = checkpoints.of(session).take("again")
         for number in range(a.size // PIECE):
             a.view(number * PIECE, 1).write(bytes([number]))
         step = 0

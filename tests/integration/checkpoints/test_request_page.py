@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpsguard.client import Session
-from mpsguard.client.checkpoints.checkpoint import Checkpoint
-from mpsguard.client.checkpoints.checkpoints import Checkpoints
-from mpsguard.client.checkpoints.options import CheckpointOptions
-from mpsguard.client.checkpoints.request_page import RequestPage
+from mpsguard.images.checkpoints.checkpoint import Checkpoint
+from mpsguard.images.checkpoints.checkpoints import Checkpoints
+from mpsguard.images.checkpoints.options import CheckpointOptions
+from mpsguard.images.checkpoints.request_page import RequestPage
 from tests.harness.descriptors_left import descriptors_left
 from tests.integration.vault.running import VaultProcess
 

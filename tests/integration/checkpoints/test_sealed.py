@@ -5,13 +5,14 @@ from contextlib import ExitStack
 
 from blake3 import blake3
 
-from mpsguard.client.checkpoints.checkpoint import CheckpointState
-from mpsguard.client.checkpoints.piece_table import DIGEST
-from mpsguard.client.checkpoints.session_regions import SessionRegions
-from mpsguard.client.checkpoints.sources import SLICE, HostSource
-from mpsguard.client.checkpoints.writing_session import MappedMemory
-from mpsguard.client.mapped import HostBackend, create
+from mpsguard.images import checkpoints
+from mpsguard.images.checkpoints.checkpoint import CheckpointState
+from mpsguard.images.checkpoints.piece_table import DIGEST
+from mpsguard.images.checkpoints.session_regions import SessionRegions
+from mpsguard.images.checkpoints.sources import SLICE, HostSource
 from mpsguard.linux.descriptors import memfd
+from mpsguard.vault.client.mapped import HostBackend, create
+from mpsguard.vault.client.session_memory import MappedMemory
 from tests.harness.waiting import wait_for
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 from tests.integration.vault.running import ThreadedVault
@@ -21,18 +22,18 @@ def test_sealed_regions_are_part_of_it(world: World) -> None:
     with world.session() as session, region(session, "weights", os.urandom(3 * PIECE)) as weights:
         weights.region.seal()
         session.publish(b"1")
-        session.checkpoint("one").wait(DEADLINE)
-        assert session.checkpoint("two").wait(DEADLINE).copied == 0
+        checkpoints.of(session).take("one").wait(DEADLINE)
+        assert checkpoints.of(session).take("two").wait(DEADLINE).copied == 0
         assert world.image("two") == {"weights": content_of(weights)}
 
 
 def test_much_that_is_sealed_is_digested_in_publications_before_that_of_the_cut(world: World) -> None:
     with world.session() as session, region(session, "now", os.urandom(PIECE)) as now:
         session.publish(b"0")
-        session.checkpoint("ready").wait(DEADLINE)
+        checkpoints.of(session).take("ready").wait(DEADLINE)
         with region(session, "weights", bytes(SLICE * PIECE) + os.urandom(PIECE)) as weights:
             weights.region.seal()
-            checkpoint = session.checkpoints().arm("one")
+            checkpoint = checkpoints.of(session).arm("one")
             # Without one before it nothing says how often the program publishes: this one digests one slice.
             session.publish(b"1")
             assert checkpoint.state is CheckpointState.ARMED
@@ -45,10 +46,10 @@ def test_much_that_is_sealed_is_digested_in_publications_before_that_of_the_cut(
 
 def test_a_program_that_seals_something_with_each_publication_gets_its_checkpoint(world: World) -> None:
     with world.session() as session, ExitStack() as regions:
-        checkpoints = session.checkpoints()
-        checkpoints.start()
-        wait_for("the copier", lambda: checkpoints.is_ready)
-        checkpoint = checkpoints.arm("one")
+        taking = checkpoints.of(session)
+        taking.start()
+        wait_for("the copier", lambda: taking.is_ready)
+        checkpoint = taking.arm("one")
         sealed = regions.enter_context(region(session, "sealed", os.urandom(4096)))
         sealed.region.seal()
         session.publish(b"1")

@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mpsguard.client import join
-from mpsguard.images.store import ImageStore
+from mpsguard.images import checkpoints
+from mpsguard.images.membership import join
+from mpsguard.images.store.store import ImageStore
 from tests.integration.checkpoints.world import DEADLINE, World
 from tests.late import Late
 
 if TYPE_CHECKING:
-    from mpsguard.client.torch_regions import StateDict
+    from mpsguard.vault.client.torch_regions import StateDict
 
 torch = Late("torch")
-torch_regions = Late("mpsguard.client.torch_regions", "torch", "numpy")
+torch_regions = Late("mpsguard.vault.client.torch_regions", "torch", "numpy")
 
 WIDTH = 256
 
@@ -87,19 +88,19 @@ def test_a_resumed_run_computes_the_same_losses(world: World) -> None:
         training = Training(state, first=True)
         writes = torch_regions.announce_writes([state.memory], optimizer=training.optimizer, model=training.model)
         session.publish(b"0")
-        checkpoints = {}
+        taken = {}
         for step in range(1, 19):
             losses[step] = training.step(step)
             session.publish(b"%d" % step)
             if step % 6 == 0:
                 name = f"step-{step}"
-                checkpoints[step] = session.checkpoint(name), state.memory.view().read()
-            if step % 6 == 4 and step - 4 in checkpoints:
-                checkpoint, memory = checkpoints[step - 4]
+                taken[step] = checkpoints.of(session).take(name), state.memory.view().read()
+            if step % 6 == 4 and step - 4 in taken:
+                checkpoint, memory = taken[step - 4]
                 assert checkpoint.wait(DEADLINE).unannounced == 0
                 assert world.image(checkpoint.image)["training"] == memory
         writes.remove()
-        checkpoints[18][0].wait(DEADLINE)
+        taken[18][0].wait(DEADLINE)
         with ImageStore(world.store) as store, store.open("step-18") as image:
             # As `mpsguard-ctl image export` takes them.
             tensors = {tensor.name: tensor.shape for tensor in image.manifest.tensors}
@@ -119,8 +120,8 @@ def test_without_the_hooks_writes_are_found(world: World) -> None:
     with world.session() as session, torch_regions.create_state_dict(session, "training", specs(), "cpu") as state:
         training = Training(state, first=True)
         session.publish(b"0")
-        session.checkpoint("one").wait(DEADLINE)
+        checkpoints.of(session).take("one").wait(DEADLINE)
         training.step(1)
         session.publish(b"1")
-        assert session.checkpoint("two").wait(DEADLINE).unannounced > 0
+        assert checkpoints.of(session).take("two").wait(DEADLINE).unannounced > 0
         del training

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from mpsguard.client import Session
-from mpsguard.client.mapped import HostBackend, Memory, create
-from mpsguard.images.store import ImageStore
+from mpsguard.images import checkpoints
+from mpsguard.images.store.store import ImageStore
+from mpsguard.vault.client.mapped import HostBackend, Memory, create
 from tests.integration.vault.running import ThreadedVault
 
 PIECE = 2 << 20
@@ -26,7 +27,7 @@ class World:
         """A writer that takes checkpoints into the store."""
         with self.vault.session(name) as session:
             wanted: dict[str, Any] = {"store": self.store, "buffers": 64 << 20}
-            session.checkpoints(**(wanted | options))
+            checkpoints.of(session, **(wanted | options))
             yield session
 
     def image(self, name: str) -> dict[str, bytes]:

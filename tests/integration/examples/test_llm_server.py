@@ -19,10 +19,10 @@ from examples.llm_server import http
 from examples.llm_server import state as forward
 from examples.llm_server.server import Server
 from examples.llm_server.state import Request, State
-from mpsguard.client.kept_connections import KeptConnections
-from mpsguard.client.supervisor_channel import SupervisorChannel
-from mpsguard.supervisor import wire
-from mpsguard.supervisor.channel import KeptSockets, ProgramChannel
+from mpsguard.vault.client.kept_connections import KeptConnections
+from mpsguard.vault.client.supervisor_channel import SupervisorChannel
+from mpsguard.vault.supervisor.channel import KeptSockets, ProgramChannel
+from mpsguard.vault.wire import supervisor_wire as wire
 
 SLOTS, VOCABULARY, LENGTH = 3, 512, 200
 DEADLINE = 30.0

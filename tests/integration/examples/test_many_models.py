@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from mpsguard.images.store import ImageStore
+from mpsguard.images.store.store import ImageStore
 from tests.integration.pool.running import running
 from tests.late import Late
 

@@ -17,9 +17,9 @@ import safetensors.numpy as safetensors_numpy
 from click.testing import CliRunner, Result
 
 from mpsguard.cli import ctl
-from mpsguard.images.store import ImageStore
+from mpsguard.images.store.store import ImageStore
 from tests.harness.guard_process import REPOSITORY
-from tests.unit.images.samples import commit, some_bytes
+from tests.unit.images.store.samples import commit, some_bytes
 
 CTL = [sys.executable, "-m", "mpsguard.cli.ctl"]
 LONG = "x" * 300
@@ -98,26 +98,29 @@ def test_from_a_file_to_another_machine_and_back_to_a_file(
 
 
 @pytest.fixture
-def listening(other: User) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`image pull --listen`, and where."""
+def listening(other: User) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """`image pull --listen`, where, and its secret."""
     command = [*CTL, "image", "pull", "--listen", "127.0.0.1:0", "--json", "--wait", "30"]
     with subprocess.Popen(
         command, env=other.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stderr is not None
-            yield process, process.stderr.readline().removeprefix("listening on ").strip()
+            address = process.stderr.readline().removeprefix("listening on ").strip()
+            yield process, address, process.stderr.readline().removeprefix("secret: ").strip()
         finally:
             process.kill()
 
 
 def test_over_a_socket_what_is_there_is_not_sent(
-    user: User, other: User, weights: Path, listening: tuple[subprocess.Popen[str], str]
+    user: User, other: User, weights: Path, listening: tuple[subprocess.Popen[str], str, str], tmp_path: Path
 ) -> None:
-    receiver, address = listening
+    receiver, address, secret = listening
+    file = tmp_path / "secret"
+    file.write_text(secret + "\n")
     user.run("import", "llm", weights)
     other.run("import", "base", weights)
-    sent = user.json("push", "llm", "--to", address)
+    sent = user.json("push", "llm", "--to", address, "--secret-file", file)
     received, _ = receiver.communicate(timeout=30)
     assert receiver.returncode == 0
     assert sent == json.loads(received) == {"name": "llm", "pieces": 0, "bytes": 0, "spared": 4 << 20}
@@ -181,10 +184,12 @@ def test_a_damaged_manifest(user: User, weights: Path) -> None:
         (["export", "llm", "--replace", "{directory}"], 1, "something is there that is no regular file"),
         (["export", "bytes", "x"], 1, "there is no tensor in it"),
         (["pull"], 1, "the stream broke off"),
-        (["push", "llm", "--to", "127.0.0.1:1"], 1, "127.0.0.1:1: Connection refused"),
+        (["push", "llm", "--to", "127.0.0.1:1"], 2, "MPSGUARD_IMAGE_SECRET"),
+        (["push", "llm", "--to", "127.0.0.1:1", "--secret-file", "{weights}"], 1, "127.0.0.1:1: Connection refused"),
+        (["push", "llm", "--to", "127.0.0.1:1", "--secret-file", "/nowhere"], 1, "/nowhere: No such file"),
         (["push", "llm", "--to", "192.0.2.1:1"], 1, "--unprotected"),
         (["pull", "--listen", "0.0.0.0:0"], 1, "--unprotected"),
-        (["pull", "--listen", "127.0.0.1:0", "--wait", "0.1"], 1, "no peer connected to 127.0.0.1:0 within 0.1 s"),
+        (["pull", "--listen", "127.0.0.1:0", "--wait", "0.1"], 1, "no peer with the secret connected to 127.0.0.1:0"),
         (["list", "--store", "/proc"], 1, "/proc: "),
         (["list", "--store", "/nowhere"], 6, "no store of images at /nowhere"),
         (["list", "--store", "{weights}"], 1, "Not a directory"),
@@ -204,7 +209,9 @@ def test_mistakes_are_one_line(user: User, weights: Path, arguments: list[str], 
         for argument in arguments
     ]
     lines = user.run(*filled, code=code).stderr.splitlines()
-    assert [line.startswith("mpsguard-ctl: ") for line in lines if not line.startswith("listening on ")] == [True]
+    assert [
+        line.startswith("mpsguard-ctl: ") for line in lines if not line.startswith(("listening on ", "secret: "))
+    ] == [True]
     assert says in lines[-1]
     if "push" not in arguments or "--to" in arguments:
         assert says in user.json(*filled, code=code)["error"]["message"]

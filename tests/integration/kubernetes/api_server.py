@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from mpsguard.pods import Pod
+from mpsguard.guard.pods import Pod
 
 GRANTED = {("list", "", "pods"), ("create", "events.k8s.io", "events"), ("patch", "events.k8s.io", "events")}
 """Verbs, API groups and resources that are served; all else is refused."""

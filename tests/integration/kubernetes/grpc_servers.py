@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from mpsguard.kubernetes.wire.nvsentinel_pb2 import HealthEvent, HealthEvents
-from mpsguard.kubernetes.wire.pod_resources_pb2 import ListRequest, ListResponse
+from mpsguard.guard.kubernetes.wire.nvsentinel_pb2 import HealthEvent, HealthEvents
+from mpsguard.guard.kubernetes.wire.pod_resources_pb2 import ListRequest, ListResponse
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.pods import Pod, PodContainer
+from mpsguard.guard.pods import Pod, PodContainer
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded, Program
 

@@ -5,6 +5,7 @@ There is no kube-apiserver here that would take them: the manifests are validate
 
 import os
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ import yaml
 
 import mpsguard
 from mpsguard.cli.kubernetes_reporter import kubernetes_reporter
-from mpsguard.config import load
+from mpsguard.guard.config import load
+from mpsguard.guard.config.types import DomainConfig
+from mpsguard.guard.dropin import plugin_config
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.kubernetes.api_server import GRANTED
 from tests.integration.kubernetes.helm import CHART, HELM, KUBERNETES, helm, needs_helm, rendered
 
 MANIFESTS = KUBERNETES / "manifests"
+TWO_PODS, DEVICE_PLUGIN = KUBERNETES / "two-pods.yaml", KUBERNETES / "device-plugin.yaml"
+"""Shown in docs/guides/kubernetes.md."""
 OLDEST, NEWEST = "1.25", "1.37"
 """Versions of Kubernetes; the oldest is that of the chart's kubeVersion."""
 OF_PROMETHEUS = ("ServiceMonitor", "PrometheusRule")
@@ -70,6 +75,36 @@ def test_the_manifests_are_valid(name: str, version: str) -> None:
     objects = list(yaml.safe_load_all((MANIFESTS / name).read_text()))
     assert objects
     validate([each for each in objects if each is not None], version)
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_the_two_pods_of_the_guide_are_valid(version: str) -> None:
+    objects = list(yaml.safe_load_all(TWO_PODS.read_text()))
+    validate(objects, version)
+    assert [each["kind"] for each in objects] == ["Namespace", "StatefulSet"]
+    namespace, pods = objects
+    assert pods["metadata"]["namespace"] == namespace["metadata"]["name"]
+    # Pod Security allows host paths at this level alone.
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    spec = pods["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in spec["volumes"]}
+    directories = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"]}
+    assert all(directories[each["name"]] == each["mountPath"] for each in container["volumeMounts"])
+    # Where a guard serves by default.
+    pipe_directory = {each["name"]: each["value"] for each in container["env"]}["CUDA_MPS_PIPE_DIRECTORY"]
+    assert pipe_directory == directories["mps"] == DomainConfig().pipe_directory
+    assert "privileged" not in container["securityContext"]
+
+
+def test_the_device_plugin_of_the_guide_starts_no_mps() -> None:
+    assert plugin_config.load(DEVICE_PLUGIN).wanted is None
+
+
+@pytest.mark.parametrize("file", [TWO_PODS, DEVICE_PLUGIN], ids=lambda file: file.name)
+def test_the_guide_shows_the_files(file: Path) -> None:
+    page = (REPOSITORY / "docs" / "guides" / "kubernetes.md").read_text()
+    assert textwrap.indent(f"```yaml\n{file.read_text()}```\n", "   ", lambda line: line != "\n") in page
 
 
 @needs_helm

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from mpsguard.control_api.async_client import NoAnswerError, ask
-from mpsguard.control_api.messages.pods import Arguments, PodsNoted
-from mpsguard.pods import Pod, PodContainer
+from mpsguard.guard.control_api.async_client import NoAnswerError, ask
+from mpsguard.guard.control_api.messages.pods import Arguments, PodsNoted
+from mpsguard.guard.pods import Pod, PodContainer
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
 from tests.integration.kubernetes.pod_cgroup import client_in, pod_cgroup

@@ -12,20 +12,20 @@ import pytest
 import tenacity
 from lightkube import AsyncClient, KubeConfig
 
-from mpsguard.kubernetes.event_writer import EventWriter
-from mpsguard.kubernetes.node_pods import NodePods
-from mpsguard.kubernetes.notices import NamedPods
-from mpsguard.kubernetes.nvsentinel import NvsentinelSink
-from mpsguard.kubernetes.reporter import SETTLES, Reporter
-from mpsguard.kubernetes.sink import NotToldError
-from mpsguard.kubernetes.wire.pod_resources_pb2 import ContainerDevices, DeviceList, ListResponse, PodDevices
-from mpsguard.pods import Pod, PodContainer, PodTable
+from mpsguard.guard.kubernetes.event_writer import EventWriter
+from mpsguard.guard.kubernetes.node_pods import NodePods
+from mpsguard.guard.kubernetes.notices import NamedPods
+from mpsguard.guard.kubernetes.nvsentinel import NvsentinelSink
+from mpsguard.guard.kubernetes.reporter import SETTLES, Reporter
+from mpsguard.guard.kubernetes.sink import NotToldError
+from mpsguard.guard.kubernetes.wire.pod_resources_pb2 import ContainerDevices, DeviceList, ListResponse, PodDevices
+from mpsguard.guard.pods import Pod, PodContainer, PodTable
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
 from tests.integration.kubernetes.api_server import ApiServer, api_server
 from tests.integration.kubernetes.grpc_servers import PlatformConnector, kubelet, nvsentinel
 from tests.integration.kubernetes.pod_cgroup import client_in, pod_cgroup
-from tests.unit.kubernetes.records import TABLE, record, told
+from tests.unit.guard.kubernetes.records import TABLE, record, told
 
 NODE = "node-1"
 UUID = "GPU-8f6a1c4e-1111-2222-3333-444455556666"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.pods import Pod, PodContainer
+from mpsguard.guard.pods import Pod, PodContainer
 from tests.harness.free_port import free_port
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for

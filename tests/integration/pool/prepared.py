@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from mpsguard.pool.worker import Assigned, Serve, Start, Warm
+from mpsguard.images.pool.worker import Assigned, Serve, Start, Warm
 from tests.hostile.lingering import lingering
 
 _collected: list[bool] = []

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mpsguard.images.manifest import Manifest
-from mpsguard.images.store import ImageStore
-from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.messages import ImageInTier
+from mpsguard.images.pool.connection import PoolConnection
+from mpsguard.images.pool.messages import ImageInTier
+from mpsguard.images.store.manifest import Manifest
+from mpsguard.images.store.store import ImageStore
 from tests.harness.guard_process import REPOSITORY
-from tests.unit.images.samples import commit, some_bytes
+from tests.unit.images.store.samples import commit, some_bytes
 
 MIB = 1 << 20
 DEADLINE = 30.0
@@ -79,11 +79,11 @@ class RunningPool:
 
 
 def refused(module: str, *arguments: str, cwd: Path = REPOSITORY, **variables: str) -> str:
-    """What a process of a pool says that cannot begin and ends; ``module``: of `mpsguard.pool`."""
+    """What a process of a pool says that cannot begin and ends; ``module``: of `mpsguard.images.pool`."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ended = subprocess.run(
-            [sys.executable, "-P", "-m", f"mpsguard.pool.{module}", str(theirs.fileno()), *arguments],
+            [sys.executable, "-P", "-m", f"mpsguard.images.pool.{module}", str(theirs.fileno()), *arguments],
             check=False,
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.client.mapped.host import HostBackend
-from mpsguard.pool.device_image import copy_to_gpu
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_addresses import ImageAddresses
+from mpsguard.images.pool.device_image import copy_to_gpu
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.image_addresses import ImageAddresses
+from mpsguard.vault.client.mapped.host import HostBackend
 from tests.integration.pool.running import MIB, RunningPool, running
 from tests.integration.pool.test_device_memory import MEMORY, program
 

@@ -12,22 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpsguard.client.mapped.host import HostBackend
-from mpsguard.client.on_demand import ArrivalError, save_profile
-from mpsguard.images.image import Image
-from mpsguard.images.pieces import PIECE_SIZE
-from mpsguard.images.store import ImageStore
-from mpsguard.pool import device_image
-from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.device_image import DeviceImage, GpuTiers, copy_to_gpu, hold_on_gpu, pinned
-from mpsguard.pool.device_on_demand import open_on_gpu
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_addresses import ImageAddresses
-from mpsguard.pool.image_memory import key_of
-from mpsguard.pool.pinned_arena import PinnedArena
-from mpsguard.pool.tiers import Tier
+from mpsguard.images.on_demand import ArrivalError, save_profile
+from mpsguard.images.pool import device_image
+from mpsguard.images.pool.connection import PoolConnection
+from mpsguard.images.pool.device_image import DeviceImage, GpuTiers, copy_to_gpu, hold_on_gpu, pinned
+from mpsguard.images.pool.device_on_demand import open_on_gpu
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.image_addresses import ImageAddresses
+from mpsguard.images.pool.image_memory import key_of
+from mpsguard.images.pool.pinned_arena import PinnedArena
+from mpsguard.images.pool.tiers import Tier
+from mpsguard.images.store.image import Image
+from mpsguard.images.store.pieces import PIECE_SIZE
+from mpsguard.images.store.store import ImageStore
+from mpsguard.vault.client.mapped.host import HostBackend
 from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
-from tests.unit.images.samples import some_bytes
+from tests.unit.images.store.samples import some_bytes
 
 MEMORY = ("--host-memory", "16M", "--pinned-memory", "17M", "--gpu-memory", "16M")
 """Eight slots are pinned."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.images.store import ImageStore
-from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_memory import key_of
-from mpsguard.pool.messages import FillImage, HoldImage, ListTiers, encode
-from mpsguard.pool.schedule import Phase
-from mpsguard.pool.tiers import Tier
+from mpsguard.images.pool.connection import PoolConnection
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.image_memory import key_of
+from mpsguard.images.pool.messages import FillImage, HoldImage, ListTiers, encode
+from mpsguard.images.pool.schedule import Phase
+from mpsguard.images.pool.tiers import Tier
+from mpsguard.images.store.store import ImageStore
 from tests.harness.waiting import wait_for
 from tests.hostile.lingering import lingering
 from tests.integration.pool.running import MIB, RunningPool, running
@@ -84,7 +84,7 @@ def test_those_that_are_no_memory_where_memory_was_asked_for(tmp_path: Path) -> 
         assert serves(pool)
         with pool.connect() as other:
             assert other.hold_on_gpu(store, a) is None
-            give_away(other._socket, encode(FillImage(key_of(a.manifest))), second)
+            give_away(other._channel._socket, encode(FillImage(key_of(a.manifest))), second)
         # Its room is free again, as that of memory is that another image drives out.
         assert mine.hold_on_gpu(store, b, within=SOON) is None
         assert serves(pool)
@@ -99,9 +99,9 @@ def test_those_that_lie_in_a_socket_when_the_pool_ends(tmp_path: Path) -> None:
             mine = held.enter_context(pool.connect())
             assert mine.hold_on_gpu(store, image) is None
         request = HoldImage(Tier.GPU, str(pool.store), "a", key_of(manifest), 600.0)
-        mine._socket.send(encode(request))
+        mine._channel._socket.send(encode(request))
         wait_for("the request", lambda: [each.uses for each in pool.listed()] == [2])
-        give_away(mine._socket, encode(FillImage(request.key)), sent)
+        give_away(mine._channel._socket, encode(FillImage(request.key)), sent)
         assert pool.stop() == ""
         pool.start(*HOST_MEMORY)
 

@@ -5,16 +5,24 @@ import os
 import socket
 from pathlib import Path
 
-from mpsguard.images.store import ImageStore
+from mpsguard.images.pool.conversation import PoolConversation
+from mpsguard.images.pool.image_memory import key_of
+from mpsguard.images.pool.messages import (
+    MAX_PACKET,
+    Answer,
+    HoldImage,
+    ImageHeld,
+    RequestRefused,
+    decode_answer,
+    encode,
+)
+from mpsguard.images.pool.metrics import PoolMetrics
+from mpsguard.images.pool.store_threads import StoreThreads
+from mpsguard.images.pool.tier_owner import TierOwner
+from mpsguard.images.pool.tiers import Tier
+from mpsguard.images.store.store import ImageStore
 from mpsguard.linux.sockets.packet_stream import PacketStream
-from mpsguard.pool.conversation import PoolConversation
-from mpsguard.pool.image_memory import key_of
-from mpsguard.pool.messages import MAX_PACKET, Answer, HoldImage, ImageHeld, RequestRefused, decode_answer, encode
-from mpsguard.pool.metrics import PoolMetrics
-from mpsguard.pool.store_threads import StoreThreads
-from mpsguard.pool.tier_owner import TierOwner
-from mpsguard.pool.tiers import Tier
-from tests.unit.images.samples import commit
+from tests.unit.images.store.samples import commit
 
 
 def test_an_image_with_a_descriptor_that_cannot_be_opened_again_is_not_held(tmp_path: Path) -> None:

@@ -16,15 +16,15 @@ import pytest
 from click.testing import CliRunner
 
 from mpsguard.cli import ctl
-from mpsguard.images.store import ImageStore
-from mpsguard.pool.connection import PoolConnection
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_memory import key_of
-from mpsguard.pool.messages import HoldImage, ImageHeld
-from mpsguard.pool.tiers import Tier
+from mpsguard.images.pool.connection import PoolConnection
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.image_memory import key_of
+from mpsguard.images.pool.messages import HoldImage, ImageHeld
+from mpsguard.images.pool.tiers import Tier
+from mpsguard.images.store.store import ImageStore
 from tests.harness.waiting import wait_for
 from tests.integration.pool.running import DEADLINE, MIB, running
-from tests.unit.images.samples import some_bytes
+from tests.unit.images.store.samples import some_bytes
 
 HOST_MEMORY = ("--host-memory", "16M", "--gpu-memory", "8M")
 
@@ -89,8 +89,8 @@ def test_what_a_killed_process_held_is_released(tmp_path: Path) -> None:
     program = (
         "import sys,time\n"
         "from pathlib import Path\n"
-        "from mpsguard.images.store import ImageStore\n"
-        "from mpsguard.pool.connection import PoolConnection\n"
+        "from mpsguard.images.store.store import ImageStore\n"
+        "from mpsguard.images.pool.connection import PoolConnection\n"
         "store = ImageStore(Path(sys.argv[1])); image = store.open('a')\n"
         "pool = PoolConnection(); held = pool.hold(store, image)\n"
         "other = PoolConnection(); to_fill = other.hold_on_gpu(store, image) is None\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mpsguard.images.store import ImageStore
-from mpsguard.pool.errors import PoolError
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.store.store import ImageStore
 from tests.harness.free_port import free_port
 from tests.harness.waiting import wait_for
 from tests.integration.pool.running import MIB, running

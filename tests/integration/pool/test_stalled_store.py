@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.images.store import ImageStore
-from mpsguard.pool.image_memory import key_of
-from mpsguard.pool.messages import HoldImage, RequestRefused, decode_answer, encode
-from mpsguard.pool.tiers import Tier
+from mpsguard.images.pool.image_memory import key_of
+from mpsguard.images.pool.messages import HoldImage, RequestRefused, decode_answer, encode
+from mpsguard.images.pool.tiers import Tier
+from mpsguard.images.store.store import ImageStore
 from tests.hostile.stalled_files import StalledFiles
 from tests.integration.pool.running import DEADLINE, MIB, RunningPool, running
 

@@ -9,8 +9,8 @@ from tests.integration.pool.running import DEADLINE
 
 PROGRAM = """
 import asyncio, os, resource
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.store_threads import OF_A_STORE, StoreThreads
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.store_threads import OF_A_STORE, StoreThreads
 
 os.setgid(65534)
 os.setuid(65534)

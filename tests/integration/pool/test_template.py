@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.schedule import Phase
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.schedule import Phase
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.pool.running import DEADLINE, refused, running
 from tests.integration.pool.test_workers import SIZE, WarmPool, asked, greeting, lives
-from tests.unit.images.samples import some_bytes
+from tests.unit.images.store.samples import some_bytes
 
 IMPORTED = "tests.integration.pool.imported"
 KILLS = 100

@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mpsguard.images.pool.metrics import PoolMetrics
+from mpsguard.images.pool.schedule import Phase, PoolPolicy
+from mpsguard.images.pool.template_messages import ReapWorker, encode
+from mpsguard.images.pool.template_process import ForkedProcess, TemplateProcess
+from mpsguard.images.pool.worker_messages import WorkerPrepared
+from mpsguard.images.pool.worker_pool import WorkerPool
+from mpsguard.images.pool.worker_process import WorkerProcess
 from mpsguard.linux.processes import procfs
-from mpsguard.pool.metrics import PoolMetrics
-from mpsguard.pool.schedule import Phase, PoolPolicy
-from mpsguard.pool.template_messages import ReapWorker, encode
-from mpsguard.pool.template_process import ForkedProcess, TemplateProcess
-from mpsguard.pool.worker_messages import WorkerPrepared
-from mpsguard.pool.worker_pool import WorkerPool
-from mpsguard.pool.worker_process import WorkerProcess
 from tests.harness.waiting import wait_for
 from tests.integration.pool.running import DEADLINE
 from tests.integration.pool.test_template import IMPORTED

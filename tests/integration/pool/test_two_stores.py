@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from mpsguard.images.errors import DamagedError
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.metrics import PoolMetrics
-from mpsguard.pool.tier_owner import TierOwner
-from mpsguard.pool.tiers import Tier
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.metrics import PoolMetrics
+from mpsguard.images.pool.tier_owner import TierOwner
+from mpsguard.images.pool.tiers import Tier
+from mpsguard.images.store.errors import DamagedError
 
 KEY, SIZE = "0" * 64, 2 << 20
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.images.store import ImageStore
+from mpsguard.images.pool.errors import PoolError
+from mpsguard.images.pool.image_memory import key_of
+from mpsguard.images.pool.messages import StartImage, encode
+from mpsguard.images.pool.schedule import MOST_TRIES, Phase
+from mpsguard.images.pool.worker_process import WorkerProcess
+from mpsguard.images.store.store import ImageStore
 from mpsguard.linux.processes import procfs
-from mpsguard.pool.errors import PoolError
-from mpsguard.pool.image_memory import key_of
-from mpsguard.pool.messages import StartImage, encode
-from mpsguard.pool.schedule import MOST_TRIES, Phase
-from mpsguard.pool.worker_process import WorkerProcess
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.pool.running import DEADLINE, DEATH, MIB, RunningPool, refused, running
-from tests.unit.images.samples import some_bytes
+from tests.unit.images.store.samples import some_bytes
 
 SIZE = 2 * MIB + 5
 

@@ -83,7 +83,7 @@ def make(directory: Path, sanitizer: str | None = None) -> Bench:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed: the preload cannot be built")
     flags = [] if sanitizer is None else [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
-    headers = [*HERE.glob("*.[ch]"), *build.SOURCES.glob("*.[ch]"), build.SOURCES / "exports.map"]
+    headers = [*HERE.glob("*.[ch]"), *build.SOURCES.rglob("*.[ch]"), build.SOURCES / "exports.map"]
     parts: list[Path | str] = [
         *sorted({*headers, *build.PRELOAD.sources}),
         Path(__file__),

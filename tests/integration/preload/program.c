@@ -76,7 +76,7 @@ int main(int count, char **words) {
     const scenario *const lists[] = {scenarios_of_memory, scenarios_of_fallback, scenarios_of_processes,
                                      scenarios_of_order,  scenarios_of_order_edges, scenarios_of_pools,
                                      scenarios_at_random, scenarios_of_random_order, scenarios_of_ipc,
-                                     scenarios_of_snapshots};
+                                     scenarios_of_snapshots, scenarios_of_races};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; ++i)
         for (const scenario *s = lists[i]; s->name != NULL; ++s)
             if (strcmp(s->name, words[2]) == 0) return s->run(&cuda), 0;

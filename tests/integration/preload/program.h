@@ -32,7 +32,7 @@ typedef struct {
 // Ends a list; each file of scenarios has one.
 extern const scenario scenarios_of_memory[], scenarios_of_fallback[], scenarios_of_processes[],
     scenarios_of_order[], scenarios_of_order_edges[], scenarios_of_pools[], scenarios_at_random[], scenarios_of_random_order[],
-    scenarios_of_ipc[], scenarios_of_snapshots[];
+    scenarios_of_ipc[], scenarios_of_snapshots[], scenarios_of_races[];
 
 // A new allocation, written from its first to its last byte.
 uint64_t allocated(const api *cuda, size_t size);

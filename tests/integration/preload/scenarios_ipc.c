@@ -1,5 +1,11 @@
 // Memory of one process in another one, by the legacy handles.
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,9 +64,35 @@ static void ipc(const api *cuda) {
     check_nothing_left(cuda);
 }
 
+// Makes the kernel one that does not know SO_PASSRIGHTS (83), for this process.
+static void forget_option(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 83, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+}
+
+// The first descriptor that is free is the service's.
+static void ipc_without_input(const api *cuda) {
+    ipc_bytes handle;
+    const uint64_t address = allocated(cuda, 4 * MIB);
+    CHECK(close(STDIN_FILENO) == 0);
+    CHECK(cuda->cuIpcGetMemHandle(&handle, address) == 0);
+    check_nothing_left(cuda);
+}
+
 // Exports a large and a small allocation, waits for the importer, and looks at what that wrote.
 static void ipc_exporter(const api *cuda) {
     ipc_bytes handle;
+    if (getenv("WITHOUT_SO_PASSRIGHTS") != NULL) forget_option();
     const uint64_t neighbour = allocated(cuda, 5000);
     const uint64_t large = allocated(cuda, 3 * MIB + 5), small = allocated(cuda, 700);
     memset((void *)(uintptr_t)large, 1, 3 * MIB + 5);
@@ -134,6 +166,6 @@ static void ipc_refused(const api *cuda) {
 }
 
 const scenario scenarios_of_ipc[] = {
-    {"ipc", ipc}, {"ipc_exporter", ipc_exporter}, {"ipc_importer", ipc_importer},
+    {"ipc", ipc}, {"ipc_without_input", ipc_without_input}, {"ipc_exporter", ipc_exporter}, {"ipc_importer", ipc_importer},
     {"ipc_leaver", ipc_leaver}, {"ipc_refused", ipc_refused}, {NULL, NULL},
 };

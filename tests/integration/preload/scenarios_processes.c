@@ -70,10 +70,21 @@ static void waits_for_reader(const api *cuda) {
     CHECK(read(STDIN_FILENO, &byte, 1) >= 0);
 }
 
+// As `waits_for_reader`, after a child has done what would be counted.
+static void child_loads(const api *cuda) {
+    allocated(cuda, 4 * MIB);
+    const pid_t child = fork();
+    if (child == 0) _exit(dlopen("./plugin.so", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) != NULL ? 0 : 3);
+    int status = 0;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    waits_for_reader(cuda);
+}
+
 const scenario scenarios_of_processes[] = {
     {"forks", forks},
     {"newer_version", newer_version},
     {"leaves_all", leaves_all},
     {"waits_for_reader", waits_for_reader},
+    {"child_loads", child_loads},
     {NULL, NULL},
 };

@@ -39,8 +39,40 @@ __thread int current_context;  // 0: none
 
 static struct { const char *name; long calls, fail_at; int code; } functions[256];
 
+static struct { pthread_mutex_t lock; pthread_cond_t changed; const char *function; int calls, came, gone; } held = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void wait_if_held(const char *name) {
+    pthread_mutex_lock(&held.lock);
+    if (held.calls > 0 && strcmp(held.function, name) == 0) {
+        --held.calls;
+        const int ticket = held.came++;
+        pthread_cond_broadcast(&held.changed);
+        while (held.gone <= ticket) pthread_cond_wait(&held.changed, &held.lock);
+    }
+    pthread_mutex_unlock(&held.lock);
+}
+EXPORT void stub_hold(const char *name, int calls) {
+    pthread_mutex_lock(&held.lock);
+    held.function = name;
+    held.calls = calls;
+    pthread_mutex_unlock(&held.lock);
+}
+EXPORT void stub_let_go(void) {
+    pthread_mutex_lock(&held.lock);
+    ++held.gone;
+    pthread_cond_broadcast(&held.changed);
+    pthread_mutex_unlock(&held.lock);
+}
+EXPORT void stub_wait_held(int calls) {
+    pthread_mutex_lock(&held.lock);
+    while (held.came - held.gone < calls) pthread_cond_wait(&held.changed, &held.lock);
+    pthread_mutex_unlock(&held.lock);
+}
+
 int enter(const char *name) {
     int code = 0;
+    wait_if_held(name);
     pthread_mutex_lock(&lock);
     size_t i = 0;
     while (functions[i].name != NULL && strcmp(functions[i].name, name) != 0) ++i;
@@ -241,6 +273,7 @@ EXPORT int cuCtxSynchronize(void) {
     pthread_mutex_lock(&lock);
     streams_finish(current_context);
     pthread_mutex_unlock(&lock);
+    wait_if_held("cuCtxSynchronize, over");
     return 0;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {

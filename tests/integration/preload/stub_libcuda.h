@@ -13,6 +13,14 @@ long stub_calls(const char *function);
 // The `nth` call of `function` from now on returns `code` and does nothing.
 void stub_fail(const char *function, long nth, int code);
 
+// The next calls of `function`, so many, wait once they are entered, until they are let go one by one in order of coming.
+// "cuCtxSynchronize, over" stands for such a call when its wait is over and it has not returned.
+void stub_hold(const char *function, int calls);
+void stub_let_go(void);
+
+// Returns once so many calls are held.
+void stub_wait_held(int calls);
+
 // Work is in flight in the current context until something waits for it.
 void stub_launch(void);
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, NamedTuple
 
@@ -34,11 +34,15 @@ def _told(stream: IO[str] | None) -> IO[str]:
 
 
 def start(
-    bench: Bench, scenario: str, settings: PreloadSettings | None = None, **more: object
+    bench: Bench,
+    scenario: str,
+    settings: PreloadSettings | None = None,
+    environment: Mapping[str, str] | None = None,
+    **more: object,
 ) -> subprocess.Popen[str]:
     process: subprocess.Popen[str] = subprocess.Popen(
         [str(bench.directory / "program"), "dlsym", scenario],
-        env=bench.environment(settings),
+        env=bench.environment(settings, **(environment or {})),
         cwd=bench.directory,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -50,9 +54,9 @@ def start(
 
 
 @contextmanager
-def exporting(bench: Bench) -> Iterator[Exporter]:
+def exporting(bench: Bench, **environment: str) -> Iterator[Exporter]:
     """An exporter that waits, with a child that has inherited its socket."""
-    process = start(bench, "ipc_exporter", PreloadSettings())
+    process = start(bench, "ipc_exporter", PreloadSettings(), environment)
     child = 0
     try:
         out = _told(process.stdout)
@@ -85,6 +89,10 @@ def test_two_processes_share_memory_and_the_importer_outlives_the_exporter(plain
             exporter.process.kill()
             exporter.process.wait(SECONDS)
         ends_well(importer, "\n")
+
+
+def test_memory_is_shared_though_descriptor_0_is_free(plain: Bench) -> None:
+    plain.passes("dlsym", "ipc_without_input", PreloadSettings(snapshots=False))
 
 
 def test_what_is_imported_goes_with_its_context(plain: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from typing import NamedTuple
 
 from mpsguard.preload import build, zone_table
 from mpsguard.preload.library import PreloadSettings
@@ -17,10 +18,20 @@ def test_the_counters_have_the_same_names() -> None:
     assert tuple(re.findall(r"X\((\w+)\) +/\*", text)) == zone_table.COUNTERS
 
 
-def test_a_region_of_a_living_program(plain: Bench) -> None:
+class Seen(NamedTuple):
+    """What a program that has ended had in its table, and what it said."""
+
+    pid: int
+    user: int
+    """Address of an allocation."""
+    table: zone_table.ZoneTable
+
+
+def see(bench: Bench, scenario: str) -> Seen:
     with subprocess.Popen(
-        [str(plain.directory / "program"), "dlsym", "waits_for_reader"],
-        env=plain.environment(PreloadSettings()),
+        [str(bench.directory / "program"), "dlsym", scenario],
+        env=bench.environment(PreloadSettings()),
+        cwd=bench.directory,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -37,7 +48,16 @@ def test_a_region_of_a_living_program(plain: Bench) -> None:
         finally:
             os.close(fd)
     assert program.returncode == 0
-    assert (found.pid, found.unreadable) == (program.pid, 0)
+    return Seen(program.pid, user, found)
+
+
+def test_a_child_counts_in_no_table(plain: Bench) -> None:
+    assert see(plain, "child_loads").table.counters["rebound"] == 0
+
+
+def test_a_region_of_a_living_program(plain: Bench) -> None:
+    pid, user, found = see(plain, "waits_for_reader")
+    assert (found.pid, found.unreadable) == (pid, 0)
     assert (found.counters["placed"], found.counters["freed"]) == (2, 1)
     (region,) = found.regions
     assert (region.user, region.size, region.number) == (user, 3 * (1 << 20) + 5, 2)

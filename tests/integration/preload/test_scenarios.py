@@ -47,6 +47,9 @@ SCENARIOS = [
     "pools_counted",
     "pools_destroyed",
     "pools_emptied",
+    "two_drains",
+    "destroyed_while_freed",
+    "destroyed_while_drained",
 ]
 
 WAYS = [
@@ -76,7 +79,9 @@ def test_under_address_and_undefined_behaviour_sanitizers(sanitized: Bench, scen
     sanitized.passes("direct", scenario)
 
 
-@pytest.mark.parametrize("scenario", ["threads", "capture", "contexts", "threads_in_order"])
+@pytest.mark.parametrize(
+    "scenario", ["threads", "capture", "contexts", "threads_in_order", "two_drains", "destroyed_while_drained"]
+)
 def test_under_thread_sanitizer(thread_sanitized: Bench, scenario: str) -> None:
     thread_sanitized.passes("proc2", scenario)
 
@@ -111,6 +116,11 @@ def test_plain_whenever_in_doubt(plain: Bench, environment: dict[str, str], coun
     counted = plain.passes("direct", "all_plain", None, **environment)
     assert counted[counter] == 80
     assert counted["placed"] == counted["placed_small"] == 0
+
+
+def test_it_looks_through_libraries_while_other_threads_load_some(plain: Bench) -> None:
+    # Not under a sanitizer, which refuses RTLD_DEEPBIND.
+    plain.passes("dlsym", "looks_while_others_load")
 
 
 def test_switched_off_it_does_nothing(plain: Bench) -> None:

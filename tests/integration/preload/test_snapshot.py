@@ -19,9 +19,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pytest
 
+from mpsguard.images.snapshot.memory_requests import MemoryRequests, RegionGoneError
+from mpsguard.images.snapshot.program import PreloadedProgram
 from mpsguard.preload.library import PreloadSettings
-from mpsguard.snapshot.memory_requests import MemoryRequests, RegionGoneError
-from mpsguard.snapshot.program import PreloadedProgram
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.preload.bench import SECONDS, Bench
@@ -45,7 +45,7 @@ except OSError:
 """Asks a program's socket as the user of that number."""
 AS_USER = """
 import os, sys
-from mpsguard.snapshot import process
+from mpsguard.images.snapshot import process
 user = int(sys.argv[1])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 parent = os.open(sys.argv[3], os.O_RDONLY)

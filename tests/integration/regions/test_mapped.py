@@ -24,19 +24,20 @@ from mpsguard.client import (
     UnknownRegionError,
     WrongGpuError,
 )
-from mpsguard.client.mapped import AddressTakenError, HostBackend, Memory, attach, create
-from mpsguard.client.mapped.layout import FIRST, STEP, chunk_sizes, pieces
-from mpsguard.client.mapped_ahead import MappedAhead
+from mpsguard.vault.client.mapped import AddressTakenError, HostBackend, Memory, attach, create
+from mpsguard.vault.client.mapped.layout import FIRST, STEP, chunk_sizes, pieces
+from mpsguard.vault.client.mapped_ahead import MappedAhead
+from tests.harness.open_descriptors import Descriptors, open_descriptors, opened_since
 from tests.harness.waiting import wait_for
-from tests.integration.vault.running import ThreadedVault, close_chunks, content, descriptors, memory
+from tests.integration.vault.running import ThreadedVault, close_chunks, content, memory
 
 PAGE = 4096
 
 
-def settled(vault: ThreadedVault, before: int) -> None:
+def settled(vault: ThreadedVault, before: Descriptors) -> None:
     """The vault is a thread of this process, and has descriptors of its own for a moment after it has answered."""
     vault.settle()
-    wait_for("all descriptors to be given back", lambda: descriptors() <= before)
+    wait_for("all descriptors to be given back", lambda: not opened_since(before))
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def mappings() -> list[str]:
 
 def test_another_process_finds_it_at_the_same_address(vault: ThreadedVault) -> None:
     program = (
-        "import sys; from mpsguard.client import LeaseRole, Session; from mpsguard.client.mapped import *\n"
+        "import sys; from mpsguard.client import LeaseRole, Session; from mpsguard.vault.client.mapped import *\n"
         "session = Session('s', socket=sys.argv[1], role=LeaseRole.READER)\n"
         "with session, attach(session, HostBackend(), 'r') as memory:\n"
         "    print(hex(memory.va), memory.view(8000, 7).read().decode(), len(memory.region.layout.sizes))"
@@ -68,7 +69,7 @@ def test_another_process_finds_it_at_the_same_address(vault: ThreadedVault) -> N
 
 def test_it_outlives_its_maker(vault: ThreadedVault) -> None:
     program = (
-        "import os, signal, sys; from mpsguard.client import Session; from mpsguard.client.mapped import *\n"
+        "import os, signal, sys; from mpsguard.client import Session; from mpsguard.vault.client.mapped import *\n"
         "memory = create(Session('s', socket=sys.argv[1], keep=None), HostBackend(), 'r', 4096)\n"
         "memory.view().write(b'here'); os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -113,7 +114,7 @@ def test_sealed_chunks_are_not_mapped_writable(vault: ThreadedVault) -> None:
 
 def test_a_region_lies_nowhere_else(vault: ThreadedVault) -> None:
     with vault.session() as writer, vault.standby() as standby, create(writer, HostBackend(), "r", PAGE):
-        before = descriptors(), len(mappings())
+        before = open_descriptors(), len(mappings())
         with pytest.raises(AddressTakenError, match="'r' belongs at 0x200000000000"):
             attach(standby, HostBackend(), "r")
         settled(vault, before[0])
@@ -138,7 +139,7 @@ def map_ahead(session: Session, name: str, content: bytes, largest: int | None =
     session.create(name, chunks, va=FIRST)
     close_chunks(chunks)
     ahead = MappedAhead(FIRST, sizes, None, undo)
-    session.keep_ahead(name, ahead)
+    session.memory.keep_ahead(name, ahead)
     return ahead
 
 
@@ -195,7 +196,7 @@ def test_what_is_no_such_memory_is_refused(vault: ThreadedVault) -> None:
         writer.create("odd", [odd], va=FIRST)
         writer.create("placeless", [placeless])
         close_chunks([odd, placeless])
-        before = descriptors(), mappings()
+        before = open_descriptors(), mappings()
         for name in ("odd", "placeless"):
             with pytest.raises(LayoutMismatchError):
                 attach(writer, HostBackend(), name)
@@ -274,7 +275,7 @@ class RefusingBackend(HostBackend):
 def test_whatever_is_refused_nothing_is_left_behind(vault: ThreadedVault) -> None:
     with vault.session() as writer:
         vault.settle()
-        before = descriptors()
+        before = open_descriptors()
         refused = 0
         while True:
             try:
@@ -288,7 +289,7 @@ def test_whatever_is_refused_nothing_is_left_behind(vault: ThreadedVault) -> Non
         made.close()
         assert refused == 1 + 3 * 3 + 1
         vault.settle()
-        before = descriptors()
+        before = open_descriptors()
         refused = 0
         while True:
             try:
@@ -310,7 +311,7 @@ def test_many_lives_leave_nothing(vault: ThreadedVault, seed: int) -> None:
     chance = random.Random(seed)
     with vault.session() as writer:
         vault.settle()
-        before = descriptors()
+        before = open_descriptors()
         live: dict[str, Memory] = {}
         for index in range(150):
             if live and chance.random() < 0.5:

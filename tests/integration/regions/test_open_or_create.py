@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from mpsguard.client import Chunk, LayoutMismatchError, TooLargeError, UnknownRegionError
-from mpsguard.client.mapped import HostBackend, open_or_create
+from mpsguard.vault.client.mapped import HostBackend, open_or_create
+from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import wait_for
-from tests.integration.vault.running import ThreadedVault, content, descriptors, memory
+from tests.integration.vault.running import ThreadedVault, content, memory
 
 PAGE = 4096
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import os, signal, sys
 from mpsguard.client import Session
-from mpsguard.client.mapped import HostBackend, open_or_create
+from mpsguard.vault.client.mapped import HostBackend, open_or_create
 session = Session("s", socket=sys.argv[1])
 with open_or_create(session, HostBackend(), "r", 4096) as memory:
     state = session.state()
@@ -87,12 +88,12 @@ def test_chunks_are_asked_for_once_and_closed(vault: ThreadedVault) -> None:
     with vault.session() as session:
         session.open_or_create("r", make, metadata=b"m").close()
         vault.settle()
-        before = descriptors()
+        before = open_descriptors()
         with session.open_or_create("r", make, metadata=b"ignored") as region:
             assert os.pread(region.fds[0], PAGE, 0) == content(0)
             assert region.metadata == b"m"
         assert len(made) == 1
-        wait_for("all descriptors to be given back", lambda: descriptors() <= before)
+        wait_for("all descriptors to be given back", lambda: not opened_since(before))
 
 
 def test_chunks_of_a_refused_region_are_closed(vault: ThreadedVault) -> None:
@@ -100,11 +101,11 @@ def test_chunks_of_a_refused_region_are_closed(vault: ThreadedVault) -> None:
         with pytest.raises(UnknownRegionError):
             session.open("warm")
         vault.settle()
-        before = descriptors()
+        before = open_descriptors()
         # Longer than any region's metadata may be.
         with pytest.raises(TooLargeError):
             session.open_or_create("r", lambda: [memory(0)], metadata=b"x" * 20_000)
-        wait_for("all descriptors to be given back", lambda: descriptors() <= before)
+        wait_for("all descriptors to be given back", lambda: not opened_since(before))
 
 
 def test_what_is_read_can_be_published(vault: ThreadedVault) -> None:

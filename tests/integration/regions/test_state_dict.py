@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from mpsguard.client.mapped import HostBackend, create
-from tests.integration.vault.running import ThreadedVault, descriptors
+from mpsguard.vault.client.mapped import HostBackend, create
+from tests.integration.vault.running import ThreadedVault
 from tests.late import Late
 
 torch = Late("torch")
-torch_regions = Late("mpsguard.client.torch_regions", "torch", "numpy")
+torch_regions = Late("mpsguard.vault.client.torch_regions", "torch", "numpy")
 
 ROOT = Path(__file__).resolve().parents[3]
 SHAPES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -73,7 +73,6 @@ def test_another_process_has_the_same_tensors_on_the_same_memory(vault: Threaded
 
 def test_a_tensor_keeps_the_region_mapped(vault: ThreadedVault) -> None:
     with vault.session() as writer:
-        before = descriptors()
         state = torch_regions.create_state_dict(writer, "w", specs(), "cpu")
         fill(state.tensors)
         part = state.tensors["weight"][1:, 2]
@@ -82,8 +81,6 @@ def test_a_tensor_keeps_the_region_mapped(vault: ThreadedVault) -> None:
         assert part.tolist() == [7.0, 12.0]
         del part
         state.close()
-        # The vault, on a thread of this process, has one for each of the two regions.
-        assert descriptors() >= before
 
 
 def test_a_model_is_found_again_as_it_was(vault: ThreadedVault) -> None:

@@ -6,11 +6,11 @@ from unittest.mock import patch
 import msgspec
 
 from mpsguard.cli.guard import main
-from mpsguard.control_api.handler import Handler
-from mpsguard.control_api.messages.metrics import Arguments
-from mpsguard.control_api.probes import ProbeKind
-from mpsguard.daemon.commands import table
-from mpsguard.daemon.guard import Guard
+from mpsguard.guard.control_api.handler import Handler
+from mpsguard.guard.control_api.messages.metrics import Arguments
+from mpsguard.guard.control_api.probes import ProbeKind
+from mpsguard.guard.daemon.commands import table
+from mpsguard.guard.daemon.guard import Guard
 
 
 async def command(_: Guard, __: Arguments) -> msgspec.Struct:
@@ -23,5 +23,5 @@ def page(_: Guard, __: ProbeKind) -> NoReturn:
 
 if __name__ == "__main__":
     cast("dict[str, object]", table.HANDLERS)["metrics"] = Handler("metrics", Arguments, command)
-    with patch("mpsguard.daemon.site.probe", page):
+    with patch("mpsguard.guard.daemon.site.probe", page):
         main()

@@ -65,9 +65,11 @@ def guarded() -> Iterator[Guarded]:
 
 def levers(guarded: Guarded, pid: int) -> str:
     """What a client got at its first connection."""
-    text = (guarded.log / "server.log").read_text()
-    found = re.search(rf"SIMULATED levers of {pid}: (.*)", text)
-    assert found is not None
+    log = guarded.log / "server.log"
+    # Its lines go through the control daemon, also as with the vendor's.
+    found: re.Match[str] = wait_for(
+        "its levers", lambda: re.search(rf"SIMULATED levers of {pid}: (.*)\n", log.read_text())
+    )
     return found[1].strip()
 
 
@@ -122,7 +124,9 @@ def test_a_full_class_refuses_one_more(guarded: Guarded) -> None:
     one_more = guarded.client("--iterations", "1")
     assert one_more.wait() != 0 or one_more.next()["event"] != "connected"
     assert guarded.metric("mpsguard_refused_connections_total", reason="class") > 0
-    programs[0].close()
+    # In order: a kill would be a fault, and the next one might come before the server has noticed it.
+    programs[0].process.terminate()
+    assert programs[0].wait() == 0
     wait_for("its place is free", lambda: len(guarded.clients()) == 2)
     come(guarded)
 
@@ -185,6 +189,35 @@ def test_what_a_user_sets_stays_set(guarded: Guarded) -> None:
     batch = come(guarded, "batch")
     assert levers(guarded, batch.pid) == BATCH
     assert float(server_command(guarded, "get_active_thread_percentage {}")) == 90
+
+
+@pytest.mark.parametrize("branch", ["550", "580"])
+def test_levers_go_back_to_what_was_asked_for(branch: str) -> None:
+    """The daemon shows whole GiB and one decimal: what is put back is what was set, not what is shown."""
+    classes = CLASSES.replace('"2G"', '"20389M"').replace("max_clients = 3\n", "")
+    batch = f"share=40 priority=1 0={20389 << 20}"
+    with Guarded(domain=classes) as guarded:
+        Script(guarded.pipe).driver(branch)
+        guarded.start()
+        guarded.ui("set_default_active_thread_percentage 33.333", "set_default_device_pinned_mem_limit 0 1536M")
+        at_rest = f"share=33.333 priority=0 0={1536 << 20}"
+        assert levers(guarded, come(guarded).pid) == at_rest
+        assert levers(guarded, come(guarded, "batch").pid) == batch
+        assert levers(guarded, come(guarded).pid) == at_rest
+        assert not guarded.events("class_not_applied")
+        # A default that changes is for servers to come, also where the old one and the new one are shown alike.
+        guarded.ui("set_default_device_pinned_mem_limit 0 1700M", "set_default_active_thread_percentage 33.3")
+        assert levers(guarded, come(guarded, "batch").pid) == batch
+        assert levers(guarded, come(guarded).pid) == at_rest
+        guarded.kill()
+        guarded.start()
+        assert levers(guarded, come(guarded, "batch").pid) == batch
+        assert levers(guarded, come(guarded).pid) == at_rest
+        # What is set at the server itself is where it rests then.
+        server_command(guarded, "set_device_pinned_mem_limit {} 0 2100M")
+        server_command(guarded, "set_active_thread_percentage {} 66.66%")
+        assert levers(guarded, come(guarded, "batch").pid) == batch
+        assert levers(guarded, come(guarded).pid) == f"share=66.66 priority=0 0={2100 << 20}"
 
 
 def test_a_client_that_stops_in_its_handshake_keeps_no_lever_and_no_other_client(guarded: Guarded) -> None:

@@ -187,8 +187,25 @@ def test_doctor_finds_what_is_wrong(guarded: Guarded) -> None:
     with Guarded() as unserved:
         ill = unserved.ctl("doctor", "--config", str(unserved.config), "--json")
         assert ill.returncode == 3
-        # The first guard's lane is a control daemon that this one does not serve.
-        assert any(str(guarded.pipe) in finding["text"] for finding in json.loads(ill.stdout))
+
+
+def test_doctor_tells_another_guard_s_lane_from_a_stock_daemon_and_names_no_command_that_ends_it(
+    guarded: Guarded,
+) -> None:
+    def told(doctored: Guarded) -> list[dict[str, str]]:
+        found = json.loads(doctored.ctl("doctor", "--config", str(doctored.config), "--json").stdout)
+        return [each for each in found if str(guarded.run_directory) in each["text"] + each["fix"]]
+
+    with Guarded() as unserved:
+        (lane,) = told(unserved)
+        assert (lane["subject"], lane["grade"]) == ("another guard's lane", "note")
+        assert f"process {guarded.guard.pid} " in lane["text"]
+        assert "quit" not in lane["fix"]
+        guarded.kill()
+        (lane,) = told(unserved)
+        assert (lane["subject"], lane["grade"]) == ("another guard's lane", "note")
+        assert "no guard runs" in lane["text"]
+        guarded.start()
 
 
 @pytest.mark.parametrize("command", ["serve", "check-config"])

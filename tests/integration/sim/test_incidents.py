@@ -23,17 +23,20 @@ def incidents(guarded: Guarded) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_fault_inside_a_kernel_has_candidates_and_no_culprit(guarded: Guarded) -> None:
+@pytest.mark.parametrize(("fault", "error"), [("trap", 719), ("null", 700)])
+def test_a_server_s_fault_has_candidates_no_culprit_and_without_the_driver_s_word_no_kind(
+    guarded: Guarded, fault: str, error: int
+) -> None:
     innocents = [guarded.client() for _ in range(2)]
     for innocent in innocents:
         innocent.expect("started")
-    culprit = guarded.client("--fault", "trap", "--after", "0.1")
-    assert culprit.expect("died")["error"] == 719
+    culprit = guarded.client("--fault", fault, "--after", "0.1")
+    assert culprit.expect("died")["error"] == error
     (incident,) = wait_for("an incident", lambda: incidents(guarded))
-    assert (incident["fault_class"], incident["confidence"], incident["culprit"]) == ("sm", "unknown", None)
+    assert (incident["fault_class"], incident["confidence"], incident["culprit"]) == ("mmu_or_sm", "unknown", None)
     assert {suspect["pid"] for suspect in incident["candidates"]} == {culprit.pid, *(one.pid for one in innocents)}
     assert guarded.events("incident")[0]["data"]["id"] == incident["id"]
-    wait_for("the count", lambda: guarded.metric("mpsguard_incidents_total", fault_class="sm") == 1)
+    wait_for("the count", lambda: guarded.metric("mpsguard_incidents_total", fault_class="mmu_or_sm") == 1)
 
 
 def test_a_crash_with_work_in_flight_is_named_and_its_victims_are(guarded: Guarded) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from fault_injection.sim.script import Script
-from mpsguard.lanes import control_process
-from mpsguard.lanes.command import Command, CommandFailedError
-from mpsguard.lanes.command_queue import MAX_OWN
-from mpsguard.lanes.lane import Lane, LaneSpec
-from mpsguard.lanes.settings_store import SettingsStore
+from mpsguard.guard.lanes import control_process
+from mpsguard.guard.lanes.command import Command, CommandFailedError
+from mpsguard.guard.lanes.command_queue import MAX_OWN
+from mpsguard.guard.lanes.lane import Lane
+from mpsguard.guard.lanes.lane_spec import LaneSpec
+from mpsguard.guard.lanes.settings_store import SettingsStore
+from mpsguard.guard.model import LaneSettings
 from mpsguard.linux.processes.stat_reader import StatReader
-from mpsguard.model import LaneSettings
 from tests.integration.guarded import DEADLINE, SIMULATED
 
 

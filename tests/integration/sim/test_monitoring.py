@@ -127,7 +127,7 @@ def test_victims_are_counted_once(guarded: Guarded) -> None:
     assert guarded.metric("mpsguard_incident_victims_total", domain="default") - before == 3
     # Its first verdicts said otherwise.
     assert guarded.metric("mpsguard_incidents_total", fault_class="process", confidence="likely", domain="default") == 1
-    assert guarded.metric("mpsguard_incidents_total", fault_class="sm") == 0
+    assert guarded.metric("mpsguard_incidents_total", fault_class="mmu_or_sm") == 0
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.daemon.http_service import socket_path
+from mpsguard.guard.daemon.http_service import socket_path
 from tests.harness.free_port import free_port
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
@@ -95,6 +95,12 @@ def test_both_show_clients_and_incidents_and_the_socket_alone_commands(guarded: 
         assert incident["id"] in seen
         assert (MARK in seen) == has_commands
         assert (f"{incident['culprit']['pid']} {MARK}" in seen) == has_commands
+
+
+def test_a_healthy_guard_has_no_warning_on_its_page(guarded: Guarded) -> None:
+    seen = overview(local(guarded), "Healthy")
+    assert "not yet" not in seen
+    assert 'class="doubt' not in seen
 
 
 def test_the_report_with_its_timeline_is_on_the_socket_alone(guarded: Guarded, port: int) -> None:

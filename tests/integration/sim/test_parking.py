@@ -98,7 +98,7 @@ def test_a_parked_client_that_dies_gives_its_place_back(guarded: Guarded) -> Non
 def test_driver_535_has_no_status_command_and_is_judged_by_its_log() -> None:
     with Guarded(policy=POLICY) as guarded:
         guarded.pipe.mkdir(parents=True)
-        Script(guarded.pipe).legacy535()
+        Script(guarded.pipe).driver("535")
         guarded.start()
         innocent = guarded.client()
         innocent.expect("started")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.guard.processes.privileges import KEPT
 from mpsguard.linux.processes.privileges import Capability, filter_library
-from mpsguard.processes.privileges import KEPT
-from mpsguard.vault.address import socket_path
+from mpsguard.vault.wire.address import socket_path
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded, descriptors, no_more_descriptors
 
@@ -33,7 +33,7 @@ def launcher_of(guard: int) -> int:
 
 
 def porter_of(guard: int) -> int | None:
-    return next((child for child, command in child_commands(guard).items() if "vault.porter" in command), None)
+    return next((child for child, command in child_commands(guard).items() if "vault.server.porter" in command), None)
 
 
 @pytest.mark.root
@@ -76,6 +76,7 @@ def test_a_guard_with_a_killed_launcher_ends_and_the_next_one_adopts() -> None:
         guard = guarded.start()
         client = guarded.client()
         client.expect("connected")
+        guarded.clients_of(client.pid)
         control = guarded.lane_in("ACTIVE")["control"]["pid"]
         os.kill(launcher_of(guard), signal.SIGKILL)
         assert guarded.guard.wait(30) == 1

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -231,8 +232,14 @@ def test_the_work_of_a_program_that_has_only_just_come_is_ended_too(guarded: Gua
     assert readers
     for reader in readers:
         os.kill(reader, signal.SIGSTOP)
-    running = run(*SIMULATED_CLIENT, *LONG)
-    running.expect("started")
-    running.process.send_signal(signal.SIGTERM)
-    assert running.wait() in (0, 3, 128 + signal.SIGTERM)
-    assert len(guarded.events("client_terminated")) == 1
+    try:
+        running = run(*SIMULATED_CLIENT, *LONG)
+        running.expect("started")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.wait() in (0, 3, 128 + signal.SIGTERM)
+        assert len(guarded.events("client_terminated")) == 1
+    finally:
+        # One that stands still does not see the guard's end, and would outlive it.
+        for reader in readers:
+            with suppress(ProcessLookupError):
+                os.kill(reader, signal.SIGCONT)

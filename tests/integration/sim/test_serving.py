@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,8 +33,7 @@ def test_four_unmodified_clients_run_at_once_and_are_known(guarded: Guarded) -> 
     clients = [guarded.client("--memory-mib", "1") for _ in range(4)]
     for client in clients:
         assert client.expect("connected", "bare")["mps"] is True
-    known = {client["process"]["pid"]: client for client in guarded.clients()}
-    assert set(known) == {client.pid for client in clients}
+    known = guarded.clients_of(*(client.pid for client in clients))
     for entry in known.values():
         assert entry["uid"] == os.getuid()
         assert "fault_injection.sim.client" in entry["command"]
@@ -49,8 +49,9 @@ def test_four_unmodified_clients_run_at_once_and_are_known(guarded: Guarded) -> 
 
 def test_what_a_program_was_started_with_is_known(guarded: Guarded) -> None:
     guarded.environment["CUDA_VISIBLE_DEVICES"] = "0\x1b[31m"
-    guarded.client().expect("connected")
-    assert guarded.clients()[0]["gpus"] == "0?[31m"
+    client = guarded.client()
+    client.expect("connected")
+    assert guarded.clients_of(client.pid)[client.pid]["gpus"] == "0?[31m"
 
 
 def test_the_command_line_answers_as_it_does_at_the_daemon_itself(guarded: Guarded) -> None:
@@ -148,13 +149,15 @@ def test_with_m_users_share_the_server_and_the_private_directory_is_closed() -> 
     with Guarded(domain="multiuser = true") as guarded:
         guarded.start()
         assert guarded.pipe.stat().st_mode & 0o777 == 0o700
-        guarded.client().expect("connected")
+        ours = guarded.client()
+        ours.expect("connected")
         theirs = Program(
             ["/usr/bin/python3", "-m", "fault_injection.sim.client"], guarded.environment, user=65534, group=65534
         )
         try:
             theirs.expect("connected")
-            assert {client["uid"] for client in guarded.clients()} == {0, 65534}
+            known = guarded.clients_of(ours.pid, theirs.pid)
+            assert (known[ours.pid]["uid"], known[theirs.pid]["uid"]) == (0, 65534)
             assert len(guarded.lane()["servers"]) == 1
         finally:
             theirs.close()
@@ -233,6 +236,8 @@ def test_after_the_answer_the_signal_comes_if_asked_for(guarded: Guarded) -> Non
 
 def test_quit_ends_the_lane_and_then_the_guard(guarded: Guarded) -> None:
     assert guarded.client("--iterations", "1").wait() == 0
+    # As long as the guard has not seen that, it is a client's death with its server.
+    wait_for("the client's end", lambda: not guarded.clients())
     control = guarded.lane()["control"]["pid"]
     assert guarded.ui("quit").returncode == 0
     assert guarded.guard.wait(30) == 0
@@ -260,8 +265,12 @@ def test_a_second_guard_and_a_stock_daemon_are_kept_out(guarded: Guarded) -> Non
     assert guarded.ctl("status").returncode == 0
 
 
-def test_the_log_fifo_swallows_what_anybody_writes(guarded: Guarded) -> None:
-    with (guarded.public / "log").open("wb", buffering=0) as fifo:
-        for _ in range(100):
-            fifo.write(b"x" * 4096)
-    assert guarded.ctl("status").returncode == 0
+def test_what_users_find_in_the_public_directory(guarded: Guarded) -> None:
+    """Sockets alone can be opened by other users, and no other user can list what is there."""
+    modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in guarded.public.iterdir()}
+    assert modes == {
+        "control": 0o666,
+        "control_privileged": 0o755,
+        "control_lock": 0o600,
+    }
+    assert stat.S_IMODE(guarded.public.stat().st_mode) == 0o711

@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ def guarded() -> Iterator[Guarded]:
         yield running
 
 
-def keys(clients: list[dict[str, object]]) -> set[tuple[object, ...]]:
+def keys(clients: Iterable[dict[str, object]]) -> set[tuple[object, ...]]:
     return {tuple(client["process"].values()) for client in clients}  # type: ignore[attr-defined]  # JSON
 
 
@@ -31,7 +31,7 @@ def test_a_killed_guard_hurts_no_client_and_the_next_one_adopts_all(guarded: Gua
     clients = [guarded.client() for _ in range(4)]
     for client in clients:
         client.expect("started")
-    before, known = guarded.lane(), keys(guarded.clients())
+    before, known = guarded.lane(), keys(guarded.clients_of(*(client.pid for client in clients)).values())
     guarded.kill()
     assert guarded.ctl("status").returncode == 5
     fifth = guarded.client("--iterations", "3")
@@ -54,6 +54,7 @@ def test_an_adopted_client_is_seen_to_end(guarded: Guarded) -> None:
     guarded.start()
     client = guarded.client()
     client.expect("started")
+    guarded.clients_of(client.pid)
     guarded.kill()
     guarded.start()
     assert len(guarded.clients()) == 1
@@ -178,6 +179,7 @@ def test_a_daemon_that_hangs_makes_the_lane_unknown_and_blocks_no_caller(guarded
     guarded.start()
     client = guarded.client()
     client.expect("started")
+    guarded.clients_of(client.pid)
     Script(guarded.pipe).hang("get_server_status")
     guarded.lane_in("UNKNOWN")
     assert guarded.ctl("status").returncode == 3
@@ -193,7 +195,8 @@ def test_nothing_leaks_over_deaths_of_lane_guard_and_clients(guarded: Guarded) -
     guarded.write_config(policy="restart_burst = 100\nrestart_window = 1")
     pid = guarded.start()
     guarded.client("--iterations", "1").wait()
-    guarded.lane_in("ACTIVE")
+    # The guard asks for the server once a client has one, and holds it.
+    wait_for("the server is held", lambda: guarded.lane_in("ACTIVE")["servers"])
     before = descriptors(pid)
     for _ in range(5):
         client = guarded.client()

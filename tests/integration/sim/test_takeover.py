@@ -11,11 +11,11 @@ from datetime import datetime
 import pytest
 
 from fault_injection.sim.script import Script
-from mpsguard.control_api import async_client
-from mpsguard.control_api.messages import end_work
+from mpsguard.guard.control_api import async_client
+from mpsguard.guard.control_api.messages import end_work
+from mpsguard.guard.remedies.termination import Work
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import process_tree, procfs
-from mpsguard.model import ProcessKey
-from mpsguard.remedies.termination import Work
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import DEADLINE, Guarded, Program, is_running
 
@@ -45,7 +45,10 @@ class FailoverPair(Guarded):
         return worker
 
     def lane_of(self, worker: Program) -> str:
-        return next(str(client["lane"]) for client in self.clients() if client["process"]["pid"] == worker.pid)
+        def lane() -> str | None:
+            return next((each["lane"] for each in self.clients() if each["process"]["pid"] == worker.pid), None)
+
+        return wait_for("the worker in the guard's list", lane)
 
     def ready(self, count: int = 1, name: str = "work") -> None:
         """Wait until so many standbys have said that they are."""
@@ -222,7 +225,7 @@ def test_the_next_guard_knows_where_the_work_is(pair: FailoverPair) -> None:
 
 def forbid_saving(pair: FailoverPair) -> None:
     """Where the draft of the file would be there is a directory: that stops root, too."""
-    (pair.root / "state" / "lanes" / "default.active.new").mkdir(parents=True)
+    (pair.root / "state" / "lanes" / "default.active.json.new").mkdir(parents=True)
 
 
 def test_a_takeover_is_carried_out_although_it_cannot_be_saved_where_the_work_is(pair: FailoverPair) -> None:

@@ -20,7 +20,7 @@ from tests.integration.guarded import Guarded, Program
 pytestmark = pytest.mark.slow(seconds=30, reason="starts guards and clients")
 
 NARROW: Final = (80, 24)
-WIDE: Final = (160, 40)
+WIDE: Final = (200, 40)
 DEADLINE: Final = 60.0
 HEEDLESS: Final = [sys.executable, "-m", "tests.integration.sim.heedless"]
 TEXT: Final = "{http://www.w3.org/2000/svg}text"
@@ -71,7 +71,7 @@ def started(guarded: Guarded) -> Program:
     return client
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80 columns", "160 columns"])
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80 columns", "200 columns"])
 def test_lanes_clients_and_incidents_are_seen_as_they_come(guarded: Guarded, size: tuple[int, int]) -> None:
     async def script(pilot: Pilot[None]) -> None:
         await until(pilot, lambda seen: "healthy" in seen)

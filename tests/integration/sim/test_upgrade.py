@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.client import Session
-from mpsguard.vault.address import socket_path
+from mpsguard.vault.wire.address import socket_path
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded

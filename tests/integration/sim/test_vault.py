@@ -14,9 +14,10 @@ import pytest
 
 from fault_injection.holders import holders
 from mpsguard.client import Chunk, LeaseHeldError, LeaseRole, Session, UnknownSessionError
-from mpsguard.client.mapped import HostBackend, create
-from mpsguard.images.store import ImageStore
-from mpsguard.vault.latency_counts import LatencyCounts
+from mpsguard.images import checkpoints
+from mpsguard.images.store.store import ImageStore
+from mpsguard.vault.client.mapped import HostBackend, create
+from mpsguard.vault.wire.latency_counts import LatencyCounts
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
@@ -148,7 +149,7 @@ def test_a_program_is_asked_for_a_checkpoint(guarded: Guarded, tmp_path: Path) -
             code, said = ctl(guarded, "vault", "checkpoint", uid, "work", "asked")
             assert code == 1
             assert "takes no checkpoints" in said["error"]["message"]
-            writer.checkpoints(store=tmp_path / "store", buffers=64 << 20)
+            checkpoints.of(writer, store=tmp_path / "store", buffers=64 << 20)
             # The page is made with the next publication.
             writer.publish(b"1")
             assert ctl(guarded, "vault", "checkpoint", uid, "work", "../bad")[0] == 2
@@ -167,7 +168,7 @@ def test_a_program_is_asked_for_a_checkpoint(guarded: Guarded, tmp_path: Path) -
             lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
             assert "checkpoint: asked: committed" in lines
             assert "asked for: " not in lines
-            writer.checkpoint("own").wait()
+            checkpoints.of(writer).take("own").wait()
             shown = ctl(guarded, "vault", "show", uid, "work")[1]
             assert [shown[key]["image"] for key in ("checkpoint", "requested_checkpoint")] == ["own", "asked"]
             lines = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from fault_injection.sim.cuda import CudaFailureError, CudaProcess
 from mpsguard import client
-from mpsguard.client.kept_connections import KeptConnections
+from mpsguard.vault.client.kept_connections import KeptConnections
 
 
 def say(event: str, **more: object) -> None:

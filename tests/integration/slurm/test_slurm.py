@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import sys
+import termios
 import time
 from collections.abc import Iterator
 
@@ -16,6 +18,16 @@ from tests.integration.guarded import Guarded, Program
 from tests.integration.running import SIMULATED_CLIENT
 from tests.integration.slurm import cluster
 from tests.integration.slurm.cluster import Cluster
+
+ACTION = "GPU recovery action changed"
+STAYS = (
+    "48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error (DBE) has been detected on GPU",
+    "63, pid='<unknown>', name=<unknown>, Row Remapper: New row (0x1) marked for remapping, reset gpu to activate.",
+    "94, pid='<unknown>', name=<unknown>, Contained: SM (0x1). RST: No, D-RST: No",
+    "145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)",
+    f"154, {ACTION} from 0x0 (None) to 0x4 (Drain and Reset)",
+)
+"""Lines after which a node goes on."""
 
 pytestmark = [
     pytest.mark.root,
@@ -79,10 +91,14 @@ class Site:
 
     def break_gpu(self, bus: str) -> None:
         """Have a GPU fall off the bus, as the driver would tell it."""
-        line = f"NVRM: Xid (PCI:0000:{bus}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+        self.log(f"NVRM: Xid (PCI:0000:{bus}:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+        wait_for("the fault", lambda: self.guarded.ctl("check", "--for", "slurm").returncode == 1)
+
+    def log(self, line: str) -> None:
+        """Have the kernel print a line; returns when it is read, as several in a FIFO are one to a reader."""
         stamp = int(time.monotonic() * 1e6)
         os.write(self._writer, f"3,{next(self._records)},{stamp},-;{line}\n".encode())
-        wait_for("the fault", lambda: self.guarded.ctl("check", "--for", "slurm").returncode == 1)
+        wait_for("the line to be read", lambda: fcntl.ioctl(self._writer, termios.FIONREAD, bytes(4)) == bytes(4))
 
     def probes(self) -> int:
         """How many probes the scripts have had answered."""
@@ -175,6 +191,17 @@ def test_what_was_drained_here_is_resumed_and_nothing_else(checked: Site) -> Non
     # Degraded all the time, and never drained for it.
     checked.after_two_probes()
     assert slurm.state() == ("idle", "none")
+    for words in STAYS:
+        checked.log(f"NVRM: Xid (PCI:0000:18:00): {words}")
+    # The last of these lines is a part of an incident, or of none; the others are before it.
+    wait_for("the incident", lambda: any(94 in each["xids"] for each in checked.guarded.json("incidents")["incidents"]))
+    checked.after_two_probes()
+    assert slurm.state() == ("idle", "none")
+
+    checked.log(f"NVRM: Xid (PCI:0000:18:00): 154, {ACTION} from 0x4 (Drain and Reset) to 0x1 (GPU Reset Required)")
+    wait_for("the drain", lambda: slurm.state()[0] == "drained")
+    checked.log(f"NVRM: Xid (PCI:0000:18:00): 154, {ACTION} from 0x1 (GPU Reset Required) to 0x0 (None)")
+    wait_for("the resumption", lambda: slurm.state() == ("idle", "none"))
 
     checked.break_gpu("18")
     wait_for("the drain", lambda: slurm.state()[0] == "drained")

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from mpsguard.cli.guard import main
-from mpsguard.sensors.kernel_log import KernelLogSensor
+from mpsguard.guard.sensors.kernel_log import KernelLogSensor
 
 if __name__ == "__main__":
     defaults = KernelLogSensor.__init__.__kwdefaults__

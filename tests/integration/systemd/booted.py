@@ -21,6 +21,10 @@ _SYSTEMD: Final = Path("/lib/systemd/systemd")
 _BOOT: Final = Path(__file__).with_name("boot.sh")
 _TOOLS: Final = ("unshare", "nsenter", "mount", "pivot_root", "systemctl", "journalctl")
 _NAMESPACES: Final = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
+# With process 1: in a control group outside of the machine, root would be a container's to its guard. There is no such
+# group while systemd begins.
+_JOIN: Final = '[ ! -e "$0" ] || echo $$ >"$0"; exec "$@"'
+_INIT: Final = "/sys/fs/cgroup/init.scope/cgroup.procs"
 _POLL: Final = 0.02
 _END_DEADLINE: Final = 20.0
 _ENVIRONMENT: Final = {
@@ -173,7 +177,7 @@ class BootedSystemd:
 
     def _inside(self, *command: str | Path) -> list[str]:
         # Without --wd: it would be a directory of the host's. Entering the mount namespace leads to its root.
-        return ["nsenter", f"--target={self._leader}", *_NAMESPACES, "--", *map(str, command)]
+        return ["nsenter", f"--target={self._leader}", *_NAMESPACES, "--", "sh", "-c", _JOIN, _INIT, *map(str, command)]
 
     def _boot(self) -> None:
         script = [_BOOT, "watch", self._scratch, self._scratch.name, *self._visible]

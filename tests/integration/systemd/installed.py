@@ -127,6 +127,10 @@ class InstalledGuard:
         assert code == 0
         return {client["process"]["pid"] for client in document["clients"]}
 
+    def knows(self, *pids: int) -> None:
+        """Wait until the guard lists these clients and no other: a client may be connected a moment before that."""
+        self.machine.wait_for(lambda: self.clients() == set(pids), DEADLINE, f"clients {pids}")
+
     def waiting(self, directory: Path = PIPE_DIRECTORY) -> int:
         """Return how many connections to a public socket the kernel holds because they are not accepted yet."""
         table = self.machine.run("cat", "/proc/net/unix").stdout.splitlines()

@@ -18,7 +18,8 @@ LATER: Final = "99.0"
 """Version of the package that upgrades."""
 
 _NOT_PACKED: Final = ("docs", "examples", "fault_injection", "tests")
-"""Folders of which no file is in a package, nor decides what is."""
+"""Folders of which no file is part of the program. Pages and examples are in a package as they are: an older one is no
+other program."""
 
 _BUILD_DEADLINE: Final = 600.0
 """Seconds; it takes some twenty on two idle cores."""

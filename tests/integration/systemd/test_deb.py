@@ -154,7 +154,7 @@ def test_upgrade_costs_no_client_anything(packaged_guard: PackagedGuard, four: l
     assert packaged_guard.pid() not in (0, before)
     assert packaged_guard.lane() == lane
     assert [client.pid() for client in four] == pids
-    assert packaged_guard.clients() == {*pids, between.pid()}
+    packaged_guard.knows(*pids, between.pid())
     assert bound == {name: machine.property(name, "ActiveEnterTimestampMonotonic") for name in SOCKETS}
     assert machine.run("cat", CONFIGURATION).stdout == CONFIGURED
     assert "bare" not in {event for client in (*four, between) for event in client.events()}
@@ -189,9 +189,47 @@ def test_logs_are_rotated_under_a_running_lane(packaged_guard: PackagedGuard) ->
     assert machine.run("test", "-s", f"{logs}.1", check=False).returncode == 0
     client = Client(machine)
     client.wait_for("started")
-    assert client.pid() in packaged_guard.clients()
+    packaged_guard.knows(client.pid())
     assert packaged_guard.lane() == lane
     client.end()
+
+
+def test_guides_and_examples_are_there_and_no_page_leads_elsewhere(packaged_guard: PackagedGuard) -> None:
+    machine = packaged_guard.machine
+    root = "/usr/share/doc/mpsguard"
+    names = set(machine.run("find", root, "-type", "f", "-printf", "%P\\n").stdout.splitlines())
+    wanted = {"README.md", "docs/README.md", "docs/guides/slurm.md", "docs/start/install.md", "docs/results/SUMMARY.md"}
+    wanted |= {f"examples/{name}" for name in ("slurm/prolog", "monitoring/mpsguard.rules.yml")}
+    wanted |= {"examples/kubernetes/chart/Chart.yaml", "examples/count_server.py"}
+    assert wanted - names == set()
+    machine.run("test", "-x", f"{root}/examples/slurm/prolog")
+    page = machine.run("cat", f"{root}/docs/README.md").stdout
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^):\s]+\.md[^)\s]*)\)", page)}
+    assert len(links) > 20
+    assert {link for link in links if f"docs/{link}" not in names} == set()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("mpsguard-ctl", "image", "list"),
+        ("mpsguard-ctl", "snapshot", "--help"),
+        ("mpsguard-ctl", "top", "--help"),
+        ("mpsguard", "pool", "--help"),
+        # What they import late.
+        (
+            "/usr/lib/mpsguard/bin/python3",
+            "-I",
+            "-c",
+            "import blake3, cuda.bindings.driver, numpy, safetensors, textual",
+        ),
+        # It has come as far as to look at the program.
+        ("sh", "-c", "mpsguard-ctl snapshot 1 2>&1 | grep -v needs"),
+    ],
+    ids=lambda command: " ".join(command[:3]),
+)
+def test_commands_have_what_they_need(packaged_guard: PackagedGuard, command: tuple[str, ...]) -> None:
+    packaged_guard.machine.run(*command)
 
 
 def test_manual_and_completion(packaged_guard: PackagedGuard) -> None:

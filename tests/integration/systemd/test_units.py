@@ -19,7 +19,7 @@ def units(machine: BootedSystemd) -> list[Path]:
     """The unit files where systemd looks for them, with programs where ExecStart= and ExecReload= want them."""
     directory = Path("/etc/systemd/system")
     for name in UNITS:
-        machine.run("cp", REPOSITORY / "systemd" / name, directory)
+        machine.run("cp", REPOSITORY / "distribution" / "systemd" / name, directory)
     for program in ("mpsguard", "mpsguard-ctl"):
         machine.run("ln", "-sf", "/bin/true", f"/usr/local/bin/{program}")
     machine.systemctl("daemon-reload")
@@ -36,7 +36,7 @@ def test_exposure_stays_within_its_limit(machine: BootedSystemd, units: list[Pat
 
 
 def test_group_is_made(machine: BootedSystemd) -> None:
-    machine.run("systemd-sysusers", REPOSITORY / "systemd" / "mpsguard.sysusers")
+    machine.run("systemd-sysusers", REPOSITORY / "distribution" / "systemd" / "mpsguard.sysusers")
     assert machine.run("getent", "group", "mpsguard").stdout.startswith("mpsguard:")
 
 

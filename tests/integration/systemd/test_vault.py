@@ -24,7 +24,7 @@ StartLimitIntervalSec=0
 Type=notify
 NotifyAccess=main
 WorkingDirectory={REPOSITORY}
-ExecStart={sys.executable} -m mpsguard.daemon.vault_service {RUN}
+ExecStart={sys.executable} -m mpsguard.guard.daemon.vault_service {RUN}
 Restart=always
 RestartSec=50ms
 
@@ -92,7 +92,7 @@ class Vault:
         return int(self.machine.property(UNIT, "NFileDescriptorStore"))
 
     def holders(self) -> list[str]:
-        done = self.machine.run("pgrep", "-f", "mpsguard.vault.fd_storage.holder_process", check=False)
+        done = self.machine.run("pgrep", "-f", "mpsguard.vault.server.fd_storage.holder_process", check=False)
         return done.stdout.split()
 
     def wait_for_another(self, old: int) -> int:

@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.vault.running import ThreadedVault, descriptors
+from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.integration.vault.running import ThreadedVault
 
 
 @pytest.fixture
 def vault() -> Iterator[ThreadedVault]:
     """A vault on a thread, which leaves no descriptor behind."""
-    before = descriptors()
+    before = open_descriptors()
     with ThreadedVault() as running:
         yield running
         running.storage.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []

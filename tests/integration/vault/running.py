@@ -21,21 +21,17 @@ from fault_injection.holders import holders
 from mpsguard.client import Chunk, LeaseRole, Session
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.linux.processes.stat_reader import StatReader
-from mpsguard.vault.fd_storage.background import BackgroundStorage
-from mpsguard.vault.leases import hold_all
-from mpsguard.vault.quota import Quota
-from mpsguard.vault.restoration import restore
-from mpsguard.vault.server import VaultServer
-from mpsguard.vault.vault import Vault
+from mpsguard.vault.server.fd_storage.background import BackgroundStorage
+from mpsguard.vault.server.leases import hold_all
+from mpsguard.vault.server.quota import Quota
+from mpsguard.vault.server.restoration import restore
+from mpsguard.vault.server.server import VaultServer
+from mpsguard.vault.server.vault import Vault
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEADLINE = 30.0
 
 T = TypeVar("T")
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def memory(index: int, size: int = 4096) -> Chunk:
@@ -192,7 +188,7 @@ class VaultProcess:
         environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         environment["MPSGUARD_VAULT_SIMULATED"] = "1"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mpsguard.daemon.vault_service", str(self.run_directory)],
+            [sys.executable, "-m", "mpsguard.guard.daemon.vault_service", str(self.run_directory)],
             env=environment,
             cwd=REPOSITORY,
         )
@@ -231,10 +227,10 @@ class VaultProcess:
         self.process.kill()
         self.process.wait(DEADLINE)
 
-    def stop(self) -> int:
+    def stop(self, within: float = DEADLINE) -> int:
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(DEADLINE)
+        return self.process.wait(within)
 
     def holders(self) -> list[int]:
         """Pids of the holder processes of this vault."""

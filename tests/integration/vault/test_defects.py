@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
-from mpsguard.vault.errors import VaultError
+from mpsguard.vault.wire.errors import VaultError
 from tests.harness.waiting import wait_for
 from tests.integration.vault.running import LocalStorage, ThreadedVault
 

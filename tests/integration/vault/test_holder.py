@@ -18,10 +18,12 @@ from fault_injection.holders import holders
 from mpsguard.linux.descriptors import fd_bundle
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.linux.sockets import seqpacket
-from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.fd_storage.holder_client import HolderClient
-from mpsguard.vault.fd_storage.holder_process import HolderProcess
-from tests.integration.vault.running import DEADLINE, descriptors
+from mpsguard.linux.sockets.packet_stream import PacketStream
+from mpsguard.vault.server.fd_storage.holder_client import HolderClient
+from mpsguard.vault.server.fd_storage.holder_process import HolderProcess
+from mpsguard.vault.wire.errors import UnavailableError
+from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.integration.vault.running import DEADLINE
 
 IMPATIENT = 0.2
 
@@ -29,7 +31,7 @@ IMPATIENT = 0.2
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """Where a holder is, which is ended with the test."""
-    before = descriptors()
+    before = open_descriptors()
     with tempfile.TemporaryDirectory(prefix="mgv-") as root:
         run_directory = Path(root) / "run"
         yield run_directory / "holder"
@@ -37,7 +39,7 @@ def directory() -> Iterator[Path]:
             # One that has been left ends by itself.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 def scenario(body: Callable[[], Coroutine[object, object, None]]) -> None:
@@ -94,6 +96,55 @@ def test_a_late_answer_is_not_taken_for_that_to_the_next_question(directory: Pat
     scenario(body)
 
 
+def test_the_answer_to_a_cancelled_request_answers_no_other(directory: Path) -> None:
+    async def body() -> None:
+        storage = await HolderClient.open(directory)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as listener:
+            listener.bind(str(directory / "holder.sock"))
+            listener.listen()
+            cancelled = asyncio.create_task(storage.keep("mgv-r1", bundle()))
+            with await accepted(listener) as first:
+                assert await heard(first) == b"keep mgv-r1"
+                watch = asyncio.create_task(storage.lost())
+                cancelled.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await cancelled
+                with suppress(BrokenPipeError):
+                    first.send_now(b"kept")
+                refused = asyncio.create_task(storage.keep("mgv-r2", bundle()))
+                assert await heard(first) == b""
+            with await accepted(listener) as second:
+                assert await heard(second) == b"keep mgv-r2"
+                second.send_now(b"refused for a reason")
+                with pytest.raises(UnavailableError, match="for a reason"):
+                    await refused
+                kept = asyncio.create_task(storage.keep("mgv-r3", bundle()))
+                assert await heard(second) == b"keep mgv-r3"
+                second.send_now(b"kept")
+                await kept
+                assert not watch.done(), "the holder, which lives, has lost nothing"
+            watch.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await watch
+        await storage.close()
+
+    scenario(body)
+
+
+async def accepted(listener: socket.socket) -> PacketStream:
+    """The next connection to a scripted holder."""
+    sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+    return PacketStream(sock)
+
+
+async def heard(guard: PacketStream) -> bytes:
+    """The next word of the guard; empty at the end of the connection."""
+    packet = await guard.receive(512)
+    for fd in packet.fds:
+        os.close(fd)
+    return packet.data
+
+
 def test_a_request_to_a_holder_that_hangs_fails(directory: Path) -> None:
     async def body() -> None:
         first = await HolderClient.open(directory)
@@ -138,7 +189,7 @@ def limit() -> Iterator[Callable[[int], None]]:
 
 def test_a_holder_that_cannot_let_a_guard_in_goes_on_holding(tmp_path: Path, limit: Callable[[int], None]) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = descriptors()
+    before = open_descriptors()
     with Counted() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guard:
         listener.bind(str(tmp_path / "holder"))
         listener.listen()
@@ -159,11 +210,11 @@ def test_a_holder_that_cannot_let_a_guard_in_goes_on_holding(tmp_path: Path, lim
         holding.join(DEADLINE)
         made.receipt.close()
     gc.collect()
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 def test_a_holder_keeps_descriptors_free_for_serving(tmp_path: Path, limit: Callable[[int], None]) -> None:
-    before = descriptors()
+    before = open_descriptors()
     with Counted() as listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guard:
         listener.bind(str(tmp_path / "holder"))
         listener.listen()
@@ -185,7 +236,7 @@ def test_a_holder_keeps_descriptors_free_for_serving(tmp_path: Path, limit: Call
         made.kept.close()
         made.receipt.close()
     gc.collect()
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 def test_a_holder_that_could_not_be_started_is_started_later(directory: Path) -> None:

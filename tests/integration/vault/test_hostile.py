@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpsguard.client import LeaseRole
-from mpsguard.vault import wire
-from mpsguard.vault.region import RegionLayout
+from mpsguard.vault.wire import wire
+from mpsguard.vault.wire.region import RegionLayout
+from tests.harness.open_descriptors import Descriptors, open_descriptors, opened_since
 from tests.harness.waiting import wait_for
-from tests.integration.vault.running import ThreadedVault, close_chunks, descriptors, memory
+from tests.integration.vault.running import ThreadedVault, close_chunks, memory
 
 QUICK = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -25,7 +26,7 @@ QUICK = settings(
 
 @pytest.fixture(scope="module")
 def vault() -> Iterator[ThreadedVault]:
-    before = descriptors()
+    before = open_descriptors()
     with ThreadedVault(simulated=True) as running:
         with running.session("bystander", keep=None) as bystander:
             chunk = memory(0)
@@ -37,7 +38,7 @@ def vault() -> Iterator[ThreadedVault]:
             assert bystander.describe("r").metadata == b"untouched"
             assert bystander.latest() == (1, 1, b"state")
         running.storage.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 class Raw:
@@ -102,10 +103,10 @@ def still_serves(vault: ThreadedVault) -> None:
         assert list(probe.names()) == []
 
 
-def without_more_descriptors(vault: ThreadedVault, before: int) -> None:
+def without_more_descriptors(vault: ThreadedVault, before: Descriptors) -> None:
     raw_is_gone(vault)
     vault.settle()
-    wait_for("the end of all that was opened", lambda: descriptors() <= before)
+    wait_for("the end of all that was opened", lambda: not opened_since(before))
 
 
 @QUICK
@@ -156,7 +157,7 @@ def test_messages_that_are_nearly_right(
     messages: list[tuple[str, dict[str, object], dict[str, object] | None, int]],
     greet: bool,
 ) -> None:
-    before = descriptors()
+    before = open_descriptors()
     chunks = [memory(n) for n in range(3)]
     with closing(Raw(vault.socket)) as raw:
         if greet:
@@ -189,7 +190,7 @@ steps = st.lists(
 @given(steps=steps)
 def test_regions_made_by_halves(vault: ThreadedVault, steps: list[tuple[str, int]]) -> None:
     """Every order of announcing, sending, lying and leaving: a region is there as a whole, or not at all."""
-    before = descriptors()
+    before = open_descriptors()
     chunks = [memory(n) for n in range(4)]
     read, write = os.pipe()
     with closing(Raw(vault.socket)) as raw:
@@ -231,7 +232,7 @@ def chunk_counts(vault: ThreadedVault) -> list[tuple[int, int]]:
 
 
 def test_descriptors_with_the_first_word(vault: ThreadedVault) -> None:
-    before = descriptors()
+    before = open_descriptors()
     with closing(Raw(vault.socket)) as raw:
         chunk = memory(0)
         hello = wire.encode(wire.Hello(1, wire.VERSION, "raw", LeaseRole.WRITER, token=next(_tokens)))
@@ -255,8 +256,9 @@ def test_a_message_of_more_than_a_packet(vault: ThreadedVault) -> None:
 
 
 def test_a_client_that_dies_with_half_a_region_sent_leaves_nothing(vault: ThreadedVault) -> None:
-    before = descriptors()
+    before = open_descriptors()
     chunks = [memory(n) for n in range(100)]
+    with_chunks = open_descriptors()
     for sent in (0, 1, 99):
         with closing(Raw(vault.socket)) as raw:
             raw.hello()
@@ -264,7 +266,7 @@ def test_a_client_that_dies_with_half_a_region_sent_leaves_nothing(vault: Thread
             assert isinstance(raw.answer(), wire.Proceed)
             if sent:
                 raw.send(wire.encode(wire.Chunks(2, sent)), tuple(chunk.fd for chunk in chunks[:sent]))
-        without_more_descriptors(vault, before + 100)
+        without_more_descriptors(vault, with_chunks)
     close_chunks(chunks)
     still_serves(vault)
     without_more_descriptors(vault, before)
@@ -273,7 +275,7 @@ def test_a_client_that_dies_with_half_a_region_sent_leaves_nothing(vault: Thread
 
 
 def test_a_peer_that_never_reads_is_let_go(vault: ThreadedVault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpsguard.vault.conversation.TRANSFER_DEADLINE", 0.3)
+    monkeypatch.setattr("mpsguard.vault.server.conversation.TRANSFER_DEADLINE", 0.3)
     with closing(Raw(vault.socket)) as raw:
         raw.hello()
         raw.socket.setblocking(False)
@@ -310,6 +312,6 @@ def test_a_peer_with_many_questions_takes_turns_with_others(vault: ThreadedVault
 
 
 def test_a_peer_that_says_nothing_is_let_go(vault: ThreadedVault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpsguard.vault.conversation.GREETING_DEADLINE", 0.1)
+    monkeypatch.setattr("mpsguard.vault.server.conversation.GREETING_DEADLINE", 0.1)
     with closing(Raw(vault.socket)) as raw:
         assert raw.answer() is None

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from mpsguard.linux.descriptors import memfd
-from mpsguard.vault import state_buffer
-from mpsguard.vault.state_buffer import Publisher, State
+from mpsguard.vault.wire import state_buffer
+from mpsguard.vault.wire.state_buffer import Publisher, State
 from tests.integration.vault.running import REPOSITORY
 
 pytestmark = pytest.mark.slow(seconds=15, reason="kills a writer a thousand times")
@@ -48,7 +48,7 @@ def run() -> None:
     for _ in range(KILLS):
         pid = os.fork()
         if pid == 0:
-            writer = Publisher(memoryview(memory), CAPACITY, 1)
+            writer = Publisher(memoryview(memory), CAPACITY, 1, memoryview(bytes([1, *bytes(7)])).cast("Q"))
             noted = memoryview(returned).cast("Q")
             number = last
             while True:

@@ -13,11 +13,12 @@ import pytest
 from mpsguard import client
 from mpsguard.client import Chunk, LeaseRole
 from mpsguard.linux.descriptors import memfd
-from mpsguard.vault.latency_counts import BOUNDS, HEADER, REGION, SIZE, LatencyCounts
-from mpsguard.vault.quota import Quota
-from mpsguard.vault.region import SessionKey
+from mpsguard.vault.server.quota import Quota
+from mpsguard.vault.wire.latency_counts import BOUNDS, HEADER, REGION, SIZE, LatencyCounts
+from mpsguard.vault.wire.region import SessionKey
+from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import wait_for
-from tests.integration.vault.running import REPOSITORY, LocalStorage, ThreadedVault, descriptors
+from tests.integration.vault.running import REPOSITORY, LocalStorage, ThreadedVault
 
 
 def read(vault: ThreadedVault, name: str = "s") -> LatencyCounts | None:
@@ -111,7 +112,7 @@ def _ready(vault: ThreadedVault, key: SessionKey) -> bool:
 
 
 def test_the_counts_survive_the_guard() -> None:
-    before = descriptors()
+    before = open_descriptors()
     storage = LocalStorage()
     with ThreadedVault(storage=storage) as vault, vault.session(keep=None) as session:
         session.latency().record(0.5)
@@ -122,7 +123,7 @@ def test_the_counts_survive_the_guard() -> None:
         assert requests(vault) == 2
         session.release()
     storage.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 def test_a_closed_session_counts_nothing_and_keeps_no_memory(vault: ThreadedVault) -> None:

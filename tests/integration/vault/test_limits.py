@@ -3,7 +3,7 @@
 import pytest
 
 from mpsguard import client
-from mpsguard.vault.quota import Quota
+from mpsguard.vault.server.quota import Quota
 from tests.harness.waiting import wait_for
 from tests.integration.vault.running import ThreadedVault, close_chunks, memory
 

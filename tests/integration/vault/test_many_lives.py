@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.vault.fd_storage.background import BackgroundStorage
-from mpsguard.vault.quota import Quota
-from mpsguard.vault.region import Lease, LeaseRole, RegionLayout, SessionKey
-from mpsguard.vault.vault import Vault
-from tests.integration.vault.running import LocalStorage, ThreadedVault, close_chunks, close_fds, descriptors, memory
+from mpsguard.vault.server.fd_storage.background import BackgroundStorage
+from mpsguard.vault.server.quota import Quota
+from mpsguard.vault.server.vault import Vault
+from mpsguard.vault.wire.region import Lease, LeaseRole, RegionLayout, SessionKey
+from tests.harness.open_descriptors import open_descriptors, opened_since
+from tests.integration.vault.running import LocalStorage, ThreadedVault, close_chunks, close_fds, memory
 
 pytestmark = pytest.mark.slow(seconds=10, reason="thousands of region lives")
 
@@ -29,12 +30,12 @@ def resident() -> int:
 
 @pytest.mark.parametrize("lives", DIRECT)
 def test_no_descriptor_is_left_by_region_lives(lives: int) -> None:
-    before = descriptors()
+    before = open_descriptors()
     storage = LocalStorage()
     middle = asyncio.run(_direct(storage, lives))
-    assert descriptors() == before + 2 * len(storage.bundles)
+    assert len(opened_since(before)) == 2 * len(storage.bundles)
     storage.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []
     # What was there after a tenth of it is what is there in the end, give or take what an allocator keeps.
     assert resident() - middle < 32 << 20
 
@@ -47,7 +48,7 @@ async def _direct(storage: LocalStorage, lives: int) -> int:
     handle = ProcessHandle.open(os.getpid())
     await vault.attach(key, Lease(1, handle.key, os.getuid(), LeaseRole.WRITER), handle, lambda _: True, keep=None)
     fd = os.memfd_create("chunk", os.MFD_CLOEXEC)
-    middle = 0
+    middle, before = 0, open_descriptors()
     for life in range(lives):
         reservation = vault.regions.reserve(key, 1, f"r{life}", RegionLayout((4096,)), b"")
         await vault.regions.register(reservation, (os.dup(fd),))
@@ -59,7 +60,7 @@ async def _direct(storage: LocalStorage, lives: int) -> int:
         if life % 100 == 0:
             await background.settle()
             # Each of them is a descriptor here, one in its bundle's sockets, and none anywhere else.
-            assert descriptors() < 6 * AT_ONCE + 100
+            assert len(opened_since(before)) < 6 * AT_ONCE
         if life == lives // 10:
             middle = resident()
     os.close(fd)
@@ -70,7 +71,7 @@ async def _direct(storage: LocalStorage, lives: int) -> int:
 
 
 def test_no_descriptor_is_left_by_lives_over_the_socket() -> None:
-    before = descriptors()
+    before = open_descriptors()
     with ThreadedVault() as vault, vault.session() as writer, vault.standby() as reader:
         for life in range(OVER_THE_SOCKET):
             chunks = [memory(n, 16) for n in range(1 + life % 3)]
@@ -86,4 +87,4 @@ def test_no_descriptor_is_left_by_lives_over_the_socket() -> None:
         writer.release()
         vault.settle()
         assert vault.storage.bundles == {}
-    assert descriptors() == before
+    assert opened_since(before) == []

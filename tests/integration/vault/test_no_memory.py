@@ -12,7 +12,7 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import LeaseRole
-from mpsguard.vault.region import Carried, SessionKey
+from mpsguard.vault.wire.region import Carried, SessionKey
 from tests.harness.waiting import wait_for
 from tests.integration.vault.running import DEADLINE, ThreadedVault
 
@@ -45,7 +45,7 @@ def test_a_writer_is_fenced_off_and_its_state_is_there_when_there_is_memory_agai
             with pytest.raises(client.QuotaError):
                 vault.run(vault.vault.promote(key, token))
             with pytest.raises(client.QuotaError):
-                vault.call(lambda: vault.vault.buffer_copy(key, token))
+                vault.call(lambda: vault.vault.store.state_copies(key, token))
         with pytest.raises(client.StaleGenerationError):
             writer.publish(b"too late")
         assert vault.run(vault.vault.promote(key, token))
@@ -61,9 +61,7 @@ def test_two_generations_pass_without_memory_for_a_record(vault: ThreadedVault) 
         with no_memory():
             vault.call(lambda: vault.vault.fence(key))
             vault.call(lambda: vault.vault.store.session_fds[key].renew_buffer(vault.vault.store.session(key)))
-            assert vault.call(
-                lambda: vault.vault.store.session_fds[key].end_generation(vault.vault.store.session(key))
-            ).state
+            assert vault.call(lambda: vault.vault.store.session_fds[key].newest(vault.vault.store.session(key))).state
         with vault.session() as successor:
             assert successor.latest() == (1, 1, b"the last words")
 

@@ -10,6 +10,7 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import Chunk, Grant, LeaseRole
+from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import wait_for
 from tests.integration.vault.running import (
     REPOSITORY,
@@ -17,7 +18,6 @@ from tests.integration.vault.running import (
     ThreadedVault,
     close_chunks,
     content,
-    descriptors,
     memory,
 )
 
@@ -26,11 +26,11 @@ GPU = "GPU-00000000-0000-0000-0000-000000000001"
 
 @pytest.fixture
 def vault() -> Iterator[ThreadedVault]:
-    before = descriptors()
+    before = open_descriptors()
     with ThreadedVault(simulated=True, gpus=frozenset({GPU})) as running:
         yield running
         running.storage.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 @pytest.mark.parametrize("count", [1, 253, 254, 512, 1100])
@@ -62,6 +62,31 @@ def test_there_is_one_writer(vault: ThreadedVault) -> None:
             first.close()
             standby.acquire()
             assert (standby.role, standby.generation) == (LeaseRole.WRITER, 2)
+
+
+class Interrupting:
+    """A descriptor that can be sealed, but not sent for Ctrl-C."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def __index__(self) -> int:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_writer_stays_the_writer(vault: ThreadedVault) -> None:
+    chunk = memory(0)
+    with vault.session() as writer, vault.standby() as standby:
+        standby.report_ready()
+        with pytest.raises(KeyboardInterrupt):
+            writer.create("r", [Chunk(Interrupting(chunk.fd), 4096)])  # type: ignore[arg-type]
+        writer.create("r", [chunk])
+        writer.publish(b"still")
+        assert (writer.role, writer.generation, list(standby.names())) == (LeaseRole.WRITER, 1, ["r"])
+    close_chunks([chunk])
 
 
 def test_a_reader_changes_nothing(vault: ThreadedVault) -> None:
@@ -287,7 +312,7 @@ def test_a_writers_death_ends_its_lease_even_if_a_child_holds_the_connection(vau
 
 
 def test_everything_stands_for_the_next_vault_and_half_made_things_do_not() -> None:
-    before = descriptors()
+    before = open_descriptors()
     storage = LocalStorage()
     chunks = [memory(index) for index in range(300)]
     with ThreadedVault(storage=storage) as first, first.session(keep=None) as writer:
@@ -312,7 +337,7 @@ def test_everything_stands_for_the_next_vault_and_half_made_things_do_not() -> N
                 reader.acquire()
     storage.empty()
     close_chunks(chunks)
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 @pytest.mark.parametrize("name", ["", "two words", "-x", "x" * 129, "line\n", "ä"])

@@ -10,10 +10,11 @@ import pytest
 from mpsguard.client import Session
 from mpsguard.linux.descriptors import fd_bundle
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
-from mpsguard.vault.errors import UnavailableError
-from mpsguard.vault.fd_storage.storage import buffer_name
+from mpsguard.vault.server.fd_storage.storage import buffer_name
+from mpsguard.vault.wire.errors import UnavailableError
+from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import wait_for
-from tests.integration.vault.running import LocalStorage, ThreadedVault, descriptors
+from tests.integration.vault.running import LocalStorage, ThreadedVault
 from tests.integration.vault.test_succession import Waiting, is_ready
 
 
@@ -44,11 +45,11 @@ class Moody(LocalStorage):
 
 @pytest.fixture
 def storage() -> Iterator[Moody]:
-    before = descriptors()
+    before = open_descriptors()
     made = Moody()
     yield made
     made.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 @contextmanager

@@ -8,8 +8,9 @@ import pytest
 from mpsguard import client
 from mpsguard.client import LeaseRole
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
-from mpsguard.vault import wire
-from mpsguard.vault.errors import UnavailableError
+from mpsguard.vault.wire import wire
+from mpsguard.vault.wire.errors import UnavailableError
+from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import wait_for
 from tests.integration.vault.running import (
     DEADLINE,
@@ -17,7 +18,6 @@ from tests.integration.vault.running import (
     ThreadedVault,
     close_chunks,
     close_fds,
-    descriptors,
     memory,
 )
 
@@ -81,7 +81,7 @@ def heard(asking: socket.socket) -> object:
 
 
 def test_two_sessions_under_way_cannot_have_one_token() -> None:
-    before = descriptors()
+    before = open_descriptors()
     storage = Slow("mgv-s")
     with ThreadedVault(storage=storage) as vault:
         with greeting(vault, "a", 7) as first:
@@ -96,11 +96,33 @@ def test_two_sessions_under_way_cannot_have_one_token() -> None:
         wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.store.sessions))
         vault.settle()
     storage.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []
+
+
+def test_a_writer_gets_its_state_buffer_when_the_manifest_says_so_on_a_second_connection_too() -> None:
+    """Before, the next start would write into it, and could be made to wait."""
+    before = open_descriptors()
+    storage = Slow("mgv-f")
+    with ThreadedVault(storage=storage) as vault:
+        with greeting(vault, "s", 7) as first:
+            wait_for("its state buffer is under way", lambda: storage.waiting == 1)
+            key = next(iter(vault.vault.store.sessions))
+            with pytest.raises(client.UnavailableError):
+                vault.call(lambda: vault.vault.store.state_copies(key, 7))
+            with greeting(vault, "s", 7) as second:
+                wait_for("both are connected", lambda: vault.vault.tally.connections == 2)
+                vault.call(storage.let.set)
+                assert isinstance(heard(second), wire.Welcome)
+                assert vault.call(lambda: vault.vault.store.session(key).carried) is None
+                assert isinstance(heard(first), wire.Welcome)
+        wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.store.sessions))
+        vault.settle()
+    storage.empty()
+    assert opened_since(before) == []
 
 
 def test_a_record_that_is_kept_too_late_is_not_taken_for_that_of_the_next_session_of_its_name() -> None:
-    before = descriptors()
+    before = open_descriptors()
     storage = Slow("mgv-f1-")
     with ThreadedVault(storage=storage) as vault:
         with greeting(vault, "s", 7) as first:
@@ -125,12 +147,12 @@ def test_a_record_that_is_kept_too_late_is_not_taken_for_that_of_the_next_sessio
         wait_for("the session has gone", lambda: vault.call(lambda: not vault.vault.store.sessions))
         vault.settle()
     storage.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 @pytest.mark.parametrize("name", ["mgv-s", "mgv-f"])
 def test_a_session_that_cannot_be_kept_is_not_made(name: str) -> None:
-    before = descriptors()
+    before = open_descriptors()
     storage = Full(name)
     with ThreadedVault(storage=storage) as vault:
         with pytest.raises(client.UnavailableError):
@@ -144,30 +166,30 @@ def test_a_session_that_cannot_be_kept_is_not_made(name: str) -> None:
         with vault.session(keep=0.0) as writer:
             writer.publish(b"works")
     storage.empty()
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 def test_a_region_that_cannot_be_kept_is_not_made_and_its_room_comes_back() -> None:
-    before = descriptors()
+    before = open_descriptors()
     storage = Full("mgv-r")
     chunks = [memory(n) for n in range(300)]
     with ThreadedVault(storage=storage) as vault, vault.session() as writer:
-        held = descriptors()
+        held = open_descriptors()
         with pytest.raises(client.UnavailableError):
             writer.create("r", chunks)
         vault.settle()
         assert list(writer.names()) == []
-        assert descriptors() <= held + 1
+        assert len(opened_since(held)) <= 1
         storage.refused = ()
         writer.create("r", chunks)
         assert vault.call(vault.vault.counters).regions == 1
     storage.empty()
     close_chunks(chunks)
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 def test_a_writer_fenced_off_while_its_region_is_kept_has_made_none() -> None:
-    before = descriptors()
+    before = open_descriptors()
     storage = Fencing()
     chunks = [memory(n) for n in range(300)]
     with ThreadedVault(storage=storage) as vault:
@@ -181,4 +203,4 @@ def test_a_writer_fenced_off_while_its_region_is_kept_has_made_none() -> None:
             assert vault.call(lambda: vault.vault.store._total.regions) == 0
     storage.empty()
     close_chunks(chunks)
-    assert descriptors() == before
+    assert opened_since(before) == []

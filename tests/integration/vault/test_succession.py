@@ -11,12 +11,12 @@ import pytest
 
 from mpsguard import client
 from mpsguard.client import LeaseRole, Session
-from mpsguard.supervisor.role import ROLE_VARIABLE
-from mpsguard.vault.address import SOCKET_VARIABLE
-from mpsguard.vault.early_deaths import EARLY, EarlyDeath
-from mpsguard.vault.errors import UnknownSessionError, VaultError
-from mpsguard.vault.state_buffer import State
-from mpsguard.vault.transitions import ready_standbys
+from mpsguard.vault.server.early_deaths import EARLY, EarlyDeath
+from mpsguard.vault.server.transitions import ready_standbys
+from mpsguard.vault.wire.address import SOCKET_VARIABLE
+from mpsguard.vault.wire.errors import UnknownSessionError, VaultError
+from mpsguard.vault.wire.role import ROLE_VARIABLE
+from mpsguard.vault.wire.state_buffer import State
 from tests.harness.waiting import wait_for
 from tests.integration.vault.running import DEADLINE, REPOSITORY, ThreadedVault, VaultProcess
 

@@ -18,7 +18,7 @@ from tests import vendor
 from tests.harness.leftovers import end_all
 from tests.vendor import VendorMps
 
-SCRIPT: Final = "#!{python}\nfrom mpsguard.dropin.{module} import main\n\nmain()\n"
+SCRIPT: Final = "#!{python}\nfrom mpsguard.guard.dropin.{module} import main\n\nmain()\n"
 """A start script as pip writes it."""
 DEADLINE: Final = 60.0
 

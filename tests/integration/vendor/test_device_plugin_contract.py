@@ -6,11 +6,13 @@ vendor's.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,9 +96,11 @@ class Node:
 
     def daemon(self) -> int:
         """The daemon's pid, found as config-manager finds it."""
-        found = wait_for("the daemon", lambda: _with_first_word(PROGRAM, self.mps))
-        assert len(found) == 1
-        return found[0]
+        # A child has the first word, too, until it executes nvidia-smi.
+        (found,) = wait_for(
+            "the daemon", lambda: alone if len(alone := _with_first_word(PROGRAM, self.mps)) == 1 else []
+        )
+        return found
 
     def percentage(self) -> str:
         return self.site.run(QUERY, pipes=self.pipes).stdout
@@ -144,6 +148,17 @@ def test_on_the_host_the_pod_is_a_shim(node: Node) -> None:
         # Without a guard on the host nothing is ready, and the pod goes on trying.
         assert not node.ready.exists()
         assert site.run("-d", pipes=node.pipes).returncode == 0
+        (guard,) = site.processes("mpsguard.cli.guard")
+        # Nor with one that takes no settings of a container's root. The second try begins when the first is over.
+        for tries in (1, 2):
+            os.kill(daemon, signal.SIGHUP)
+            wait_for("a refused limit", partial(_has_tried, site, tries))
+        assert not node.ready.exists()
+        assert not node.started.exists()
+        with (node.pipes / ".mpsguard/mpsguard.toml").open("a") as config:
+            config.write("\n[domain.policy]\nprivileged_containers = true\n")
+        os.kill(guard, signal.SIGHUP)
+        wait_for("the reload", lambda: "reloaded" in _events(site))
         os.kill(daemon, signal.SIGHUP)
         wait_for("the shim to be ready", node.ready.exists)
 
@@ -162,7 +177,7 @@ def test_on_the_host_the_pod_is_a_shim(node: Node) -> None:
         with node.pod(HEALTH, R=RESOURCE, VENDOR=str(site.vendor)) as plugin:
             assert plugin.output() == "25.0\n"
 
-        guard, lane = site.processes("mpsguard.cli.guard"), site.processes("nvidia-cuda-mps-control -d")
+        lane = site.processes("nvidia-cuda-mps-control -d")
         # A file that is wrong changes nothing; the next one is read again.
         (node.config / "config.yaml").write_text("sharing: {mps: {resources: [{name: gpu, replicas: many}]}}")
         os.kill(daemon, signal.SIGHUP)
@@ -182,8 +197,16 @@ def test_on_the_host_the_pod_is_a_shim(node: Node) -> None:
     assert not node.ready.exists()
     assert not node.started.exists()
     assert node.percentage() == "50.0\n"
-    assert guard == site.processes("mpsguard.cli.guard")
+    assert site.processes("mpsguard.cli.guard") == [guard]
     assert lane == site.processes("nvidia-cuda-mps-control -d")
+
+
+def _has_tried(site: Site, times: int) -> bool:
+    return (site.logs / "control.log").read_text().count("Cmd:set_default") >= times
+
+
+def _events(site: Site) -> list[str]:
+    return [json.loads(line)["event"] for line in (site.logs / "mpsguard.log").read_text().splitlines() if line]
 
 
 def test_in_a_single_container_everything_ends_with_it_in_order(node: Node) -> None:
@@ -272,3 +295,38 @@ def test_too_many_replicas_are_one_line(node: Node) -> None:
         assert pod.process.returncode == 1
     assert len(said.splitlines()) == 1
     assert not node.ready.exists()
+
+
+def test_a_configuration_without_sharing_switches_mps_off_and_one_with_it_on(node: Node) -> None:
+    """The config-manager links its fallback `empty` to /dev/null (NVIDIA/k8s-device-plugin, cmd/config-manager)."""
+    config = node.config / "config.yaml"
+    with node.pod(host_pid=True, MPSGUARD_MODE="single-container", CUDA_MPS_CLIENT_PRIORITY="1") as pod:
+        wait_for("ready", lambda: node.ready.exists() or not pod.runs())
+        assert node.percentage() == "25.0\n"
+        # The plugin gives its daemon no variable of the container's.
+        assert node.site.run("get_default_client_priority", pipes=node.pipes).stdout == "0\n"
+        daemon = node.daemon()
+        config.unlink()
+        config.symlink_to("/dev/null")
+        os.kill(daemon, signal.SIGHUP)
+        wait_for("the end of the lane", lambda: not node.site.processes("nvidia-cuda-mps-control -d"))
+        wait_for("ready again", lambda: node.ready.exists() and not node.started.exists())
+        assert pod.runs()
+        config.unlink()
+        node.replicas(2)
+        os.kill(daemon, signal.SIGHUP)
+        wait_for("started again", node.started.exists)
+        assert node.percentage() == "50.0\n"
+        os.kill(daemon, signal.SIGTERM)
+        assert pod.process.wait(30) == 0
+    modes = ["EXCLUSIVE_PROCESS", "DEFAULT", "EXCLUSIVE_PROCESS", "DEFAULT"]
+    assert [text for _, text in node.calls()] == [f"-i GPU-aa -c {mode}" for mode in modes]
+
+
+@pytest.mark.parametrize("text", ["", "# version: v1\n", "sharing: {timeSlicing: {resources: []}}\n"])
+def test_a_configuration_without_sharing_asks_for_no_gpu(node: Node, text: str) -> None:
+    (node.config / "config.yaml").write_text(text)
+    (node.programs / "nvidia-smi").unlink()
+    with node.pod() as pod:
+        wait_for("ready", node.ready.exists)
+        assert pod.runs()

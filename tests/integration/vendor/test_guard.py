@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.lanes import command as commands
-from mpsguard.lanes.command import Command, CommandReply
-from mpsguard.lanes.levers import LeverError, Levers, ServerLevers
+from mpsguard.guard.lanes import command as commands
+from mpsguard.guard.lanes.command import Command, CommandReply
+from mpsguard.guard.lanes.levers import LeverError, Levers, ServerLevers
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.stat_reader import StatReader
+from tests.harness.stopped import stopped
 from tests.harness.waiting import wait_for
-from tests.integration.guarded import Guarded
+from tests.integration.guarded import Guarded, is_running
 from tests.integration.peer import Peer
 from tests.vendor import VendorMps
 
@@ -107,7 +110,7 @@ def test_a_client_gets_the_daemons_own_no_when_no_server_can_start(guarded: Guar
     with Peer(guarded.pipe) as direct, Peer(guarded.public) as through:
         assert direct.connect_as_client() is False
         assert through.connect_as_client() is False
-    assert guarded.lane_in("ACTIVE")["control"]
+    assert guarded.lane_in("FAILING")["control"]
     assert len(guarded.events("client_turned_away")) == 1
 
 
@@ -176,7 +179,7 @@ def test_levers_are_moved_and_read_back_at_the_vendors_daemon(guarded: Guarded, 
         return await commands.ask(guarded.pipe, Command(line), 10.0)
 
     async def work() -> None:
-        levers = ServerLevers(ask, tmp_path / "levers.json", StatReader().is_running)
+        levers = ServerLevers(ask, tmp_path / "levers.json", StatReader().is_running, Levers)
         async with levers.moved(procfs.process_key(os.getpid()), Levers(priority=1), 0):
             assert (await ask("get_default_client_priority")).lines == ("1",)
         assert (await ask("get_default_client_priority")).lines == ("0",)
@@ -187,3 +190,14 @@ def test_levers_are_moved_and_read_back_at_the_vendors_daemon(guarded: Guarded, 
                     pass
 
     asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_lane_without_its_directory_is_started_anew(guarded: Guarded) -> None:
+    """The vendor's daemon quits by a descriptor of the socket that has lost its name."""
+    before = guarded.lane()["control"]
+    with stopped(guarded.guard.pid):
+        shutil.rmtree(guarded.pipe)
+    wait_for("another control daemon", lambda: guarded.lane()["control"] not in (None, before))
+    guarded.lane_in("ACTIVE")
+    assert guarded.ui("get_default_active_thread_percentage").stdout == "70.0\n"
+    wait_for("the old one's end", lambda: not is_running(ProcessKey(**before)))

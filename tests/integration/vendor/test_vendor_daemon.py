@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.lanes import mps_protocol
-from mpsguard.lanes.mps_protocol import PeerKind
+from mpsguard.guard.lanes import mps_protocol
+from mpsguard.guard.lanes.mps_protocol import PeerKind
+from mpsguard.linux.identity import Credentials
 from mpsguard.linux.sockets import seqpacket
-from mpsguard.model import Credentials
 from tests.harness.waiting import wait_for
 from tests.vendor import VendorMps
 

@@ -8,9 +8,15 @@ import pytest
 from mpsguard.cli import ctl, guard
 from tests.imported import modules_after
 
-GUARD = {"mpsguard.daemon.guard", "mpsguard.daemon.domain", "mpsguard.sensors", "prometheus_client", "sqlite3"}
+GUARD = {
+    "mpsguard.guard.daemon.guard",
+    "mpsguard.guard.daemon.domain",
+    "mpsguard.guard.sensors",
+    "prometheus_client",
+    "sqlite3",
+}
 """The guard, and what it alone needs."""
-REPORT = {"mpsguard.report", "mpsguard.triage"}
+REPORT = {"mpsguard.guard.report", "mpsguard.guard.triage"}
 DRAWS = {"incident", "incidents"}
 """Commands that show incidents as a report does."""
 SENSORS = {"doctor"}
@@ -19,7 +25,7 @@ SENSORS = {"doctor"}
 
 @pytest.mark.parametrize("name", ctl.COMMANDS)
 def test_no_command_loads_the_guard(name: str) -> None:
-    wanted = (REPORT if name in DRAWS else set()) | ({"mpsguard.sensors"} if name in SENSORS else set())
+    wanted = (REPORT if name in DRAWS else set()) | ({"mpsguard.guard.sensors"} if name in SENSORS else set())
     assert not ((GUARD | REPORT) - wanted) & set(modules_after(ctl.COMMANDS[name]))
 
 

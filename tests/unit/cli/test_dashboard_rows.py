@@ -4,13 +4,14 @@ from msgspec.structs import replace
 
 from mpsguard.cli.dashboard import rows
 from mpsguard.cli.dashboard.snapshot import Snapshot
-from mpsguard.control_api.health import Health
-from mpsguard.control_api.messages.clients import ClientList, Watch
-from mpsguard.control_api.messages.incidents import IncidentList
-from mpsguard.control_api.messages.status import DomainStatus, Status
-from mpsguard.incident import Confidence, FaultClass, Suspect
-from mpsguard.journal.records import IncidentSummary
-from mpsguard.model import Client, LaneReport, LaneState, ProcessKey
+from mpsguard.guard.control_api.health import Health
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientMemory, Watch
+from mpsguard.guard.control_api.messages.incidents import IncidentList
+from mpsguard.guard.control_api.messages.status import DomainStatus, Status
+from mpsguard.guard.incident import Confidence, FaultClass, Suspect
+from mpsguard.guard.journal.records import IncidentSummary
+from mpsguard.guard.model import Client, LaneReport, LaneState
+from mpsguard.linux.identity import ProcessKey
 
 PADDING = 2
 CULPRIT = Suspect(7, ProcessKey(7, 70), True)
@@ -70,6 +71,14 @@ def test_a_client_has_what_its_class_gives_it_and_no_directories_in_its_command(
     assert (found["CLASS"], found["SHARE"], found["LIMIT"]) == ("batch", "40 %", "0=2G")
     assert (found["WATCHED"], found["CONTAINER"]) == ("yes", "c" * 12)
     assert found["COMMAND"] == "python -m train /data"
+
+
+def test_the_memory_is_on_every_screen_and_what_no_sensor_could_watch_is_no_warning() -> None:
+    assert "MEMORY" in {rows.CLIENTS[number].heading for number in rows.shown(rows.CLIENTS, 80)}
+    answer = ClientList((CLIENT,), (Watch(7, False, "", sensor=False),), memory=(ClientMemory(3 << 30),))
+    (row,) = rows.clients(Snapshot(STATUS, answer))
+    found = cells(row, rows.CLIENTS)
+    assert (found["MEMORY"], found["WATCHED"]) == ("3072M", "-")
 
 
 def test_the_culprit_is_not_counted_among_its_victims() -> None:

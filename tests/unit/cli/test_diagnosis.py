@@ -11,7 +11,10 @@ import pytest
 
 from mpsguard.cli.diagnosis import domains, driver, machine, programs
 from mpsguard.cli.diagnosis.finding import Finding, Grade
-from mpsguard.config import DomainConfig
+from mpsguard.guard.broker import public_directory
+from mpsguard.guard.config import DomainConfig
+from mpsguard.linux.files.directory import Directory
+from mpsguard.linux.files.file_lock import FileLock
 
 
 def modules(root: Path, versions: dict[str, str | None], *, device: bool = True) -> Finding:
@@ -105,3 +108,27 @@ def test_a_program_that_was_told_to_use_the_guard_and_does_not_is_found(tmp_path
     finally:
         for process in started.values():
             process.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_guard_whose_lock_a_user_cannot_look_at_is_no_problem(open_way: Path) -> None:
+    public = open_way / "mps"
+    program = (
+        "import os, sys\n"
+        "from mpsguard.guard import config\n"
+        "from mpsguard.cli.diagnosis import domains\n"
+        "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+        "found = domains.examine(config.DomainConfig(name='d', pipe_directory=sys.argv[1]))\n"
+        "print(next(each.grade for each in found if each.subject == f'd: {sys.argv[1]}'))\n"
+    )
+
+    def grade() -> str:
+        command = [sys.executable, "-c", program, str(public)]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+    with Directory.make(public, 0o711) as directory, public_directory.listen(directory, "control", 0o666) as listener:
+        lock = FileLock.take(directory, "control_lock")
+        assert grade() == "note"
+        lock.close()
+        listener.close()
+        assert grade() == "problem"

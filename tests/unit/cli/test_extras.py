@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.extras import how_to_install
+from mpsguard.linux.extras import how_to_install, page
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,6 +24,18 @@ def test_a_packages_own_python_has_no_pip(monkeypatch: pytest.MonkeyPatch) -> No
     assert "pip install" not in said
 
 
+def test_a_page_is_named_where_the_program_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "docs/start/install.md"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    there = tmp_path / "share" / "doc" / "mpsguard" / name
+    assert page(name) != str(there)
+    there.parent.mkdir(parents=True)
+    there.touch()
+    assert page(name) == str(there)
+    monkeypatch.setattr(importlib.util, "find_spec", {}.get)
+    assert str(there) in how_to_install("images")
+
+
 @pytest.mark.parametrize(
     ("command", "missing", "says", "extra"),
     [
@@ -31,8 +43,8 @@ def test_a_packages_own_python_has_no_pip(monkeypatch: pytest.MonkeyPatch) -> No
         ("mpsguard.cli.guard check-config --config x", "structlog", "mpsguard: check-config needs", "daemon"),
         ("mpsguard.cli.guard kubernetes-reporter", "structlog", "mpsguard: kubernetes-reporter needs", "kubernetes"),
         ("mpsguard.cli.guard pool --host-memory 1M", "prometheus_client", "mpsguard pool: it needs", "images"),
-        ("mpsguard.dropin.device_plugin --help", "setproctitle", "mps-control-daemon: it needs", "device-plugin"),
-        ("mpsguard.dropin.control_program -d", "tomli_w", "a guard needs", "daemon"),
+        ("mpsguard.guard.dropin.device_plugin --help", "setproctitle", "mps-control-daemon: it needs", "device-plugin"),
+        ("mpsguard.guard.dropin.control_program -d", "tomli_w", "a guard needs", "daemon"),
     ],
 )
 def test_without_its_extra_a_command_says_in_one_line_what_it_needs(

@@ -12,11 +12,11 @@ from mpsguard.cli import ctl, rightsize
 from mpsguard.cli.session import CliSession
 from mpsguard.cli.session_rate import Quantity, reading
 from mpsguard.cli.share_runs import environment_for
-from mpsguard.control_api.messages.vault import SessionSummary, SessionView
-from mpsguard.sizing.model import TimeModel
-from mpsguard.sizing.procedure import SizingPlan, size
-from mpsguard.sizing.rate import CounterReading
-from mpsguard.vault.latency_counts import LatencyCounts
+from mpsguard.guard.control_api.messages.vault import SessionSummary, SessionView
+from mpsguard.guard.sizing.model import TimeModel
+from mpsguard.guard.sizing.procedure import SizingPlan, size
+from mpsguard.guard.sizing.rate import CounterReading
+from mpsguard.vault.wire.latency_counts import LatencyCounts
 
 PLAN = SizingPlan((10.0, 50.0, 100.0), 0.04, 3)
 

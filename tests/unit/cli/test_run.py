@@ -5,7 +5,7 @@ from typing import NoReturn
 import pytest
 
 from mpsguard.cli import run
-from mpsguard.supervisor.supervisor import Supervisor
+from mpsguard.vault.supervisor.supervisor import Supervisor
 
 
 def test_a_defect_has_the_exit_code_of_our_own_mistakes_and_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from fault_injection.holders import holders
 from fault_injection.takeover import model
 from fault_injection.takeover.model import Request
 from mpsguard import client
-from tests.gpu.core.bench import Bench
+from tests.bench.core.bench import Bench
 from tests.harness import leftovers
 from tests.unit.demo import scratch
 

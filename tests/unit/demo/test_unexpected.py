@@ -9,8 +9,8 @@ from examples.demo.fact import Cell, Fact
 from examples.demo.scenes import aftermath
 from examples.demo.screen import Screen
 from examples.demo.stage import GuardedPlace, Scene, Stage, StockPlace
-from tests.gpu.core.bench import Bench
-from tests.gpu.core.errors import SuiteError
+from tests.bench.core.bench import Bench
+from tests.bench.core.errors import SuiteError
 from tests.unit.demo import scratch
 
 pytestmark = pytest.mark.slow(seconds=10, reason="runs scenes of the demo")

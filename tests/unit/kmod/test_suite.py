@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.suite import command, parse, suite
+from tests.bench.kmod.suite import command, parse, suite
 
 
 @pytest.mark.parametrize(

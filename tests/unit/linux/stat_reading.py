@@ -9,6 +9,7 @@ from typing import Any
 
 from mpsguard.linux.processes import process_tree
 from mpsguard.linux.processes.stat_reader import StatReader
+from tests.harness.open_descriptors import open_descriptors, opened_since
 
 
 def run(scenario: Callable[[StatReader], Coroutine[Any, Any, None]]) -> None:
@@ -21,7 +22,7 @@ def run(scenario: Callable[[StatReader], Coroutine[Any, Any, None]]) -> None:
         finally:
             stats.close()
 
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     children = process_tree.descendants(os.getpid())
     asyncio.run(asyncio.wait_for(main(), 30))
     # One that was started meanwhile is ended by the thread that started it. The thread ends, too: as long as it has not
@@ -30,7 +31,7 @@ def run(scenario: Callable[[StatReader], Coroutine[Any, Any, None]]) -> None:
     while True:
         left = set(process_tree.descendants(os.getpid())) - set(children)
         threads = [each for each in threading.enumerate() if each.name.startswith("stat-reader")]
-        if not left and not threads and sorted(os.listdir("/proc/self/fd")) == before:
+        if not left and not threads and not opened_since(before):
             return
         assert time.monotonic() < deadline, (left, threads)
         time.sleep(0.01)

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import exec_watch
 from mpsguard.linux.processes.exec_watch import ExecWatch
 from mpsguard.linux.processes.process_events import ProcessEvents
 from mpsguard.linux.processes.stat_reader import StatReader
-from mpsguard.model import ProcessKey
+from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import until
 
 AGAIN = """
@@ -73,9 +74,9 @@ def test_an_exec_is_reported_once_and_the_same_program_again_is_one_too(events: 
         watch.close()
         stats.close()
 
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     asyncio.run(main())
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert opened_since(before) == []
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from mpsguard.linux.systemd import handover
 from mpsguard.linux.systemd.handover import Handover
+from tests.harness.open_descriptors import open_descriptors, opened_since
 
 TELLS = """
 import json, os, sys
@@ -38,10 +39,6 @@ def told(path: Path, given: Handover, *, own_group: bool = False) -> dict[str, A
     return seen
 
 
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
 def inherited(path: Path) -> dict[str, str]:
     """Return what a program has without anything handed over: the caller of the tests may leave some open."""
     fds: dict[str, str] = told(path, Handover({}, {}))["fds"]
@@ -49,7 +46,7 @@ def inherited(path: Path) -> dict[str, str]:
 
 
 def test_listening_sockets_are_handed_over_as_systemd_does(tmp_path: Path) -> None:
-    before = descriptors()
+    before = open_descriptors()
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         links = [os.readlink(f"/proc/self/fd/{sock.fileno()}") for sock in (one, two)]
         seen = told(tmp_path / "seen", Handover({one.fileno(): "a", two.fileno(): "b"}, {}))
@@ -58,7 +55,7 @@ def test_listening_sockets_are_handed_over_as_systemd_does(tmp_path: Path) -> No
         assert seen["environment"]["LISTEN_FDNAMES"] == "a:b"
         assert [seen["fds"]["3"], seen["fds"]["4"]] == links
         assert sum(target in links for target in seen["fds"].values()) == 2
-    assert descriptors() == before
+    assert opened_since(before) == []
 
 
 def test_a_private_descriptor_is_named_by_its_variable(tmp_path: Path) -> None:
@@ -104,10 +101,10 @@ def test_it_leads_a_group_of_its_own_if_it_is_to(tmp_path: Path) -> None:
     [("/nonexistent", errno.ENOENT), ("no-such-program-anywhere", errno.ENOENT), ("/etc/passwd", errno.EACCES)],
 )
 def test_what_cannot_be_started_is_an_error_here(program: str, error: int) -> None:
-    before = descriptors()
+    before = open_descriptors()
     with pytest.raises(OSError, match=r".") as raised:
         handover.start([program], dict(os.environ), Handover({}, {}), own_group=True)
     assert raised.value.errno == error
-    assert descriptors() == before
+    assert opened_since(before) == []
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

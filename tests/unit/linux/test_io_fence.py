@@ -6,11 +6,11 @@ import signal
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from mpsguard.linux.descriptors.io_fence import FencePass, FenceShutError, IoFence
+from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import wait_for
 
 _WORD = struct.Struct("=Q")
@@ -28,10 +28,6 @@ def fence_pass(fence: IoFence) -> Iterator[FencePass]:
     made = FencePass(fence.new_pass())
     yield made
     made.close()
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def child(work: Callable[[], None]) -> int:
@@ -146,7 +142,7 @@ def test_nothing_happens_inside_once_it_is_shut(fence: IoFence, attempt: int) ->
 
 
 def test_every_descriptor_is_given_back() -> None:
-    before = descriptors()
+    before = open_descriptors()
     for _ in range(3):
         made = IoFence()
         through = FencePass(made.new_pass())
@@ -155,4 +151,4 @@ def test_every_descriptor_is_given_back() -> None:
         made.shut()
         for each in (made, through, made, through):
             each.close()
-    assert descriptors() == before
+    assert opened_since(before) == []

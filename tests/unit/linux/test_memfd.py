@@ -5,6 +5,7 @@ import os
 import pytest
 
 from mpsguard.linux.descriptors import memfd
+from tests.harness.open_descriptors import open_descriptors, opened_since
 
 
 @pytest.mark.parametrize(("size", "expected"), [(None, b"abc"), (3, b"abc"), (5, b"abc\0\0")])
@@ -20,7 +21,7 @@ def test_it_holds_the_content_and_cannot_be_resized(size: int | None, expected: 
 
 
 def test_content_that_is_too_long_leaves_no_descriptor() -> None:
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with pytest.raises(OSError, match=r"."):
         memfd.holding("test", b"abc", 2)
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert opened_since(before) == []

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import process_tree, procfs
-from mpsguard.model import ProcessKey
 
 # Each says its own pid, and waits; the one in the middle is started by a thread that is not the main one.
 LEAF = "import os, sys; os.write(1, b'%d ' % os.getpid()); sys.stdin.read()"

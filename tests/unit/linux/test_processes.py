@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from mpsguard.linux.files import file_lock
+from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.files.file_lock import FileLock, LockHeldError
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.model import ProcessKey
+from tests.harness.open_descriptors import open_descriptors, opened_since
 
 
 def sleeper(name: str = "sleep") -> subprocess.Popen[bytes]:
@@ -42,10 +44,10 @@ def test_holding_a_process_with_a_reused_pid_is_refused() -> None:
     try:
         with ProcessHandle.hold(key) as handle:
             assert handle.key == key
-        open_before = len(os.listdir("/proc/self/fd"))
+        open_before = open_descriptors()
         with pytest.raises(ProcessLookupError):
             ProcessHandle.hold(ProcessKey(child.pid, key.start_ticks - 1))
-        assert len(os.listdir("/proc/self/fd")) == open_before
+        assert opened_since(open_before) == []
     finally:
         child.kill()
         child.wait()
@@ -162,11 +164,14 @@ def test_the_kernel_names_the_holder_of_a_lock(tmp_path: Path) -> None:
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
     assert file_lock.holder(path) == other.pid
+    path.chmod(0o666)
+    directory = Directory.open(tmp_path)
     with pytest.raises(LockHeldError) as refused:
-        FileLock.take(path, 0o666)
+        FileLock.take(directory, path.name)
     assert refused.value.pid == other.pid
     other.communicate("")
-    lock = FileLock.take(path, 0o666)
+    lock = FileLock.take(directory, path.name)
+    directory.close()
     assert path.stat().st_mode & 0o777 == 0o666
     lock.close()
     lock.close()
@@ -177,8 +182,8 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "control_lock").symlink_to(victim)
-    with pytest.raises(OSError, match="control_lock"):
-        FileLock.take(tmp_path / "control_lock", 0o666)
+    with Directory.open(tmp_path) as directory, pytest.raises(OSError, match="control_lock"):
+        FileLock.take(directory, "control_lock")
     assert victim.stat().st_mode & 0o777 != 0o666
 
 

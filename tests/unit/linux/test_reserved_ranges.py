@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process_reader import ProcessReader
 from mpsguard.linux.processes.reserved_ranges import parse_maps, reserved_ranges
-from mpsguard.model import ProcessKey
 
 MAPS = b"""\
 200000000-200600000 ---p 00000000 00:00 0 

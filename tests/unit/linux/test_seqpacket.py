@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.linux.identity import Credentials
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.packet_stream import PacketStream
-from mpsguard.model import Credentials
+from tests.harness.open_descriptors import open_descriptors, opened_since
 
 FailoverPair = tuple[socket.socket, socket.socket]
 
@@ -21,10 +22,6 @@ def pair() -> Iterator[FailoverPair]:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     with ours, theirs:
         yield ours, theirs
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_the_kernel_names_the_sender_of_a_packet(pair: FailoverPair) -> None:
@@ -62,7 +59,7 @@ def test_too_long_is_marked_and_too_many_descriptors_do_not_leak(pair: FailoverP
     assert packet.truncated
     for fd in packet.fds:
         os.close(fd)
-    assert open_descriptors() == before
+    assert opened_since(before) == []
 
 
 def test_an_empty_packet_is_not_the_end(pair: FailoverPair) -> None:
@@ -108,7 +105,7 @@ def test_a_pidfd_of_the_peer_is_owned_by_the_caller(pair: FailoverPair) -> None:
     pidfd = seqpacket.peer_pidfd(pair[0])
     if pidfd is None:
         pytest.skip("this kernel has no SO_PEERPIDFD (before Linux 6.5)")
-    assert open_descriptors() == before + 1
+    assert len(opened_since(before)) == 1
     os.close(pidfd)
 
 

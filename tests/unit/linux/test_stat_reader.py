@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import process_tree, procfs
 from mpsguard.linux.processes.stat_reader import StatReader
-from mpsguard.model import ProcessKey
 from tests.unit.linux.stat_reading import run
 
 UID = os.getuid()

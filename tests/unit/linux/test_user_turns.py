@@ -8,6 +8,7 @@ import pytest
 
 from mpsguard.linux.sockets import accepting
 from mpsguard.linux.sockets.user_turns import QUOTA, UserTurns
+from tests.harness.open_descriptors import open_descriptors, opened_since
 
 DEADLINE = 30.0
 FLOODS, CALM = 65534, 1000
@@ -78,18 +79,18 @@ def test_nothing_is_open_for_a_user_without_sockets() -> None:
         turns = UserTurns()
         ours, theirs = pair()
         with ours, theirs:
-            before = len(os.listdir("/proc/self/fd"))
+            before = open_descriptors()
             for _ in range(2):
                 turns.enter(CALM)
             task = asyncio.create_task(turns.readable(CALM, ours.fileno()))
             await asyncio.sleep(0)
-            assert len(os.listdir("/proc/self/fd")) == before + 1
+            assert len(opened_since(before)) == 1
             for _ in range(2):
                 turns.leave(CALM)
-            assert len(os.listdir("/proc/self/fd")) == before + 1
+            assert len(opened_since(before)) == 1
             task.cancel()
             await asyncio.wait({task})
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert opened_since(before) == []
 
     asyncio.run(run())
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu import ordered_cost, preload_cost
-from tests.gpu.core.errors import SuiteError
+from tests.bench import ordered_cost, preload_cost
+from tests.bench.core.errors import SuiteError
 from tests.unit.strict_nvcc import compiles
 
 pytestmark = pytest.mark.slow(seconds=10, reason="compiles CUDA programs")

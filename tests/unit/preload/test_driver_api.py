@@ -11,6 +11,8 @@ import pytest
 
 from mpsguard.preload import build
 
+REPOSITORY = Path(__file__).resolve().parents[3]
+
 CHECKS = """
 #include <cuda.h>
 #include <stddef.h>
@@ -54,6 +56,7 @@ SAME(MG_HANDLE_POSIX, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 SAME(MG_MAP_FAILED, CUDA_ERROR_MAP_FAILED);
 SAME(MG_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE);
 SAME(MG_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED);
+SAME(MG_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(MG_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
 SAME(MG_MEMORY_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
 SAME(MG_LOCATION_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE);
@@ -113,7 +116,34 @@ def test_numbers_and_layouts_are_the_toolkits(tmp_path: Path) -> None:
 def test_first_versions_are_the_toolkits() -> None:
     """A hook must not be given out for an older function of the same name."""
     text = (include_directory() / "cudaTypedefs.h").read_text(encoding="ascii", errors="replace")
-    hooks = (build.SOURCES / "hooks.h").read_text(encoding="ascii")
-    for name, symbol, since, per_thread in re.findall(r'X\((\w+), "(\w+)", (\d+), ([01])\)', hooks):
+    cuda = (include_directory() / "cuda.h").read_text(encoding="ascii", errors="replace")
+    (newest,) = re.findall(r"#define CUDA_VERSION (\d+)", cuda)
+    hooks = (build.SOURCES / "binding" / "hook_list.h").read_text(encoding="ascii")
+    entries = re.findall(r'(\w+), "(\w+)", (\d+), ([01])\)', hooks)
+    assert len(entries) > 40
+    for name, symbol, since, per_thread in entries:
+        if int(since) > int(newest):
+            continue
         suffix = "_ptsz" if per_thread == "1" else ""
         assert re.search(rf"PFN_{symbol}_v{since}{suffix}\)", text), (name, symbol, since)
+
+
+def test_the_second_drivers_table_is_made_of_the_header(tmp_path: Path) -> None:
+    committed = build.SOURCES / "second" / "functions.h"
+    made = tmp_path / "functions.h"
+    header = include_directory() / "cuda.h"
+    command = [str(REPOSITORY / "scripts" / "generate-driver-functions"), str(header), str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    # A later toolkit has more functions, and an earlier one fewer; those that both have must agree.
+    ours, theirs = (
+        dict(re.findall(r"^(DRIVER_FUNCTION\(\w+), (.*)$", path.read_text(), re.MULTILINE))
+        for path in (committed, made)
+    )
+    assert {name: ours[name] for name in ours.keys() & theirs.keys()} == {
+        name: theirs[name] for name in ours.keys() & theirs.keys()
+    }
+
+
+def test_no_function_of_the_table_is_unknown() -> None:
+    assert "REASON_unknown" not in (build.SOURCES / "second" / "functions.h").read_text()

@@ -66,7 +66,9 @@ def test_identity_is_what_the_message_says(stack: SimulatedStack) -> None:
     (answer,) = raw.ask(stack.pipes / "control", "set_default_client_priority 1", uid=1000)
     assert answer.startswith("Insufficient privileges for UID 1000.")
     assert raw.ask(stack.pipes / "control", "get_default_client_priority", uid=1000) == ["0"]
-    assert raw.ask(stack.pipes / "control", "terminate_client 1 2", uid=1000)[-1] == "800"
+    assert stack.busy_client("--iterations", "1").finish() == 0
+    (server,) = stack.command("get_server_list")
+    assert raw.ask(stack.pipes / "control", f"terminate_client {server} 2", uid=1000)[-1] == "800"
     assert raw.ask(stack.pipes / "control", "quit", uid=1000) == ["Not enough privilege to execute quit command"]
 
 

@@ -81,7 +81,7 @@ def test_forced_fault(stack: SimulatedStack) -> None:
 
 
 def test_legacy_daemon(idle: SimulatedStack) -> None:
-    idle.script.legacy535()
+    idle.script.driver("535")
     idle.start()
     assert not (idle.pipes / "nvidia-cuda-mps-control.pid").exists()
     assert idle.command("get_server_status 1") == ['Unknown command "get_server_status"']

@@ -33,6 +33,9 @@ struct test_case {
 	bool unheard;		/* no agent has the list of contained faults open */
 };
 
+/* As the only argument: say so on the standard output, and wait for a signal. */
+#define STAY "--stay"
+
 /* Note the first failure, and leave the case. */
 #define EXPECT(scene, condition, ...)							\
 	do {										\

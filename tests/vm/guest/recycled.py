@@ -11,10 +11,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from mpsguard.evidence import Evidence, FaultContained, Trust
+from mpsguard.guard.evidence import Evidence, FaultContained, Trust
+from mpsguard.guard.model import Client
+from mpsguard.guard.sensors.kmod import KmodSensor
+from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.model import Client, ProcessKey
-from mpsguard.sensors.kmod import KmodSensor
 
 TSG = "90"
 DONE_SPARSE = "1"

@@ -3,11 +3,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -110,6 +113,32 @@ static void list_is_for_root(struct scene *scene)
 	EXPECT(scene, fd < 0 && error == EACCES, "a user opens the list");
 }
 
+/* Open the list as root without a capability, or as one that has all in a user namespace; return the error. */
+static int open_as_root_of_a_container(bool own_namespace)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[2] = { 0 };
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		if (own_namespace ? unshare(CLONE_NEWUSER) : (int)syscall(SYS_capset, &header, none))
+			_exit(255);
+		_exit(open(FAULT_LIST, O_RDONLY | O_CLOEXEC) < 0 ? errno : 0);
+	}
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void list_is_for_root_of_the_machine(struct scene *scene)
+{
+	int without = open_as_root_of_a_container(false);
+	int elsewhere = open_as_root_of_a_container(true);
+
+	EXPECT(scene, without == EPERM && elsewhere == EPERM, "root without capabilities: error %d, of a user namespace: %d",
+	       without, elsewhere);
+}
+
 static void wait_for_signals(unsigned int wanted)
 {
 	unsigned int turn;
@@ -157,6 +186,65 @@ static void signal_ends_the_client(struct scene *scene)
 	int status = offend_in_a_process(scene->tsg, true);
 
 	EXPECT(scene, WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS, "wait status 0x%x", status);
+}
+
+/*
+ * Makes an address space, leaves it to a child, and executes another program; the child says how its access ended, which
+ * it makes when that program runs.
+ */
+static pid_t start_owner_that_executes(unsigned int tsg, int result)
+{
+	struct mock_access done;
+	struct client client;
+	int running[2];
+	char word;
+	pid_t pid = fork();
+
+	if (pid)
+		return pid;
+	signal(SIGBUS, SIG_DFL);
+	client = open_client(tsg, 6);
+	if (pipe2(running, O_CLOEXEC))
+		_exit(1);
+	pid = fork();
+	if (pid > 0) {
+		if (dup2(running[1], STDOUT_FILENO) >= 0)
+			execl("/proc/self/exe", "scenario", STAY, NULL);
+		_exit(1);
+	}
+	close(running[1]);
+	if (pid < 0 || read(running[0], &word, 1) != 1)
+		_exit(1);
+	done = access_as(&client, MOCK_WRITE, WILD_VA, 1);
+	_exit(write(result, &done, sizeof(done)) != sizeof(done));
+}
+
+/* The owner ends before anything is judged: it has the neighbour's pipe open, and would keep it waiting. */
+static void no_signal_after_an_exec(struct scene *scene)
+{
+	struct mock_access done = { 0 }, own;
+	int result[2], status = -1;
+	ssize_t got;
+	pid_t owner;
+
+	if (pipe2(result, O_CLOEXEC))
+		die("make a pipe");
+	owner = start_owner_that_executes(scene->tsg, result[1]);
+	close(result[1]);
+	got = read(result[0], &done, sizeof(done));
+	close(result[0]);
+	/* Reports are made one after the other: when this one's signal has come, that one's has been sent. */
+	survive_the_signal();
+	own = access_as(&scene->suspect, MOCK_WRITE, WILD_VA, 1);
+	if (own.ending == MOCK_DONE_SPARSE)
+		wait_for_signals(1);
+	kill(owner, SIGKILL);
+	waitpid(owner, &status, 0);
+	EXPECT(scene, got == sizeof(done), "the child ended without a word");
+	EXPECT_ACCESS(scene, done, MOCK_DONE_SPARSE);
+	EXPECT_ACCESS(scene, own, MOCK_DONE_SPARSE);
+	EXPECT(scene, signals_seen() == 1, "%u signals to the other client", signals_seen());
+	EXPECT(scene, WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "wait status 0x%x", status);
 }
 
 static void no_signal_by_choice(struct scene *scene)
@@ -238,8 +326,10 @@ const struct test_case report_cases[] = {
 	{ "the list says which process, where and what", CONTAINED, record },
 	{ "the list has a client that is gone", CONTAINED, record_outlives_the_client },
 	{ "the list is for root alone", CONTAINED, list_is_for_root },
+	{ "the list is for root of the machine", CONTAINED, list_is_for_root_of_the_machine },
 	{ "the client gets a signal, once", CONTAINED, signal_to_the_client },
 	{ "the signal ends a client that has no use for it", CONTAINED, signal_ends_the_client },
+	{ "no signal to a program that the owner has executed since", CONTAINED, no_signal_after_an_exec },
 	{ "no signal, by choice", CONTAINED, no_signal_by_choice },
 	{ "no agent: cancelled as with the stock module", ALWAYS, no_agent, .ends_tsg = true, .unheard = true },
 	{ "no agent, by choice: contained", CONTAINED, no_agent_by_choice, .unheard = true },

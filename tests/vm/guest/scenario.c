@@ -208,6 +208,12 @@ int main(int argc, char **argv)
 	int agent;
 	bool hmm;
 
+	if (argc == 2 && !strcmp(argv[1], STAY)) {
+		signal(SIGBUS, SIG_DFL);
+		if (write(STDOUT_FILENO, "r", 1) == 1)
+			pause();
+		return 1;
+	}
 	make_device_nodes();
 	agent = become_agent();
 	/* A case is not over when its client is told; those that look for the signal handle it. */

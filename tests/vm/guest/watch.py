@@ -16,13 +16,13 @@ import subprocess
 import sys
 import time
 
-from mpsguard.evidence import ClientCame, Evidence, FaultContained, Source, Trust, UvmFault
-from mpsguard.incident import Incident
+from mpsguard.guard.evidence import ClientCame, Evidence, FaultContained, Source, Trust, UvmFault
+from mpsguard.guard.incident import Incident
+from mpsguard.guard.model import Client
+from mpsguard.guard.sensors.kmod import KmodSensor
+from mpsguard.guard.sensors.uvm import UvmSensor
+from mpsguard.guard.triage.verdict import triage
 from mpsguard.linux.processes.process import ProcessHandle
-from mpsguard.model import Client
-from mpsguard.sensors.kmod import KmodSensor
-from mpsguard.sensors.uvm import UvmSensor
-from mpsguard.triage.verdict import triage
 
 TSG, ANOTHER_TSG = "77", "78"
 ADDRESS = 0x7FFF12345000

@@ -1,0 +1,358 @@
+"""Second drivers: clients that another driver in the same process takes over from a lane that has faulted.
+
+A client's second driver connects to the domain's directory ``second``. So the kernel says which connection is one: a
+further context of the first driver comes by another address, whatever the program says. The process is told by the
+connection's own pidfd. The lane is the guard's choice: the other one of the domain. What a program says of itself (that
+it has gone over) is believed where it can hurt no other client: its own lane has faulted, and the guard itself has
+passed its second driver on.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from mpsguard.guard.broker.client_table import ClientTable
+from mpsguard.guard.broker.handshake import RefusedError
+from mpsguard.guard.config import DomainConfig
+from mpsguard.guard.control_api.event_stream import EventStream
+from mpsguard.guard.lanes.lane import Lane
+from mpsguard.guard.lanes.lane_set import LaneSet
+from mpsguard.guard.lanes.levers import NONE, Levers
+from mpsguard.guard.model import Client, LaneState
+from mpsguard.linux.files import file_replacement
+from mpsguard.linux.identity import Credentials, ProcessKey, UserKey, is_root
+from mpsguard.linux.tasks import Owner
+
+_SIGN_WITHIN: Final = 2.0
+"""Seconds in which the guard sees a fault of which a client knows already. The server says so first (580.159.04: error
+719 comes 0.1 to 0.4 s after the fault), but the question may wait behind others."""
+ALONE: Final = "alone"
+"""It does its work in flight again outside of MPS (docs/concepts/repetition.md)."""
+BESIDE: Final = "beside"
+"""It does it on the other lane."""
+REFUSED: Final = "refused"
+"""It does not do it."""
+_SAME_FAULT: Final = 2.0
+"""Seconds by which a fault is seen later on its lane than triage has it begin."""
+_SAVE_WITHIN: Final = 5.0
+"""Seconds for the disk when the guard ends."""
+_LOOK_AGAIN: Final = 0.05
+"""Seconds between two questions meanwhile."""
+
+
+class SecondPlace(msgspec.Struct, frozen=True):
+    """A client with a second driver, or without a first one, as the next guard must know it."""
+
+    process: ProcessKey
+    lane: str
+    second_lane: str | None
+    lane_before: str | None
+    went_over_at: float | None
+    lost: bool
+
+
+def refusal(client: Client | None, *, lost: bool, ahead: bool, culprit: bool) -> str:
+    """Return why a process may not connect a second driver; "" if it may. Pure.
+
+    Args:
+        client: the process, as a client of this domain; None if it is none.
+        lost: whether the lane that its work is on has faulted under it.
+        ahead: whether its user may connect second drivers before that.
+        culprit: whether it is proven to have caused a fault: it would only repeat that on the other lane.
+    """
+    if client is None:
+        return "the process is no client of this domain: a second driver needs a first one"
+    if culprit:
+        return "it is proven to have caused a fault, and would repeat it on the other lane"
+    if client.went_over_at is not None:
+        return f"it has gone over once, and {client.lane} has faulted, too" if lost else ""
+    if client.second_lane is None and not lost and not ahead:
+        return f"its lane {client.lane} has not faulted (second_driver: see docs/reference/configuration.md)"
+    return ""
+
+
+def repetition(*, culprit: bool, innocent_of: float | None, lost_at: float, trusted: bool) -> str:
+    """Return where a client is to do its work in flight again. Pure.
+
+    Args:
+        culprit: whether it is proven to have caused a fault.
+        innocent_of: when a fault that it is proven innocent of began; None: of none.
+        lost_at: when the fault was seen that it lost its work by.
+        trusted: whether the domain's programs are trusted not to fault.
+    """
+    if culprit:
+        return REFUSED
+    innocent = innocent_of is not None and innocent_of > lost_at - _SAME_FAULT
+    return BESIDE if innocent or trusted else ALONE
+
+
+class Verdicts(Protocol):
+    """What triage has found about a domain's clients."""
+
+    @property
+    def settings(self) -> DomainConfig:
+        """The domain's configuration now."""
+
+    @property
+    def culprits(self) -> Set[ProcessKey]:
+        """Those that are proven to have caused a fault, at any time."""
+
+    @property
+    def innocents(self) -> Mapping[ProcessKey, float]:
+        """Those that are proven innocent of a fault, with when it began."""
+
+
+class SecondDrivers:
+    """Owns which clients of a domain have a second driver and which have lost their first, on disk too."""
+
+    def __init__(
+        self,
+        name: str,
+        lanes: LaneSet,
+        known: ClientTable,
+        path: Path,
+        *,
+        all_ahead: bool,
+        levers: Callable[[Client], Levers],
+        connected: Callable[[Client], None],
+        verdicts: Verdicts,
+        events: EventStream,
+    ) -> None:
+        """Create it.
+
+        Args:
+            name: of the domain.
+            lanes: the domain's.
+            known: the domain's clients.
+            path: where it is remembered for the next guard.
+            all_ahead: whether every user may connect before a fault; else root and the guard's user may.
+            levers: returns what a client has of its class and its program, for another server.
+            connected: called with a client when its second driver has its socket.
+            verdicts: what triage has found, and the domain's configuration.
+            events: receives what second drivers do.
+        """
+        self._name = name
+        self._lanes = lanes
+        self._clients = known
+        self._path = path
+        self._all_ahead = all_ahead
+        self._levers = levers
+        self._on_connected = connected
+        self._verdicts = verdicts
+        self._events = events
+        self._lost: dict[ProcessKey, float] = {}
+        """When the fatal fault was seen that each of these clients has lost its first driver by."""
+        self._refused: set[ProcessKey] = set()
+        self._without: set[ProcessKey] = set()
+        """Clients that had a second driver on a lane when that faulted: it is of no use, and none replaces it."""
+        self._recalled = {place.process: place for place in self._load()}
+        """What the guard before this one knew of processes, until they are found on a lane."""
+        self._saved = list(self._recalled.values())
+        self._writing = Owner()
+
+    @property
+    def ahead_mode(self) -> int:
+        """Return the mode of the file by which programs see whether they may connect before a fault."""
+        return 0o711 if self._all_ahead else 0o700
+
+    async def admit(self, process: ProcessKey, sender: Credentials) -> Levers:
+        """Let a process connect its second driver, and return what the server is to give it.
+
+        Takes `_SIGN_WITHIN` if the guard has yet to see the fault.
+
+        Raises:
+            RefusedError: it may not, or not now.
+        """
+        # A program's first context may be a moment old.
+        await self._clients.entered((process,))
+        ahead = self._all_ahead or is_root(sender.user) or sender.user == UserKey(os.geteuid())
+        client = self._clients.get(process)
+        if client is not None and client.second_lane is None and client.went_over_at is None and not ahead:
+            await self._until_lost(client)
+            client = self._clients.get(process)
+        lost = client is not None and self.has_lost(client)
+        if why := refusal(client, lost=lost, ahead=ahead, culprit=process in self._verdicts.culprits):
+            raise RefusedError("second_driver", why)
+        assert client is not None
+        begins = client.second_lane is None and client.went_over_at is None
+        return self._levers(client) if begins else NONE
+
+    def lane_of(self, process: ProcessKey) -> Lane | None:
+        """Return the lane for a client's second driver; None if it is no client, or there is no other lane."""
+        client = self._clients.get(process)
+        if client is None:
+            return None
+        if client.went_over_at is not None:
+            return self._lanes.named(client.lane)
+        if client.second_lane is not None:
+            return self._lanes.named(client.second_lane)
+        return next((lane for lane in self._lanes.all if lane.spec.name != client.lane), None)
+
+    def connected(self, process: ProcessKey, lane: str) -> None:
+        """Take note of a second driver that has its socket. Its later ones, for contexts, change nothing."""
+        client = self._clients.get(process)
+        if client is None or client.second_lane is not None or client.went_over_at is not None:
+            return
+        changed = self._change(client, second_lane=lane)
+        self._publish("second_driver_connected", changed, lane=lane, after_fault=self.has_lost(changed))
+        self._on_connected(changed)
+
+    def reconnected(self, process: ProcessKey) -> None:
+        """Take note of another context of a client's first driver: on a lane that lives, it has work there again."""
+        client = self._clients.get(process)
+        lane = self._lanes.named(client.lane) if client is not None else None
+        if lane is not None and lane.report.state is not LaneState.FAULT:
+            self._lost.pop(process, None)
+
+    def has_lost(self, client: Client) -> bool:
+        """Return whether the lane that a client's work is on has faulted under it."""
+        if client.process in self._lost:
+            return True
+        lane = self._lanes.named(client.lane)
+        return lane is not None and lane.report.state is LaneState.FAULT
+
+    def has_lost_second(self, process: ProcessKey) -> bool:
+        """Return whether a client had a second driver on a lane that faulted before its own did."""
+        return process in self._without
+
+    def faulted(self, lane: str) -> None:
+        """Take note that a lane's server has a fatal fault: all contexts of its clients are lost."""
+        for client in self._clients.all():
+            if client.lane == lane:
+                self._lost.setdefault(client.process, time.monotonic())
+            elif client.second_lane == lane:
+                self._clients.replace(msgspec.structs.replace(client, second_lane=None))
+                self._without.add(client.process)
+                self._publish("second_driver_lost", client, lane=lane)
+        self._save()
+
+    def went_over(self, process: ProcessKey) -> Client | None:
+        """Take a client's word that its second driver has taken it over; None if it cannot be true.
+
+        It cannot unless the guard has passed that driver on to another lane, and the client's own has faulted.
+        """
+        client = self._clients.get(process)
+        if client is None or client.second_lane is None or not self.has_lost(client):
+            return None
+        self._lost.pop(process, None)
+        return self._change(
+            client, lane=client.second_lane, second_lane=None, lane_before=client.lane, went_over_at=time.time()
+        )
+
+    def refused(self, process: ProcessKey) -> bool:
+        """Take a client's word that its second driver did not take it over; False if that is nothing new."""
+        client = self._clients.get(process)
+        if client is None or not self.may_be_refused(client):
+            return False
+        self._refused.add(process)
+        return True
+
+    def repetition(self, pid: int) -> str:
+        """Return where the client with a pid is to do its work in flight again."""
+        client = next((each for each in self._clients.all() if each.process.pid == pid), None)
+        if client is None:
+            return ALONE
+        process = client.process
+        return repetition(
+            culprit=process in self._verdicts.culprits,
+            innocent_of=self._verdicts.innocents.get(process),
+            # It may know of the fault before the guard does.
+            lost_at=self._lost.get(process, time.monotonic()),
+            trusted=self._verdicts.settings.repetition == BESIDE,
+        )
+
+    def may_go_over(self, client: Client) -> bool:
+        """Return whether the guard would let a second driver take a client over once its lane has faulted."""
+        return not refusal(client, lost=True, ahead=False, culprit=client.process in self._verdicts.culprits)
+
+    def may_be_refused(self, client: Client) -> bool:
+        """Return whether a client's lane has faulted under it, and it has not said what came of that."""
+        return client.process not in self._refused and self.has_lost(client)
+
+    def ended(self, process: ProcessKey) -> None:
+        """Forget a client that has ended."""
+        self._lost.pop(process, None)
+        self._refused.discard(process)
+        self._without.discard(process)
+        self._save()
+
+    def settled(self) -> None:
+        """Forget processes that were found on no lane, now that all of them have been looked at."""
+        self._recalled.clear()
+        self._save()
+
+    def recalled(self, client: Client) -> Client:
+        """Return a client that was found on a lane as the guard before this one knew it."""
+        place = self._recalled.pop(client.process, None)
+        if place is None or self._lanes.named(place.lane) is None:
+            return client
+        if place.lost:
+            self._lost.setdefault(client.process, time.monotonic())
+        return msgspec.structs.replace(
+            client,
+            lane=place.lane,
+            second_lane=place.second_lane,
+            lane_before=place.lane_before,
+            went_over_at=place.went_over_at,
+        )
+
+    async def _until_lost(self, client: Client) -> None:
+        home = self._lanes.named(client.lane)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SIGN_WITHIN):
+                while home is not None and not self.has_lost(client):
+                    await home.fresh()
+                    await asyncio.sleep(_LOOK_AGAIN)
+
+    def _change(self, client: Client, **changes: object) -> Client:
+        changed = msgspec.structs.replace(client, **changes)
+        self._clients.replace(changed)
+        self._save()
+        return changed
+
+    def _publish(self, kind: str, client: Client, **more: object) -> None:
+        self._events.publish(kind, self._name, user=client.user, pid=client.process.pid, **more)
+
+    async def saved(self) -> None:
+        """Wait until what is known is on disk, or could not be written there in time."""
+        await self._writing.settle(_SAVE_WITHIN)
+
+    def _save(self) -> None:
+        """Write what has changed down, beside the event loop: after a fault many clients end at once."""
+        if not len(self._writing):
+            self._writing.spawn(self._write(), name=f"second drivers of {self._name}")
+
+    async def _write(self) -> None:
+        while (places := [*self._recalled.values(), *self._places()]) != self._saved:
+            try:
+                await asyncio.to_thread(file_replacement.replace, self._path, msgspec.json.encode(places))
+            except OSError as error:
+                self._events.publish("second_drivers_not_saved", self._name, detail=str(error))
+                return
+            self._saved = places
+
+    def _places(self) -> list[SecondPlace]:
+        return [
+            SecondPlace(
+                client.process,
+                client.lane,
+                client.second_lane,
+                client.lane_before,
+                client.went_over_at,
+                client.process in self._lost,
+            )
+            for client in self._clients.all()
+            if client.second_lane or client.lane_before or client.process in self._lost
+        ]
+
+    def _load(self) -> tuple[SecondPlace, ...]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=tuple[SecondPlace, ...])
+        except (OSError, msgspec.DecodeError):
+            return ()

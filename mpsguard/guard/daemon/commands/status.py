@@ -1,0 +1,78 @@
+"""The server half of `mpsguard-ctl status`."""
+
+import mpsguard
+from mpsguard.guard.control_api.handler import Handler
+from mpsguard.guard.control_api.messages.status import Arguments, DomainStatus, SensorStatus, Status
+from mpsguard.guard.daemon.domain import Domain
+from mpsguard.guard.daemon.guard import Guard
+from mpsguard.guard.daemon.standing import health
+from mpsguard.guard.lanes.lane import Lane
+
+
+def _clients(domain: Domain, lane: Lane | None) -> int:
+    return 0 if lane is None else sum(client.lane == lane.spec.name for client in domain.clients.all())
+
+
+async def serve(guard: Guard, _: Arguments) -> Status:
+    """The server half."""
+    domains = tuple(
+        [
+            DomainStatus(
+                name=domain.name,
+                pipe_directory=domain.settings.pipe_directory,
+                gpus=domain.settings.gpus,
+                multiuser=domain.settings.multiuser,
+                lane=await domain.lane.fresh(),
+                spare=await domain.lanes.spare.fresh() if domain.lanes.spare is not None else None,
+                clients=_clients(domain, domain.lane),
+                parked=sum(endpoint.broker.parking.count for endpoint in domain.endpoints),
+                sockets_held=domain.sockets_held,
+                impersonates=domain.broker.impersonates,
+                spare_clients=_clients(domain, domain.lanes.spare),
+            )
+            for domain in guard.domains.values()
+        ]
+    )
+    states = guard.pipeline.sensors.states() if guard.pipeline else ()
+    lanes = [lane for domain in domains for lane in (domain.lane, domain.spare) if lane is not None]
+    judgement = health(guard, lanes, states)
+    notes = [
+        f"{domain.name}: clients that connect while no guard runs get no MPS (no mpsguard.socket holds the sockets)"
+        for domain in domains
+        if not domain.sockets_held
+    ]
+    notes += [
+        f"{domain.name}: the guard has no privileges: only its own user's clients are served, under the guard's pid"
+        for domain in domains
+        if not domain.impersonates
+    ]
+    notes += [
+        f"{domain.name}: {count} clients came past the guard (mpsguard-ctl clients)"
+        for domain in guard.domains.values()
+        if (count := sum(client.unbrokered for client in domain.clients.all()))
+    ]
+    notes += [
+        f"{lane.domain}: lane {lane.name} shows {name} {shown}, which was set past the guard or before it: it is not "
+        "replayed, as what is shown is less than what was asked for; set it again"
+        for lane in lanes
+        for name, shown in lane.unasked.items()
+    ]
+    if guard.http.trouble is not None:
+        notes.append(f"no metrics and probes by HTTP: {guard.http.trouble}")
+    notes += [
+        f"GPU {fault.gpu or '?'}: a device fault stands (incident {fault.incident}): "
+        f"{'have it replaced' if fault.lasting else 'reset the GPU'}, then `mpsguard-ctl repaired` if it still stands"
+        for fault in (guard.pipeline.device_faults.standing if guard.pipeline else ())
+    ]
+    notes += [
+        f"{domain.name}: simulated: no GPU is behind it"
+        for domain in guard.domains.values()
+        if domain.settings.simulated
+    ]
+    sensors = tuple(SensorStatus(name, state.present, state.detail) for name, state in states)
+    return Status(
+        mpsguard.__version__, guard.started_at, judgement.health, judgement.problems, tuple(notes), domains, sensors
+    )
+
+
+HANDLER = Handler("status", Arguments, serve)

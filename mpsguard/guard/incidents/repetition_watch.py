@@ -1,0 +1,71 @@
+"""Repetition watch: takes what clients say of lost work that they repeat alone (docs/concepts/repetition.md).
+
+It is each client's word about itself, taken once: that it has begun, and what became of it.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from mpsguard.guard.control_api.event_stream import EventStream
+from mpsguard.guard.evidence import WorkRepeated
+from mpsguard.guard.incidents.domain_view import DomainView
+from mpsguard.guard.metrics.registry import Metrics
+from mpsguard.guard.model import Client
+from mpsguard.guard.triage.repetitions import LONGEST
+from mpsguard.linux.identity import ProcessKey
+from mpsguard.preload.second_claim import RepetitionState
+
+_LINES: Final = 1.0
+"""Seconds after it within which the kernel's lines on it have come."""
+
+
+class RepetitionWatch:
+    """Owns what clients of one domain have said of their repetitions."""
+
+    def __init__(
+        self,
+        domain: DomainView,
+        observe: Callable[[Client, WorkRepeated], None],
+        *,
+        events: EventStream,
+        metrics: Metrics,
+    ) -> None:
+        """``observe`` takes each word as evidence."""
+        self._domain = domain
+        self._observe = observe
+        self._events = events
+        self._metrics = metrics
+        self._told: dict[ProcessKey, RepetitionState] = {}
+
+    def said(self, client: Client, word: RepetitionState, *, lost: bool) -> None:
+        """Take a client's word; ``lost``: whether its lane has faulted under it, or there is no such work."""
+        if self._take(client, word, self._told.get(client.process, RepetitionState.NONE), lost=lost):
+            self._told[client.process] = word
+
+    def forget(self, process: ProcessKey) -> RepetitionState:
+        """Forget a client that has ended, and return its word so far."""
+        return self._told.pop(process, RepetitionState.NONE)
+
+    def last(self, client: Client, word: RepetitionState, before: RepetitionState, *, lost: bool) -> None:
+        """Take the last word of a client that is forgotten; ``before``: the one before that."""
+        self._take(client, word, before, lost=lost)
+
+    def _take(self, client: Client, word: RepetitionState, before: RepetitionState, *, lost: bool) -> bool:
+        """Take a word if it is news, and may be true."""
+        if word <= before or before > RepetitionState.UNDER_WAY or not (lost or before):
+            return False
+        process, now = client.process, time.monotonic()
+        for over in [each for each, until in self._domain.alone.items() if until < now]:
+            del self._domain.alone[over]
+        name, outcome = self._domain.name, word.name.lower()
+        told = {"pid": process.pid, "start_ticks": process.start_ticks, "lane": client.lane}
+        if word is RepetitionState.UNDER_WAY:
+            self._domain.alone[process] = now + LONGEST
+            self._events.publish("client_repeats_alone", name, user=client.user, **told)
+        else:
+            self._domain.alone[process] = now + _LINES
+            self._metrics.repetitions.labels(name, outcome).inc()
+            self._events.publish("client_repeated_alone", name, user=client.user, **told, outcome=outcome)
+        self._observe(client, WorkRepeated(outcome))
+        return True

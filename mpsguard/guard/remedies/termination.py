@@ -1,0 +1,172 @@
+"""Clean termination: the only order of steps that ends a client without harm to the others of its lane.
+
+``terminate_client SERVER PID``, its answer 0, a signal, SIGKILL after a grace period, the end of the process. If a
+client with a kernel in flight is signalled first, the others fail too (error 700, 0.15 s later); after the answer 0
+they continue (both seen on an H200 with driver 580.159.04).
+
+A process that is stopped (SIGSTOP, a debugger) is left out of the first step: the server asks the client itself to let
+go of its context, and waits for it with all its other clients (seen there: their kernels stood still for 3 s, until the
+process was killed). If it is to end, it is killed at once: its lifeline keeps what its kernels need.
+
+The process is held by a pidfd throughout, and signalled through it. The vendor's command takes bare pids only, so it is
+checked right before the command that the process still lives.
+"""
+
+import asyncio
+import signal
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from mpsguard.guard.lanes.command import Command, CommandFailedError, CommandReply
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.procfs import printable
+
+SEEN_WITHIN: Final = 1.0
+"""Seconds to wait for the end of a process that gets one signal and no SIGKILL after it."""
+
+KILLED_WITHIN: Final = 5.0
+"""Seconds for SIGKILL to end a process; in an uninterruptible driver call it takes longer."""
+
+
+class TerminationLane(Protocol):
+    """The part of `mpsguard.guard.lanes.lane.Lane` that termination needs."""
+
+    async def clients(self) -> dict[int, int]:
+        """Return server pid by client pid, as listed now; raises CommandFailedError."""
+
+    async def ask_for(self, user: Command, deadline: float | None) -> CommandReply:
+        """Send a command; raises CommandFailedError."""
+
+
+class Work(StrEnum):
+    """The state of a client's GPU work after an attempt to end it."""
+
+    ENDED = "ended"
+    """The control daemon answered 0."""
+    NONE = "none"
+    """No server lists the process: it has no context now."""
+    GONE = "gone"
+    """The process had ended by itself before the command. Its kernels may still run."""
+    REFUSED = "refused"
+    """The control daemon did not answer 0: the work may still run."""
+    STOPPED = "stopped"
+    """The process is stopped, and the control daemon was not asked: the work may still run."""
+    UNKNOWN = "unknown"
+    """No control daemon answered in time: the work may still run, or the hanging command may end it later."""
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether kernels of the living process may be running: then ending it may end its neighbours."""
+        return self in (Work.REFUSED, Work.STOPPED, Work.UNKNOWN)
+
+
+class WorkEnd(msgspec.Struct, frozen=True):
+    """The result of an attempt to end a client's GPU work."""
+
+    work: Work
+    server: int | None
+    answer: str
+    """The control daemon's answer, or why there is none; printable."""
+
+
+class TerminationPlan(msgspec.Struct, frozen=True):
+    """How to end a client; times in seconds."""
+
+    answer_within: float
+    """Time for the control daemon to list its clients and to terminate this one."""
+    first: signal.Signals | None = None
+    """Sent after the work has ended; with None the process gets no signal."""
+    grace: float | None = None
+    """Time from ``first`` to SIGKILL; with None, no SIGKILL is sent. A stopped process cannot use it, and has none."""
+    force: bool = False
+    """Signal even if the work may still be in flight, or no server lists the process."""
+
+    def kills(self) -> bool:
+        """Return whether the process is to end in any case."""
+        return self.first is signal.SIGKILL or self.grace is not None
+
+
+class Termination(msgspec.Struct, frozen=True):
+    """The result of a termination."""
+
+    pid: int
+    end: WorkEnd
+    signals: tuple[str, ...] = ()
+    """Names of the signals that were sent, in order."""
+    ended: bool = False
+    """Whether the process has ended, for any reason."""
+
+    def done(self) -> bool:
+        """Return whether the work has ended, or is left to the lifeline of a stopped process that was killed."""
+        return self.end.work is Work.ENDED or (self.end.work is Work.STOPPED and self.ended)
+
+    def event(self) -> tuple[str, dict[str, Any]]:
+        """Return kind and data of the event that tells of it."""
+        kind = "client_terminated" if self.done() else "client_not_terminated"
+        data = {
+            "pid": self.pid,
+            "server": self.end.server,
+            "answer": self.end.answer,
+            "signals": list(self.signals),
+            "ended": self.ended,
+        }
+        return kind, data
+
+
+async def terminate(lane: TerminationLane, client: ProcessHandle, plan: TerminationPlan) -> Termination:
+    """End a client according to ``plan``, within the plan's deadlines.
+
+    Failures of the daemon or the process are part of the result. After a cancellation, no further signal is sent.
+    """
+    end = await end_work(lane, client, plan.answer_within)
+    sent: list[str] = []
+    if plan.kills() and end.work.in_flight and client.stopped():
+        sent = await _end_process(client, signal.SIGKILL, None)
+    elif plan.first is not None and (end.work is Work.ENDED or plan.force):
+        sent = await _end_process(client, plan.first, plan.grace)
+    return Termination(client.key.pid, end, tuple(sent), not client.alive())
+
+
+async def end_work(lane: TerminationLane, client: ProcessHandle, within: float) -> WorkEnd:
+    """End a client's GPU work, and leave its process alone. Takes at most ``within`` seconds."""
+    loop = asyncio.get_running_loop()
+    due = loop.time() + within
+    pid = client.key.pid
+    server: int | None = None
+    try:
+        async with asyncio.timeout_at(due):
+            server = (await lane.clients()).get(pid)
+        if not client.alive():
+            return WorkEnd(Work.GONE, server, "the process has ended")
+        if server is None:
+            return WorkEnd(Work.NONE, None, "no server lists the process")
+        if client.stopped():
+            return WorkEnd(Work.STOPPED, server, "the process is stopped: its server would wait for it")
+        reply = await lane.ask_for(Command(f"terminate_client {server} {pid}"), max(due - loop.time(), 0.0))
+    except CommandFailedError as error:
+        return WorkEnd(Work.UNKNOWN, server, printable(str(error)))
+    except TimeoutError:
+        return WorkEnd(Work.UNKNOWN, server, f"the control daemon did not list its clients within {within:g} s")
+    done = bool(reply.lines) and reply.lines[-1].strip() == "0"
+    return WorkEnd(Work.ENDED if done else Work.REFUSED, server, printable(" / ".join(reply.lines)))
+
+
+async def _end_process(client: ProcessHandle, first: signal.Signals, grace: float | None) -> list[str]:
+    sent: list[str] = []
+    steps = [(first, SEEN_WITHIN if grace is None else grace)]
+    if first is signal.SIGKILL:
+        steps = [(first, KILLED_WITHIN)]
+    elif grace is not None:
+        steps.append((signal.SIGKILL, KILLED_WITHIN))
+    for number, wait in steps:
+        if not client.alive():
+            break
+        try:
+            client.signal(number)
+        except ProcessLookupError:
+            break
+        sent.append(number.name)
+        await client.ended(wait)
+    return sent

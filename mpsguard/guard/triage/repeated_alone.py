@@ -1,0 +1,138 @@
+"""Work that clients repeat alone, outside of MPS: what its faults say of it, and of the lane's fault before.
+
+Under MPS the kernel's lines of SM faults name the server or no process; outside, the process. So a line with the pid of
+a client that says that it repeats its work alone is about that work: no lane has faulted, and no other client is hit.
+
+That the repetition was completed is the client's word: it clears nothing and accuses nothing. Nor does the fault of one
+client's repetition clear another client.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from mpsguard.guard.evidence import SM_XIDS, Evidence, Xid
+from mpsguard.guard.incident import Confidence, FaultClass, Ground, Incident
+from mpsguard.guard.triage.client_history import when
+from mpsguard.guard.triage.client_stay import ClientStay
+from mpsguard.guard.triage.evidence_group import BEFORE, EvidenceGroup
+from mpsguard.guard.triage.fault_case import FaultCase
+from mpsguard.guard.triage.orphaned_work import SERVER_LAG
+from mpsguard.guard.triage.repetitions import COMPLETED, FAULTED, Repetition
+from mpsguard.linux.identity import ProcessKey
+
+_KINDS: Final = frozenset({13, 31, 43})
+"""Xids that tell one kind of fault from another."""
+_LINE_LAG: Final = 0.5
+"""Seconds after the word that a repetition faulted within which the kernel's line has come (0.15 s seen)."""
+_EXCEPTION: Final = re.compile(r"SM Warp Exception on \([^)]*\): (.+)$")
+
+_AGAIN: Final = "Its work faulted again when repeated alone"
+_BY_ITS_WORD: Final = ", by its own word."
+
+
+def rule(case: FaultCase) -> list[Incident]:
+    """Return the incident of a fault outside of MPS, in work that a client repeats alone: it has no victims."""
+    process = case.group.author
+    repetition = case.history.repetitions.of(process)
+    if process is None or repetition is None:
+        return []
+    fault_class = FaultClass.SM if _names(case.group, process) else FaultClass.MMU
+    if repetition.outcome != FAULTED or (fault_class is FaultClass.MMU and case.now < case.group.began + SERVER_LAG):
+        stay = case.history.stay(process)
+        return [
+            case.incident(
+                fault_class,
+                Confidence.UNKNOWN,
+                f"Process {process.pid} repeats its work alone, and something of it faulted outside of MPS.",
+                candidates=() if stay is None else (stay,),
+                victims=(),
+                more=repetition.said,
+            )
+        ]
+    proven = fault_class is FaultClass.SM and case.has_repeated(process)
+    ground = Ground.REPEATED_ALONE if proven else Ground.REPEATED_ALONE_WORD
+    reason = f"{_AGAIN}, outside of MPS" + (": the kernel's line names the process itself." if proven else _BY_ITS_WORD)
+    return [case.named(fault_class, ground, reason, case.history.suspect(process), victims=(), more=repetition.said)]
+
+
+def culprits(case: FaultCase, fault_class: FaultClass) -> list[Incident]:
+    """Return the incidents with a culprit of a lane's SM fault that repeated it alone; [] without one."""
+    incidents = []
+    for stay, repetition in _repeated(case):
+        ground = _ground(case, stay.process, repetition)
+        if ground is not None:
+            reason = _AGAIN + ("." if ground is Ground.REPEATED_ALONE else _BY_ITS_WORD)
+            suspect = case.history.suspect(stay.process)
+            again = case.repeated.get(stay.process)
+            more = (*repetition.said, *(again.anchors if again is not None else ()))
+            incidents.append(case.named(fault_class, ground, reason, suspect, more=more))
+    return incidents
+
+
+def _ground(case: FaultCase, process: ProcessKey, repetition: Repetition) -> Ground | None:
+    if repetition.outcome != FAULTED:
+        return None
+    again = case.repeated.get(process)
+    if again is not None and _names(again, process):
+        return Ground.REPEATED_ALONE if _is_same(case.group, again) and _is_whole(case, again) else None
+    return Ground.REPEATED_ALONE_WORD if case.now >= repetition.over + _LINE_LAG else None
+
+
+def told(case: FaultCase, incident: Incident) -> Incident:
+    """Return an incident without a culprit with what its candidates say of their repetitions."""
+    repeated = _repeated(case)
+    more = dict.fromkeys((*incident.evidence, *(each for _, found in repeated for each in found.said)))
+    evidence = tuple(sorted(more, key=when))
+    return msgspec.structs.replace(incident, reason=incident.reason + _reason(case, repeated), evidence=evidence)
+
+
+def _reason(case: FaultCase, repeated: list[tuple[ClientStay, Repetition]]) -> str:
+    completed = sum(each.outcome == COMPLETED for _, each in repeated)
+    others = [
+        stay.process.pid
+        for stay, each in repeated
+        if each.outcome == FAULTED
+        and stay.process in case.repeated
+        and not _is_same(case.group, case.repeated[stay.process])
+    ]
+    said = f" {completed} of them say that they repeated their work alone without a fault." if completed else ""
+    if others:
+        said += f" The work of process {', '.join(map(str, others))} faulted when repeated alone, in another way."
+    return said
+
+
+def _repeated(case: FaultCase) -> list[tuple[ClientStay, Repetition]]:
+    """Return the clients that lost their work by this fault, and no earlier one, and repeated it."""
+    found = []
+    for stay in case.present():
+        repetition = case.history.repetitions.of(stay.process)
+        if repetition is not None and repetition.began > case.group.began and not case.had_lost(stay.process):
+            found.append((stay, repetition))
+    return found
+
+
+def _names(group: EvidenceGroup, process: ProcessKey) -> bool:
+    """Return whether the kernel names a process in a line in which it names no client under MPS."""
+    lines = (each.what for each in group.anchors if isinstance(each.what, Xid))
+    return any(line.number in SM_XIDS and line.pid == process.pid for line in lines)
+
+
+def _is_same(one: EvidenceGroup, other: EvidenceGroup) -> bool:
+    """Return whether a lane's fault and one outside of MPS are of the same kind, as far as the kernel's lines tell."""
+    if one.gpu is not None and other.gpu is not None and one.gpu != other.gpu:
+        return False
+    return _kind(one.evidence) == _kind(other.anchors)
+
+
+def _is_whole(case: FaultCase, again: EvidenceGroup) -> bool:
+    """Return whether no line of either fault can be missing: with one more, they might be of different kinds."""
+    return case.history.kernel_log_was_read(case.group.began - BEFORE, max(when(each) for each in again.anchors))
+
+
+def _kind(evidence: Iterable[Evidence]) -> tuple[frozenset[int], frozenset[str]]:
+    lines = [each.what for each in evidence if isinstance(each.what, Xid)]
+    exceptions = (found[1] for line in lines if line.number == 13 and (found := _EXCEPTION.search(line.text)))
+    return frozenset(line.number for line in lines) & _KINDS, frozenset(exceptions)

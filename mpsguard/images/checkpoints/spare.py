@@ -1,0 +1,75 @@
+"""Spare memory, to which the writer sets pieces aside instead of waiting for the copier."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mpsguard.images.checkpoints.errors import CheckpointError
+from mpsguard.images.checkpoints.pieces import PIECE
+from mpsguard.images.checkpoints.sources import RegionSource, Spare
+from mpsguard.images.checkpoints.spare_slots import SpareSlots
+from mpsguard.vault.client.session_memory import MappedMemory
+from mpsguard.vault.wire.region import RegionRecord
+
+if TYPE_CHECKING:
+    from mpsguard.images.checkpoints.cuda_pieces import CudaPieces
+
+
+class SpareSpace:
+    """Owns the spare memory, once it is known on which GPU the regions lie, and what runs on that GPU."""
+
+    def __init__(self, slots: int) -> None:
+        """``slots``: number of pieces; 0: no spare memory."""
+        self._wanted = slots
+        self._spare: Spare | None = None
+        self._cuda: dict[str, CudaPieces] = {}
+        self.slots = SpareSlots(0)
+
+    def cuda_source(self, memory: MappedMemory) -> RegionSource:
+        """Return the source of a mapped region of GPU memory; raise CudaError."""
+        # Needs cuda-bindings, which an application without a GPU need not have.
+        from mpsguard.images.checkpoints.cuda_pieces import CudaPieces, CudaSource  # noqa: PLC0415
+
+        backend = memory.backend
+        pieces = self._cuda.get(backend.gpu)
+        if pieces is None:
+            pieces = self._cuda[backend.gpu] = CudaPieces(backend)
+        return CudaSource(pieces, memory.va, memory.size)
+
+    def prepare(
+        self, records: Sequence[RegionRecord], source: Callable[[RegionRecord], RegionSource]
+    ) -> tuple[int, str | None]:
+        """Allocate the spare memory where the first region on a GPU lies (without one: host memory).
+
+        Returns:
+            Its size in bytes, 0 without any, and the GPU.
+
+        Raises:
+            CheckpointError: there is no room for it.
+        """
+        if self._spare is None and self._wanted and records:
+            on_gpu = next((record for record in records if record.layout.gpu is not None), records[0])
+            try:
+                self._spare = source(on_gpu).new_spare(self._wanted)
+            except Exception as error:
+                raise CheckpointError(f"no room for {self._wanted * PIECE} bytes of spare memory: {error}") from error
+            self.slots = SpareSlots(self._wanted)
+        return (0, None) if self._spare is None else (self._wanted * PIECE, self._spare.gpu)
+
+    @property
+    def fd(self) -> int | None:
+        """Descriptor of the spare memory; stays owned by this object."""
+        return None if self._spare is None else self._spare.fd
+
+    def copy_from(self, source: RegionSource, first: int) -> Callable[[range, range], None] | None:
+        """Return what copies pieces of a region, the first of which has that number, to slots; None if nothing can."""
+        spare = self._spare
+        if spare is None or spare.gpu != source.gpu:
+            return None
+        return lambda pieces, slots: source.set_aside(pieces.start - first, slots, spare)
+
+    def close(self) -> None:
+        """Give host memory back. A GPU's stays until the process ends: the copier may be reading it."""
+        if self._spare is not None and self._spare.gpu is None:
+            os.close(self._spare.fd)
+        self._spare = None

@@ -1,0 +1,116 @@
+#define _GNU_SOURCE
+#include "second/beside.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "second/lane.h"
+#include "second/reasons.h"
+#include "second/rebuild.h"
+
+#define MOST_LIMITS 8
+// Nothing listens there, and root alone could change that: CUDA runs outside of MPS.
+#define NOWHERE "/nonexistent"
+#define UUID_BYTES 16
+
+typedef struct {
+    enum { UNTRIED, MADE, FAILED } state;
+    word context;
+} beside;
+
+static beside made[PLACE_COUNT];
+static word context_first;
+static int device_first;
+static unsigned char uuid[UUID_BYTES];
+static bool uuid_is_known;
+static pthread_mutex_t limits_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct { word limit, value; } limits[MOST_LIMITS];
+static int limit_count;
+
+static bool read_uuid(const driver_copy *copy, word device, unsigned char out[UUID_BYTES]) {
+    return CALL(copy, cuDeviceGetUuid_v2, WORD(out), device) == MG_SUCCESS;
+}
+
+void beside_begin(word context, int device) {
+    context_first = context;
+    device_first = device;
+    uuid_is_known = read_uuid(&first_copy, (word)device, uuid);
+}
+
+void beside_note_limit(word limit, word value) {
+    pthread_mutex_lock(&limits_lock);
+    int i = 0;
+    while (i < limit_count && limits[i].limit != limit) ++i;
+    if (i < MOST_LIMITS) {
+        limits[i].limit = limit;
+        limits[i].value = value;
+        if (i == limit_count) ++limit_count;
+    } else {
+        reasons_hold(REASON_device_settings);
+    }
+    pthread_mutex_unlock(&limits_lock);
+}
+
+// As CUDA_VISIBLE_DEVICES has it: the one GPU that the program uses, however the lane counts.
+static void print_uuid(char out[64]) {
+    size_t at = (size_t)snprintf(out, 64, "GPU-");
+    for (size_t i = 0; i < UUID_BYTES; ++i)
+        at += (size_t)snprintf(out + at, 64 - at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+}
+
+static bool load(copy_place place) {
+    char directory[4096], devices[64];
+    // Where there is no lane, CUDA would run outside of MPS.
+    if (place == PLACE_LANE)
+        return lane_directory(directory, sizeof directory) && access(directory, X_OK) == 0 && copies_load(place, directory, NULL, device_first);
+    print_uuid(devices);
+    return uuid_is_known && copies_load(place, NOWHERE, devices, 0);
+}
+
+static bool is_right_device(copy_place place) {
+    unsigned char found[UUID_BYTES];
+    return place == PLACE_LANE || (read_uuid(copies_second(), copies_device(), found) && memcmp(found, uuid, UUID_BYTES) == 0);
+}
+
+bool beside_is_made(copy_place place) { return made[place].state == MADE; }
+
+// NULL, or the step that failed.
+static const char *make_ready(copy_place place) {
+    if (!load(place)) return "load";
+    if (CALL(copies_second(), cuInit, 0) != MG_SUCCESS) return "cuInit";
+    if (!is_right_device(place)) return "device";
+    if (CALL(copies_second(), cuDevicePrimaryCtxRetain, WORD(&made[place].context), copies_device()) != MG_SUCCESS) return "context";
+    return NULL;
+}
+
+bool beside_make(copy_place place) {
+    if (made[place].state != UNTRIED) return made[place].state == MADE;
+    const copy_place before = copies_place();
+    copies_work_at(place);
+    const char *const failed = make_ready(place);
+    if (failed == NULL) rebuild_set_contexts(place, context_first, made[place].context);
+    else reasons_hold_for(place == PLACE_LANE ? REASON_second_failed : REASON_not_repeated, failed);
+    copies_work_at(before);
+    made[place].state = failed == NULL ? MADE : FAILED;
+    return failed == NULL;
+}
+
+bool beside_enter(copy_place place) {
+    copies_work_at(place);
+    return CALL(copies_second(), cuCtxSetCurrent, made[place].context) == MG_SUCCESS;
+}
+
+bool beside_set_limits(void) {
+    bool done = true;
+    for (int i = 0; done && i < limit_count; ++i)
+        done = CALL(copies_second(), cuCtxSetLimit, limits[i].limit, limits[i].value) == MG_SUCCESS;
+    return done;
+}
+
+void beside_end_alone(void) {
+    copies_work_at(PLACE_ALONE);
+    CALL(copies_second(), cuDevicePrimaryCtxRelease_v2, copies_device());
+    made[PLACE_ALONE] = (beside){.state = FAILED};
+}

@@ -1,0 +1,69 @@
+// The copies of the driver in this process, as tables of functions, and how one is called.
+//
+// Every parameter of the driver's API is passed in a general register or in eight bytes of the stack (the few functions of
+// which that is not true are not listed in functions.h), so a call is made of words, whatever their types.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "driver_api.h"
+
+typedef uint64_t word;
+
+#define WORD(pointer) ((word)(uintptr_t)(pointer))
+#define POINTER(value) ((void *)(uintptr_t)(value))
+
+typedef enum {
+#define DRIVER_FUNCTION(name, ...) FUNCTION_##name,
+#include "second/functions.h"
+#undef DRIVER_FUNCTION
+    FUNCTION_COUNT
+} function_id;
+
+enum { MOST_PARAMETERS = 16 };
+
+typedef struct {
+    void *function[FUNCTION_COUNT];  // NULL: this release has none such
+} driver_copy;
+
+extern driver_copy first_copy;
+
+// Where a copy beside the first one has its context.
+typedef enum {
+    PLACE_LANE,   // on the other lane: the second driver
+    PLACE_ALONE,  // outside of MPS, while work is repeated there (alone.h)
+    PLACE_COUNT
+} copy_place;
+
+// The place that is being worked at, and its copy: the lane, but while work is repeated alone. Changed under the lock of a takeover.
+copy_place copies_place(void);
+driver_copy *copies_second(void);
+void copies_work_at(copy_place place);
+
+// What that copy calls the program's device: outside of MPS, devices are counted in another way.
+word copies_device(void);
+
+// Calls a function with `count` words; MG_NOT_SUPPORTED if the copy has none such.
+mg_result copies_call(const driver_copy *copy, function_id id, const word *words, size_t count);
+
+#define CALL(copy, name, ...)                                                                       \
+    copies_call(copy, FUNCTION_##name, (const word[]){__VA_ARGS__}, sizeof((const word[]){__VA_ARGS__}) / sizeof(word))
+
+// Finds the functions of the driver that the program has loaded; false if there is none. `next`: as the program's symbols would
+// be bound without the preload, so that a library that another tool puts before the driver is not passed by.
+bool copies_find_first(bool next);
+
+// Loads another copy of the driver's file beside the first one, with its own name for the socket that each process has
+// once, and with `pipe_directory` for CUDA_MPS_PIPE_DIRECTORY and `devices` for CUDA_VISIBLE_DEVICES (NULL: as the environment
+// has it). `device` is what it will call the program's. False if that fails.
+bool copies_load(copy_place place, const char *pipe_directory, const char *devices, int device);
+
+// Whether a result says that the context is lost, by a fault of its own or of a neighbour's work: see docs/reference/faults.md.
+bool copies_is_loss(mg_result result);
+
+// Addresses that the first copy has reserved, and that the others may have as well. Before they are loaded.
+void copies_share_addresses(uint64_t start, uint64_t size);
+
+const char *copies_name(function_id id);

@@ -1,0 +1,109 @@
+#define _GNU_SOURCE
+#include "second/epoch.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "second/host_reads.h"
+#include "second/log.h"
+#include "second/reasons.h"
+#include "second/spare.h"
+#include "second/variables.h"
+#include "second/work.h"
+
+// CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS: kernels may write to any memory of the process.
+#define PAGEABLE_MEMORY_ACCESS 88
+#define MIB ((uint64_t)1 << 20)
+#define DEFAULT_MS 100
+// Epochs take no more than a fiftieth of the time.
+#define SHARE 50
+// So many times late, the program is stopped for one.
+#define LATE 5
+#define QUIET_MS 100
+#define DRAIN_MS 500
+
+static _Atomic double not_before, late_after;  // in milliseconds of the clock
+static _Atomic uint64_t made_behind;           // all work before the last one
+
+static uint64_t number(const char *name, uint64_t otherwise) {
+    const char *const text = secure_getenv(name);
+    char *end = NULL;
+    const unsigned long long value = text != NULL ? strtoull(text, &end, 10) : 0;
+    return text != NULL && end != text && *end == '\0' && value < UINT32_MAX ? value : otherwise;
+}
+
+static uint64_t spare_most(void) {
+    static _Atomic uint64_t known = UINT64_MAX;
+    if (known == UINT64_MAX) known = number("MPSGUARD_SECOND_SPARE_MIB", 0) * MIB;
+    return known;
+}
+
+// As it is set, or else by what an epoch takes.
+static double interval(double cost) {
+    static _Atomic uint64_t known = UINT64_MAX;
+    if (known == UINT64_MAX) known = number("MPSGUARD_SECOND_EPOCH_MS", 0);
+    return known > 0 ? (double)known : SHARE * cost > DEFAULT_MS ? SHARE * cost : DEFAULT_MS;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+bool epoch_is_wanted(void) { return spare_most() > 0 && !log_has_ended(); }
+
+bool epoch_is_due(void) {
+    return epoch_is_wanted() && now() >= not_before &&
+           (!log_is_on() || work_total() != made_behind || spare_keeps_freed());
+}
+
+bool epoch_is_overdue(void) { return epoch_is_due() && (log_is_crowded() || now() >= late_after); }
+
+// An attempt that failed is not repeated at once. A program that had to be stopped has no moments of its own.
+static void plan(double start, bool stopped) {
+    const double end = now(), wait = interval(end - start);
+    not_before = end + wait;
+    late_after = not_before + (stopped ? 0 : LATE * wait);
+}
+
+static bool kernels_use_host_memory(int device) {
+    static int known = -1;
+    if (known < 0 &&
+        CALL(&first_copy, cuDeviceGetAttribute, WORD(&known), PAGEABLE_MEMORY_ACCESS, (word)device) != MG_SUCCESS)
+        known = 0;
+    return known != 0;
+}
+
+// From the moment the variables are read, memory itself is the state; when all is copied, the copy is.
+static bool hold(word context, int device, uint64_t total) {
+    reason why;
+    if (!variables_save(context, total)) return false;
+    log_cannot_begin(REASON_work_in_flight, "a fault during an epoch");
+    if (kernels_use_host_memory(device)) log_end(REASON_host_memory_in_kernels, "all memory of the process");
+    // What is refused anyway needs no copy.
+    if (reasons_any(&why) || !spare_hold(spare_most(), device)) return false;
+    host_reads_forget();
+    made_behind = total;
+    return log_begin();
+}
+
+// A stream that is asked during a capture ends the capture.
+static bool has_no_work(bool drain) {
+    reason why;
+    if (!work_is_quiet(drain ? QUIET_MS : 0) || reasons_has(REASON_graphs)) return false;
+    return work_is_idle() || (drain && !reasons_any(&why) && work_drain(DRAIN_MS));
+}
+
+bool epoch_make(word context, int device, bool drain) {
+    double start = now();
+    work_close();
+    const bool idle = has_no_work(drain);
+    // While its work ends, the GPU does what it would have done anyway.
+    if (idle) start = now();
+    const bool done = idle && hold(context, device, work_total());
+    work_open();
+    if (idle || drain) plan(start, drain);
+    return done;
+}

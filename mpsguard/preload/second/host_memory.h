@@ -1,0 +1,26 @@
+// Host memory that the GPU reads and writes: the program's own pages, registered with each driver.
+#pragma once
+
+#include "second/copies.h"
+
+// Wrappers of the driver's functions on it, for the copy at hand.
+mg_result host_memory_allocate(const driver_copy *copy, function_id id, const word *a);
+mg_result host_memory_flags(const driver_copy *copy, const word *a);
+mg_result host_memory_free(const driver_copy *copy, const word *a);
+mg_result host_memory_register(const driver_copy *copy, const word *a);
+mg_result host_memory_unregister(const driver_copy *copy, const word *a);
+
+// Whether there is any, or has been.
+bool host_memory_is_there(void);
+
+// Whether any of these bytes is such memory.
+bool host_memory_is_pinned(word at, uint64_t size);
+
+// Whether one of the words at `bytes` is an address of such memory; `to`: where they are on the GPU, for it reads whole words there.
+bool host_memory_is_named(const void *bytes, uint64_t size, word to);
+
+// Registers it with the copy at hand beside the first one, of which the context is current. False if something cannot be had.
+bool host_memory_move(void);
+
+// And lets go of it there: another copy of the driver is to have it.
+void host_memory_leave(void);

@@ -1,0 +1,120 @@
+#include "second/host_reads.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+// More that are not seen than this: the log is broken.
+#define MOST 1024
+#define EVENT_WITHOUT_TIME 2
+#define CAPTURE_RELAXED 2
+
+enum { TO, FROM, SIZE };
+
+// Behind each copy an event of ours: what the program waits for may be another stream, or anything that waits by itself. Those
+// past the count have events to use again.
+typedef struct {
+    log_entry *entry;
+    word event;
+} unseen_copy;
+static unseen_copy unseen[MOST];
+static _Atomic size_t count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+// What lies at its place now, into the log.
+static void keep(log_entry *entry) { memcpy(log_bytes(entry), POINTER(entry->words[TO]), entry->words[SIZE]); }
+
+void host_reads_add_seen(log_entry *entry) {
+    keep(entry);
+    entry->seen = true;
+}
+
+static bool mark(unseen_copy *at, log_entry *entry, word stream) {
+    at->entry = entry;
+    if (at->event == 0 && CALL(&first_copy, cuEventCreate, WORD(&at->event), EVENT_WITHOUT_TIME) != MG_SUCCESS) return false;
+    return CALL(&first_copy, cuEventRecord, at->event, stream) == MG_SUCCESS;
+}
+
+void host_reads_add(log_entry *entry, word stream) {
+    pthread_mutex_lock(&lock);
+    // An event that is recorded, or asked, in a stream capture would be a part of it, or end it.
+    const bool fits = count < MOST, marked = fits && !reasons_has(REASON_graphs) && mark(&unseen[count], entry, stream);
+    if (marked) ++count;
+    pthread_mutex_unlock(&lock);
+    if (!fits) log_break(REASON_log_full, "copies to the host");
+    else if (!marked) log_break(REASON_unlogged, "copies to the host");
+}
+
+// Under the lock: the first `left` stay, and this one with them.
+static void stay(size_t left, size_t i) {
+    const unseen_copy stays = unseen[i];
+    unseen[i] = unseen[left];
+    unseen[left] = stays;
+}
+
+void host_reads_look(void) {
+    int mode = CAPTURE_RELAXED;
+    if (atomic_load_explicit(&count, memory_order_acquire) == 0 || reasons_has(REASON_graphs)) return;
+    pthread_mutex_lock(&lock);
+    size_t left = 0;
+    bool answered = true;
+    // Another thread may begin a capture just now.
+    const bool exchanged = CALL(&first_copy, cuThreadExchangeStreamCaptureMode, WORD(&mode)) == MG_SUCCESS;
+    for (size_t i = 0; i < count; ++i) {
+        const mg_result asked = CALL(&first_copy, cuEventQuery, unseen[i].event);
+        if (asked == MG_SUCCESS) host_reads_add_seen(unseen[i].entry);
+        else stay(left++, i);
+        answered = answered && (asked == MG_SUCCESS || asked == MG_NOT_READY);
+    }
+    if (exchanged) CALL(&first_copy, cuThreadExchangeStreamCaptureMode, WORD(&mode));
+    count = left;
+    pthread_mutex_unlock(&lock);
+    // The program may know more than can be known here.
+    if (!answered) log_break(REASON_unlogged, "copies to the host");
+}
+
+static bool is_in(const log_entry *entry, word at, uint64_t size) {
+    return entry->words[TO] < at + size && at < entry->words[TO] + entry->words[SIZE];
+}
+
+bool host_reads_overlap(word at, uint64_t size) {
+    bool found = false;
+    if (atomic_load_explicit(&count, memory_order_acquire) == 0) return false;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; !found && i < count; ++i) found = is_in(unseen[i].entry, at, size);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void host_reads_forget(void) {
+    pthread_mutex_lock(&lock);
+    count = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+bool host_reads_drop(word at, uint64_t size) {
+    pthread_mutex_lock(&lock);
+    const size_t before = count;
+    size_t left = 0;
+    for (size_t i = 0; i < before; ++i)
+        if (!is_in(unseen[i].entry, at, size)) stay(left++, i);
+    count = left;
+    pthread_mutex_unlock(&lock);
+    return left < before;
+}
+
+bool host_reads_repeat(log_entry *entry, const unsigned char *given) {
+    unsigned char *const there = POINTER(entry->words[TO]);
+    const unsigned char *const kept = log_bytes(entry);
+    const uint64_t size = entry->words[SIZE];
+    bool right = true;
+    pthread_mutex_lock(&lock);
+    if (entry->seen) {
+        right = memcmp(kept, given, size) == 0;
+    } else {
+        for (uint64_t i = 0; right && i < size; ++i) right = there[i] == kept[i] || there[i] == given[i];
+        if (right) memcpy(there, given, size);
+    }
+    pthread_mutex_unlock(&lock);
+    return right;
+}

@@ -1,0 +1,20 @@
+// What of a call that does something to GPU memory is kept in the log, and how it is done again in the second driver.
+#pragma once
+
+#include "second/log.h"
+#include "second/work.h"
+
+// A launch as it is kept: the attributes and the parameters' bytes follow.
+typedef struct {
+    word function;
+    unsigned sizes[7];           // grid, block, shared memory
+    unsigned attribute_count;
+    bool packed;                 // given as bytes, not one by one
+    struct parameter_layout *layout;  // NULL: it has no parameters
+    uint64_t size;               // of the parameters
+} logged_launch;
+
+// Around a call that enqueues work, or copies to the host: before it, and after the driver has taken it (in `stream`), or has not.
+log_entry *logged_before(function_id id, const word *a);
+void logged_after(log_entry *before, function_id id, const word *a, const work_stream *stream);
+void logged_not(log_entry *before);

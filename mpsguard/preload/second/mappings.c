@@ -1,0 +1,139 @@
+#include "second/mappings.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "second/reasons.h"
+
+#define ARENA ((uint64_t)4 << 40)
+
+typedef struct {
+    uint64_t at, size;
+} range;
+
+pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER;
+list mappings, retired;
+
+static _Atomic uint64_t arena;
+static bool reserved_again[PLACE_COUNT];
+static list used;
+
+void *list_add(list *l, size_t size) {
+    if (l->count == l->room) {
+        const size_t room = l->room > 0 ? 2 * l->room : 64;
+        char *const more = realloc(l->items, room * size);
+        if (more == NULL) {
+            reasons_hold(REASON_no_memory);
+            return NULL;
+        }
+        l->items = more;
+        l->room = room;
+    }
+    return l->items + size * l->count++;
+}
+
+void list_drop(list *l, size_t size, size_t i) {
+    memmove(l->items + size * i, l->items + size * (i + 1), size * (--l->count - i));
+}
+
+static bool reserve_arena(const driver_copy *copy, uint64_t wanted) {
+    word got = 0;
+    if (CALL(copy, cuMemAddressReserve, WORD(&got), ARENA, MAPPINGS_UNIT, wanted, 0) != MG_SUCCESS) return false;
+    if (got == wanted) {
+        arena = got;
+        copies_share_addresses(got, ARENA);
+        return true;
+    }
+    CALL(copy, cuMemAddressFree, got, ARENA);
+    return false;
+}
+
+bool mappings_have(word address) { return arena != 0 && address >= arena && address - arena < ARENA; }
+
+// Far from where the kernel and the driver place anything by themselves: the same addresses are free in the second driver.
+bool mappings_have_range(const driver_copy *copy) {
+    static pthread_mutex_t reserving = PTHREAD_MUTEX_INITIALIZER;
+    static const uint64_t places[] = {UINT64_C(0x300000000000), UINT64_C(0x200000000000), UINT64_C(0x400000000000)};
+    pthread_mutex_lock(&reserving);
+    for (size_t i = 0; arena == 0 && i < sizeof places / sizeof *places; ++i) reserve_arena(copy, places[i]);
+    pthread_mutex_unlock(&reserving);
+    return arena != 0;
+}
+
+bool mappings_reserve_again(void) {
+    const uint64_t wanted = arena;
+    bool *const done = &reserved_again[copies_place()];
+    if (wanted == 0 || *done) return true;
+    arena = 0;
+    *done = reserve_arena(copies_second(), wanted);
+    arena = wanted;
+    return *done;
+}
+
+// The first gap that fits. The list is by address.
+uint64_t mappings_take(uint64_t size, uint64_t alignment) {
+    uint64_t at = arena;
+    size_t i = 0;
+    if (alignment < MAPPINGS_UNIT) alignment = MAPPINGS_UNIT;
+    for (; i < used.count; ++i) {
+        const range *const r = &ITEMS(range, used)[i];
+        if (at + size <= r->at) break;
+        at = (r->at + r->size + alignment - 1) & ~(alignment - 1);
+    }
+    if (at + size > arena + ARENA || list_add(&used, sizeof(range)) == NULL) return 0;
+    range *const all = ITEMS(range, used);
+    memmove(&all[i + 1], &all[i], (used.count - 1 - i) * sizeof *all);
+    all[i] = (range){at, size};
+    return at;
+}
+
+bool mappings_give_back(uint64_t at, uint64_t size) {
+    for (size_t i = 0; i < used.count; ++i) {
+        const range *const r = &ITEMS(range, used)[i];
+        if (r->at != at || r->size != size) continue;
+        list_drop(&used, sizeof(range), i);
+        return true;
+    }
+    return false;
+}
+
+bool mappings_carry(word handle, word *second) {
+    int fd = -1;
+    if (CALL(&first_copy, cuMemExportToShareableHandle, WORD(&fd), handle, MG_HANDLE_POSIX, 0) != MG_SUCCESS) return false;
+    const bool done = CALL(copies_second(), cuMemImportFromShareableHandle, WORD(second), (word)fd, MG_HANDLE_POSIX) ==
+                      MG_SUCCESS;
+    close(fd);
+    return done;
+}
+
+bool mappings_move(const mapping *m) {
+    word handle = m->kept, second = 0;
+    if (handle == 0 && CALL(&first_copy, cuMemRetainAllocationHandle, WORD(&handle), m->at) != MG_SUCCESS) return false;
+    const bool carried = mappings_carry(handle, &second);
+    if (m->kept == 0) CALL(&first_copy, cuMemRelease, handle);
+    if (!carried) return false;
+    bool done = CALL(copies_second(), cuMemMap, m->at, m->size, m->offset, second, 0) == MG_SUCCESS;
+    CALL(copies_second(), cuMemRelease, second);
+    mg_access access = m->access;
+    access.location.id = (int)copies_device();
+    if (done && access.flags != 0)
+        done = CALL(copies_second(), cuMemSetAccess, m->at, m->size, WORD(&access), 1) == MG_SUCCESS;
+    return done;
+}
+
+static void leave(const list *of) {
+    for (size_t i = 0; i < of->count; ++i) {
+        const mapping *const m = &ITEMS(mapping, *of)[i];
+        // Some are not mapped there: that is an error, and no harm.
+        CALL(copies_second(), cuMemUnmap, m->at, m->size);
+        if (m->spare != 0) CALL(copies_second(), cuMemUnmap, m->spare, m->size);
+    }
+}
+
+void mappings_leave(void) {
+    pthread_mutex_lock(&mappings_lock);
+    leave(&mappings);
+    leave(&retired);
+    pthread_mutex_unlock(&mappings_lock);
+}

@@ -1,0 +1,56 @@
+// GPU memory that moves, and its addresses: what memory.c and spare.c both know.
+//
+// GPU memory stays where it is: the first driver exports it after the fault too (580), and the second one maps it. So that its
+// addresses can be had there, they are taken from one range that is reserved for all of them: the driver heeds no wish
+// for a small one (2 MiB; 64 MiB it does, 580).
+#pragma once
+
+#include <pthread.h>
+
+#include "second/copies.h"
+
+#define MAPPINGS_UNIT ((uint64_t)2 << 20)
+
+typedef struct {
+    uint64_t at, size, offset;
+    mg_access access;     // `flags` 0: none yet
+    word number;          // of its entries in the log
+    bool since_epoch;     // mapped after the last epoch
+    bool untouched;       // nothing could have written to it so far: it is zero, as the driver gives it
+    bool was_untouched;   // the same at the last epoch
+    word kept;            // of what was unmapped since: a handle that keeps the memory; 0: none
+    uint64_t spare;       // address of the memory that holds its content of the last epoch; 0: none
+} mapping;
+
+typedef struct {
+    char *items;
+    size_t count, room;
+} list;
+
+#define ITEMS(type, l) ((type *)(void *)(l).items)
+
+// Adds an item and returns it; NULL if there is no host memory (a reason then).
+void *list_add(list *l, size_t size);
+void list_drop(list *l, size_t size, size_t i);
+
+extern pthread_mutex_t mappings_lock;
+// What is mapped, and what was unmapped since the last epoch. Under the lock.
+extern list mappings, retired;
+
+// Addresses of the range, or 0. Under the lock. `mappings_give_back` is false for what is not of it.
+uint64_t mappings_take(uint64_t size, uint64_t alignment);
+bool mappings_give_back(uint64_t at, uint64_t size);
+
+// Reserves the range if need be; false if it cannot be had.
+bool mappings_have_range(const driver_copy *copy);
+bool mappings_reserve_again(void);  // by the copy at hand beside the first one
+
+// Whether an address is in it.
+bool mappings_have(word address);
+
+// A handle of the second driver for memory of the first one, which is dead but exports it still (measured with 580).
+bool mappings_carry(word handle, word *second);
+
+// Maps one into the copy at hand beside the first one, at its address. `mappings_leave` takes all out of it again.
+bool mappings_move(const mapping *m);
+void mappings_leave(void);

@@ -1,0 +1,92 @@
+// What the program has made with the first driver and the second one must have, too: streams, events, modules, libraries,
+// functions and kernels. Before a takeover it is noted how each was made; afterwards the program's handles are keys.
+#pragma once
+
+#include "second/copies.h"
+
+typedef enum {
+    OBJECT_STREAM,
+    OBJECT_EVENT,
+    OBJECT_MODULE,             // of an image
+    OBJECT_LIBRARY,            // of an image
+    OBJECT_MODULE_OF_LIBRARY,
+    OBJECT_FUNCTION_OF_MODULE,
+    OBJECT_KERNEL_OF_LIBRARY,
+    OBJECT_FUNCTION_OF_KERNEL,
+} object_kind;
+
+typedef struct work_stream work_stream;
+typedef struct image image;
+
+// Where the parameters of a kernel are in the room for them.
+typedef struct parameter_layout {
+    size_t count, size;
+    struct { size_t offset, size; } parameters[];
+} parameter_layout;
+
+enum { OBJECT_ATTRIBUTES = 8 };
+
+typedef struct object {
+    word key;                   // the first driver's handle, which the program has
+    object_kind kind;
+    _Atomic(bool) gone;         // destroyed by the program
+    unsigned generation;        // of a stream or an event: how often this was another one's
+    struct object *parent;      // the module, library or kernel
+    _Atomic(bool) asked;        // of a module or a library: where a variable of it lies
+    word flags;                 // of a stream or an event
+    int priority;               // of a stream
+    char *name;                 // of a function or a kernel
+    image *code;                // of a module or a library
+    _Atomic(word) second[PLACE_COUNT];  // the handle of each copy beside the first one; 0: not made
+    struct { word attribute, value; } attributes[OBJECT_ATTRIBUTES];
+    int attribute_count;
+    _Atomic(bool) changed;      // an attribute, since the second driver's was made
+    _Atomic(word) cache;        // preference, plus one; 0: not set
+    _Atomic(parameter_layout *) layout;  // of a function or a kernel, once it was launched
+    work_stream *recorded_in;   // of an event: where, and behind how much work; NULL: not known
+    uint64_t recorded_behind;
+    uint64_t records_begun, records_ended;
+    struct object *next;        // of its bucket, newest first
+    struct object *older;       // of all
+} object;
+
+// Notes an object as `made` has it (key, kind, parent, flags, priority, name, code), in place of one with the same handle: the
+// driver gives those of what is destroyed to others. NULL if there is no host memory (a reason then).
+object *objects_note(const object *made);
+
+// The object of that handle, or NULL.
+object *objects_find(word key);
+
+// What a handle stands for before a call that destroys it; `object` is NULL if that is not known. As soon as the driver has
+// destroyed it, another thread may be given the same handle for an object of its own.
+typedef struct {
+    object *object;
+    unsigned generation;
+} objects_mark;
+objects_mark objects_mark_of(word key);
+
+// The program destroyed it, and with it what was found in it.
+void objects_forget(objects_mark mark);
+
+// An attribute of a function or a kernel; the last value counts. `same`: it was set to that before. False if there is no such object.
+bool objects_set_attribute(word key, word attribute, word value, bool *same);
+
+// What an object has by now; returns how many.
+int objects_attributes(object *o, word attributes[OBJECT_ATTRIBUTES], word values[OBJECT_ATTRIBUTES]);
+
+// Around a call that records an event, and around one that waits for it. What a wait shows is known only if no other call
+// recorded the event meanwhile.
+typedef struct {
+    object *event;
+    uint64_t turn;
+    bool alone;
+    work_stream *stream;
+    uint64_t behind;
+} objects_record;
+objects_record objects_record_begin(word event);
+void objects_record_end(const objects_record *record, bool recorded, work_stream *stream, uint64_t behind);
+objects_record objects_wait_begin(word event);
+bool objects_wait_end(const objects_record *record);
+
+// The newest one first; follow `older`.
+object *objects_newest(void);

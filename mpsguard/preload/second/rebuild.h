@@ -1,0 +1,26 @@
+// The second driver's objects in place of the program's: made of what was noted (objects.h), before a takeover or when
+// one is first used.
+#pragma once
+
+#include "second/copies.h"
+
+// The second driver's handle for one of the program's: made if need be, with all that it needs. What is not known is the
+// second driver's own, or a number that stands for a default stream, and stays. 0 if it cannot be made.
+word rebuild_translate(word handle);
+
+// Makes the second driver's of all objects ahead of a takeover, and ends those that the program has destroyed. The second
+// driver's context is current.
+void rebuild_ahead(void);
+
+// At a takeover: what was made ahead gets the attributes that were set since, and streams and events are made. False if
+// that fails.
+bool rebuild_at_takeover(void);
+
+// The program's handle for one of the second driver's, or that itself.
+word rebuild_key_of(word second);
+
+// The second driver has destroyed it, and may give that handle to another one.
+void rebuild_forget(word second);
+
+// The program's context, and the one that the copy at a place has for it.
+void rebuild_set_contexts(copy_place place, word first, word second);

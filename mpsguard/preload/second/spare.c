@@ -1,0 +1,186 @@
+#include "second/spare.h"
+
+#include <stdatomic.h>
+
+#include "second/reasons.h"
+
+// Left to the program, its driver and its neighbours.
+#define MARGIN ((uint64_t)512 << 20)
+
+static _Atomic uint64_t held;
+static word stream;  // of the first driver
+
+bool spare_keeps_freed(void) {
+    pthread_mutex_lock(&mappings_lock);
+    const bool any = retired.count > 0;
+    pthread_mutex_unlock(&mappings_lock);
+    return any;
+}
+
+bool spare_is_held(void) { return held > 0 || spare_keeps_freed(); }
+
+static mapping place_of(const mapping *m) {
+    return (mapping){.at = m->spare, .size = m->size, .access = {m->access.location, MG_ACCESS_READ_WRITE}};
+}
+
+static void give_back(uint64_t at, uint64_t size) {
+    CALL(&first_copy, cuMemUnmap, at, size);
+    pthread_mutex_lock(&mappings_lock);
+    mappings_give_back(at, size);
+    pthread_mutex_unlock(&mappings_lock);
+    held -= size;
+}
+
+void spare_drop(const mapping *m) {
+    if (m->spare != 0) give_back(m->spare, m->size);
+}
+
+static bool make(mapping *m, int device) {
+    const mg_allocation_properties wanted = {
+        .type = MG_MEMORY_PINNED, .requested_handle_types = MG_HANDLE_POSIX, .location = {MG_LOCATION_DEVICE, device}};
+    const mg_access access = {{MG_LOCATION_DEVICE, device}, MG_ACCESS_READ_WRITE};
+    word handle = 0;
+    if (CALL(&first_copy, cuMemCreate, WORD(&handle), m->size, WORD(&wanted), 0) != MG_SUCCESS) return false;
+    pthread_mutex_lock(&mappings_lock);
+    const uint64_t at = mappings_take(m->size, MAPPINGS_UNIT);
+    pthread_mutex_unlock(&mappings_lock);
+    const bool mapped = at != 0 && CALL(&first_copy, cuMemMap, at, m->size, 0, handle, 0) == MG_SUCCESS;
+    CALL(&first_copy, cuMemRelease, handle);
+    if (mapped) held += m->size;
+    if (mapped && CALL(&first_copy, cuMemSetAccess, at, m->size, WORD(&access), 1) == MG_SUCCESS) {
+        m->spare = at;
+        return true;
+    }
+    if (mapped) {
+        give_back(at, m->size);
+    } else if (at != 0) {
+        pthread_mutex_lock(&mappings_lock);
+        mappings_give_back(at, m->size);
+        pthread_mutex_unlock(&mappings_lock);
+    }
+    return false;
+}
+
+// What was unmapped, as far as it was kept.
+static bool free_retired(void) {
+    for (bool any = false;; any = true) {
+        mapping last;
+        pthread_mutex_lock(&mappings_lock);
+        const bool found = retired.count > 0;
+        if (found) last = ITEMS(mapping, retired)[--retired.count];
+        pthread_mutex_unlock(&mappings_lock);
+        if (!found) return any;
+        if (last.kept != 0) CALL(&first_copy, cuMemRelease, last.kept);
+        spare_drop(&last);
+    }
+}
+
+static bool free_spare(void) {
+    for (bool any = false;; any = true) {
+        mapping found = {0};
+        pthread_mutex_lock(&mappings_lock);
+        for (size_t i = 0; found.spare == 0 && i < mappings.count; ++i) {
+            mapping *const m = &ITEMS(mapping, mappings)[i];
+            found = *m;
+            m->spare = 0;
+        }
+        pthread_mutex_unlock(&mappings_lock);
+        if (found.spare == 0) return any;
+        spare_drop(&found);
+    }
+}
+
+bool spare_give_up(void) {
+    log_break(REASON_no_spare_memory, "the program needed it");
+    const bool kept = free_retired(), spare = free_spare();
+    return kept || spare;
+}
+
+// Spare memory for all that is mapped; what is lacking, if there is too little. No call is under way, so the list is what it is.
+static const char *find_room(uint64_t most, int device) {
+    size_t wanted = 0, missing = 0, left = 0, all = 0;
+    for (size_t i = 0; i < mappings.count; ++i) {
+        const mapping *const m = &ITEMS(mapping, mappings)[i];
+        wanted += m->size;
+        if (m->spare == 0) missing += m->size;
+    }
+    if (wanted > most) return "MPSGUARD_SECOND_SPARE_MIB";
+    if (missing == 0) return NULL;
+    if (CALL(&first_copy, cuMemGetInfo_v2, WORD(&left), WORD(&all)) != MG_SUCCESS || left < missing + MARGIN)
+        return "the GPU has no more";
+    for (size_t i = 0; i < mappings.count; ++i) {
+        mapping *const m = &ITEMS(mapping, mappings)[i];
+        if (m->spare == 0 && !make(m, device)) return "the driver has no more";
+    }
+    return NULL;
+}
+
+bool spare_hold(uint64_t most, int device) {
+    free_retired();
+    if (stream == 0 && CALL(&first_copy, cuStreamCreate, WORD(&stream), 1) != MG_SUCCESS) return false;
+    const char *const lack = find_room(most, device);
+    if (lack != NULL) {
+        log_cannot_begin(REASON_no_spare_memory, lack);
+        free_spare();
+        return false;
+    }
+    bool right = true;
+    for (size_t i = 0; right && i < mappings.count; ++i) {
+        mapping *const m = &ITEMS(mapping, mappings)[i];
+        if (m->access.flags != 0)
+            right = CALL(&first_copy, cuMemcpyDtoDAsync_v2, m->spare, m->at, m->size, stream) == MG_SUCCESS;
+        m->since_epoch = false;
+        m->was_untouched = m->untouched;
+    }
+    return right && CALL(&first_copy, cuStreamSynchronize, stream) == MG_SUCCESS;
+}
+
+static bool fill_with_zero(const mapping *m) {
+    return CALL(copies_second(), cuMemsetD8Async, m->at, 0, m->size, WORD(MG_STREAM_LEGACY)) == MG_SUCCESS;
+}
+
+static bool restore(const mapping *m) {
+    const mapping spare = place_of(m);
+    if (m->since_epoch) return true;
+    if (!mappings_move(m)) return false;
+    if (m->access.flags == 0) return true;
+    if (m->was_untouched) return fill_with_zero(m);
+    return mappings_move(&spare) &&
+           CALL(copies_second(), cuMemcpyDtoDAsync_v2, m->at, m->spare, m->size, WORD(MG_STREAM_LEGACY)) == MG_SUCCESS;
+}
+
+bool spare_restore(void) {
+    bool right = true;
+    for (size_t i = 0; right && i < retired.count; ++i) right = restore(&ITEMS(mapping, retired)[i]);
+    for (size_t i = 0; right && i < mappings.count; ++i) right = restore(&ITEMS(mapping, mappings)[i]);
+    return right;
+}
+
+static const mapping *numbered(const list *l, word number) {
+    for (size_t i = 0; i < l->count; ++i)
+        if (ITEMS(mapping, *l)[i].number == number) return &ITEMS(mapping, *l)[i];
+    return NULL;
+}
+
+bool spare_repeat(const log_entry *entry) {
+    const mapping *m = numbered(&mappings, entry->words[0]);
+    if (m == NULL) m = numbered(&retired, entry->words[0]);
+    if (m == NULL) return false;
+    if (entry->kind == LOG_UNMAP)
+        return CALL(copies_second(), cuMemUnmap, m->at, m->size) == MG_SUCCESS;
+    return mappings_move(m) && (m->access.flags == 0 || fill_with_zero(m));
+}
+
+void spare_end(void) {
+    for (size_t i = 0; i < mappings.count; ++i) {
+        mapping *const m = &ITEMS(mapping, mappings)[i];
+        if (m->spare != 0 && !m->since_epoch) CALL(copies_second(), cuMemUnmap, m->spare, m->size);
+        m->spare = 0;
+        m->kept = 0;
+    }
+    for (size_t i = 0; i < retired.count; ++i) {
+        const mapping *const m = &ITEMS(mapping, retired)[i];
+        if (m->spare != 0) CALL(copies_second(), cuMemUnmap, m->spare, m->size);
+    }
+    retired.count = 0;
+}

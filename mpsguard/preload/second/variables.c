@@ -1,0 +1,390 @@
+#define _GNU_SOURCE
+#include "second/variables.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "second/images.h"
+#include "second/log.h"
+#include "second/memory.h"
+#include "second/objects.h"
+#include "second/reasons.h"
+
+#define MOST_BYTES ((uint64_t)64 << 20)
+#define UNIT ((uint64_t)2 << 20)
+#define ALIGNMENT 256
+#define NOWHERE UINT64_MAX
+
+typedef struct variable {
+    const char *name;
+    uint64_t size;
+    word first, second[PLACE_COUNT];  // addresses; 0: not known, and NOWHERE: the first driver has none to tell
+    unsigned char *saved, *initial;
+    unsigned char *reading;  // what will be in `saved` when all of them are read
+    struct variable *next;
+} variable;
+
+// A module or a library that was looked at.
+typedef struct module {
+    const object *of;
+    word second[PLACE_COUNT];  // the module of each copy beside the first one; 0: not made
+    variable *variables;
+    struct module *next;
+} module;
+
+typedef struct asked {
+    word of;  // key of a module or a library
+    char *name;
+    struct asked *next;
+} asked;
+
+typedef struct placed {
+    word of, at;
+    uint64_t size;
+    char *name;
+    struct placed *next;
+} placed;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // of modules
+static _Atomic(module *) modules;
+static uint64_t bytes;
+static word stream;  // ours, of the first driver
+static _Atomic uint64_t saved_behind = UINT64_MAX;
+
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;  // of what is below
+static asked *questions;  // of which it is not known yet
+static placed *places;
+static word room;  // memory for places
+static uint64_t room_used;
+
+static module *find(word key) {
+    for (module *m = modules; m != NULL; m = m->next)
+        if (m->of->key == key && !m->of->gone) return m;
+    return NULL;
+}
+
+static bool was_looked_at(const object *o) {
+    for (const module *m = modules; m != NULL; m = m->next)
+        if (m->of == o) return true;
+    return false;
+}
+
+// A library of which nothing was asked may not be loaded yet, and has run nothing.
+static bool is_in_use(const object *of) {
+    if (of->kind == OBJECT_MODULE || atomic_load_explicit(&of->asked, memory_order_acquire)) return true;
+    for (const object *o = objects_newest(); o != NULL; o = o->older)
+        if (o->parent == of && !o->gone) return true;
+    return false;
+}
+
+static bool add(module *to, const driver_copy *copy, word handle, const image_variable *known) {
+    word address = 0, size = 0;
+    // The image has more than the module: other architectures, and what no kernel uses.
+    if (CALL(copy, cuModuleGetGlobal_v2, WORD(&address), WORD(&size), handle, WORD(known->name)) != MG_SUCCESS)
+        return true;
+    variable *const made = calloc(1, sizeof *made);
+    unsigned char *const reading = size <= MOST_BYTES - bytes ? malloc(size) : NULL;
+    if (made == NULL || reading == NULL) {
+        free(made);
+        free(reading);
+        reasons_hold(REASON_no_memory);
+        return false;
+    }
+    *made = (variable){.name = known->name, .size = size, .first = NOWHERE, .reading = reading, .next = to->variables};
+    if (copy == &first_copy) made->first = address;
+    else made->second[copies_place()] = address;
+    bytes += size;
+    to->variables = made;
+    return true;
+}
+
+// `handle` is the copy's for it.
+static bool look_at(const object *o, const driver_copy *copy, word handle) {
+    if (o->kind == OBJECT_LIBRARY && CALL(copy, cuLibraryGetModule, WORD(&handle), handle) != MG_SUCCESS) return false;
+    long count = 0;
+    const image_variable *const names = o->code != NULL ? images_variables(o->code, &count) : NULL;
+    if (o->code == NULL || count < 0) reasons_hold(REASON_unread_modules);
+    else if (images_use_heap(o->code)) reasons_hold(REASON_device_heap);
+    else if (images_have_pointers(o->code)) reasons_hold_for(REASON_device_variables, "addresses in variables");
+    module *const made = calloc(1, sizeof *made);
+    if (made == NULL) return false;
+    made->of = o;
+    for (long i = 0; i < count; ++i)
+        if (!add(made, copy, handle, &names[i])) return false;
+    made->next = modules;
+    modules = made;
+    return true;
+}
+
+// All of them, or none: what is half read is of no use.
+static bool read_all(void) {
+    if (stream == 0 && CALL(&first_copy, cuStreamCreate, WORD(&stream), 1) != MG_SUCCESS) return false;
+    for (const module *m = modules; m != NULL; m = m->next) {
+        for (variable *v = m->of->gone ? NULL : m->variables; v != NULL; v = v->next) {
+            if (v->reading == NULL && (v->reading = malloc(v->size)) == NULL) return false;
+            if (CALL(&first_copy, cuMemcpyDtoHAsync_v2, WORD(v->reading), v->first, v->size, stream) != MG_SUCCESS)
+                return false;
+        }
+    }
+    if (CALL(&first_copy, cuStreamSynchronize, stream) != MG_SUCCESS) return false;
+    for (const module *m = modules; m != NULL; m = m->next) {
+        for (variable *v = m->of->gone ? NULL : m->variables; v != NULL; v = v->next) {
+            unsigned char *const before = v->saved;
+            v->saved = v->reading;
+            v->reading = before;
+        }
+    }
+    return true;
+}
+
+static bool is_constant(const asked *a) {
+    const object *o = objects_find(a->of);
+    if (o != NULL && o->kind == OBJECT_MODULE_OF_LIBRARY) o = o->parent;
+    if (o == NULL || o->code == NULL) return false;
+    long count = 0;
+    const image_variable *const all = images_variables(o->code, &count);
+    for (long i = 0; i < count; ++i)
+        if (strcmp(all[i].name, a->name) == 0) return all[i].constant;
+    return false;
+}
+
+void variables_answer(void) {
+    pthread_mutex_lock(&asking);
+    asked *list = questions;
+    questions = NULL;
+    pthread_mutex_unlock(&asking);
+    pthread_mutex_lock(&lock);
+    while (list != NULL) {
+        asked *const a = list;
+        list = a->next;
+        if (is_constant(a)) reasons_let_go(REASON_device_variables);
+        free(a->name);
+        free(a);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+bool variables_save(word context, uint64_t total) {
+    bool all = CALL(&first_copy, cuCtxSetCurrent, context) == MG_SUCCESS;
+    pthread_mutex_lock(&lock);
+    for (const object *o = objects_newest(); all && o != NULL; o = o->older) {
+        if (o->gone || (o->kind != OBJECT_MODULE && o->kind != OBJECT_LIBRARY) || was_looked_at(o) || !is_in_use(o)) continue;
+        all = look_at(o, &first_copy, o->key);
+    }
+    all = all && read_all();
+    pthread_mutex_unlock(&lock);
+    if (all) atomic_store_explicit(&saved_behind, total, memory_order_release);
+    return all;
+}
+
+bool variables_are_saved(uint64_t total) {
+    return total == 0 || atomic_load_explicit(&saved_behind, memory_order_acquire) == total;
+}
+
+static bool write_saved(variable *v, bool *wrote) {
+    // A module that was loaded since has what it has at first.
+    if (v->saved == NULL || (v->initial != NULL && memcmp(v->initial, v->saved, v->size) == 0)) return true;
+    *wrote = true;
+    return CALL(copies_second(), cuMemcpyHtoD_v2, v->second[copies_place()], WORD(v->saved), v->size) == MG_SUCCESS;
+}
+
+static bool made(module *m, bool taken_over) {
+    const copy_place place = copies_place();
+    bool right = true, wrote = false;
+    for (variable *v = m->variables; right && v != NULL; v = v->next) {
+        word size = v->size;
+        right = v->second[place] != 0 ||
+                CALL(copies_second(), cuModuleGetGlobal_v2, WORD(&v->second[place]), WORD(&size), m->second[place], WORD(v->name)) ==
+                    MG_SUCCESS;
+        right = right && size == v->size;
+        if (!right) break;
+        if (taken_over) right = write_saved(v, &wrote);
+        else if (v->initial == NULL && (v->initial = malloc(v->size)) != NULL)
+            right = CALL(copies_second(), cuMemcpyDtoH_v2, WORD(v->initial), v->second[place], v->size) == MG_SUCCESS;
+    }
+    // The program's streams do not wait for the default one: what was copied has to be there before any kernel runs.
+    if (wrote && right) right = CALL(copies_second(), cuStreamSynchronize, 0) == MG_SUCCESS;
+    return right;
+}
+
+bool variables_module_made(word key, word second_module, bool taken_over) {
+    bool right = true;
+    pthread_mutex_lock(&lock);
+    module *const m = find(key);
+    if (m != NULL) {
+        m->second[copies_place()] = second_module;
+        right = made(m, taken_over);
+    }
+    pthread_mutex_unlock(&lock);
+    return right;
+}
+
+// Those that the second driver has already; the others are made later, and written then.
+static bool each_made(bool taken_over) {
+    const copy_place place = copies_place();
+    bool right = true;
+    pthread_mutex_lock(&lock);
+    for (module *m = modules; right && m != NULL; m = m->next) {
+        const word second = atomic_load_explicit(&m->of->second[place], memory_order_acquire);
+        if (m->of->gone || second == 0 || (m->second[place] != 0 && !taken_over)) continue;
+        // It was made before it was looked at.
+        if (m->second[place] == 0 && m->of->kind == OBJECT_LIBRARY)
+            right = CALL(copies_second(), cuLibraryGetModule, WORD(&m->second[place]), second) == MG_SUCCESS;
+        else if (m->second[place] == 0) m->second[place] = second;
+        right = right && made(m, taken_over);
+    }
+    pthread_mutex_unlock(&lock);
+    return right;
+}
+
+bool variables_ahead(void) { return each_made(false); }
+bool variables_restore(void) { return each_made(true); }
+
+bool variables_take(void) {
+    const copy_place place = copies_place();
+    bool right = true;
+    pthread_mutex_lock(&lock);
+    // Those of modules that came after the last epoch: the first driver was not asked for them, and does not answer any more.
+    for (const object *o = objects_newest(); right && o != NULL; o = o->older) {
+        const word second = atomic_load_explicit(&o->second[place], memory_order_acquire);
+        if (second == 0 || o->gone || (o->kind != OBJECT_MODULE && o->kind != OBJECT_LIBRARY) || was_looked_at(o)) continue;
+        right = look_at(o, copies_second(), second);
+    }
+    for (module *m = modules; right && m != NULL; m = m->next) {
+        for (variable *v = m->of->gone ? NULL : m->variables; right && v != NULL; v = v->next) {
+            // Of a module that was not made here no kernel has run.
+            if (v->second[place] == 0) continue;
+            if (v->saved == NULL && (v->saved = malloc(v->size)) == NULL) right = false;
+            right = right && CALL(copies_second(), cuMemcpyDtoH_v2, WORD(v->saved), v->second[place], v->size) == MG_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return right;
+}
+
+word variables_translate(word address, word *owner) {
+    *owner = 0;
+    for (const module *m = modules; m != NULL; m = m->next) {
+        if (m->of->gone) continue;
+        for (const variable *v = m->variables; v != NULL; v = v->next) {
+            if (address < v->first || address - v->first >= v->size) continue;
+            const word second = v->second[copies_place()];
+            if (second != 0) return second + (address - v->first);
+            *owner = m->of->key;
+            return address;
+        }
+    }
+    return address;
+}
+
+// Memory that moves, in which variables are given places. Under `asking`.
+static bool have_room(void) {
+    if (room != 0) return true;
+    mg_device device = 0;
+    if (CALL(&first_copy, cuCtxGetDevice, WORD(&device)) != MG_SUCCESS) return false;
+    const mg_allocation_properties wanted = {.type = MG_MEMORY_PINNED, .location = {MG_LOCATION_DEVICE, device}};
+    const mg_access access = {{MG_LOCATION_DEVICE, device}, MG_ACCESS_READ_WRITE};
+    word handle = 0;
+    if (memory_create(&first_copy, (const word[]){WORD(&handle), UNIT, WORD(&wanted), 0}) != MG_SUCCESS) return false;
+    bool done = memory_reserve(&first_copy, (const word[]){WORD(&room), UNIT, UNIT, 0, 0}) == MG_SUCCESS &&
+                memory_map(&first_copy, (const word[]){room, UNIT, 0, handle, 0}) == MG_SUCCESS;
+    memory_release(&first_copy, (const word[]){handle});
+    done = done && memory_set_access(&first_copy, (const word[]){room, UNIT, WORD(&access), 1}) == MG_SUCCESS;
+    if (!done) room = 0;
+    return done;
+}
+
+// The content of `size` bytes at another address, there before any work that is enqueued from now on.
+static bool copy_content(word to, word from, uint64_t size) {
+    void *const between = malloc(size);
+    const bool done = between != NULL && CALL(&first_copy, cuMemcpyDtoH_v2, WORD(between), from, size) == MG_SUCCESS &&
+                      CALL(&first_copy, cuMemcpyHtoD_v2, to, WORD(between), size) == MG_SUCCESS &&
+                      CALL(&first_copy, cuStreamSynchronize, 0) == MG_SUCCESS;
+    free(between);
+    return done;
+}
+
+static placed *place_of(word of, const char *name) {
+    for (placed *p = places; p != NULL; p = p->next)
+        if (p->of == of && strcmp(p->name, name) == 0) return p;
+    return NULL;
+}
+
+static placed *new_place(word of, const char *name, word from, uint64_t size) {
+    const uint64_t at = (room_used + ALIGNMENT - 1) & ~(uint64_t)(ALIGNMENT - 1);
+    log_break(REASON_unlogged, name);
+    if (size > UNIT - at || !have_room() || !copy_content(room + at, from, size)) return NULL;
+    placed *const made_place = malloc(sizeof *made_place);
+    char *const own = strdup(name);
+    if (made_place == NULL || own == NULL) {
+        free(made_place);
+        free(own);
+        return NULL;
+    }
+    *made_place = (placed){of, room + at, size, own, places};
+    room_used = at + size;
+    places = made_place;
+    return made_place;
+}
+
+bool variables_place(word library, const char *name, word *address, word *size) {
+    pthread_mutex_lock(&asking);
+    const placed *const p = place_of(library, name);
+    if (p != NULL) {
+        *address = p->at;
+        *size = p->size;
+    }
+    pthread_mutex_unlock(&asking);
+    return p != NULL;
+}
+
+void variables_forget(word library) {
+    pthread_mutex_lock(&asking);
+    for (placed *p = places; p != NULL; p = p->next)
+        if (p->of == library) p->of = 0;
+    pthread_mutex_unlock(&asking);
+}
+
+static bool has_no_kernels(word library) {
+    unsigned count = 1;
+    return CALL(&first_copy, cuLibraryGetKernelCount, WORD(&count), library) == MG_SUCCESS && count == 0;
+}
+
+static void note_question(word of, const char *name) {
+    reasons_hold_for(REASON_device_variables, name);
+    asked *const made_question = malloc(sizeof *made_question);
+    char *const own = strdup(name);
+    if (made_question == NULL || own == NULL) {  // then it is held for good
+        free(made_question);
+        free(own);
+        return;
+    }
+    pthread_mutex_lock(&asking);
+    *made_question = (asked){of, own, questions};
+    questions = made_question;
+    pthread_mutex_unlock(&asking);
+}
+
+mg_result variables_ask(function_id id, const word *a) {
+    const char *const name = POINTER(a[3]);
+    word address = 0, size = 0;
+    const mg_result result = copies_call(&first_copy, id, (const word[]){WORD(&address), WORD(&size), a[2], a[3]}, 4);
+    if (result != MG_SUCCESS) return result;
+    object *const of = objects_find(a[2]);
+    if (of != NULL) atomic_store_explicit(&of->asked, true, memory_order_release);
+    if (id == FUNCTION_cuLibraryGetGlobal && has_no_kernels(a[2])) {
+        pthread_mutex_lock(&asking);
+        const placed *p = place_of(a[2], name);
+        if (p == NULL) p = new_place(a[2], name, address, size);
+        pthread_mutex_unlock(&asking);
+        if (p != NULL) address = p->at;
+        else note_question(a[2], name);
+    } else {
+        note_question(a[2], name);
+    }
+    if (a[0] != 0) *(word *)POINTER(a[0]) = address;
+    if (a[1] != 0) *(word *)POINTER(a[1]) = size;
+    return MG_SUCCESS;
+}

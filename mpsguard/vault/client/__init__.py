@@ -1,0 +1,1 @@
+"""What an application's process holds of the vault; its entrance is `mpsguard.client`."""

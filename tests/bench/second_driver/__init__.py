@@ -1,0 +1,7 @@
+"""On a real GPU: unmodified programs go on by their second driver after a neighbour's fault. One file a measurement."""
+
+from typing import Final
+
+from tests.bench.second_driver import alone, busy, cost, idle
+
+MEASUREMENTS: Final = (idle.MEASUREMENT, busy.MEASUREMENT, alone.MEASUREMENT, cost.MEASUREMENT)

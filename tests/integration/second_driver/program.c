@@ -1,0 +1,335 @@
+// An unmodified CUDA program: threads with streams of their own, which check everything that they get back.
+//
+//   program SEED THREADS OPERATIONS WHEN IMAGE
+//
+// WHEN: idle (the fault comes while no stream has work), any (at any operation), late (at any one behind the middle), never;
+// culprit (late, by a kernel of its own).
+//
+// Prints "survived", "lost CODE" if a call failed with CODE, or "WRONG ..." and ends with 1 if anything was not as it would have
+// been. The fault is a file in the pipe directory.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "looks.h"
+
+typedef unsigned long long address;
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *), cuCtxGetCurrent(void **);
+extern int cuStreamCreate(void **, unsigned), cuStreamSynchronize(void *), cuStreamQuery(void *), cuStreamDestroy_v2(void *);
+extern int cuEventCreate(void **, unsigned), cuEventRecord(void *, void *), cuEventSynchronize(void *), cuEventQuery(void *), cuEventDestroy_v2(void *);
+extern int cuStreamWaitEvent(void *, void *, unsigned);
+extern int cuModuleLoadData(void **, const void *), cuModuleGetFunction(void **, void *, const char *), cuFuncSetAttribute(void *, int, int), cuFuncGetAttribute(int *, int, void *);
+extern int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+extern int cuMemAlloc_v2(address *, size_t), cuMemFree_v2(address), cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
+extern int cuMemcpyHtoDAsync_v2(address, const void *, size_t, void *), cuMemcpyDtoHAsync_v2(void *, address, size_t, void *), cuMemcpyDtoH_v2(void *, address, size_t);
+extern int cuMemcpyHtoD_v2(address, const void *, size_t), cuMemcpyDtoDAsync_v2(address, address, size_t, void *), cuMemcpyAsync(address, address, size_t, void *);
+extern int cuMemsetD8Async(address, unsigned char, size_t, void *), cuMemsetD32Async(address, unsigned, size_t, void *);
+extern int cuCtxSynchronize(void), cuMemAllocManaged(address *, size_t, unsigned), cuPointerGetAttribute(void *, int, address);
+
+enum { ELEMENTS = 1024, BYTES = 4 * ELEMENTS, SLOTS = 3 };
+
+static void *context, *affine, *combine, *count, *trap;
+static int threads, operations;
+static bool at_idle, at_any, at_late, is_culprit;
+static pthread_barrier_t barrier;
+static _Atomic int lost;
+static _Atomic bool faulted;
+static _Atomic uint32_t counted = 41;
+
+static void wrong(const char *what, long where) {
+    printf("WRONG %s at %ld\n", what, where);
+    fflush(stdout);
+    _exit(1);
+}
+
+// A failed call ends the thread's work.
+#define DO(call)                                  \
+    do {                                          \
+        const int result_ = (call);               \
+        if (result_ != 0) {                       \
+            atomic_store(&lost, result_);         \
+            return;                               \
+        }                                         \
+    } while (0)
+
+typedef struct {
+    unsigned seed;
+    void *stream, *side, *event;
+    address buffer, other;
+    uint32_t model[ELEMENTS], other_model[ELEMENTS];
+    uint32_t *pinned;
+    // Copies to the host that are not waited for at once, and what they will give.
+    uint32_t *slots, expected[SLOTS][ELEMENTS];
+    int used;
+} worker;
+
+static uint32_t next(worker *w) { return (uint32_t)rand_r(&w->seed) ^ ((uint32_t)rand_r(&w->seed) << 16); }
+
+static void fault(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/fault", getenv("CUDA_MPS_PIPE_DIRECTORY"));
+    close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    atomic_store(&faulted, true);
+}
+
+static void check(worker *w, const uint32_t *got) {
+    for (long i = 0; i < ELEMENTS; ++i)
+        if (got[i] != w->model[i]) wrong("content", i);
+}
+
+static void launch_on(worker *w, void *kernel, address to, address b, void *stream) {
+    const uint32_t factor = next(w) | 1;
+    address packed[] = {to, ELEMENTS, factor, b};
+    size_t size = sizeof packed;
+    void *parameters[] = {&packed[0], &packed[1], &packed[2], &packed[3]}, *extra[] = {(void *)1, packed, (void *)2, &size, NULL};
+    uint32_t *const model = to == w->buffer ? w->model : w->other_model;
+    const uint32_t *const added = kernel == combine ? to == w->buffer ? w->other_model : w->model : NULL;
+    const bool in_one_piece = next(w) % 4 == 0;
+    DO(cuLaunchKernel(kernel, 4, 1, 1, 256, 1, 1, 60000, stream, in_one_piece ? NULL : parameters, in_one_piece ? extra : NULL));
+    // It has them by now.
+    memset(packed, 0, sizeof packed - sizeof *packed);
+    for (long i = 0; i < ELEMENTS; ++i) model[i] = model[i] * factor + (added != NULL ? added[i] : (uint32_t)b);
+}
+
+static void launch(worker *w) {
+    if (next(w) % 2) launch_on(w, affine, w->buffer, next(w), w->stream);
+    else launch_on(w, combine, w->buffer, w->other, w->stream);
+}
+
+// In another stream, with waits in both directions.
+static void launch_beside(worker *w) {
+    DO(cuEventRecord(w->event, w->stream));
+    DO(cuStreamWaitEvent(w->side, w->event, 0));
+    if (next(w) % 2) launch_on(w, affine, w->other, next(w), w->side);
+    else launch_on(w, combine, w->other, w->buffer, w->side);
+    DO(cuEventRecord(w->event, w->side));
+    DO(cuStreamWaitEvent(w->stream, w->event, 0));
+}
+
+static void set_some(worker *w) {
+    const long from = (long)(next(w) % ELEMENTS);
+    const uint32_t value = next(w);
+    if (next(w) % 2) {
+        DO(cuMemsetD32Async(w->buffer + 4 * (address)from, value, (size_t)(ELEMENTS - from), w->stream));
+        for (long i = from; i < ELEMENTS; ++i) w->model[i] = value;
+    } else {
+        DO(cuMemsetD8Async(w->buffer + 4 * (address)from, (unsigned char)value, 4 * (size_t)(ELEMENTS - from), w->stream));
+        memset(&w->model[from], (int)(value & 255), 4 * (size_t)(ELEMENTS - from));
+    }
+}
+
+static void copy_over(worker *w) {
+    if (next(w) % 2) DO(cuMemcpyDtoDAsync_v2(w->other, w->buffer, BYTES, w->stream));
+    else DO(cuMemcpyAsync(w->other, w->buffer, BYTES, w->stream));
+    memcpy(w->other_model, w->model, BYTES);
+}
+
+// Of memory that is something else at once: the driver has taken the bytes.
+static void write_some(worker *w) {
+    uint32_t some[16];
+    const long from = (long)(next(w) % (ELEMENTS - 16));
+    for (int i = 0; i < 16; ++i) some[i] = w->model[from + i] = next(w);
+    DO(cuMemcpyHtoDAsync_v2(w->buffer + 4 * (address)from, some, sizeof some, w->stream));
+    memset(some, 0, sizeof some);
+}
+
+static void check_slots(worker *w) {
+    for (int k = 0; k < w->used; ++k)
+        for (long i = 0; i < ELEMENTS; ++i)
+            if (w->slots[k * ELEMENTS + i] != w->expected[k][i]) wrong("slot", i);
+    // The program uses it for something else.
+    memset(w->slots, 0x55, (size_t)SLOTS * BYTES);
+    w->used = 0;
+}
+
+static void read_later(worker *w) {
+    if (w->used == SLOTS) {
+        DO(cuStreamSynchronize(w->stream));
+        check_slots(w);
+    }
+    DO(cuMemcpyDtoHAsync_v2(w->slots + w->used * ELEMENTS, w->buffer, BYTES, w->stream));
+    memcpy(w->expected[w->used++], w->model, BYTES);
+}
+
+// Memory of a short life, with work in it; its addresses are given to others.
+static void use_memory(worker *w) {
+    address more = 0;
+    DO(cuMemAlloc_v2(&more, next(w) % 2 ? 100000 : (3 + next(w) % 3) << 20));
+    uint32_t before[ELEMENTS];
+    DO(cuMemcpyDtoDAsync_v2(more, w->buffer, BYTES, w->stream));
+    memcpy(before, w->model, BYTES);
+    launch(w);
+    DO(cuMemcpyDtoDAsync_v2(w->other, more, BYTES, w->stream));
+    memcpy(w->other_model, before, BYTES);
+    if (next(w) % 2) DO(cuStreamSynchronize(w->stream));
+    DO(cuMemFree_v2(more));
+}
+
+static void write_all(worker *w) {
+    for (long i = 0; i < ELEMENTS; ++i) w->pinned[i] = next(w);
+    DO(cuMemcpyHtoDAsync_v2(w->buffer, w->pinned, BYTES, w->stream));
+    memcpy(w->model, w->pinned, BYTES);
+    DO(cuStreamSynchronize(w->stream));
+    DO(cuStreamSynchronize(w->side));
+}
+
+static void read_all(worker *w) {
+    uint32_t got[ELEMENTS];
+    if (next(w) % 2) {
+        DO(cuMemcpyDtoHAsync_v2(w->pinned, w->buffer, BYTES, w->stream));
+        DO(cuStreamSynchronize(w->stream));
+        memcpy(got, w->pinned, BYTES);
+    } else {
+        DO(cuStreamSynchronize(w->stream));
+        DO(cuMemcpyDtoH_v2(got, w->buffer, BYTES));
+    }
+    check(w, got);
+}
+
+static void use_event(worker *w) {
+    DO(cuEventRecord(w->event, w->stream));
+    if (next(w) % 2) DO(cuEventSynchronize(w->event));
+    else if (next(w) % 2)
+        for (int state = 600; state == 600;) {
+            state = cuEventQuery(w->event);
+            if (state != 600) DO(state);
+        }
+}
+
+static void use_others(worker *w) {
+    address more = 0;
+    void *stream = NULL, *now = NULL, *of = NULL;
+    DO(cuMemAlloc_v2(&more, next(w) % 3 ? 100000 : 3 << 20));
+    DO(cuPointerGetAttribute(&of, 1, more));
+    DO(cuCtxGetCurrent(&now));
+    if (now != context || of != context) wrong("context", 0);
+    DO(cuStreamCreate(&stream, 1));
+    DO(cuStreamSynchronize(stream));
+    DO(cuStreamDestroy_v2(stream));
+    DO(cuMemFree_v2(more));
+}
+
+static void at_barrier(worker *w, bool first) {
+    DO(cuStreamSynchronize(w->stream));
+    DO(cuStreamSynchronize(w->side));
+    pthread_barrier_wait(&barrier);
+    if (first) {
+        await_looks();
+        fault();
+    }
+    pthread_barrier_wait(&barrier);
+}
+
+static void count_one(worker *w) {
+    const address n = ELEMENTS, zero = 0;
+    void *parameters[] = {&w->buffer, (void *)&n, (void *)&zero, (void *)&zero};
+    uint32_t got = 0;
+    DO(cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, w->stream, parameters, NULL));
+    DO(cuStreamSynchronize(w->stream));
+    DO(cuMemcpyDtoH_v2(&got, w->buffer, 4));
+    if (got != ++counted) wrong("counter", (long)got);
+    w->model[0] = got;
+}
+
+// Work comes behind it, and the model of what will be there has an end.
+static void launch_trap(worker *w) {
+    address none = 0;
+    void *parameters[] = {&none, &none, &none, &none};
+    DO(cuLaunchKernel(trap, 1, 1, 1, 1, 1, 1, 0, next(w) % 2 ? w->stream : w->side, parameters, NULL));
+}
+
+static void work(worker *w, bool first) {
+    const int half = operations / 2, moment = at_late ? half + (int)(next(w) % (unsigned)(half + 1)) : (int)(next(w) % (unsigned)operations);
+    DO(cuCtxSetCurrent(context));
+    DO(cuStreamCreate(&w->stream, 1));
+    DO(cuStreamCreate(&w->side, 1));
+    DO(cuEventCreate(&w->event, 2));
+    DO(cuMemAlloc_v2(&w->buffer, BYTES));
+    DO(cuMemAlloc_v2(&w->other, BYTES));
+    DO(cuMemHostAlloc((void **)&w->pinned, BYTES, 0));
+    DO(cuMemHostAlloc((void **)&w->slots, SLOTS * BYTES, 0));
+    write_all(w);
+    copy_over(w);
+    for (int i = 0; i < operations && atomic_load(&lost) == 0; ++i) {
+        if (at_idle && i == half) at_barrier(w, first);
+        if ((at_any || at_late) && !is_culprit && first && i == moment) fault();
+        if (is_culprit && first && i == (moment < operations ? moment : operations - 1)) launch_trap(w);
+        // So that epochs come between.
+        if (next(w) % 8 == 0) nanosleep(&(struct timespec){.tv_nsec = (long)(next(w) % 4000000)}, NULL);
+        switch (next(w) % 16) {
+            case 0: write_all(w); break;
+            case 1: read_all(w); break;
+            case 2: use_event(w); break;
+            case 3: use_others(w); break;
+            case 4: if (first) count_one(w); break;  // one thread: the counter is not atomic
+            case 5: launch_beside(w); break;
+            case 6: set_some(w); break;
+            case 7: copy_over(w); break;
+            case 8: write_some(w); break;
+            case 9:
+            case 10: read_later(w); break;
+            case 11: use_memory(w); break;
+            default: launch(w);
+        }
+    }
+    if (atomic_load(&lost) == 0) DO(cuStreamSynchronize(w->stream));
+    if (atomic_load(&lost) == 0) DO(cuStreamSynchronize(w->side));
+    if (atomic_load(&lost) == 0) check_slots(w);
+    if (atomic_load(&lost) == 0) read_all(w);
+    if (atomic_load(&lost) == 0) DO(cuMemFreeHost(w->pinned));
+}
+
+static void *run(void *argument) {
+    worker *const w = argument;
+    work(w, w->seed % 1000 == 0);
+    return NULL;
+}
+
+static void *read_file(const char *path) {
+    FILE *const f = fopen(path, "rb");
+    char *const room = malloc(1 << 20);
+    if (f == NULL || room == NULL || fread(room, 1, 1 << 20, f) == 0) exit(2);
+    fclose(f);
+    return room;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 6) return 2;
+    threads = atoi(argv[2]);
+    operations = atoi(argv[3]);
+    at_idle = strcmp(argv[4], "idle") == 0;
+    at_any = strcmp(argv[4], "any") == 0;
+    is_culprit = strcmp(argv[4], "culprit") == 0;
+    at_late = is_culprit || strcmp(argv[4], "late") == 0;
+    void *module, *const image = read_file(argv[5]);
+    int shared = 0;
+    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 || cuCtxSetCurrent(context) != 0) return 3;
+    if (cuModuleLoadData(&module, image) != 0) return 4;
+    // The driver has its own copy by now.
+    memset(image, 0, 1 << 20);
+    free(image);
+    if (cuModuleGetFunction(&affine, module, "affine") != 0 || cuModuleGetFunction(&combine, module, "combine") != 0 || cuModuleGetFunction(&count, module, "count") != 0 || cuModuleGetFunction(&trap, module, "trap") != 0) return 5;
+    if (cuFuncSetAttribute(affine, 8, 65536) != 0 || cuFuncSetAttribute(combine, 8, 65536) != 0) return 6;
+    address managed;
+    if (getenv("USES_MANAGED") != NULL && cuMemAllocManaged(&managed, 4096, 1) != 0) return 7;
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads);
+    pthread_t ids[64];
+    worker *const workers = calloc((size_t)threads, sizeof *workers);
+    for (int i = 0; i < threads; ++i) {
+        workers[i].seed = (unsigned)(atoi(argv[1]) * 1000 + i);
+        pthread_create(&ids[i], NULL, run, &workers[i]);
+    }
+    for (int i = 0; i < threads; ++i) pthread_join(ids[i], NULL);
+    if (lost == 0 && (cuCtxSynchronize() != 0 || cuFuncGetAttribute(&shared, 8, affine) != 0 || shared != 65536)) wrong("attribute", shared);
+    if (lost == 0) printf("survived%s\n", atomic_load(&faulted) ? "" : " without a fault");
+    else printf("lost %d\n", (int)lost);
+    return 0;
+}

@@ -1,0 +1,39 @@
+"""A program under the preload that answers requests, at a guard over the simulated daemon."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+from mpsguard.preload import library
+from tests.integration.guarded import Guarded, Program
+from tests.integration.second_driver.bench import UVM_DEVICE, Bench
+
+
+class Served:
+    """A program that answers requests."""
+
+    def __init__(self, guard: Guarded, built: Bench, mode: str, *, spare: int | None = None, **more: Any) -> None:
+        """``spare``: MiB for copies of its memory, made two seconds apart at least."""
+        settings = library.PreloadSettings(
+            second_driver=library.SecondDriver(mode), second_spare=spare, second_epoch=2_000 if spare else None
+        )
+        base = {name: value for name, value in guard.environment.items() if not name.startswith(("LD_", "MPSGUARD_"))}
+        environment = library.environment(settings, base, library=built.built / library.NAME)
+        environment["MPSGUARD_ZONES_UVM_DEVICE"] = UVM_DEVICE
+        environment["STAND_IN_KERNEL_LOG"] = guard.environment.get("KERNEL_LOG", "")
+        words = [str(built.built / "served"), str(built.built / "image.o")]
+        self.program = Program(words, environment, stdin=subprocess.PIPE, **more)
+        guard._programs.append(self.program)
+        assert self.program.next()["event"] == "ready"
+
+    def ask(self, request: str = "step") -> dict[str, Any]:
+        stdin = self.program.process.stdin
+        assert stdin is not None
+        stdin.write(f"{request}\n".encode())
+        stdin.flush()
+        return self.program.next()
+
+    def client(self, guard: Guarded) -> dict[str, Any]:
+        (found,) = [each for each in guard.clients() if each["process"]["pid"] == self.program.pid]
+        return found

@@ -1,0 +1,333 @@
+"""Second drivers: which process may connect one, to which lane, and what of a program's own word is believed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from mpsguard.guard.broker.client_table import ClientTable
+from mpsguard.guard.broker.handshake import RefusedError
+from mpsguard.guard.broker.second_drivers import SecondDrivers, refusal, repetition
+from mpsguard.guard.config import DomainConfig
+from mpsguard.guard.control_api.event_stream import EventStream
+from mpsguard.guard.lanes.lane_set import LaneSet
+from mpsguard.guard.lanes.levers import NONE, Levers
+from mpsguard.guard.model import Client, LaneReport, LaneState
+from mpsguard.linux.identity import Credentials, ProcessKey
+from mpsguard.linux.processes.process import ProcessHandle
+from mpsguard.linux.processes.stat_reader import StatReader
+from tests.unit.guard.broker.test_standby_places import Uninterested
+
+ALICE = 1001
+SHARE = Levers(25.0)
+
+
+class FakeLane:
+    """A lane as far as second drivers look at it: the real one needs a control daemon."""
+
+    def __init__(self, name: str) -> None:
+        self.spec = SimpleNamespace(name=name)
+        self.report = LaneReport(name, "d", LaneState.ACTIVE, "", 0.0, "", "")
+        self.service = SimpleNamespace(client_came=lambda *_: None)
+
+    def become(self, state: LaneState) -> None:
+        self.report = msgspec.structs.replace(self.report, state=state)
+
+    async def fresh(self) -> LaneReport:
+        """See `Lane`."""
+        return self.report
+
+
+@dataclass
+class Found:
+    """What triage has found."""
+
+    settings: DomainConfig
+    culprits: set[ProcessKey]
+    innocents: dict[ProcessKey, float]
+
+
+class Place:
+    """Two lanes, and clients that are living processes."""
+
+    def __init__(self, path: Path, *, all_ahead: bool = False) -> None:
+        self.first, self.second = FakeLane("d-0"), FakeLane("d-1")
+        self.stats = StatReader()
+        self.stats.start()
+        self.table = ClientTable(Uninterested(), self.stats)
+        self.events = EventStream()
+        self.came: list[ProcessKey] = []
+        self.path = path
+        self.all_ahead = all_ahead
+        self.culprits: set[ProcessKey] = set()
+        self.innocents: dict[ProcessKey, float] = {}
+        self.verdicts = Found(DomainConfig(), self.culprits, self.innocents)
+        self.drivers = self.made()
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def made(self) -> SecondDrivers:
+        lanes = LaneSet(cast("Any", [self.first, self.second]), self.path / "active")
+        return SecondDrivers(
+            "d",
+            lanes,
+            self.table,
+            self.path / "second.json",
+            all_ahead=self.all_ahead,
+            levers=lambda _: SHARE,
+            connected=lambda client: self.came.append(client.process),
+            verdicts=self.verdicts,
+            events=self.events,
+        )
+
+    def client(self, lane: str = "d-0", uid: int = ALICE) -> ProcessKey:
+        # It answers: it is not about to execute its program, which would end a client.
+        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self.processes.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n")
+        process.stdout.read(1)
+        handle = ProcessHandle.open(process.pid)
+        self.table.add(Client(handle.key, uid, uid, "sleep", "", None, None, "d", lane, 0.0), handle)
+        return handle.key
+
+    def now(self, process: ProcessKey) -> Client:
+        found = self.table.get(process)
+        assert found is not None
+        return found
+
+    async def connect(self, process: ProcessKey, uid: int = ALICE) -> Levers:
+        levers = await self.drivers.admit(process, Credentials(process.pid, uid, uid))
+        lane = self.drivers.lane_of(process)
+        assert lane is not None
+        self.drivers.connected(process, lane.spec.name)
+        return levers
+
+    def fault(self, lane: FakeLane) -> None:
+        lane.become(LaneState.FAULT)
+        self.drivers.faulted(lane.spec.name)
+
+    def close(self) -> None:
+        self.table.close()
+        self.stats.close()
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+def run(path: Path, body: Callable[[Place], Awaitable[None]], **more: bool) -> None:
+    async def whole() -> None:
+        place = Place(path, **more)
+        try:
+            await body(place)
+            await place.drivers.saved()
+        finally:
+            place.close()
+
+    asyncio.run(whole())
+
+
+def test_after_a_fault_it_is_on_the_other_lane_as_one_client_with_its_class(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        place.fault(place.first)
+        assert await place.connect(process) == SHARE
+        # Its connection for a context: nothing is set a second time.
+        assert await place.connect(process) == NONE
+        assert (place.now(process).lane, place.now(process).second_lane, place.came) == ("d-0", "d-1", [process])
+        changed = place.drivers.went_over(process)
+        assert changed is not None
+        assert (changed.lane, changed.lane_before, changed.second_lane) == ("d-1", "d-0", None)
+        assert place.drivers.went_over(process) is None
+        assert len(place.table) == 1
+        # Further contexts of the second driver stay on its lane.
+        await place.connect(process)
+        assert place.now(process) == changed
+
+    run(tmp_path, body)
+
+
+def test_before_a_fault_only_those_connect_that_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpsguard.guard.broker.second_drivers._SIGN_WITHIN", 0.01)
+
+    async def none(place: Place) -> None:
+        with pytest.raises(RefusedError, match="has not faulted"):
+            await place.connect(place.client())
+        await place.connect(place.client(uid=0), uid=0)
+
+    async def all_may(place: Place) -> None:
+        process = place.client()
+        await place.connect(process)
+        assert place.now(process).second_lane == "d-1"
+
+    run(tmp_path, none)
+    run(tmp_path, all_may, all_ahead=True)
+
+
+def test_a_client_that_knows_of_the_fault_before_the_guard_is_waited_for(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        asyncio.get_running_loop().call_soon(place.first.become, LaneState.FAULT)
+        await place.connect(process)
+        assert place.now(process).second_lane == "d-1"
+
+    run(tmp_path, body)
+
+
+def test_what_is_no_client_has_no_second_driver(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        place.client()
+        place.fault(place.first)
+        for stranger in (ProcessKey(1, 1), msgspec.structs.replace(place.client(), start_ticks=1)):
+            with pytest.raises(RefusedError, match="no client"):
+                await place.connect(stranger)
+
+    run(tmp_path, body)
+
+
+def test_that_it_went_over_is_believed_after_a_fault_and_behind_a_second_driver_alone(tmp_path: Path) -> None:
+    """Or a culprit could leave the list of those that may have faulted, and another client would be accused."""
+
+    async def body(place: Place) -> None:
+        process = place.client()
+        await place.connect(process)
+        assert place.drivers.went_over(process) is None
+        place.fault(place.first)
+        without = place.client()
+        assert place.drivers.went_over(without) is None
+        assert place.drivers.went_over(process) is not None
+
+    run(tmp_path, body, all_ahead=True)
+
+
+def test_a_first_driver_that_works_again_has_lost_nothing(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        await place.connect(process)
+        place.fault(place.first)
+        # Error 807: no work.
+        place.drivers.reconnected(process)
+        assert place.drivers.has_lost(place.now(process))
+        place.first.become(LaneState.ACTIVE)
+        place.drivers.reconnected(process)
+        assert place.drivers.went_over(process) is None
+
+    run(tmp_path, body, all_ahead=True)
+
+
+def test_a_second_driver_on_a_lane_that_faults_is_lost_and_goes_nowhere(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        await place.connect(process)
+        place.fault(place.second)
+        assert place.now(process).second_lane is None
+        place.fault(place.first)
+        assert place.drivers.went_over(process) is None
+
+    run(tmp_path, body, all_ahead=True)
+
+
+def test_nobody_goes_over_twice(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        place.fault(place.first)
+        await place.connect(process)
+        place.drivers.went_over(process)
+        place.first.become(LaneState.ACTIVE)
+        place.fault(place.second)
+        with pytest.raises(RefusedError, match="has gone over once"):
+            await place.connect(process)
+
+    run(tmp_path, body)
+
+
+def test_the_next_guard_knows_lanes_and_losses(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        gone, idle = place.client(), place.client()
+        place.fault(place.first)
+        await place.connect(gone)
+        place.drivers.went_over(gone)
+        before = place.now(gone)
+        await place.drivers.saved()
+        place.first.become(LaneState.ACTIVE)  # its server was ended
+        found = {key: msgspec.structs.replace(place.now(key), lane="d-0", lane_before=None) for key in (gone, idle)}
+        place.table.close()
+        later = place.made()
+        # A fault that is seen before the clients are found takes nothing from what is known.
+        later.faulted("d-1")
+        await later.saved()
+        assert place.made().recalled(found[gone]).lane == before.lane
+        found = {key: later.recalled(client) for key, client in found.items()}
+        assert (found[gone].lane, found[gone].lane_before) == (before.lane, before.lane_before)
+        assert (found[idle].lane, later.has_lost(found[idle])) == ("d-0", True)
+        later.settled()
+        await later.saved()
+        assert place.made().recalled(found[idle]) == found[idle]
+
+    run(tmp_path, body)
+
+
+def test_a_proven_culprit_does_not_go_over_to_fault_again(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        place.fault(place.first)
+        place.culprits.add(process)
+        with pytest.raises(RefusedError, match="proven"):
+            await place.connect(process)
+
+    run(tmp_path, body)
+
+
+def test_refusals_are_told_once_and_after_a_fault(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        process = place.client()
+        assert not place.drivers.refused(process)
+        place.fault(place.first)
+        assert [place.drivers.refused(process) for _ in range(2)] == [True, False]
+
+    run(tmp_path, body)
+
+
+def test_the_reason_of_a_refusal_says_what_is_missing() -> None:
+    assert "no client" in refusal(None, lost=True, ahead=True, culprit=False)
+
+
+@pytest.mark.parametrize(
+    ("culprit", "innocent_of", "trusted", "where"),
+    [
+        (False, None, False, "alone"),
+        (False, None, True, "beside"),
+        # Its lane is seen to fault later than the fault began; not so much later.
+        (False, 99.9, False, "beside"),
+        (False, 97.0, False, "alone"),
+        (True, 99.9, True, "refused"),
+    ],
+)
+def test_work_in_flight_is_repeated_alone_unless_its_client_is_proven_innocent_or_trusted(
+    culprit: bool, innocent_of: float | None, trusted: bool, where: str
+) -> None:
+    assert repetition(culprit=culprit, innocent_of=innocent_of, lost_at=100.0, trusted=trusted) == where
+
+
+def test_each_process_is_told_of_itself(tmp_path: Path) -> None:
+    async def body(place: Place) -> None:
+        innocent, other = place.client(), place.client()
+        place.fault(place.first)
+        place.innocents[innocent] = time.monotonic()
+        assert [place.drivers.repetition(each.pid) for each in (innocent, other)] == ["beside", "alone"]
+        assert place.drivers.repetition(1) == "alone"
+        place.culprits.add(innocent)
+        assert place.drivers.repetition(innocent.pid) == "refused"
+        place.verdicts.settings = DomainConfig(repetition="beside")
+        assert place.drivers.repetition(other.pid) == "beside"
+
+    run(tmp_path, body)

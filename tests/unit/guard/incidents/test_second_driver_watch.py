@@ -1,0 +1,137 @@
+"""The watch over second drivers: what a client's own word about its second driver moves, and what it holds up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from mpsguard.guard.broker.class_ceilings import ClassCeilings
+from mpsguard.guard.broker.program_shares import ProgramShares
+from mpsguard.guard.broker.second_claims import SecondClaims
+from mpsguard.guard.config import DomainConfig
+from mpsguard.guard.incidents.domain_view import DomainView
+from mpsguard.guard.incidents.second_driver_watch import SecondDriverWatch
+from mpsguard.guard.lanes.lane_set import LaneSet
+from mpsguard.guard.metrics.registry import Metrics
+from mpsguard.guard.model import LaneState
+from mpsguard.linux.identity import Credentials, ProcessKey
+from mpsguard.preload.second_claim import ClaimPhase, RepetitionState, SecondClaim
+from tests.unit.guard.broker.test_second_drivers import ALICE, Place
+
+WAITS = SecondClaim(ClaimPhase.WAITING, "cold", "")
+WENT_OVER = SecondClaim(ClaimPhase.WENT_OVER, "cold", "")
+REPEATS = SecondClaim(ClaimPhase.GOING_OVER, "cold", "", RepetitionState.UNDER_WAY)
+COMPLETED = SecondClaim(ClaimPhase.WENT_OVER, "cold", "", RepetitionState.COMPLETED)
+FAULTED = SecondClaim(ClaimPhase.REFUSED, "cold", "repeated_fault", RepetitionState.FAULTED)
+
+
+def with_watch(path: Path, body: Callable[[Place, SecondDriverWatch, LaneSet, ProcessKey], None]) -> None:
+    """Run a test with a client that has a second driver on the other lane since its own has faulted."""
+
+    async def whole() -> None:
+        place = Place(path)
+        try:
+            lanes = LaneSet(cast("Any", [place.first, place.second]), path / "active")
+            view = DomainView(DomainConfig(name="d"), place.table, lanes, place.culprits)
+            shares, metrics = ProgramShares(path / "shares"), Metrics()
+            watch = SecondDriverWatch(
+                view, shares, ClassCeilings(), path / "second", events=place.events, metrics=metrics
+            )
+            process = place.client()
+            place.fault(place.first)
+            watch.drivers.faulted("d-0")
+            await watch.drivers.admit(process, Credentials(process.pid, ALICE, ALICE))
+            watch.drivers.connected(process, "d-1")
+            body(place, watch, lanes, process)
+            await watch.close()
+        finally:
+            place.close()
+
+    asyncio.run(whole())
+
+
+def test_clients_that_go_over_take_newcomers_with_them_while_their_lane_is_in_fault(tmp_path: Path) -> None:
+    def body(_: Place, watch: SecondDriverWatch, lanes: LaneSet, process: ProcessKey) -> None:
+        watch._claimed(process, WENT_OVER)
+        assert lanes.active.spec.name == "d-1"
+
+    with_watch(tmp_path, body)
+
+
+def test_one_that_says_later_that_it_went_over_moves_no_lane_that_serves_again(tmp_path: Path) -> None:
+    def body(place: Place, watch: SecondDriverWatch, lanes: LaneSet, process: ProcessKey) -> None:
+        place.first.become(LaneState.ACTIVE)
+        watch._claimed(process, WENT_OVER)
+        assert place.now(process).lane == "d-1"
+        assert lanes.active.spec.name == "d-0"
+
+    with_watch(tmp_path, body)
+
+
+def test_a_lane_is_not_held_for_a_culprit_which_no_lane_takes(tmp_path: Path) -> None:
+    def body(place: Place, watch: SecondDriverWatch, _: LaneSet, process: ProcessKey) -> None:
+        watch._claims = cast("SecondClaims", Says(WAITS))
+        assert watch._one(process.pid, place.now(process), "d-0").may_go_over
+        place.culprits.add(process)
+        assert not watch._one(process.pid, place.now(process), "d-0").may_go_over
+
+    with_watch(tmp_path, body)
+
+
+class Says:
+    """Claims of which each is the same."""
+
+    def __init__(self, claim: SecondClaim) -> None:
+        self._claim = claim
+
+    def of(self, _: ProcessKey) -> SecondClaim:
+        """See `SecondClaims`."""
+        return self._claim
+
+    def close(self) -> None:
+        """See `SecondClaims`."""
+
+
+def outcomes(place: Place) -> list[str | None]:
+    told = ("client_repeats_alone", "client_repeated_alone")
+    return [event.data.get("outcome") for event in place.events.recent() if event.kind in told]
+
+
+def test_a_repetition_is_told_once_and_its_work_is_not_its_lanes_meanwhile(tmp_path: Path) -> None:
+    def body(place: Place, watch: SecondDriverWatch, _: LaneSet, process: ProcessKey) -> None:
+        for claim in (REPEATS, REPEATS, COMPLETED):
+            watch._claimed(process, claim)
+            assert watch._domain.is_alone(process)
+        assert outcomes(place) == [None, "completed"]
+        # It is over, whatever it says now.
+        watch._claimed(process, FAULTED)
+        assert outcomes(place) == [None, "completed"]
+        assert place.now(process).lane == "d-1"
+
+    with_watch(tmp_path, body)
+
+
+def test_a_repetition_without_a_fault_is_none(tmp_path: Path) -> None:
+    def body(place: Place, watch: SecondDriverWatch, _: LaneSet, __: ProcessKey) -> None:
+        place.first.become(LaneState.ACTIVE)
+        other = place.client()
+        watch._claimed(other, REPEATS)
+        watch._claimed(other, FAULTED)
+        assert outcomes(place) == []
+        assert not watch._domain.any_alone
+
+    with_watch(tmp_path, body)
+
+
+def test_the_last_word_of_a_client_that_has_ended_counts_once(tmp_path: Path) -> None:
+    def body(place: Place, watch: SecondDriverWatch, _: LaneSet, process: ProcessKey) -> None:
+        watch._claimed(process, REPEATS)
+        client = place.now(process)
+        before = watch._repetitions.forget(process)
+        watch._last_word(client, True, before, FAULTED)
+        assert outcomes(place) == [None, "faulted"]
+        assert watch._repetitions.forget(process) is RepetitionState.NONE
+
+    with_watch(tmp_path, body)
