@@ -201,6 +201,8 @@ class LaneChanged(msgspec.Struct, frozen=True, tag="lane_changed"):
     reason: str
     servers: tuple[int, ...] | None = None
     """Pids of its servers at that time; None in old records."""
+    fault_asked: float | None = None
+    """CLOCK_MONOTONIC seconds when the last answer that told of a fault was asked for; None in old records."""
 
 
 class DeviceHealth(msgspec.Struct, frozen=True, tag="device_health"):

@@ -151,6 +151,8 @@ class LaneReport(msgspec.Struct, frozen=True):
     """How often this guard started the control daemon."""
     flapping: bool = False
     """Whether the restart limit was reached: then there is no further start before the window has passed."""
+    fault_asked: float | None = None
+    """CLOCK_MONOTONIC seconds when the last answer that told of a server in fault was asked for."""
     doubt: str = ""
     """Why clients of one user are not served, if no other user's failures say so: it may be that user's own doing."""
     settings: LaneSettings = LaneSettings()

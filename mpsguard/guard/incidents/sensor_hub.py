@@ -160,6 +160,7 @@ class SensorHub:
                     report.state.value,
                     report.reason,
                     tuple(server.process.pid for server in report.servers),
+                    report.fault_asked,
                 ),
                 trust=Trust.PROOF,
             )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from mpsguard.guard.lanes import server_log
+from mpsguard.guard.lanes import lane_state, server_log
 from mpsguard.guard.lanes.servers import Ask, Servers
-from mpsguard.guard.model import Server
+from mpsguard.guard.model import LaneState, Server
 from mpsguard.linux.files.inotify import FileWatch
 from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.linux.processes.stat_reader import StatReader
@@ -56,6 +56,8 @@ class ServerWatch:
         self._watch: FileWatch | None = None
         self._verified = -_TRUSTED
         """When the last question began that the daemon answered, on the monotonic clock."""
+        self.fault_asked: float | None = None
+        """When the last question began that was answered with a fault, on the same clock."""
         self._file: tuple[int, int] | None = None
         """Device and inode of the log that is watched."""
         self._overheard = 0.0
@@ -85,6 +87,8 @@ class ServerWatch:
         began = time.monotonic()
         servers = await self._servers.observe()
         self._verified = began
+        if lane_state.decide(servers)[0] is LaneState.FAULT:
+            self.fault_asked = began
         return servers
 
     async def clients(self) -> dict[int, int]:

@@ -99,7 +99,7 @@ class ClientHistory:
             lane = self._lane(what.lane)
             for pid in what.servers:
                 self._serves(pid, what.lane)
-            lane.add_state(at, what.state, bool(what.servers))
+            lane.add_state(at, what.state, bool(what.servers), what.fault_asked)
         elif isinstance(what, ServerSays):
             self._serves(what.server, what.lane)
 

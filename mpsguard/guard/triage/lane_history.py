@@ -1,6 +1,7 @@
 """Lane history: which clients were on one lane at what time, and the states and servers of its control daemon."""
 
 from bisect import insort
+from math import inf
 from typing import Final, NamedTuple
 
 from mpsguard.guard.model import LaneState
@@ -16,19 +17,27 @@ SERVED_LAG: Final = 1.0
 yet seen is served when it is over, and one for which a server is being started is not of the one before."""
 
 
+CONTEXT_AT_LEAST: Final = 0.05
+"""Seconds that a client needs from a server that serves again to its first kernel (89 ms and more in 800 starts from
+cuInit on, of which cuInit is a tenth; H100, 580.159.04)."""
+
+
 class Reset(NamedTuple):
     """A lane's server was gone, or had cleaned up after a fault, which ends the work of those that it had served."""
 
     began: float
     """When the fault was seen; where a server was gone, when that was."""
     done: float
+    still: float
+    """When the fault was certainly not over yet; where a server was gone, when that was."""
 
     def ended_work(self, arrived: float, ended: float | None) -> bool:
         """Return whether it ended the work of a client, if it left any.
 
-        One that came in the last moment may have been served by what came after, unless it had ended, too.
+        One that came in the last moment may have been served by what came after, unless it had ended before it can have
+        had work there.
         """
-        return arrived <= self.began - SERVED_LAG or (ended is not None and ended <= self.began)
+        return arrived <= self.began - SERVED_LAG or (ended is not None and ended <= self.still)
 
 
 class Forgotten(NamedTuple):
@@ -56,6 +65,17 @@ class Forgotten(NamedTuple):
         )
 
 
+class _State(NamedTuple):
+    """What a control daemon reported."""
+
+    at: float
+    state: str
+    served: bool
+    """Whether it had a server."""
+    fault_asked: float
+    """When the last answer that told of a fault was asked for."""
+
+
 class LaneHistory:
     """The history of one lane."""
 
@@ -64,21 +84,22 @@ class LaneHistory:
         self.last_end = float("-inf")
         """When a client of it last ended, including forgotten ones."""
         self.forgotten: Forgotten | None = None
-        self.states: list[tuple[float, str, bool]] = []
-        """The last few states reported by its control daemon: time, state, and whether it had a server; ascending."""
+        self.states: list[_State] = []
+        """The last few states that its control daemon reported; ascending."""
         self.servers: dict[int, None] = {}
         self.told_to_end: dict[int, None] = {}
         """Pids of servers that the guard told to end."""
 
-    def add_state(self, at: float, state: str, served: bool) -> None:
+    def add_state(self, at: float, state: str, served: bool, fault_asked: float | None) -> None:
         """Add what its control daemon reported at a time; ``served``: whether it had a server."""
-        if (at, state, served) not in self.states:
-            insort(self.states, (at, state, served))
+        new = _State(at, state, served, -inf if fault_asked is None else fault_asked)
+        if new not in self.states:
+            insort(self.states, new)
             del self.states[:-_MOST_PIDS]
 
     def fresh(self) -> list[float]:
         """Return the times at which it was seen to have no server."""
-        return [at for at, _, served in self.states if not served]
+        return [each.at for each in self.states if not each.served]
 
     def present(self, at: float) -> list[ClientStay]:
         """Return the clients that were, or may have been, on it at a time.
@@ -95,9 +116,10 @@ class LaneHistory:
         """
         found = []
         fault: float | None = None
-        for at, state, served in self.states:
+        for at, state, served, fault_asked in self.states:
             if not served or (state == LaneState.ACTIVE.value and fault is not None):
-                found.append(Reset(at if fault is None else fault, at))
+                began = at if fault is None else fault
+                found.append(Reset(began, at, max(began, min(at, fault_asked + CONTEXT_AT_LEAST))))
             if not served or state != LaneState.INITIALIZING.value:
                 fault = at if state == LaneState.FAULT.value else None
         return found

@@ -45,9 +45,9 @@ def killed(at: float, signal: int = 9) -> Evidence:
     return seen(Source.PROCESSES, at, ProcessEnded(None, signal, False, None, (SERVER,)), A)
 
 
-def state(word: str, at: float, *, served: bool = True) -> Evidence:
-    servers = (SERVER,) if served else ()
-    return seen(Source.LANE, at, LaneChanged("default", "default-0", word, "", servers), trust=Trust.PROOF)
+def state(word: str, at: float, *, served: bool = True, fault_asked: float | None = None) -> Evidence:
+    what = LaneChanged("default", "default-0", word, "", (SERVER,) if served else (), fault_asked)
+    return seen(Source.LANE, at, what, trust=Trust.PROOF)
 
 
 ALONE = [came(A), left(10.0), killed(10.053)]
@@ -164,6 +164,29 @@ def test_a_newcomer_s_fault_is_proof_where_nothing_can_be_left() -> None:
     for before in ([], never_empty, cleaned, [came(A), killed(10.053), state("ACTIVE", 10.3, served=False)]):
         *_, incident = triage([*before, came(B, 10.6), FAULT])
         assert (incident.confidence, incident.ground) == (Confidence.PROVEN, Ground.UVM_QUEUE)
+
+
+def _one_that_came_just_before_a_fault(end: float, fault_asked: float | None) -> tuple[Confidence, Ground | None]:
+    """As seen on two H100s: it was hit, left with an error, with its address space kept; the next one faulted soon."""
+    before = [came(C, 5.0), ended(C, 9.0, code=0), came(A, 9.3), state("FAULT", 10.0)]
+    gone = with_lifeline(ended(A, end, code=3))
+    after = [state("ACTIVE", 10.11, fault_asked=fault_asked), came(B, 10.6), FAULT]
+    *_, incident = triage([*before, gone, *after])
+    return incident.confidence, incident.ground
+
+
+def test_what_ended_before_the_server_served_again_left_nothing() -> None:
+    for end, asked in ((10.02, 10.0), (10.06, 10.05), (10.09, 10.05)):
+        assert _one_that_came_just_before_a_fault(end, asked) == (Confidence.PROVEN, Ground.UVM_QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("end", "asked"),
+    [(10.06, 10.0), (10.06, None), (10.12, 10.1), (10.2, 10.05)],
+    ids=["asked long before", "an old record", "not before it served", "after that"],
+)
+def test_what_may_have_had_work_there_after_the_fault_is_in_doubt(end: float, asked: float | None) -> None:
+    assert _one_that_came_just_before_a_fault(end, asked) == (Confidence.LIKELY, Ground.UVM_QUEUE_NEWCOMER)
 
 
 @pytest.mark.parametrize(
