@@ -7,8 +7,9 @@ from typing import Final
 import click
 
 from mpsguard.cli.session import AskError, CliSession, with_session
-from mpsguard.guard.control_api.messages.check import Arguments, Repaired, RepairedArguments
+from mpsguard.guard.control_api.messages.guard import CheckArguments, Repaired
 from mpsguard.guard.control_api.probes import ProbeAnswer, ProbeKind, line
+from mpsguard.guard.control_api.protocol import NoArguments
 
 _PATIENT: Final = frozenset({ProbeKind.SLURM, ProbeKind.NPD})
 """Probes that wait for a guard that is just being restarted: what a no causes lasts longer than that."""
@@ -48,7 +49,7 @@ def check(session: CliSession, purpose: str) -> None:
 @with_session
 def repaired(session: CliSession) -> None:
     """Take note that the GPUs were repaired or reset: device faults so far no longer drain the node."""
-    result = session.ask("repaired", RepairedArguments(), Repaired)
+    result = session.ask("repaired", NoArguments(), Repaired)
     if session.as_json:
         session.print_json(result)
         return
@@ -62,7 +63,7 @@ def _ask(session: CliSession, purpose: ProbeKind) -> ProbeAnswer:
     while True:
         try:
             left = max(due - time.monotonic(), _PAUSE)
-            return session.request("check", Arguments(purpose), ProbeAnswer, left)
+            return session.request("check", CheckArguments(purpose), ProbeAnswer, left)
         except AskError as error:
             if purpose not in _PATIENT or time.monotonic() + _PAUSE > due:
                 return ProbeAnswer(False, line(str(error)))

@@ -5,7 +5,7 @@ import click
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.guard.config import ServiceClass
-from mpsguard.guard.control_api.messages.classes import Arguments, ClassList, ObjectiveView
+from mpsguard.guard.control_api.messages.lanes import ClassesArguments, ClassList, ObjectiveView
 
 _MOST_NAMED = 5
 """Processes that a line names."""
@@ -16,7 +16,7 @@ _MOST_NAMED = 5
 @with_session
 def classes(session: CliSession, domain: str | None) -> None:
     """List the service classes: what each gives, and how many clients have it."""
-    result = session.ask("classes", Arguments(domain), ClassList)
+    result = session.ask("classes", ClassesArguments(domain), ClassList)
     if session.as_json:
         session.print_json(result)
         return

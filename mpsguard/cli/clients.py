@@ -5,7 +5,7 @@ import click
 from mpsguard.cli.client_cells import class_cells, container, lane_cell, memory_cell, pod_cell, survival_cell
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.guard.control_api.messages.clients import Arguments, ClientList
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientsArguments
 from mpsguard.linux.times import age
 
 
@@ -14,7 +14,7 @@ from mpsguard.linux.times import age
 @with_session
 def clients(session: CliSession, domain: str | None) -> None:
     """List the clients: processes that came through a public pipe directory and are alive."""
-    result = session.ask("clients", Arguments(domain), ClientList)
+    result = session.ask("clients", ClientsArguments(domain), ClientList)
     if session.as_json:
         session.print_json(result)
         return

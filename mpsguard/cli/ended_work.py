@@ -5,8 +5,8 @@ from typing import Final
 
 from mpsguard.guard.control_api import async_client
 from mpsguard.guard.control_api.async_client import NoAnswerError
-from mpsguard.guard.control_api.messages import end_work
-from mpsguard.guard.remedies.termination import Work
+from mpsguard.guard.control_api.messages.clients import EndWorkArguments, EndWorkResult
+from mpsguard.guard.model import Work
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import process_tree
 from mpsguard.vault.supervisor.guard_client import ClientWork, EndWork, GuardSilentError
@@ -21,11 +21,9 @@ def end_work_by(run_directory: str, within: float) -> EndWork:
     async def ask(processes: Sequence[ProcessKey], /) -> Sequence[ClientWork]:
         namespace = process_tree.pid_namespace()
         assert namespace is not None
-        arguments = end_work.Arguments(tuple(processes), namespace, within)
+        arguments = EndWorkArguments(tuple(processes), namespace, within)
         try:
-            result = await async_client.ask(
-                run_directory, "end_work", arguments, end_work.EndWorkResult, within + _MARGIN
-            )
+            result = await async_client.ask(run_directory, "end_work", arguments, EndWorkResult, within + _MARGIN)
         except NoAnswerError as error:
             raise GuardSilentError(str(error)) from None
         return [

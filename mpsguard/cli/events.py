@@ -9,8 +9,8 @@ import zmq
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.guard.control_api import protocol
-from mpsguard.guard.control_api.messages.events import Arguments, EventList
-from mpsguard.guard.control_api.protocol import Event
+from mpsguard.guard.control_api.messages.guard import EventList
+from mpsguard.guard.control_api.protocol import Event, NoArguments
 
 
 @click.command()
@@ -23,7 +23,7 @@ def events(session: CliSession, follow: bool, lines: int) -> None:
     try:
         # Subscribe first, then ask for the past: what falls between is seen twice, and told apart by its number.
         stream = _subscribe(context, session) if follow else None
-        past = session.ask("events", Arguments(), EventList).events
+        past = session.ask("events", NoArguments(), EventList).events
         for event in past[len(past) - min(lines, len(past)) :]:
             _show(session, event)
         seen = past[-1].seq if past else 0

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.guard.control_api.messages.incident import Arguments
+from mpsguard.guard.control_api.messages.incidents import IncidentArguments
 from mpsguard.guard.journal.records import Bundle, RecordedIncident
 from mpsguard.guard.report import page, text
 from mpsguard.guard.report.report_model import ReportModel, build_report
@@ -41,7 +41,7 @@ def show(session: CliSession, name: str, whole: bool) -> None:
 
     Where there are many clients, it counts them, and tells the first of many moments of a kind.
     """
-    record = session.ask("incident", Arguments(name), RecordedIncident)
+    record = session.ask("incident", IncidentArguments(name), RecordedIncident)
     if session.as_json:
         session.print_json(record)
     else:
@@ -56,7 +56,7 @@ def show(session: CliSession, name: str, whole: bool) -> None:
 @with_session
 def export(session: CliSession, name: str, output: Path | None) -> None:
     """Write incident ID as a JSON bundle: the verdict, and all evidence that triage needs to come to it again."""
-    bundle = session.ask("incident_export", Arguments(name), Bundle)
+    bundle = session.ask("incident_export", IncidentArguments(name), Bundle)
     if output is None:
         session.print_json(bundle)
     else:
@@ -74,7 +74,7 @@ def export(session: CliSession, name: str, output: Path | None) -> None:
 @with_session
 def report(session: CliSession, name: str, output: Path) -> None:
     """Write incident ID as one HTML file with the timeline drawn; it needs no network and runs no script."""
-    record = session.ask("incident", Arguments(name), RecordedIncident)
+    record = session.ask("incident", IncidentArguments(name), RecordedIncident)
     _write(session, record.id, output, page.render(_told(record)).encode())
 
 

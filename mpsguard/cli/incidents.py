@@ -4,7 +4,7 @@ import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.guard.control_api.messages.incidents import Arguments, IncidentList
+from mpsguard.guard.control_api.messages.incidents import IncidentList, IncidentsArguments
 from mpsguard.guard.journal.records import IncidentSummary
 from mpsguard.linux.times import clock
 
@@ -14,7 +14,7 @@ from mpsguard.linux.times import clock
 @with_session
 def incidents(session: CliSession, last: int) -> None:
     """List the last incidents, newest first: what it was, the culprit, and how sure that is."""
-    result = session.ask("incidents", Arguments(last), IncidentList)
+    result = session.ask("incidents", IncidentsArguments(last), IncidentList)
     if session.as_json:
         session.print_json(result)
         return

@@ -4,7 +4,8 @@ import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.guard.control_api.messages.lanes import Arguments, LaneList
+from mpsguard.guard.control_api.messages.lanes import LaneList
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.guard.lanes.settings import replay_commands
 from mpsguard.linux.times import age
 
@@ -13,7 +14,7 @@ from mpsguard.linux.times import age
 @with_session
 def lanes(session: CliSession) -> None:
     """List the lanes with their state, the reason for it, and the settings kept for them."""
-    result = session.ask("lanes", Arguments(), LaneList)
+    result = session.ask("lanes", NoArguments(), LaneList)
     if session.as_json:
         session.print_json(result)
         return

@@ -4,8 +4,8 @@ import click
 
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.guard.control_api.messages.lifelines import Arguments, LifelineList
-from mpsguard.guard.remedies.held_lifelines import Lifeline
+from mpsguard.guard.control_api.messages.clients import LifelineList, LifelinesArguments
+from mpsguard.guard.model import Lifeline
 
 
 def _at_most(held: Lifeline) -> str:
@@ -23,7 +23,7 @@ def _at_most(held: Lifeline) -> str:
 @with_session
 def lifelines(session: CliSession, release: int | None) -> None:
     """List what is held of clients that have ended, so that their kernels end without harm to the others."""
-    result = session.ask("lifelines", Arguments(release), LifelineList)
+    result = session.ask("lifelines", LifelinesArguments(release), LifelineList)
     if session.as_json:
         session.print_json(result)
         return

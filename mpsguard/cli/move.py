@@ -5,7 +5,7 @@ import sys
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.guard.control_api.messages.move import Arguments, Switchover
+from mpsguard.guard.control_api.messages.lanes import MoveArguments, Switchover
 
 
 @click.command()
@@ -17,7 +17,7 @@ def move(session: CliSession, domain: str | None) -> None:
     Sessions without one stay where they are, as do clients that have none; new clients are brought to the lane on which
     the work is. Exit 3 if a session was left behind, or if the next guard will not know of the move.
     """
-    result = session.ask("move", Arguments(domain), Switchover)
+    result = session.ask("move", MoveArguments(domain), Switchover)
     if session.as_json:
         session.print_json(result)
     else:

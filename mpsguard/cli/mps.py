@@ -5,7 +5,7 @@ import sys
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.guard.control_api.messages.mps import Arguments
+from mpsguard.guard.control_api.messages.lanes import MpsArguments
 from mpsguard.guard.lanes.command import CommandReply, is_refusal
 
 
@@ -15,7 +15,7 @@ from mpsguard.guard.lanes.command import CommandReply, is_refusal
 @with_session
 def mps(session: CliSession, domain: str | None, command: tuple[str, ...]) -> None:
     """Send COMMAND to the control daemon, as `echo COMMAND | nvidia-cuda-mps-control` would."""
-    reply = session.ask("mps", Arguments(" ".join(command), domain), CommandReply)
+    reply = session.ask("mps", MpsArguments(" ".join(command), domain), CommandReply)
     if session.as_json:
         session.print_json(reply)
     else:

@@ -3,7 +3,8 @@
 import click
 
 from mpsguard.cli.session import CliSession, with_session
-from mpsguard.guard.control_api.messages.reload import Arguments, Reloaded
+from mpsguard.guard.control_api.messages.guard import Reloaded
+from mpsguard.guard.control_api.protocol import NoArguments
 
 
 @click.command()
@@ -14,7 +15,7 @@ def reload(session: CliSession) -> None:
     Nothing is changed if the file is wrong, or if a key differs that needs a restart of the guard; such keys are named.
     A restart costs no client anything.
     """
-    result = session.ask("reload", Arguments(), Reloaded)
+    result = session.ask("reload", NoArguments(), Reloaded)
     if session.as_json:
         session.print_json(result)
     else:

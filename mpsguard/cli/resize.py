@@ -3,7 +3,7 @@
 import click
 
 from mpsguard.cli.session import CliSession, with_session
-from mpsguard.guard.control_api.messages.resize import Arguments, Resized
+from mpsguard.guard.control_api.messages.vault import ResizeArguments, Resized
 
 _START = 300.0
 """Seconds that a standby may take to start: PyTorch from a cold disk, a large model."""
@@ -35,7 +35,7 @@ def resize(session: CliSession, name: str, share: float, uid: int | None, wait: 
     one that starts with the new share, which then takes over. The share holds for what follows, too; it cannot be
     larger than that of the session's class.
     """
-    result = session.ask("resize", Arguments(name, share, uid), Resized, after=wait)
+    result = session.ask("resize", ResizeArguments(name, share, uid), Resized, after=wait)
     if session.as_json:
         session.print_json(result)
         return

@@ -14,8 +14,10 @@ from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.session_rate import Quantity, RunLimits, SessionRate
 from mpsguard.cli.share_runs import InterruptedRunError, ShareRuns, environment_for
 from mpsguard.cli.tables import show_table
-from mpsguard.guard.control_api.messages import clients, status, vault
-from mpsguard.guard.control_api.messages.status import DomainStatus
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientsArguments
+from mpsguard.guard.control_api.messages.guard import DomainStatus, Status
+from mpsguard.guard.control_api.messages.vault import SessionView, ShowArguments
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.guard.model import LaneState
 from mpsguard.guard.sizing import procedure
 from mpsguard.guard.sizing.model import WHOLE
@@ -187,8 +189,8 @@ def _size_running(
 
     # As Ctrl-C: the session does not keep the share of the moment.
     signal.signal(signal.SIGTERM, interrupted)
-    shown = session.ask("vault_show", vault.ShowArguments(*running), vault.SessionView)
-    here = session.ask("clients", clients.Arguments(), clients.ClientList).clients
+    shown = session.ask("vault_show", ShowArguments(*running), SessionView)
+    here = session.ask("clients", ClientsArguments(), ClientList).clients
     share = next((each.sm_share for each in here if each.process.pid == shown.summary.writer), None)
     rest = plan.reference if share is None else share
     rate = SessionRate(session, *running, quantity, limits)
@@ -197,7 +199,7 @@ def _size_running(
 
 
 def _domain(session: CliSession, name: str | None) -> DomainStatus:
-    there = session.ask("status", status.Arguments(), status.Status).domains
+    there = session.ask("status", NoArguments(), Status).domains
     named = {each.name: each for each in there}
     if name is None and len(there) == 1:
         return there[0]
@@ -219,7 +221,7 @@ def _check(session: CliSession, served: DomainStatus, plan: SizingPlan) -> int:
             f"--shares: domain {served.name} gives {ceiling:g} % at most (active_thread_percentage), "
             f"so {plan.reference:g} % cannot be measured",
         )
-    others = session.ask("clients", clients.Arguments(served.name), clients.ClientList).clients
+    others = session.ask("clients", ClientsArguments(served.name), ClientList).clients
     if others:
         _say(session, f"note: {len(others)} other clients use the GPU: they make the times longer, and less alike")
     return len(others)

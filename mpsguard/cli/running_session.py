@@ -8,7 +8,7 @@ from mpsguard.cli.session import CliSession
 from mpsguard.cli.session_rate import RunLimits, SessionRate
 from mpsguard.guard.control_api import async_client, protocol
 from mpsguard.guard.control_api.async_client import NoAnswerError
-from mpsguard.guard.control_api.messages import resize
+from mpsguard.guard.control_api.messages.vault import ResizeArguments, Resized
 from mpsguard.guard.sizing.procedure import NotMeasurableError
 from mpsguard.guard.sizing.rate import CounterReading, seconds_per_unit
 
@@ -84,9 +84,9 @@ class RunningSession:
     async def _resize(self, share: float) -> None:
         # Also if it fails: the share may hold for the program's next process.
         self._share = share
-        asked = resize.Arguments(self._rate.name, share, self._rate.uid)
+        asked = ResizeArguments(self._rate.name, share, self._rate.uid)
         within = min(self._limits.run, protocol.MAX_DEADLINE)
         try:
-            await async_client.ask(self._session.run_directory, "resize", asked, resize.Resized, within)
+            await async_client.ask(self._session.run_directory, "resize", asked, Resized, within)
         except NoAnswerError as error:
             raise NotMeasurableError(f"resize: {error}") from None

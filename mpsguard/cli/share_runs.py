@@ -12,8 +12,9 @@ from mpsguard.cli.ended_work import end_work_by
 from mpsguard.cli.session import CliSession
 from mpsguard.cli.session_rate import RunLimits, SessionRate
 from mpsguard.guard.control_api.async_client import NoAnswerError
-from mpsguard.guard.control_api.messages import classes, events
-from mpsguard.guard.control_api.protocol import Event
+from mpsguard.guard.control_api.messages.guard import EventList
+from mpsguard.guard.control_api.messages.lanes import ClassesArguments, ClassList
+from mpsguard.guard.control_api.protocol import Event, NoArguments
 from mpsguard.guard.sizing.procedure import NotMeasurableError
 from mpsguard.guard.sizing.rate import CounterReading, checked_run_time, seconds_per_unit
 from mpsguard.vault.supervisor.timed_run import RunOutcome, run_once
@@ -122,11 +123,11 @@ class ShareRuns:
         return outcome
 
     def _last_event(self) -> int:
-        past = self._session.ask("events", events.Arguments(), events.EventList).events
+        past = self._session.ask("events", NoArguments(), EventList).events
         return past[-1].seq if past else 0
 
     def _clients_after(self, number: int) -> list[Event]:
-        past = self._session.ask("events", events.Arguments(), events.EventList).events
+        past = self._session.ask("events", NoArguments(), EventList).events
         return [event for event in past if event.seq > number and event.kind == "client_connected"]
 
     def _check_clients(self, number: int, share: float) -> None:
@@ -142,7 +143,7 @@ class ShareRuns:
         named = {event.data.get("service_class") for event in came} - {None}
         if not named:
             return
-        for view in self._session.ask("classes", classes.Arguments(), classes.ClassList).classes:
+        for view in self._session.ask("classes", ClassesArguments(), ClassList).classes:
             ceiling = view.settings.sm_share
             if view.settings.name in named and ceiling is not None and share > ceiling:
                 raise NotMeasurableError(

@@ -7,7 +7,8 @@ import click
 from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.tables import coloured, show_table
 from mpsguard.guard.control_api.health import Health
-from mpsguard.guard.control_api.messages.status import Arguments, Status
+from mpsguard.guard.control_api.messages.guard import Status
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.linux.times import age
 
 _EXITS = {Health.HEALTHY: Exit.OK, Health.DEGRADED: Exit.DEGRADED, Health.FAULT: Exit.FAULT}
@@ -17,7 +18,7 @@ _EXITS = {Health.HEALTHY: Exit.OK, Health.DEGRADED: Exit.DEGRADED, Health.FAULT:
 @with_session
 def status(session: CliSession) -> None:
     """Show the guard's health; exit 0 healthy, 3 degraded, 4 a lane in FAULT, 5 no guard."""
-    result = session.ask("status", Arguments(), Status)
+    result = session.ask("status", NoArguments(), Status)
     if session.as_json:
         session.print_json(result)
     else:

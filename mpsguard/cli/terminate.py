@@ -5,7 +5,7 @@ import sys
 import click
 
 from mpsguard.cli.session import CliSession, Exit, with_session
-from mpsguard.guard.control_api.messages.terminate import MAX_WAIT, SIGNALS, Arguments, TerminateResult
+from mpsguard.guard.control_api.messages.clients import MAX_WAIT, SIGNALS, TerminateArguments, TerminateResult
 from mpsguard.guard.remedies import termination
 
 
@@ -26,7 +26,7 @@ def terminate(
     """
     if name is None and (force or grace is not None):
         raise click.UsageError("--grace and --force say how to signal: they need --signal")
-    arguments = Arguments(pid, name, domain, grace, force, min(session.deadline, MAX_WAIT))
+    arguments = TerminateArguments(pid, name, domain, grace, force, min(session.deadline, MAX_WAIT))
     # The process' end is waited for after the daemon's answer, and --deadline is for the answer.
     after = termination.SEEN_WITHIN
     if name is not None:

@@ -5,7 +5,6 @@ import click
 from mpsguard.cli.session import CliSession, with_session
 from mpsguard.cli.tables import show_table
 from mpsguard.guard.control_api.messages.vault import (
-    Arguments,
     CheckpointArguments,
     CheckpointResult,
     LeaseView,
@@ -15,6 +14,7 @@ from mpsguard.guard.control_api.messages.vault import (
     ShowArguments,
     VaultList,
 )
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.linux.times import clock
 from mpsguard.vault.wire.checkpoint_requests import CheckpointOutcome
 from mpsguard.vault.wire.latency_counts import LatencyCounts
@@ -30,7 +30,7 @@ def vault() -> None:
 @with_session
 def list_sessions(session: CliSession) -> None:
     """List the sessions with what they hold."""
-    result = session.ask("vault", Arguments(), VaultList)
+    result = session.ask("vault", NoArguments(), VaultList)
     if session.as_json:
         session.print_json(result)
         return

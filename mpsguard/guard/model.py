@@ -159,3 +159,49 @@ class LaneReport(msgspec.Struct, frozen=True):
     """What is replayed at each start, as it was asked for."""
     unasked: dict[str, str] = {}
     """Defaults that were set past the guard or before it, as the control daemon shows them: they are not replayed."""
+
+
+class Work(StrEnum):
+    """The state of a client's GPU work after an attempt to end it."""
+
+    ENDED = "ended"
+    """The control daemon answered 0."""
+    NONE = "none"
+    """No server lists the process: it has no context now."""
+    GONE = "gone"
+    """The process had ended by itself before the command. Its kernels may still run."""
+    REFUSED = "refused"
+    """The control daemon did not answer 0: the work may still run."""
+    STOPPED = "stopped"
+    """The process is stopped, and the control daemon was not asked: the work may still run."""
+    UNKNOWN = "unknown"
+    """No control daemon answered in time: the work may still run, or the hanging command may end it later."""
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether kernels of the living process may be running: then ending it may end its neighbours."""
+        return self in (Work.REFUSED, Work.STOPPED, Work.UNKNOWN)
+
+
+class Lifeline(msgspec.Struct, frozen=True):
+    """A held lifeline: the address space of a client that has ended."""
+
+    pid: int
+    start_ticks: int
+    since: float
+    """CLOCK_MONOTONIC seconds."""
+    until: float
+    """When its time is over."""
+    beyond: bool = False
+    """Whether it is held even longer, until the GPUs are seen idle or an operator releases it."""
+    overdue: bool = False
+    """Whether it is held beyond its time now."""
+    execs: int = 0
+    """See `ProcessKey`."""
+    uid: int | None = None
+    """The client's user; None if an earlier guard did not record it."""
+
+    @property
+    def process(self) -> ProcessKey:
+        """The ended client."""
+        return ProcessKey(self.pid, self.start_ticks, self.execs)

@@ -13,10 +13,10 @@ import msgspec
 
 from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.health import Health
-from mpsguard.guard.control_api.messages import clients, incidents, status
-from mpsguard.guard.control_api.messages.clients import ClientList, ClientMemory, Watch
-from mpsguard.guard.control_api.messages.incidents import IncidentList
-from mpsguard.guard.control_api.messages.status import DomainStatus, Status
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientMemory, ClientsArguments, Watch
+from mpsguard.guard.control_api.messages.guard import DomainStatus, Status
+from mpsguard.guard.control_api.messages.incidents import IncidentList, IncidentsArguments
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.guard.control_api.server import Api
 from mpsguard.guard.model import Watched
 from tests.unit.guard.report.overviews import AT, EXAMPLE
@@ -54,9 +54,9 @@ def answers() -> dict[str, tuple[type[msgspec.Struct], msgspec.Struct]]:
         EXAMPLE.version, EXAMPLE.started_at + later, Health(EXAMPLE.health), EXAMPLE.problems, (), (domain,), ()
     )
     return {
-        "status": (status.Arguments, said),
-        "clients": (clients.Arguments, ClientList(found, watches, memory=memory)),
-        "incidents": (incidents.Arguments, IncidentList(happened)),
+        "status": (NoArguments, said),
+        "clients": (ClientsArguments, ClientList(found, watches, memory=memory)),
+        "incidents": (IncidentsArguments, IncidentList(happened)),
     }
 
 

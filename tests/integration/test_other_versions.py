@@ -12,7 +12,8 @@ import pytest
 from mpsguard.guard.control_api import async_client
 from mpsguard.guard.control_api.async_client import NoAnswerError
 from mpsguard.guard.control_api.handler import Handler
-from mpsguard.guard.control_api.messages.status import Arguments, Status
+from mpsguard.guard.control_api.messages.guard import Status
+from mpsguard.guard.control_api.protocol import NoArguments
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.scripted_guard import scripted_guard
 
@@ -21,11 +22,11 @@ class OtherStatus(msgspec.Struct):
     release: str
 
 
-async def serve(_: None, __: Arguments) -> OtherStatus:
+async def serve(_: None, __: NoArguments) -> OtherStatus:
     return OtherStatus("99")
 
 
-HANDLERS = {"status": Handler("status", Arguments, serve)}
+HANDLERS = {"status": Handler("status", NoArguments, serve)}
 
 
 def test_the_command_line(tmp_path: Path) -> None:
@@ -42,4 +43,4 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 def test_a_program_with_an_event_loop(tmp_path: Path) -> None:
     with scripted_guard(str(tmp_path), HANDLERS), pytest.raises(NoAnswerError):
-        asyncio.run(async_client.ask(str(tmp_path), "status", Arguments(), Status, 30.0))
+        asyncio.run(async_client.ask(str(tmp_path), "status", NoArguments(), Status, 30.0))

@@ -15,7 +15,7 @@ from mpsguard.cli.dashboard.snapshot import Snapshot, take
 from mpsguard.cli.tables import coloured
 from mpsguard.guard.control_api import async_client
 from mpsguard.guard.control_api.async_client import NoAnswerError
-from mpsguard.guard.control_api.messages.terminate import Arguments, TerminateResult
+from mpsguard.guard.control_api.messages.clients import TerminateArguments, TerminateResult
 from mpsguard.guard.remedies.termination import KILLED_WITHIN
 
 GRACE: Final = 10.0
@@ -135,7 +135,7 @@ class Dashboard(App[None]):
     async def _terminate(self, pid: int) -> None:
         within = self._within + GRACE + KILLED_WITHIN
         self._say(f"client {pid}: its GPU work is being ended …")
-        asked = Arguments(pid, "TERM", self._domain, GRACE, answer_within=self._within)
+        asked = TerminateArguments(pid, "TERM", self._domain, GRACE, answer_within=self._within)
         try:
             done = await async_client.ask(self._run_directory, "terminate", asked, TerminateResult, within)
         except NoAnswerError as error:

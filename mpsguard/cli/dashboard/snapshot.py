@@ -6,10 +6,10 @@ import msgspec
 
 from mpsguard.guard.control_api import async_client
 from mpsguard.guard.control_api.async_client import NoAnswerError
-from mpsguard.guard.control_api.messages import clients, incidents, status
-from mpsguard.guard.control_api.messages.clients import ClientList
-from mpsguard.guard.control_api.messages.incidents import IncidentList
-from mpsguard.guard.control_api.messages.status import Status
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientsArguments
+from mpsguard.guard.control_api.messages.guard import Status
+from mpsguard.guard.control_api.messages.incidents import IncidentList, IncidentsArguments
+from mpsguard.guard.control_api.protocol import NoArguments
 
 _INCIDENTS: Final = 50
 """The newest ones; all of them are in `mpsguard-ctl incidents`."""
@@ -28,9 +28,9 @@ async def take(run_directory: str, domain: str | None, within: float) -> Snapsho
     """Ask the guard, for ``within`` seconds each time; without one, the snapshot says so."""
     try:
         return Snapshot(
-            await async_client.ask(run_directory, "status", status.Arguments(), Status, within),
-            await async_client.ask(run_directory, "clients", clients.Arguments(domain), ClientList, within),
-            await async_client.ask(run_directory, "incidents", incidents.Arguments(_INCIDENTS), IncidentList, within),
+            await async_client.ask(run_directory, "status", NoArguments(), Status, within),
+            await async_client.ask(run_directory, "clients", ClientsArguments(domain), ClientList, within),
+            await async_client.ask(run_directory, "incidents", IncidentsArguments(_INCIDENTS), IncidentList, within),
         )
     except NoAnswerError as error:
         return Snapshot(failure=str(error))

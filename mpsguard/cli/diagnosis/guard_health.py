@@ -7,7 +7,8 @@ from typing import Final
 from mpsguard.cli.diagnosis.finding import Finding, note, ok, problem
 from mpsguard.guard.control_api import async_client
 from mpsguard.guard.control_api.async_client import NoAnswerError
-from mpsguard.guard.control_api.messages.status import Arguments, Status
+from mpsguard.guard.control_api.messages.guard import Status
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.linux.extras import page
 
 _WITHIN: Final = 15.0
@@ -18,7 +19,7 @@ def problems(run_directory: str) -> Iterator[Finding]:
     """What `mpsguard-ctl status` shows as problems."""
     subject = "guard"
     try:
-        status = asyncio.run(async_client.ask(run_directory, "status", Arguments(), Status, _WITHIN))
+        status = asyncio.run(async_client.ask(run_directory, "status", NoArguments(), Status, _WITHIN))
     except NoAnswerError as error:
         yield note(subject, f"does not say how it is: {error}")
         return

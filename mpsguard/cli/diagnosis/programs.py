@@ -14,7 +14,7 @@ from mpsguard.cli.process_view import STOCK_DEFAULT, control_daemons, describe
 from mpsguard.guard import config
 from mpsguard.guard.control_api import async_client
 from mpsguard.guard.control_api.async_client import NoAnswerError
-from mpsguard.guard.control_api.messages.clients import Arguments, ClientList
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientsArguments
 from mpsguard.linux.files import file_lock
 
 _WITHIN: Final = 5.0
@@ -69,7 +69,7 @@ def past_the_guard(run_directory: str, directories: Sequence[str], device: Path 
     """
     subject = "programs past the guard"
     try:
-        answer = asyncio.run(async_client.ask(run_directory, "clients", Arguments(), ClientList, _WITHIN))
+        answer = asyncio.run(async_client.ask(run_directory, "clients", ClientsArguments(), ClientList, _WITHIN))
     except NoAnswerError:
         yield note(subject, "not looked at: no guard says which clients it has")
         return

@@ -29,6 +29,10 @@ class Request(msgspec.Struct, frozen=True):
     deadline: float = 10.0
 
 
+class NoArguments(msgspec.Struct):
+    """The arguments of a command that takes none."""
+
+
 class Error(msgspec.Struct, frozen=True):
     """Why a request was not carried out."""
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from mpsguard.guard.control_api.event_stream import EventStream
-from mpsguard.guard.control_api.messages.move import Switchover
+from mpsguard.guard.control_api.messages.lanes import Switchover
 from mpsguard.guard.evidence import Evidence, UvmFault, Xid
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.lanes.lane import Lane

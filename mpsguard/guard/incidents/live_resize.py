@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from mpsguard.guard.broker.class_ceilings import ClassCeilings
 from mpsguard.guard.broker.program_shares import ProgramShare, ProgramShares, TrialError
 from mpsguard.guard.control_api.event_stream import EventStream
-from mpsguard.guard.control_api.messages.resize import Resized
+from mpsguard.guard.control_api.messages.vault import Resized
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.failover import Failover
 from mpsguard.guard.model import Client

@@ -7,7 +7,7 @@ from typing import Final
 from mpsguard.guard.broker.class_ceilings import ClassCeilings
 from mpsguard.guard.config import Objective
 from mpsguard.guard.control_api.event_stream import EventStream
-from mpsguard.guard.control_api.messages.classes import ObjectiveView
+from mpsguard.guard.control_api.messages.lanes import ObjectiveView
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.worst_session import WorstSession
 from mpsguard.guard.metrics.registry import Metrics

@@ -6,7 +6,8 @@ from typing import Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from mpsguard.guard.control_api.async_client import NoAnswerError, ask
-from mpsguard.guard.control_api.messages.metrics import Arguments, Exposition
+from mpsguard.guard.control_api.messages.guard import Exposition
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.guard.metrics.server import serve_http
 
 _WITHIN: Final = 3.0
@@ -30,7 +31,7 @@ def _app(run_directory: str) -> WSGIApplication:
             return _respond(start, "404 Not Found", "there is /metrics\n")
         try:
             # On the thread of this connection, beside the reporter's event loop.
-            found = asyncio.run(ask(run_directory, "metrics", Arguments(), Exposition, _WITHIN))
+            found = asyncio.run(ask(run_directory, "metrics", NoArguments(), Exposition, _WITHIN))
         except NoAnswerError as error:
             return _respond(start, "503 Service Unavailable", f"{error}\n")
         return _respond(start, "200 OK", found.text, "text/plain; version=0.0.4; charset=utf-8")

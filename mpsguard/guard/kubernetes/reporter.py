@@ -11,7 +11,8 @@ import msgspec
 import structlog
 
 from mpsguard.guard.control_api.async_client import NoAnswerError, ask
-from mpsguard.guard.control_api.messages import clients, incident, incidents, pods
+from mpsguard.guard.control_api.messages.clients import ClientList, ClientsArguments, PodsArguments, PodsNoted
+from mpsguard.guard.control_api.messages.incidents import IncidentArguments, IncidentList, IncidentsArguments
 from mpsguard.guard.journal.records import IncidentSummary, RecordedIncident
 from mpsguard.guard.kubernetes.event_series import Series
 from mpsguard.guard.kubernetes.node_pods import NodePods
@@ -75,13 +76,13 @@ class Reporter:
             self._complain("round_failed", "")
 
     async def _refresh_pods(self) -> None:
-        found = await ask(self._run_directory, "clients", clients.Arguments(), clients.ClientList, _GUARD_ANSWERS)
+        found = await ask(self._run_directory, "clients", ClientsArguments(), ClientList, _GUARD_ANSWERS)
         await self._pods.refresh(found.clients)
         table = self._pods.table
         if all(table.of(client) == found.pod_of(number) for number, client in enumerate(found.clients)):
             return
         try:
-            await ask(self._run_directory, "pods", pods.Arguments(self._pods.pods), pods.PodsNoted, _GUARD_ANSWERS)
+            await ask(self._run_directory, "pods", PodsArguments(self._pods.pods), PodsNoted, _GUARD_ANSWERS)
         except NoAnswerError as error:
             self._complain("pods_not_noted", str(error))
         else:
@@ -92,8 +93,8 @@ class Reporter:
         listed = await ask(
             self._run_directory,
             "incidents",
-            incidents.Arguments(_LISTED, progress.since),
-            incidents.IncidentList,
+            IncidentsArguments(_LISTED, progress.since),
+            IncidentList,
             _GUARD_ANSWERS,
         )
         full = "older incidents than the guard lists are not told" if len(listed.incidents) == _LISTED else ""
@@ -121,7 +122,7 @@ class Reporter:
 
     async def _settled(self, summary: IncidentSummary) -> RecordedIncident | None:
         record = await ask(
-            self._run_directory, "incident", incident.Arguments(summary.id), RecordedIncident, _GUARD_ANSWERS
+            self._run_directory, "incident", IncidentArguments(summary.id), RecordedIncident, _GUARD_ANSWERS
         )
         now = self._clock()
         if now - record.updated_at < SETTLES and now - summary.began < WAITS:

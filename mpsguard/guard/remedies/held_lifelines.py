@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mpsguard.guard.model import Notify
+from mpsguard.guard.model import Lifeline, Notify
 from mpsguard.guard.remedies import lifeline
 from mpsguard.guard.remedies.lifeline import Hold
 from mpsguard.linux.identity import ROOT, ProcessKey
@@ -66,30 +66,6 @@ class Idleness(Protocol):
 
     def idle_seen_at(self) -> float | None:
         """Return when all GPUs were last seen idle (CLOCK_MONOTONIC seconds), or None."""
-
-
-class Lifeline(msgspec.Struct, frozen=True):
-    """One held lifeline."""
-
-    pid: int
-    start_ticks: int
-    since: float
-    """CLOCK_MONOTONIC seconds."""
-    until: float
-    """When its time is over."""
-    beyond: bool = False
-    """Whether it is held even longer, until the GPUs are seen idle or an operator releases it."""
-    overdue: bool = False
-    """Whether it is held beyond its time now."""
-    execs: int = 0
-    """See `ProcessKey`."""
-    uid: int | None = None
-    """The client's user; None if an earlier guard did not record it."""
-
-    @property
-    def process(self) -> ProcessKey:
-        """The ended client."""
-        return ProcessKey(self.pid, self.start_ticks, self.execs)
 
 
 def stored_name(held: Lifeline) -> str:

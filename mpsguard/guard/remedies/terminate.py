@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Final
 
 from mpsguard.guard.config import RemedyName
+from mpsguard.guard.model import Work
 from mpsguard.guard.remedies import termination
 from mpsguard.guard.remedies.remedy import Applied, Failed, NotNeeded, Outcome, RemedyCase
-from mpsguard.guard.remedies.termination import TerminationLane, TerminationPlan, Work
+from mpsguard.guard.remedies.termination import TerminationLane, TerminationPlan
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
 

@@ -14,12 +14,12 @@ checked right before the command that the process still lives.
 
 import asyncio
 import signal
-from enum import StrEnum
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from mpsguard.guard.lanes.command import Command, CommandFailedError, CommandReply
+from mpsguard.guard.model import Work
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.procfs import printable
 
@@ -38,28 +38,6 @@ class TerminationLane(Protocol):
 
     async def ask_for(self, user: Command, deadline: float | None) -> CommandReply:
         """Send a command; raises CommandFailedError."""
-
-
-class Work(StrEnum):
-    """The state of a client's GPU work after an attempt to end it."""
-
-    ENDED = "ended"
-    """The control daemon answered 0."""
-    NONE = "none"
-    """No server lists the process: it has no context now."""
-    GONE = "gone"
-    """The process had ended by itself before the command. Its kernels may still run."""
-    REFUSED = "refused"
-    """The control daemon did not answer 0: the work may still run."""
-    STOPPED = "stopped"
-    """The process is stopped, and the control daemon was not asked: the work may still run."""
-    UNKNOWN = "unknown"
-    """No control daemon answered in time: the work may still run, or the hanging command may end it later."""
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether kernels of the living process may be running: then ending it may end its neighbours."""
-        return self in (Work.REFUSED, Work.STOPPED, Work.UNKNOWN)
 
 
 class WorkEnd(msgspec.Struct, frozen=True):

@@ -12,13 +12,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from mpsguard.guard.control_api.messages.clients import TerminateResult as Terminated
 from mpsguard.guard.control_api.messages.clients import Watch
-from mpsguard.guard.control_api.messages.resize import Resized
-from mpsguard.guard.control_api.messages.status import SensorStatus
-from mpsguard.guard.control_api.messages.terminate import TerminateResult as Terminated
-from mpsguard.guard.control_api.messages.vault import LeaseView
-from mpsguard.guard.model import Client, LaneReport
-from mpsguard.guard.remedies.held_lifelines import Lifeline
+from mpsguard.guard.control_api.messages.guard import SensorStatus
+from mpsguard.guard.control_api.messages.vault import LeaseView, Resized
+from mpsguard.guard.model import Client, LaneReport, Lifeline
 from mpsguard.vault.wire.address import socket_path
 from mpsguard.vault.wire.region import LeaseRole
 from tests.bench.core.control_ui import ControlUi

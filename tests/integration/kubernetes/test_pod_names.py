@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from mpsguard.guard.control_api.async_client import NoAnswerError, ask
-from mpsguard.guard.control_api.messages.pods import Arguments, PodsNoted
+from mpsguard.guard.control_api.messages.clients import PodsArguments, PodsNoted
 from mpsguard.guard.pods import Pod, PodContainer
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded
@@ -37,7 +37,7 @@ def test_a_client_in_a_pod_has_its_name_in_the_list_and_in_its_series(guarded: G
         assert guarded.asked("clients")["pods"] == [None]
         assert guarded.metric("mpsguard_client_info", pod="", pod_uid=POD.uid) == 1
 
-        assert tell(guarded, Arguments((POD,))).count == 1
+        assert tell(guarded, PodsArguments((POD,))).count == 1
         (pod,) = guarded.json("clients")["pods"]
         assert (pod["namespace"], pod["name"], pod["container"]) == ("team-a", "train-0", "worker")
         assert "team-a/train-0" in guarded.ctl("clients").stdout

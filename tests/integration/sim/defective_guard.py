@@ -7,13 +7,13 @@ import msgspec
 
 from mpsguard.cli.guard import main
 from mpsguard.guard.control_api.handler import Handler
-from mpsguard.guard.control_api.messages.metrics import Arguments
 from mpsguard.guard.control_api.probes import ProbeKind
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.guard.daemon.commands import table
 from mpsguard.guard.daemon.guard import Guard
 
 
-async def command(_: Guard, __: Arguments) -> msgspec.Struct:
+async def command(_: Guard, __: NoArguments) -> msgspec.Struct:
     raise ZeroDivisionError
 
 
@@ -22,6 +22,6 @@ def page(_: Guard, __: ProbeKind) -> NoReturn:
 
 
 if __name__ == "__main__":
-    cast("dict[str, object]", table.HANDLERS)["metrics"] = Handler("metrics", Arguments, command)
+    cast("dict[str, object]", table.HANDLERS)["metrics"] = Handler("metrics", NoArguments, command)
     with patch("mpsguard.guard.daemon.site.probe", page):
         main()

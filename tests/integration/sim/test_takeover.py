@@ -12,8 +12,8 @@ import pytest
 
 from fault_injection.sim.script import Script
 from mpsguard.guard.control_api import async_client
-from mpsguard.guard.control_api.messages import end_work
-from mpsguard.guard.remedies.termination import Work
+from mpsguard.guard.control_api.messages.clients import EndWorkArguments, EndWorkResult
+from mpsguard.guard.model import Work
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import process_tree, procfs
 from tests.harness.waiting import wait_for
@@ -146,10 +146,8 @@ def test_a_writer_on_an_affected_lane_is_not_waited_for_although_the_server_repo
         namespace = process_tree.pid_namespace()
         assert namespace is not None
         keys = tuple(procfs.process_key(worker.pid) for worker in (first, second))
-        asked = end_work.Arguments(keys, namespace, within=DEADLINE)
-        told = asyncio.run(
-            async_client.ask(str(pair.run_directory), "end_work", asked, end_work.EndWorkResult, DEADLINE)
-        )
+        asked = EndWorkArguments(keys, namespace, within=DEADLINE)
+        told = asyncio.run(async_client.ask(str(pair.run_directory), "end_work", asked, EndWorkResult, DEADLINE))
         # The hanging command is that of the lane that was left; the other one is asked and answers.
         assert {ended.process: ended.work for ended in told.clients} == {keys[0]: Work.NONE, keys[1]: Work.ENDED}
     finally:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.guard.daemon.guard import Guard
-from mpsguard.guard.remedies.held_lifelines import Lifeline, stored_name
+from mpsguard.guard.model import Lifeline
+from mpsguard.guard.remedies.held_lifelines import stored_name
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.tasks import beside
 from mpsguard.vault.server.fd_storage.holder_client import HolderClient

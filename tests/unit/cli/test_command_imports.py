@@ -1,11 +1,13 @@
 """A command costs what it needs: probes ask every few seconds, and `mpsguard run` lives as long as its program."""
 
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
 from mpsguard.cli import ctl, guard
+from mpsguard.guard.control_api import messages
 from tests.imported import modules_after
 
 GUARD = {
@@ -32,6 +34,11 @@ def test_no_command_loads_the_guard(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(ctl.COMMANDS.keys() - DRAWS - {"image", "snapshot", "top"}))
 def test_a_command_that_prints_json_does_not_load_rich(name: str) -> None:
     assert not {"pygments", "rich"} & set(modules_after(ctl.COMMANDS[name]))
+
+
+@pytest.mark.parametrize("subject", [each.name for each in pkgutil.iter_modules(messages.__path__)])
+def test_messages_load_no_event_loop(subject: str) -> None:
+    assert "asyncio" not in modules_after(f"{messages.__name__}.{subject}")
 
 
 def test_the_supervisor_of_a_program_does_not_load_the_guard() -> None:

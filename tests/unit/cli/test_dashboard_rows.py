@@ -6,8 +6,8 @@ from mpsguard.cli.dashboard import rows
 from mpsguard.cli.dashboard.snapshot import Snapshot
 from mpsguard.guard.control_api.health import Health
 from mpsguard.guard.control_api.messages.clients import ClientList, ClientMemory, Watch
+from mpsguard.guard.control_api.messages.guard import DomainStatus, Status
 from mpsguard.guard.control_api.messages.incidents import IncidentList
-from mpsguard.guard.control_api.messages.status import DomainStatus, Status
 from mpsguard.guard.incident import Confidence, FaultClass, Suspect
 from mpsguard.guard.journal.records import IncidentSummary
 from mpsguard.guard.model import Client, LaneReport, LaneState

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from mpsguard.guard.control_api.messages.pods import Arguments
+from mpsguard.guard.control_api.messages.clients import PodsArguments
 from mpsguard.guard.metrics.guard_state import GuardState, GuardStateMetrics
 from mpsguard.guard.model import Client
 from mpsguard.guard.pods import MAX_PODS, ClientPod, Pod, PodContainer, PodTable
@@ -62,15 +62,15 @@ GOOD: dict[str, Any] = msgspec.to_builtins(POD)
     ],
 )
 def test_a_pod_with_a_name_that_kubernetes_does_not_allow_is_refused(wrong: dict[str, Any]) -> None:
-    assert msgspec.convert({"pods": [GOOD]}, Arguments).pods == (POD,)
+    assert msgspec.convert({"pods": [GOOD]}, PodsArguments).pods == (POD,)
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"pods": [GOOD | wrong]}, Arguments)
+        msgspec.convert({"pods": [GOOD | wrong]}, PodsArguments)
 
 
 def test_no_more_pods_are_taken_than_a_node_has() -> None:
-    msgspec.convert({"pods": [GOOD] * MAX_PODS}, Arguments)
+    msgspec.convert({"pods": [GOOD] * MAX_PODS}, PodsArguments)
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"pods": [GOOD] * (MAX_PODS + 1)}, Arguments)
+        msgspec.convert({"pods": [GOOD] * (MAX_PODS + 1)}, PodsArguments)
 
 
 def samples(state: GuardState) -> dict[str, dict[str, str]]:

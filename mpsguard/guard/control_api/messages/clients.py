@@ -1,14 +1,21 @@
-"""Messages of the command ``clients``."""
+"""Messages about clients: ``clients``, ``terminate``, ``end_work``, ``lifelines``, ``pods``."""
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mpsguard.guard.model import Client, Watched
-from mpsguard.guard.pods import ClientPod
+from mpsguard.guard.model import Client, Lifeline, Watched, Work
+from mpsguard.guard.pods import MAX_PODS, ClientPod, Pod
+from mpsguard.linux.identity import ProcessKey
+
+SIGNALS: Final = ("TERM", "INT", "HUP", "QUIT", "KILL")
+ANSWER_WITHIN: Final = 5.0
+"""Seconds the control daemon gets where the asker says nothing."""
+MAX_WAIT: Final = 300.0
+"""Seconds; more than any control daemon needs."""
 
 
-class Arguments(msgspec.Struct):
+class ClientsArguments(msgspec.Struct):
     """Which clients."""
 
     domain: str | None = None
@@ -79,3 +86,80 @@ class ClientList(msgspec.Struct, frozen=True):
     def pod_of(self, number: int) -> ClientPod | None:
         """Return the pod of the client with that place in `clients`."""
         return self.pods[number] if number < len(self.pods) else None
+
+
+class TerminateArguments(msgspec.Struct):
+    """The process to end, and what follows; times in seconds."""
+
+    pid: int
+    signal: str | None = None
+    domain: str | None = None
+    grace: float | None = None
+    """After the signal: until SIGKILL."""
+    force: bool = False
+    answer_within: float = ANSWER_WITHIN
+
+
+class TerminateResult(msgspec.Struct, frozen=True):
+    """What came of it."""
+
+    pid: int
+    server: int | None
+    answer: str
+    """The control daemon's own words; "0" is success. Or why it said nothing."""
+    terminated: bool
+    """The work has ended, or was left to the lifeline of a stopped process that has been killed."""
+    signalled: bool
+    work: Work
+    signals: tuple[str, ...]
+    ended: bool
+    """Whether the process has ended."""
+
+
+class EndWorkArguments(msgspec.Struct):
+    """The processes, by the pids of the asker's pid namespace, and the inode of that (for `mpsguard run`)."""
+
+    processes: tuple[ProcessKey, ...]
+    pid_namespace: int
+    within: float
+    """Seconds the control daemon gets."""
+
+
+class WorkEnded(msgspec.Struct, frozen=True):
+    """What became of one client's work; ``process`` is named as the asker named it."""
+
+    process: ProcessKey
+    work: Work
+    answer: str
+
+
+class EndWorkResult(msgspec.Struct, frozen=True):
+    """One entry for each of the processes that is a client; the others are no clients of this guard."""
+
+    clients: tuple[WorkEnded, ...]
+
+
+class LifelinesArguments(msgspec.Struct):
+    """The process with the lifeline to let go of, if any."""
+
+    release: int | None = None
+
+
+class LifelineList(msgspec.Struct, frozen=True):
+    """What is held, and when that was so."""
+
+    now: float
+    """CLOCK_MONOTONIC seconds, the clock of the times in it."""
+    lifelines: tuple[Lifeline, ...]
+
+
+class PodsArguments(msgspec.Struct):
+    """All pods of this node, told by the reporter; they take the place of those told before."""
+
+    pods: Annotated[tuple[Pod, ...], msgspec.Meta(max_length=MAX_PODS)]
+
+
+class PodsNoted(msgspec.Struct, frozen=True):
+    """How many pods the guard knows now."""
+
+    count: int

@@ -1,11 +1,11 @@
-"""Messages of the command ``incidents``."""
+"""Messages about incidents: ``incidents``, ``incident``."""
 
 import msgspec
 
 from mpsguard.guard.journal.records import IncidentSummary
 
 
-class Arguments(msgspec.Struct):
+class IncidentsArguments(msgspec.Struct):
     """How many at most, and (UNIX seconds) since when."""
 
     last: int = 20
@@ -16,3 +16,9 @@ class IncidentList(msgspec.Struct, frozen=True):
     """The newest incidents, newest first."""
 
     incidents: tuple[IncidentSummary, ...]
+
+
+class IncidentArguments(msgspec.Struct):
+    """Which one."""
+
+    id: str

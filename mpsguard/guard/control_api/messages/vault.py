@@ -1,15 +1,13 @@
-"""Messages of the command ``vault``."""
+"""Messages about the vault and its sessions: ``vault``, ``resize``."""
+
+from typing import Annotated
 
 import msgspec
 
 from mpsguard.vault.server.counters import Counters
 from mpsguard.vault.wire.checkpoint_requests import CheckpointOutcome
 from mpsguard.vault.wire.latency_counts import LatencyCounts
-from mpsguard.vault.wire.region import LeaseRole, RegionLayout
-
-
-class Arguments(msgspec.Struct):
-    """None."""
+from mpsguard.vault.wire.region import LeaseRole, RegionLayout, SessionKey
 
 
 class ShowArguments(msgspec.Struct):
@@ -112,3 +110,28 @@ class ReleaseResult(msgspec.Struct, frozen=True):
 
     session: str
     region: str | None
+
+
+Share = Annotated[float, msgspec.Meta(gt=0, le=100)]
+
+
+class ResizeArguments(msgspec.Struct):
+    """Which session, and what it is to have."""
+
+    session: str
+    share: Share
+    """Percent of the SMs."""
+    uid: int | None = None
+    """Of the session; None if there is only one of that name."""
+
+
+class Resized(msgspec.Struct, frozen=True):
+    """A session has another share."""
+
+    session: SessionKey
+    share: float
+    """Percent of the SMs."""
+    before: float | None
+    """Its share until then; None if it is not known, or there was none."""
+    pid: int
+    """The process that goes on."""

@@ -1,1 +1,1 @@
-"""The commands of the control API, carried out: one module a command."""
+"""The commands of the control API, carried out: one module a subject."""

@@ -1,36 +1,38 @@
-"""The server half of `mpsguard-ctl vault`."""
+"""Commands about the vault and its sessions: list, show, checkpoint, release and resize."""
+
+from typing import Any, Final
 
 from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.messages.vault import (
-    Arguments,
     CheckpointArguments,
     CheckpointResult,
     LeaseView,
     RegionView,
     ReleaseArguments,
     ReleaseResult,
+    ResizeArguments,
+    Resized,
     SessionSummary,
     SessionView,
     ShowArguments,
     VaultList,
 )
-from mpsguard.guard.control_api.protocol import RequestError
+from mpsguard.guard.control_api.protocol import NoArguments, RequestError
 from mpsguard.guard.daemon.guard import Guard
+from mpsguard.guard.incidents.live_resize import ResizeError
 from mpsguard.vault.server.vault import Vault
 from mpsguard.vault.wire.errors import BadRequestError, LeaseHeldError, VaultError
 from mpsguard.vault.wire.region import SessionKey, check_name
 from mpsguard.vault.wire.session_page import CheckpointRequest
 
 
-async def serve(guard: Guard, _: Arguments) -> VaultList:
-    """The server half of `vault list`."""
+async def _vault_list(guard: Guard, _: NoArguments) -> VaultList:
     vault = _vault(guard)
     keys = sorted(vault.store.sessions)
     return VaultList(tuple(_summary(vault, key) for key in keys), vault.counters())
 
 
-async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
-    """The server half of `vault show`."""
+async def _show(guard: Guard, arguments: ShowArguments) -> SessionView:
     vault = _vault(guard)
     key = SessionKey(arguments.uid, arguments.session)
     try:
@@ -61,8 +63,7 @@ async def serve_show(guard: Guard, arguments: ShowArguments) -> SessionView:
     )
 
 
-async def serve_checkpoint(guard: Guard, arguments: CheckpointArguments) -> CheckpointResult:
-    """The server half of `vault checkpoint`."""
+async def _checkpoint(guard: Guard, arguments: CheckpointArguments) -> CheckpointResult:
     vault = _vault(guard)
     key = SessionKey(arguments.uid, arguments.session)
     try:
@@ -76,8 +77,7 @@ async def serve_checkpoint(guard: Guard, arguments: CheckpointArguments) -> Chec
     return CheckpointResult(key.name, arguments.image, number)
 
 
-async def serve_release(guard: Guard, arguments: ReleaseArguments) -> ReleaseResult:
-    """The server half of `vault release`."""
+async def _release(guard: Guard, arguments: ReleaseArguments) -> ReleaseResult:
     key = SessionKey(arguments.uid, arguments.session)
     try:
         _vault(guard).release_by_command(key, arguments.region, force=arguments.force)
@@ -91,16 +91,21 @@ async def serve_release(guard: Guard, arguments: ReleaseArguments) -> ReleaseRes
     return ReleaseResult(key.name, arguments.region)
 
 
-HANDLER = Handler("vault", Arguments, serve)
-
-
-SHOW_HANDLER = Handler("vault_show", ShowArguments, serve_show)
-
-
-CHECKPOINT_HANDLER = Handler("vault_checkpoint", CheckpointArguments, serve_checkpoint)
-
-
-RELEASE_HANDLER = Handler("vault_release", ReleaseArguments, serve_release)
+async def _resize(guard: Guard, arguments: ResizeArguments) -> Resized:
+    vault = _vault(guard)
+    found = [
+        key
+        for key in sorted(vault.store.sessions)
+        if key.name == arguments.session and arguments.uid in (None, key.uid)
+    ]
+    if len(found) > 1:
+        owners = ", ".join(str(key.uid) for key in found)
+        raise RequestError("arguments", f"which session {arguments.session!r}? uid {owners} have one each (--uid)")
+    key = found[0] if found else SessionKey(arguments.uid or 0, arguments.session)
+    try:
+        return await guard.resizing.resize(vault, key, arguments.share)
+    except ResizeError as error:
+        raise RequestError("failed", str(error)) from None
 
 
 def _vault(guard: Guard) -> Vault:
@@ -122,3 +127,12 @@ def _summary(vault: Vault, key: SessionKey) -> SessionSummary:
         sum(region.layout.size for region in session.regions.values()),
         session.keep,
     )
+
+
+HANDLERS: Final[tuple[Handler[Guard, Any], ...]] = (
+    Handler("vault", NoArguments, _vault_list),
+    Handler("vault_show", ShowArguments, _show),
+    Handler("vault_checkpoint", CheckpointArguments, _checkpoint),
+    Handler("vault_release", ReleaseArguments, _release),
+    Handler("resize", ResizeArguments, _resize, goes_on="a switchover that has begun goes on: see event takeover"),
+)

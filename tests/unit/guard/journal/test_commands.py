@@ -16,7 +16,6 @@ from click.testing import CliRunner, Result
 from mpsguard.cli import incident, incidents
 from mpsguard.cli.session import CliSession
 from mpsguard.guard.control_api.server import Api
-from mpsguard.guard.daemon.commands import incident as incident_command
 from mpsguard.guard.daemon.commands import incidents as incidents_command
 from mpsguard.guard.journal.journal import Journal
 from mpsguard.guard.journal.records import Bundle
@@ -51,10 +50,7 @@ def run() -> Iterator[Run]:
         async def serve() -> None:
             journal = Journal.open(Path(directory) / "journal.db")
             journal.record_incident(INCIDENT, CASE.clients, id=CASE.id)
-            handlers: dict[str, Any] = {
-                handler.name: handler
-                for handler in (incidents_command.HANDLER, incident_command.HANDLER, incident_command.EXPORT_HANDLER)
-            }
+            handlers: dict[str, Any] = {handler.name: handler for handler in incidents_command.HANDLERS}
             api: Api[Any] = Api(Keeper(journal), handlers, directory)
             api.open(None)
             serving = asyncio.create_task(api.run())

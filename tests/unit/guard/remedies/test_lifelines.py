@@ -14,16 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.guard.evidence import ProcessEnded
+from mpsguard.guard.model import Lifeline
 from mpsguard.guard.remedies import held_lifelines as lifelines_module
-from mpsguard.guard.remedies.held_lifelines import (
-    MOST,
-    MOST_OF_A_USER,
-    NAME,
-    Lifeline,
-    Lifelines,
-    held_by_name,
-    stored_name,
-)
+from mpsguard.guard.remedies.held_lifelines import MOST, MOST_OF_A_USER, NAME, Lifelines, held_by_name, stored_name
 from mpsguard.guard.remedies.lifeline import IDLE_WINDOW, Hold, drained, hold_for
 from mpsguard.linux.identity import ProcessKey
 from tests.harness.open_descriptors import open_descriptors, opened_since

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from mpsguard.guard.lanes.command import CommandFailedError
-from mpsguard.guard.remedies.termination import Termination, TerminationPlan, Work, terminate
+from mpsguard.guard.model import Work
+from mpsguard.guard.remedies.termination import Termination, TerminationPlan, terminate
 from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.unit.guard.remedies.lanes import OBEDIENT, STUBBORN, ScriptedLane, UnlistedLane, living
 

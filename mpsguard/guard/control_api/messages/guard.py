@@ -1,13 +1,11 @@
-"""Messages of the command ``status``."""
+"""Messages about the guard itself: ``status``, ``check``, ``repaired``, ``events``, ``metrics``, ``reload``."""
 
 import msgspec
 
 from mpsguard.guard.control_api.health import Health
+from mpsguard.guard.control_api.probes import DeviceFault, ProbeKind
+from mpsguard.guard.control_api.protocol import Event
 from mpsguard.guard.model import LaneReport
-
-
-class Arguments(msgspec.Struct):
-    """None."""
 
 
 class DomainStatus(msgspec.Struct, frozen=True):
@@ -50,3 +48,34 @@ class Status(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     domains: tuple[DomainStatus, ...]
     sensors: tuple[SensorStatus, ...]
+
+
+class CheckArguments(msgspec.Struct):
+    """What the probe is for."""
+
+    purpose: ProbeKind
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """The device faults that no longer stand."""
+
+    device_faults: tuple[DeviceFault, ...]
+
+
+class EventList(msgspec.Struct, frozen=True):
+    """The last events, oldest first."""
+
+    events: tuple[Event, ...]
+
+
+class Exposition(msgspec.Struct, frozen=True):
+    """Metrics in Prometheus' text format."""
+
+    text: str
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """What a reload has changed."""
+
+    keys: tuple[str, ...]
+    """The keys with a new value, all of which are in force; none if the configuration is as it was."""

@@ -1,8 +1,23 @@
-"""The server half of `mpsguard-ctl status`."""
+"""Commands about the guard itself: its status, events and metrics, probes, and a new configuration."""
+
+from typing import Any, Final
 
 import mpsguard
+from mpsguard.guard.config import ConfigError
 from mpsguard.guard.control_api.handler import Handler
-from mpsguard.guard.control_api.messages.status import Arguments, DomainStatus, SensorStatus, Status
+from mpsguard.guard.control_api.messages.guard import (
+    CheckArguments,
+    DomainStatus,
+    EventList,
+    Exposition,
+    Reloaded,
+    Repaired,
+    SensorStatus,
+    Status,
+)
+from mpsguard.guard.control_api.probes import ProbeAnswer
+from mpsguard.guard.control_api.protocol import NoArguments, RequestError
+from mpsguard.guard.daemon import standing
 from mpsguard.guard.daemon.domain import Domain
 from mpsguard.guard.daemon.guard import Guard
 from mpsguard.guard.daemon.standing import health
@@ -13,8 +28,7 @@ def _clients(domain: Domain, lane: Lane | None) -> int:
     return 0 if lane is None else sum(client.lane == lane.spec.name for client in domain.clients.all())
 
 
-async def serve(guard: Guard, _: Arguments) -> Status:
-    """The server half."""
+async def _status(guard: Guard, _: NoArguments) -> Status:
     domains = tuple(
         [
             DomainStatus(
@@ -75,4 +89,39 @@ async def serve(guard: Guard, _: Arguments) -> Status:
     )
 
 
-HANDLER = Handler("status", Arguments, serve)
+async def _check(guard: Guard, arguments: CheckArguments) -> ProbeAnswer:
+    return standing.probe(guard, arguments.purpose)
+
+
+async def _repaired(guard: Guard, _: NoArguments) -> Repaired:
+    if guard.pipeline is None:
+        raise RequestError("busy", "the guard is still starting")
+    faults = guard.pipeline.device_faults.repaired()
+    guard.events.publish("device_repaired", "", incidents=[fault.incident for fault in faults])
+    return Repaired(faults)
+
+
+async def _events(guard: Guard, _: NoArguments) -> EventList:
+    return EventList(tuple(guard.events.recent()))
+
+
+async def _metrics(guard: Guard, _: NoArguments) -> Exposition:
+    guard.refresh_metrics()
+    return Exposition(guard.metrics.exposition())
+
+
+async def _reload(guard: Guard, _: NoArguments) -> Reloaded:
+    try:
+        return Reloaded(await guard.reload())
+    except ConfigError as error:
+        raise RequestError("failed", f"nothing was changed: {error}") from None
+
+
+HANDLERS: Final[tuple[Handler[Guard, Any], ...]] = (
+    Handler("status", NoArguments, _status),
+    Handler("check", CheckArguments, _check),
+    Handler("repaired", NoArguments, _repaired),
+    Handler("events", NoArguments, _events),
+    Handler("metrics", NoArguments, _metrics),
+    Handler("reload", NoArguments, _reload),
+)

@@ -1,9 +1,0 @@
-"""Messages of the command ``incident``."""
-
-import msgspec
-
-
-class Arguments(msgspec.Struct):
-    """Which one."""
-
-    id: str
