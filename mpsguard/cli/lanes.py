@@ -1,13 +1,28 @@
-"""`mpsguard-ctl lanes`: the stock daemons behind the guard, and the evidence for their state."""
+"""`mpsguard-ctl lanes`, `classes`, `move` and `mps`: the lanes, their daemons and their service classes."""
+
+import sys
 
 import click
 
-from mpsguard.cli.session import CliSession, with_session
+from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.tables import show_table
-from mpsguard.guard.control_api.messages.lanes import LaneList
+from mpsguard.guard.config import ServiceClass
+from mpsguard.guard.control_api.messages.lanes import (
+    ClassesArguments,
+    ClassList,
+    LaneList,
+    MoveArguments,
+    MpsArguments,
+    ObjectiveView,
+    Switchover,
+)
 from mpsguard.guard.control_api.protocol import NoArguments
+from mpsguard.guard.lanes.command import CommandReply, is_refusal
 from mpsguard.guard.lanes.settings import replay_commands
 from mpsguard.linux.times import age
+
+_MOST_NAMED = 5
+"""Processes that a line names."""
 
 
 @click.command()
@@ -38,3 +53,95 @@ def lanes(session: CliSession) -> None:
         optional=("PIPE DIRECTORY", "ADOPTED", "STARTS", "SETTINGS"),
         cut="REASON",
     )
+
+
+@click.command()
+@click.option("--domain", help="Only this domain's.")
+@with_session
+def classes(session: CliSession, domain: str | None) -> None:
+    """List the service classes: what each gives, and how many clients have it."""
+    result = session.ask("classes", ClassesArguments(domain), ClassList)
+    if session.as_json:
+        session.print_json(result)
+        return
+    show_table(
+        session.console,
+        ("CLASS", "DOMAIN", "CLIENTS", "SHARE", "PRIORITY", "MEMORY", "DIRECTORY"),
+        [
+            (
+                f"{view.settings.name} (default)" if view.settings.default else view.settings.name,
+                view.domain,
+                view.clients if view.settings.max_clients is None else f"{view.clients} of {view.settings.max_clients}",
+                "-" if view.settings.sm_share is None else f"{view.settings.sm_share:g} %",
+                (view.settings.priority or "-").replace("_", " "),
+                _memory(view.settings),
+                view.directory,
+            )
+            for view in result.classes
+        ],
+        optional=("DIRECTORY", "DOMAIN"),
+        cut="DIRECTORY",
+    )
+    for view in result.objectives:
+        session.console.print(_objective(view), markup=False)
+
+
+def _objective(view: ObjectiveView) -> str:
+    objective = view.settings
+    measured = "no requests" if view.p99_ms is None else f"{view.p99_ms:.3g} ms of {view.requests} requests"
+    if view.session is not None:
+        measured += f" in {view.session}"
+    text = (
+        f"{objective.service_class}: p99 {measured}, target {objective.p99_ms:g} ms; "
+        f"would hold with {view.share:g} % for {objective.batch} ({objective.mode})"
+    )
+    if view.held_back_by:
+        pids = ", ".join(map(str, view.held_back_by[:_MOST_NAMED]))
+        more = len(view.held_back_by) - _MOST_NAMED
+        others = f" and {more} more" if more > 0 else ""
+        text += f"; held back by clients without a standby, which keep their share until they end: {pids}{others}"
+    return text
+
+
+def _memory(service_class: ServiceClass) -> str:
+    return ", ".join(f"{limit} of GPU {gpu}" for gpu, limit in service_class.memory_limit.items()) or "-"
+
+
+@click.command()
+@click.option("--domain", help="Which one, if there are several.")
+@with_session
+def move(session: CliSession, domain: str | None) -> None:
+    """Move the work of a domain to its other lane: a planned takeover of every session with a standby that is ready.
+
+    Sessions without one stay where they are, as do clients that have none; new clients are brought to the lane on which
+    the work is. Exit 3 if a session was left behind, or if the next guard will not know of the move.
+    """
+    result = session.ask("move", MoveArguments(domain), Switchover)
+    if session.as_json:
+        session.print_json(result)
+    else:
+        for key in result.moved:
+            session.console.print(f"{key} goes on on {result.to}", markup=False)
+        for key in result.left:
+            session.console.print(f"{key} stays on {result.lane}: no standby of it is ready elsewhere", markup=False)
+        if not result.moved and not result.left:
+            session.console.print(f"no session is written from {result.lane}", markup=False)
+        if result.unsaved is not None:
+            session.console.print(f"the move could not be saved: {result.unsaved}", markup=False)
+            session.console.print(f"the next guard will bring new work to {result.lane}", markup=False)
+    sys.exit(Exit.DEGRADED if result.left or result.unsaved is not None else Exit.OK)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--domain", help="Which domain, if there is more than one.")
+@click.argument("command", nargs=-1, required=True)
+@with_session
+def mps(session: CliSession, domain: str | None, command: tuple[str, ...]) -> None:
+    """Send COMMAND to the control daemon, as `echo COMMAND | nvidia-cuda-mps-control` would."""
+    reply = session.ask("mps", MpsArguments(" ".join(command), domain), CommandReply)
+    if session.as_json:
+        session.print_json(reply)
+    else:
+        for line in reply.lines:
+            click.echo(line)
+    sys.exit(Exit.FAILED if is_refusal(reply) else Exit.OK)

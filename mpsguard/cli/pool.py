@@ -12,8 +12,8 @@ import click
 from msgspec.structs import replace
 
 from mpsguard.cli import listening
-from mpsguard.cli.given_options import given_options
 from mpsguard.cli.listening import Address
+from mpsguard.cli.options import given_options
 from mpsguard.images.pool.address import default_socket
 from mpsguard.images.pool.errors import PoolError
 from mpsguard.images.pool.messages import MOST_TIER_BYTES

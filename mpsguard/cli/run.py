@@ -14,10 +14,9 @@ from typing import Any, Final, NoReturn
 import click
 
 from mpsguard.cli import listening
-from mpsguard.cli.config_option import config_option
 from mpsguard.cli.ended_work import end_work_by
-from mpsguard.cli.given_options import given_options
 from mpsguard.cli.listening import Address
+from mpsguard.cli.options import config_option, given_options
 from mpsguard.guard import config
 from mpsguard.guard.broker.classification import CLASS_VARIABLE
 from mpsguard.guard.broker.client_table import PROGRAM_VARIABLE

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from mpsguard.cli.config_option import config_option
+from mpsguard.cli.options import config_option
 from mpsguard.guard import config
 from mpsguard.guard.config import ConfigError
 from mpsguard.guard.control_api.structured_log import structlog

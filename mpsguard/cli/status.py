@@ -1,4 +1,4 @@
-"""`mpsguard-ctl status`: is everything well, at one glance and as an exit code."""
+"""`mpsguard-ctl status`, `metrics` and `reload`: the guard itself."""
 
 import sys
 
@@ -7,7 +7,7 @@ import click
 from mpsguard.cli.session import CliSession, Exit, with_session
 from mpsguard.cli.tables import coloured, show_table
 from mpsguard.guard.control_api.health import Health
-from mpsguard.guard.control_api.messages.guard import Status
+from mpsguard.guard.control_api.messages.guard import Exposition, Reloaded, Status
 from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.linux.times import age
 
@@ -53,3 +53,29 @@ def status(session: CliSession) -> None:
         for sensor in result.sensors:
             out.print(f"  {'+' if sensor.present else '-'} {sensor.name}: {sensor.detail}", markup=False)
     sys.exit(_EXITS[result.health])
+
+
+@click.command()
+@with_session
+def metrics(session: CliSession) -> None:
+    """Print the guard's metrics in Prometheus' text format."""
+    result = session.ask("metrics", NoArguments(), Exposition)
+    if session.as_json:
+        session.print_json(result)
+    else:
+        click.echo(result.text, nl=False)
+
+
+@click.command()
+@with_session
+def reload(session: CliSession) -> None:
+    """Read the configuration again: all of it is in force then, or nothing was changed and exit 1.
+
+    Nothing is changed if the file is wrong, or if a key differs that needs a restart of the guard; such keys are named.
+    A restart costs no client anything.
+    """
+    result = session.ask("reload", NoArguments(), Reloaded)
+    if session.as_json:
+        session.print_json(result)
+    else:
+        click.echo(f"in force: {', '.join(result.keys)}" if result.keys else "nothing has changed")

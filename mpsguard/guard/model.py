@@ -161,6 +161,13 @@ class LaneReport(msgspec.Struct, frozen=True):
     """Defaults that were set past the guard or before it, as the control daemon shows them: they are not replayed."""
 
 
+SEEN_WITHIN: Final = 1.0
+"""Seconds to wait for the end of a process that gets one signal and no SIGKILL after it."""
+
+KILLED_WITHIN: Final = 5.0
+"""Seconds for SIGKILL to end a process; in an uninterruptible driver call it takes longer."""
+
+
 class Work(StrEnum):
     """The state of a client's GPU work after an attempt to end it."""
 

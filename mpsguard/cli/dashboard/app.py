@@ -16,7 +16,7 @@ from mpsguard.cli.tables import coloured
 from mpsguard.guard.control_api import async_client
 from mpsguard.guard.control_api.async_client import NoAnswerError
 from mpsguard.guard.control_api.messages.clients import TerminateArguments, TerminateResult
-from mpsguard.guard.remedies.termination import KILLED_WITHIN
+from mpsguard.guard.model import KILLED_WITHIN
 
 GRACE: Final = 10.0
 """Seconds from SIGTERM to SIGKILL for a client that is terminated here."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mpsguard.guard.config import RemedyName
-from mpsguard.guard.model import Work
+from mpsguard.guard.model import KILLED_WITHIN, Work
 from mpsguard.guard.remedies import termination
 from mpsguard.guard.remedies.remedy import Applied, Failed, NotNeeded, Outcome, RemedyCase
 from mpsguard.guard.remedies.termination import TerminationLane, TerminationPlan
@@ -39,7 +39,7 @@ class Terminate:
 
     def within(self, case: RemedyCase) -> float:
         """See `Remedy`."""
-        return self._answer_within + case.step.grace + termination.KILLED_WITHIN + _SPARE
+        return self._answer_within + case.step.grace + KILLED_WITHIN + _SPARE
 
     def would(self, case: RemedyCase) -> str:
         """See `Remedy`."""

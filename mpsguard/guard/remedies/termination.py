@@ -14,20 +14,14 @@ checked right before the command that the process still lives.
 
 import asyncio
 import signal
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from mpsguard.guard.lanes.command import Command, CommandFailedError, CommandReply
-from mpsguard.guard.model import Work
+from mpsguard.guard.model import KILLED_WITHIN, SEEN_WITHIN, Work
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.procfs import printable
-
-SEEN_WITHIN: Final = 1.0
-"""Seconds to wait for the end of a process that gets one signal and no SIGKILL after it."""
-
-KILLED_WITHIN: Final = 5.0
-"""Seconds for SIGKILL to end a process; in an uninterruptible driver call it takes longer."""
 
 
 class TerminationLane(Protocol):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from mpsguard.cli import incident, incidents
+from mpsguard.cli import incidents
 from mpsguard.cli.session import CliSession
 from mpsguard.guard.control_api.server import Api
 from mpsguard.guard.daemon.commands import incidents as incidents_command
@@ -37,7 +37,7 @@ def ctl(context: click.Context, directory: str) -> None:
 
 
 ctl.add_command(incidents.incidents)
-ctl.add_command(incident.incident)
+ctl.add_command(incidents.incident)
 
 
 @pytest.fixture(scope="module")
