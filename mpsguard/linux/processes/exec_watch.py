@@ -2,7 +2,8 @@
 
 The process events connector tells at once. It takes CAP_NET_ADMIN and the initial pid, user and network namespaces, and
 holds so many pids; a process that it cannot watch is looked at from time to time: where its program and its stack
-begin is chosen anew by each exec (randomize_va_space).
+begin is chosen anew by each exec (randomize_va_space). One that it can watch is looked at until that was compared once:
+the process may have executed another program after it was held and before it was watched.
 """
 
 import asyncio
@@ -35,10 +36,17 @@ class _Watched:
         self.key = handle.key
         self.uid = uid
         self.told = told
-        """Whether the kernel tells of it."""
+        """Whether the kernel tells of it, from now on."""
         self.image = handle.image
+        self.compared = False
+        """Whether a look has found the program that it had when it was held."""
         self.left_out = 0
         """Looks that leave it out, from now on."""
+
+    @property
+    def looked_for(self) -> bool:
+        """Whether nothing but a look would tell of an exec."""
+        return not (self.told and self.compared)
 
 
 class ExecWatch:
@@ -67,8 +75,7 @@ class ExecWatch:
         pid = handle.key.pid
         told = self._events is not None and self._events.watch(pid)
         self._watched[pid] = _Watched(handle, uid, told)
-        if not told:
-            self._look_later()
+        self._look_later()
 
     def forget(self, key: ProcessKey) -> None:
         """The process is of no interest any more, or has ended."""
@@ -106,7 +113,7 @@ class ExecWatch:
         self._timer = None
         due = []
         for watched in self._watched.values():
-            if watched.told:
+            if not watched.looked_for:
                 continue
             if watched.left_out:
                 watched.left_out -= 1
@@ -119,7 +126,7 @@ class ExecWatch:
             await self._look_at(due)
         finally:
             # Also if one could not be read for want of descriptors.
-            if any(not watched.told for watched in self._watched.values()):
+            if any(watched.looked_for for watched in self._watched.values()):
                 self._look_later()
 
     async def _look_at(self, due: list[_Watched]) -> None:
@@ -136,10 +143,10 @@ class ExecWatch:
             now = procfs.stat_of(line).image if line else None
             if now is None or self._watched.get(watched.key.pid) is not watched:
                 continue
-            if watched.image is None:
-                watched.image = now
-            elif now != watched.image:
+            if watched.image is not None and now != watched.image:
                 self._tell(watched.key.pid)
+            else:
+                watched.image, watched.compared = now, True
 
     def _tell(self, pid: int) -> None:
         watched = self._watched.get(pid)

@@ -79,6 +79,29 @@ def test_an_exec_is_reported_once_and_the_same_program_again_is_one_too(events: 
     assert opened_since(before) == []
 
 
+@pytest.mark.parametrize("events", [kernel, refused, deaf])
+def test_an_exec_between_holding_a_process_and_watching_it_is_reported(events: Callable[[], ProcessEvents]) -> None:
+    told: list[ProcessKey] = []
+
+    async def main() -> None:
+        stats = StatReader()
+        watch = ExecWatch(told.append, stats, events)
+        with program() as process, await stats.hold(process.pid) as handle:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            # It says so once more as another program.
+            assert await asyncio.to_thread(process.stdout.readline) == b"\n"
+            watch.watch(handle, os.getuid())
+            await until(lambda: told)
+            assert told == [handle.key]
+        watch.close()
+        stats.close()
+
+    asyncio.run(main())
+
+
 @contextmanager
 def program() -> Iterator[subprocess.Popen[bytes]]:
     """One that has been executed: it has said so."""
