@@ -153,6 +153,8 @@ class DaemonLogSensor:
 
     def _say(self, line: LogLine, says: ServerSays, serial: str) -> None:
         observed, now = time.monotonic(), time.time()
+        # The two clocks are not read at once.
+        apart = time.monotonic() - observed
         happened = None if line.stamp is None else observed - (now - line.stamp)
         # A daemon with another TZ than ours, or a clock that was set meanwhile: the time of the line is no time then.
         if happened is not None and not -_PLAUSIBLE < happened - observed < _RESOLUTION:
@@ -163,7 +165,7 @@ class DaemonLogSensor:
                 observed_at=observed,
                 what=msgspec.structs.replace(says, lane=self._lane),
                 happened_at=None if happened is None else min(happened, observed),
-                uncertainty=0.0 if happened is None else _RESOLUTION,
+                uncertainty=0.0 if happened is None else _RESOLUTION + apart,
                 # The client that the server says "encountered a fatal GPU error" was an innocent one in 24 of 27
                 # faults where the UVM queue had proof (H200, 580.159.04).
                 trust=Trust.NONE,
