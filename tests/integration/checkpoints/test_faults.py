@@ -203,6 +203,25 @@ def test_one_thread_waits_and_another_one_announces(world: World, monkeypatch: p
                 each.result()
 
 
+def test_a_write_that_is_not_announced_tears_the_pieces_that_are_not_copied_yet(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world.session(retries=0) as session, region(session, "a", b"a" * PIECES * PIECE) as a:
+        session.publish(b"1")
+        with with_fault(monkeypatch, "claim", "stop"):
+            checkpoint = checkpoints.of(session).take("one")
+        wait_for("the copier to stop", lambda: is_stopped(checkpoints.of(session)))
+        for number in range(PIECES):
+            a.view(number * PIECE, 1).write(b"b")
+        copier = checkpoints.of(session)._copier
+        assert copier is not None
+        os.kill(copier.pid, signal.SIGCONT)
+        with pytest.raises(CheckpointRefusedError) as refused:
+            checkpoint.wait(DEADLINE)
+        assert refused.value.refusal is CheckpointRefusal.TORN
+        assert world.names() == []
+
+
 def is_stopped(checkpoints: Checkpoints) -> bool:
     copier = checkpoints._copier
     return copier is not None and ") T " in Path(f"/proc/{copier.pid}/stat").read_text()

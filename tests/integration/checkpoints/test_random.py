@@ -39,9 +39,11 @@ def test_images_of_a_writer_that_works_on(world: World, seed: int) -> None:
 @pytest.mark.slow(seconds=5, reason="thirty checkpoints, each attacked")
 @pytest.mark.parametrize("attacks", [30, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_no_torn_image_is_committed(world: World, attacks: int) -> None:
-    """Writes that are not announced, at random moments behind many cuts; 1,000 more are simulated."""
+    """Writes that are not announced, at random moments behind many cuts; 1,000 more are simulated.
+
+    How many of them hit a piece before it is copied is chance; one that does is in test_faults.py.
+    """
     chance = random.Random(9)
-    torn = whole = 0
     with world.session(retries=0) as session, region(session, "a", os.urandom(3 * PIECE)) as a:
         for step in range(attacks):
             session.publish(b"%d" % step)
@@ -54,13 +56,12 @@ def test_no_torn_image_is_committed(world: World, attacks: int) -> None:
                 a.view(chance.randrange(a.size), 1).write(chance.randbytes(1))
             try:
                 checkpoint.wait(DEADLINE)
+                refusal = None
             except CheckpointRefusedError as error:
-                torn += error.refusal is CheckpointRefusal.TORN
-            else:
+                refusal = error.refusal
+            assert refusal in (None, CheckpointRefusal.TORN)
+            if refusal is None:
                 assert world.image("attacked") == {"a": before}
-                whole += 1
-    assert torn + whole == attacks
-    assert torn > attacks // 10
 
 
 def test_a_torn_checkpoint_is_taken_again(world: World) -> None:

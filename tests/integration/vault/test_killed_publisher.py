@@ -1,4 +1,7 @@
-"""Writers by the thousand, each SIGKILLed at a random moment of publishing: the state they leave is whole."""
+"""Hundreds of writers, each SIGKILLed at a random moment of publishing: the state they leave is whole.
+
+A writer that ends between any two stores is in tests/unit/vault/wire/test_state_buffer.py.
+"""
 
 import hashlib
 import mmap
@@ -16,9 +19,9 @@ from mpsguard.vault.wire import state_buffer
 from mpsguard.vault.wire.state_buffer import Publisher, State
 from tests.integration.vault.running import REPOSITORY
 
-pytestmark = pytest.mark.slow(seconds=15, reason="kills a writer a thousand times")
+pytestmark = pytest.mark.slow(seconds=5, reason="kills a writer hundreds of times")
 
-KILLS = 2000
+KILLS = (500, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(900)]))
 CAPACITY = 8192
 SEED = 20261121
 
@@ -35,7 +38,7 @@ def check(state: State) -> None:
     assert body[:8] == state.sequence.to_bytes(8, "little")
 
 
-def run() -> None:
+def run(kills: int) -> None:
     """Fork writers one after the other, and kill each; in a process of its own, which has no threads."""
     chance = random.Random(SEED)
     fd = memfd.create("record", state_buffer.size(CAPACITY), fixed=True)
@@ -44,8 +47,9 @@ def run() -> None:
     memory = mmap.mmap(fd, state_buffer.size(CAPACITY))
     # Where a writer notes what it has been told: with the kernel's own order of a dead process's stores.
     returned = mmap.mmap(-1, 8)
-    torn = last = 0
-    for _ in range(KILLS):
+    last = 0
+    published, tell = os.pipe()
+    for _ in range(kills):
         pid = os.fork()
         if pid == 0:
             writer = Publisher(memoryview(memory), CAPACITY, 1, memoryview(bytes([1, *bytes(7)])).cast("Q"))
@@ -54,37 +58,33 @@ def run() -> None:
             while True:
                 number += 1
                 noted[0] = writer.publish(self_describing(number))
+                if number == last + 1:
+                    os.write(tell, b".")
+        # Its first state is there, however long the machine took to come to it.
+        os.read(published, 1)
         time.sleep(chance.uniform(0, 0.0015))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         state = state_buffer.latest(lambda at, length: os.pread(fd, length, at), CAPACITY)
-        if state is None:
-            assert int.from_bytes(returned[:8], sys.byteorder) == 0
-            continue
+        assert state is not None
         check(state)
         assert state.sequence >= int.from_bytes(returned[:8], sys.byteorder), "a published state was lost"
-        assert state.sequence >= last
         last = state.sequence
-        next_slot = state_buffer.slot_at(last + 1, CAPACITY)
-        torn += last > state_buffer.SLOTS and os.pread(fd, 8, next_slot) == bytes(8)
-    print(last, torn)  # noqa: T201 - what the test reads
+    print(last)  # noqa: T201 - what the test reads
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_whole_state() -> None:
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_writer_killed_at_any_moment_leaves_a_whole_state(kills: int) -> None:
     said = subprocess.run(
-        [sys.executable, "-m", "tests.integration.vault.test_killed_publisher"],
+        [sys.executable, "-m", "tests.integration.vault.test_killed_publisher", str(kills)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert said.returncode == 0, said.stderr
-    last, torn = map(int, said.stdout.split())
-    # Else the test has not seen what it is about: writers that died in the middle of a publication.
-    assert last > KILLS
-    assert torn > KILLS // 100
+    assert int(said.stdout) >= kills
 
 
 if __name__ == "__main__":
-    run()
+    run(int(sys.argv[1]))
