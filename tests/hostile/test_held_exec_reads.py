@@ -26,7 +26,8 @@ pytestmark = [
     pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE here"),
 ]
 
-SLACK = 1.0
+SLACK = 5.0
+"""Seconds; if users had no turns of their own, the deadlines of eighteen held reads would add up."""
 
 
 def test_only_callers_of_that_process_wait_and_other_users_have_their_turn() -> None:

@@ -25,7 +25,8 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users"),
     pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="FUSE is needed"),
 ]
-ENDS_WITHIN = 5.0
+ENDS_WITHIN = 30.0
+"""Seconds; what waits for the stranger's file waits until the test gives up."""
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Users that hold the lock of what they can open in the guard's directories: a system call of theirs never returns."""
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +19,8 @@ pytestmark = [
     pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE here"),
 ]
 
-END_WITHIN = 5.0
-"""Seconds for the guard's end."""
+END_WITHIN = 30.0
+"""Seconds for the guard's end, which never comes if it waits for a lock."""
 
 HOLD = f"""
 {HELD_LOCKS}
@@ -61,10 +60,8 @@ def serves_and_ends(guarded: Guarded) -> None:
 
 
 def ends(guarded: Guarded) -> None:
-    began = time.monotonic()
     guarded.guard.terminate()
     assert guarded.guard.wait(END_WITHIN) == 0
-    assert time.monotonic() - began < END_WITHIN
 
 
 def test_no_fifo_of_the_guards_can_be_held(guarded: Guarded, stalled: StalledFiles) -> None:
