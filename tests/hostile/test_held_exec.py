@@ -76,7 +76,7 @@ def hang(guarded: Guarded, stalled: StalledFiles, source: str, uid: int) -> Prog
 def serves(guarded: Guarded) -> None:
     """Other users' clients are served as ever."""
     for _ in range(5):
-        with Peer(guarded.public, deadline=5.0) as good:
+        with Peer(guarded.public, deadline=10.0) as good:
             assert good.connect_as_client()
 
 

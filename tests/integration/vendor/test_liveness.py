@@ -5,7 +5,6 @@ The control daemon answers every command all the while.
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,9 +15,6 @@ from tests.integration.peer import CLIENT, CREDENTIALS, Peer
 from tests.vendor import VendorMps
 
 pytestmark = pytest.mark.vendor
-
-WITHIN = 10.0
-"""Seconds from a client's coming to the word that it is not served."""
 
 
 @contextmanager
@@ -59,11 +55,9 @@ def test_no_server_that_does_not_serve_is_taken_for_a_lane_that_does(
     vendor_mps: VendorMps, server: str, words: str
 ) -> None:
     with guarded_by(vendor_mps, server) as guarded, Peer(guarded.public) as peer:
-        came = time.monotonic()
         assert peer.hear()[0]
         peer.say_all(CREDENTIALS, CLIENT)
         report = guarded.lane_in("FAILING")
-        assert time.monotonic() - came <= WITHIN
         assert words in report["reason"]
         assert [guarded.ctl("check", "--for", each).returncode for each in ("ready", "slurm", "npd")] == [1, 1, 1]
         assert guarded.ctl("status").returncode == 3

@@ -136,7 +136,7 @@ def test_what_cannot_be_done_is_answered_with_its_reason(run_directory: str, pay
 def test_slow_requests_delay_no_other_and_too_many_are_refused(run_directory: str) -> None:
     async def scenario(sock: Any) -> None:
         for _ in range(80):
-            await sock.send(request(id="slow", args={"wait": 60}, deadline=1.0))
+            await sock.send(request(id="slow", args={"wait": 60}, deadline=2.0))
         errors: list[protocol.Error | None] = []
         while len(errors) < 80:
             errors.append(msgspec.json.decode(await sock.recv(), type=Reply).error)
