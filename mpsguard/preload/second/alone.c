@@ -6,6 +6,7 @@
 
 #include "second/beside.h"
 #include "second/claim.h"
+#include "second/host_memory.h"
 #include "second/lane.h"
 #include "second/memory.h"
 #include "second/reasons.h"
@@ -25,11 +26,12 @@ static double most_seconds(void) {
 
 bool alone_is_wanted(void) {
     const char *const chosen = secure_getenv("MPSGUARD_SECOND_REPETITION");
-    if (chosen != NULL && strcmp(chosen, "beside") == 0) return false;
+    // Whether kernels work in host memory shows alone (memory_move).
+    if (chosen != NULL && strcmp(chosen, "beside") == 0) return host_memory_was_named();
     char said[16];
     if (!lane_ask("get_mpsguard_repetition", said, sizeof said)) return true;
     if (strcmp(said, "refused") == 0) reasons_hold(REASON_proven_culprit);
-    return strcmp(said, "beside") != 0;
+    return strcmp(said, "beside") != 0 || host_memory_was_named();
 }
 
 static claim_outcome outcome_of(bool done) {
@@ -37,12 +39,13 @@ static claim_outcome outcome_of(bool done) {
     return reasons_has(REASON_repeated_fault) ? CLAIM_FAULTED : CLAIM_NO_RESULT;
 }
 
-bool alone_repeat(long *repeated) {
+bool alone_repeat(steps *of) {
     reason why;
     claim_repetition(CLAIM_UNDER_WAY);
-    const bool made = beside_make(PLACE_ALONE) && beside_enter(PLACE_ALONE);
-    bool done = made && beside_set_limits() && memory_move(true) && rebuild_at_takeover() && variables_restore() &&
-                replay_log(repeated, most_seconds()) && variables_take() && !reasons_any(&why);
+    bool done = steps_end(of, &of->context, beside_make(PLACE_ALONE) && beside_enter(PLACE_ALONE) && beside_set_limits()) &&
+                steps_end(of, &of->memory, memory_move(true)) &&
+                steps_end(of, &of->objects, rebuild_at_takeover() && variables_restore()) &&
+                steps_end(of, &of->replay, replay_log(&of->calls, most_seconds())) && variables_take() && !reasons_any(&why);
     if (!done && !reasons_any(&why)) reasons_hold(REASON_not_repeated);
     // A context that is lost, or has work that does not end, is left to the end of the process.
     if (done) {

@@ -25,6 +25,7 @@ typedef struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // never held over a driver call but in host_memory_move
 static list hosts;
 static _Atomic uint64_t lowest = UINT64_MAX, highest;  // of all that there has been
+static _Atomic bool named;
 
 bool host_memory_is_there(void) { return highest > 0; }
 
@@ -40,17 +41,20 @@ bool host_memory_is_pinned(word at, uint64_t size) {
     return found;
 }
 
-bool host_memory_is_named(const void *bytes, uint64_t size, word to) {
+void host_memory_look(const void *bytes, uint64_t size, word to) {
     const uint64_t from = lowest, span = highest > from ? highest - from : 0;
     const unsigned char *const all = bytes;
-    if (span == 0) return false;
+    if (span == 0 || named) return;
     for (uint64_t i = -to % sizeof(word); i + sizeof(word) <= size; i += sizeof(word)) {
         word value;
         memcpy(&value, all + i, sizeof value);
-        if (value - from < span && host_memory_is_pinned(value, 1)) return true;
+        if (value - from >= span || !host_memory_is_pinned(value, 1)) continue;
+        named = true;
+        return;
     }
-    return false;
 }
+
+bool host_memory_was_named(void) { return named; }
 
 static void hold_host(host_range what) {
     pthread_mutex_lock(&lock);
@@ -152,13 +156,6 @@ mg_result host_memory_flags(const driver_copy *copy, const word *a) {
     }
     pthread_mutex_unlock(&lock);
     return copies_call(copy, FUNCTION_cuMemHostGetFlags, a, 2);
-}
-
-void host_memory_leave(void) {
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < hosts.count; ++i)
-        CALL(copies_second(), cuMemHostUnregister, ITEMS(host_range, hosts)[i].at);
-    pthread_mutex_unlock(&lock);
 }
 
 bool host_memory_move(void) {

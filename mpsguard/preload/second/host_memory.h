@@ -16,11 +16,13 @@ bool host_memory_is_there(void);
 // Whether any of these bytes is such memory.
 bool host_memory_is_pinned(word at, uint64_t size);
 
-// Whether one of the words at `bytes` is an address of such memory; `to`: where they are on the GPU, for it reads whole words there.
-bool host_memory_is_named(const void *bytes, uint64_t size, word to);
+// Takes note if one of the words at `bytes` is an address of such memory; `to`: where they are on the GPU, for it reads whole words
+// there. They are what a kernel was given, or what was put where kernels read.
+void host_memory_look(const void *bytes, uint64_t size, word to);
+
+// Whether that was ever so: kernels may work in such memory, for they may have put the address anywhere. Most do not: what looks
+// like an address is also what was left on a stack.
+bool host_memory_was_named(void);
 
 // Registers it with the copy at hand beside the first one, of which the context is current. False if something cannot be had.
 bool host_memory_move(void);
-
-// And lets go of it there: another copy of the driver is to have it.
-void host_memory_leave(void);

@@ -62,11 +62,6 @@ static parameter_layout *layout_of(word function) {
     return known != NULL ? known : find_layout(of);
 }
 
-// A kernel that has an address of host memory may write there, and may put the address anywhere.
-static void look_for_host_memory(const void *bytes, uint64_t size, word to, const char *what) {
-    if (host_memory_is_named(bytes, size, to)) log_end(REASON_host_memory_in_kernels, what);
-}
-
 typedef struct {
     word function, parameters, extra;
     unsigned sizes[7];
@@ -122,12 +117,12 @@ static void keep_launch(function_id id, const word *a, const work_stream *stream
         if (attributes > 0) memcpy(to + sizeof kept, given.attributes, attributes);
         if (packed != NULL) memcpy(bytes, packed, kept.size);
     }
-    if (packed != NULL) look_for_host_memory(packed, kept.size, 0, "a launch");
+    if (packed != NULL) host_memory_look(packed, kept.size, 0);
     void *const *const parameters = POINTER(given.parameters);
     for (size_t i = 0; kept.layout != NULL && i < kept.layout->count; ++i) {
         const size_t size = kept.layout->parameters[i].size;
         if (bytes != NULL) memcpy(bytes + kept.layout->parameters[i].offset, parameters[i], size);
-        look_for_host_memory(parameters[i], size, 0, "a launch");
+        host_memory_look(parameters[i], size, 0);
     }
 }
 
@@ -168,7 +163,7 @@ static void keep_copy(log_entry *before, function_id id, const word *a, const wo
     if (a[2] == 0) return;
     // Whatever of the GPU's it was written to.
     if (host_memory_is_there() && !mappings_have(a[1]) && is_host_memory(a[1]))
-        look_for_host_memory(POINTER(a[1]), a[2], a[0], "a copy to the GPU");
+        host_memory_look(POINTER(a[1]), a[2], a[0]);
     if (!log_is_on()) return;
     switch (direction_of(id, a)) {
         case SHAPE_TO_DEVICE: keep_to_device(id, stream, a[0], a[1], a[2]); return;
@@ -187,7 +182,7 @@ static void look_at_rows(const word *w, word from) {
     for (word row = 0; row < w[PLANE_HEIGHT]; ++row) {
         const word at = from + (w[PLANE_FROM_Y] + row) * w[PLANE_FROM_PITCH] + w[PLANE_FROM_X];
         const word to = w[PLANE_TO] + (w[PLANE_TO_Y] + row) * w[PLANE_TO_PITCH] + w[PLANE_TO_X];
-        look_for_host_memory(POINTER(at), w[PLANE_WIDTH], to, "a copy to the GPU");
+        host_memory_look(POINTER(at), w[PLANE_WIDTH], to);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "second/host_memory.h"
 #include "second/host_reads.h"
 #include "second/log.h"
 #include "second/logged.h"
@@ -143,8 +144,11 @@ static void hold_why(const borders *b, const char *what) {
         if (!reasons_any(&why)) reasons_hold_for(REASON_second_failed, what);
         return;
     }
+    const mg_result now = CALL(copies_second(), cuStreamQuery, IN_ORDER);
     // Whatever could not be made, for want of a context.
-    if (!copies_is_loss(CALL(copies_second(), cuStreamQuery, IN_ORDER))) reasons_hold_for(REASON_not_repeated, what);
+    if (!copies_is_loss(now)) reasons_hold_for(REASON_not_repeated, what);
+    // It may have been good where the program ran it.
+    else if (now == MG_ILLEGAL_ADDRESS && host_memory_was_named()) reasons_hold_for(REASON_host_memory_in_kernels, what);
     else if (b->doubt) reasons_hold_for(REASON_repeated_fault, what);
     else reasons_hold_for(REASON_replay_diverged, "a fault in work that was over");
 }

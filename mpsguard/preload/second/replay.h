@@ -3,8 +3,8 @@
 
 #include "second/copies.h"
 
-// Repeats all of it, and waits until it is done; `count` is how many calls that were. False, with a reason, if a call fails, if
-// it does not end, or if something else came of it than the program has seen. The context of the copy at hand is current.
+// Repeats all of it, and waits until it is done. False, with a reason, if a call fails, if it does not end, or if something else came
+// of it than the program has seen. The context of the copy at hand is current.
 //
 // Alone (alone.h), a fault is told from the other failures: REASON_repeated_fault if it was in work that was in flight.
 bool replay_log(long *count, double most_seconds);

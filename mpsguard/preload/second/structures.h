@@ -49,5 +49,6 @@ enum { EXTRA_END = 0, EXTRA_POINTER = 1, EXTRA_SIZE = 2 };
 // CUpointer_attribute and CUmemorytype.
 enum { POINTER_MEMORY_TYPE = 2, MEMORY_HOST = 1 };
 
-// CUfunction_attribute: those of shared memory are not above that.
-enum { FUNCTION_CARVEOUT = 9 };
+// CUfunction_attribute: those of shared memory are not above the first; clusters of more than eight blocks are allowed; how clusters
+// are best spread.
+enum { FUNCTION_CARVEOUT = 9, FUNCTION_LARGE_CLUSTERS = 14, FUNCTION_CLUSTER_POLICY = 15 };

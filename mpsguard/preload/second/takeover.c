@@ -24,6 +24,7 @@
 #include "second/rebuild.h"
 #include "second/replay.h"
 #include "second/spare.h"
+#include "second/steps.h"
 #include "second/work.h"
 #include "second/variables.h"
 
@@ -189,18 +190,20 @@ void takeover_begin(word context, int of) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void report(const char *outcome, reason why, double milliseconds, long repeated, double alone) {
+static void report(const char *outcome, reason why, const steps *of) {
     const char *const path = secure_getenv("MPSGUARD_SECOND_REPORT");
     const int fd = path != NULL ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600) : -1;
     if (fd < 0) return;
-    char line[512], detail[128] = "";
+    char line[1024], detail[128] = "";
     const bool none = why == REASON_COUNT;
     if (!none) reasons_detail(why, detail, sizeof detail);
     const int length = snprintf(line, sizeof line,
-                                "{\"pid\": %d, \"outcome\": \"%s\", \"reason\": %s%s%s, \"detail\": \"%s\", \"milliseconds\": %.3f, \"repeated\": %ld, "
-                                "\"alone\": %.3f}\n",
+                                "{\"pid\": %d, \"outcome\": \"%s\", \"reason\": %s%s%s, \"detail\": \"%s\", \"milliseconds\": %.3f, "
+                                "\"repeated\": %ld, \"alone\": %.3f, \"quiet\": %.3f, \"context\": %.3f, \"memory\": %.3f, "
+                                "\"objects\": %.3f, \"replay\": %.3f}\n",
                                 (int)getpid(), outcome, none ? "" : "\"", none ? "null" : reasons_name(why), none ? "" : "\"",
-                                detail, milliseconds, repeated, alone);
+                                detail, steps_since(of), of->calls, of->alone, of->quiet, of->context, of->memory, of->objects,
+                                of->replay);
     if (write(fd, line, (size_t)length) != length) { /* a report that cannot be written has no other reader */ }
     close(fd);
 }
@@ -223,41 +226,42 @@ static fault_state state_at_fault(void) {
 }
 
 // Brings the second driver to what the program's state is, or was at the last epoch and what is in the log.
-static bool go_over(bool replay, long *repeated) {
-    return beside_make(PLACE_LANE) && beside_enter(PLACE_LANE) && beside_set_limits() && memory_move(replay) &&
-           rebuild_at_takeover() && variables_restore() && (!replay || replay_log(repeated, NO_LIMIT));
+static bool go_over(bool replay, steps *of) {
+    if (!steps_end(of, &of->context, beside_make(PLACE_LANE) && beside_enter(PLACE_LANE) && beside_set_limits())) return false;
+    if (!steps_end(of, &of->memory, memory_move(replay))) return false;
+    if (!steps_end(of, &of->objects, rebuild_at_takeover() && variables_restore())) return false;
+    return !replay || steps_end(of, &of->replay, replay_log(&of->calls, NO_LIMIT));
 }
 
 // Under the lock, by one thread; all others wait in takeover_after or have not met the fault yet.
 static bool take_over(void) {
-    const double start = now();
-    double alone = 0;
+    steps made = steps_begin();
     reason why = REASON_COUNT;
-    long repeated = 0;
     say(CLAIM_GOING_OVER, REASON_COUNT);
     work_close();
     bool replay = state_at_fault() == REPLAYED;
+    steps_end(&made, &made.quiet, true);
     if (getpid() == owner && !reasons_any(&why)) {
         bool done = true;
         if (replay && alone_is_wanted()) {
-            done = !reasons_any(&why) && alone_repeat(&repeated);
+            done = !reasons_any(&why) && alone_repeat(&made);
             replay = !done;
-            alone = now() - start;
+            made.alone = steps_since(&made);
         }
-        done = done && go_over(replay, &repeated) && !reasons_any(&why);
+        done = done && go_over(replay, &made) && !reasons_any(&why);
         log_end(REASON_second_fault, "");
         if (done) {
             spare_end();
             entered = false;
             atomic_store_explicit(&at_hand, copies_second(), memory_order_release);
             say(CLAIM_WENT_OVER, REASON_COUNT);
-            report("taken_over", REASON_COUNT, now() - start, repeated, alone);
+            report("taken_over", REASON_COUNT, &made);
             return true;
         }
         if (why == REASON_COUNT && !reasons_any(&why)) reasons_hold(why = REASON_second_failed);
     }
     say(CLAIM_REFUSED, why);
-    report("refused", why, now() - start, repeated, alone);
+    report("refused", why, &made);
     work_open();
     return false;
 }

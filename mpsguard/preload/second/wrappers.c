@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -203,9 +204,13 @@ static void note_set(function_id id, const word *a) {
         default: break;  // a wait of a stream for an event is over when both are idle
     }
     if (!known) reasons_hold_for(REASON_unknown, copies_name(id));
-    // Kernels that were launched before would be repeated with it. How much shared memory they may have changes nothing in them.
-    const bool limits = (unsigned)a[id == FUNCTION_cuKernelSetAttribute ? 0 : 1] <= FUNCTION_CARVEOUT;
-    if (!same && !limits) log_break(REASON_unlogged, copies_name(id));
+    // Kernels that were launched before would be repeated with it. What they may have, and what is preferred, changes nothing in them.
+    const unsigned attribute = (unsigned)a[id == FUNCTION_cuKernelSetAttribute ? 0 : 1];
+    const bool limits = attribute <= FUNCTION_CARVEOUT || attribute == FUNCTION_LARGE_CLUSTERS || attribute == FUNCTION_CLUSTER_POLICY;
+    if (same || limits) return;
+    char what[64];
+    snprintf(what, sizeof what, "%s %u", copies_name(id), attribute);
+    log_break(REASON_unlogged, what);
 }
 
 static mg_result make_or_set(const driver_copy *copy, function_id id, const word *a) {

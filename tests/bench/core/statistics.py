@@ -25,3 +25,10 @@ def percentile(samples: Sequence[float], share: float) -> float:
     """The smallest sample that at least `share` of all do not exceed (nearest rank)."""
     ordered = sorted(samples)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the median, by ranks: it asks nothing of how the samples are spread."""
+    ordered, half = sorted(samples), 0.98 * math.sqrt(len(samples))
+    middle = (len(ordered) - 1) / 2
+    return ordered[max(0, math.floor(middle - half))], ordered[min(len(ordered) - 1, math.ceil(middle + half))]

@@ -29,6 +29,13 @@ class Takeover(msgspec.Struct, frozen=True):
     """Calls since the last epoch that were made again."""
     alone: float = 0.0
     """Of the milliseconds, those in which they were made again alone."""
+    quiet: float = 0.0
+    """Of them, those until the calls under way had returned."""
+    context: float = 0.0
+    """Of the last copy in which the program's state was made: those of its context, and of the next steps."""
+    memory: float = 0.0
+    objects: float = 0.0
+    replay: float = 0.0
 
     @property
     def taken_over(self) -> bool:
@@ -38,7 +45,14 @@ class Takeover(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """In a few words."""
         why = f" ({self.reason}: {self.detail})" if self.reason else f", {self.repeated} calls again,"
-        return f"{self.outcome}{why} in {self.milliseconds:.1f} ms"
+        return f"{self.outcome}{why} in {self.milliseconds:.1f} ms{self._steps}"
+
+    @property
+    def _steps(self) -> str:
+        """The longer ones."""
+        names = ("quiet", "alone", "context", "memory", "objects", "replay")
+        long = [f"{name} {getattr(self, name):.0f}" for name in names if getattr(self, name) >= 1]
+        return f" ({', '.join(long)})" if long else ""
 
 
 def variables(

@@ -777,6 +777,19 @@ static void cluster_in_flight(void) {
     wrong("went on");
 }
 
+// As cuBLAS does before the first launch of a kernel: clusters of more than eight are allowed.
+static void large_clusters_in_flight(void) {
+    void *const affine = function("affine");
+    set(1);
+    settle();
+    launch(affine, stream);
+    DO(cuFuncSetAttribute(affine, 14, 1));
+    DO(cuFuncSetAttribute(affine, 15, 1));
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+}
+
 // Functions by which a copy within the GPU can be made, too.
 static void copied_by_other_names(void) {
     address other;
@@ -894,6 +907,16 @@ static void seen_by_a_copy(void) {
     if (*got != 0) wrong("what the program has put there");
 }
 
+// Kernels could work there, and the one in flight does not.
+static void host_address_is_there(void) {
+    set(1);
+    settle();
+    launch(function("affine"), stream);
+    fault_at_once();
+    DO(cuStreamSynchronize(stream));
+    expect(4, "content");
+}
+
 static void kernel_in_host_memory(void) {
     uint32_t *host;
     const address n = 4, a = 3, b = 1;
@@ -901,16 +924,29 @@ static void kernel_in_host_memory(void) {
     void *parameters[] = {&host, (void *)&n, (void *)&a, (void *)&b};
     DO(cuLaunchKernel(function("affine"), 1, 1, 1, 4, 1, 1, 0, stream, parameters, NULL));
     DO(cuStreamSynchronize(stream));
+    host_address_is_there();
+}
+
+// After the epoch, so that it has to be repeated: 3 x 1 + 1.
+static void kernel_in_flight_in_host_memory(void) {
+    uint32_t *host;
+    const address n = 4, a = 3, b = 1;
+    DO(cuMemHostAlloc((void **)&host, 4096, 0));
+    void *parameters[] = {&host, (void *)&n, (void *)&a, (void *)&b};
     settle();
-    launch(function("affine"), stream);
+    DO(cuLaunchKernel(function("affine"), 1, 1, 1, 4, 1, 1, 0, stream, parameters, NULL));
     fault_at_once();
     DO(cuStreamSynchronize(stream));
     wrong("went on");
 }
 
-static void host_address_is_there(void) {
+static void pointer_in_flight_to_host_memory(void) {
+    uint32_t *host;
+    DO(cuMemHostAlloc((void **)&host, 4096, 0));
+    DO(cuMemcpyHtoD_v2(buffer, &host, sizeof host));
+    DO(cuCtxSynchronize());
     settle();
-    launch(function("affine"), stream);
+    launch(function("indirect"), stream);
     fault_at_once();
     DO(cuStreamSynchronize(stream));
     wrong("went on");
@@ -1282,13 +1318,14 @@ static const struct { const char *name; void (*run)(void); } cases[] = {
     CASE(many_events), CASE(nothing), CASE(passed_on), CASE(created_after),
     CASE(queued), CASE(launched_otherwise), CASE(variable_in_flight), CASE(constant_in_flight), CASE(rows_in_flight),
     CASE(never_waits), CASE(freed_in_flight), CASE(uninitialised), CASE(seen_and_diverged), CASE(seen_later_and_diverged),
-    CASE(looked_at_and_diverged), CASE(arbitrary_unseen), CASE(read_in_flight), CASE(kernel_in_host_memory),
+    CASE(looked_at_and_diverged), CASE(arbitrary_unseen), CASE(read_in_flight), CASE(kernel_in_host_memory), CASE(kernel_in_flight_in_host_memory),
+    CASE(pointer_in_flight_to_host_memory),
     CASE(host_address_in_gpu_memory), CASE(unloaded_in_flight), CASE(mapped_again), CASE(much_copied),
     CASE(fault_in_an_epoch), CASE(memory_for_the_program), CASE(unmapped_in_flight), CASE(through_host_memory), CASE(copied_by_other_names), CASE(changed_in_flight), CASE(host_memory_freed), CASE(host_memory_unregistered), CASE(much_memory), CASE(noticed), CASE(read_twice),
     CASE(constant_written_first), CASE(seen_by_another_stream), CASE(seen_by_a_copy), CASE(stream_of_ended_thread),
     CASE(host_address_in_constant), CASE(host_address_in_record), CASE(host_address_in_rows), CASE(host_address_by_other_name),
     CASE(memory_of_a_pool), CASE(memory_for_the_program_again), CASE(memory_for_others), CASE(copy_of_what_is_refused),
-    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight),
+    CASE(copied_in_other_direction), CASE(unknown_attribute), CASE(mapped_twice), CASE(device_registered), CASE(fault_behind_a_wait), CASE(set_in_own_stream), CASE(limit_in_flight), CASE(cluster_in_flight), CASE(large_clusters_in_flight),
     CASE(culprit), CASE(culprit_behind_what_was_over), CASE(address_of_code_seen), CASE(endless_when_alone), CASE(used_after_repetition),
 };
 

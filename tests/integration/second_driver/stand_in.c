@@ -8,7 +8,8 @@
 //     STAND_IN_SEED, by chance, work in each stream is done before the fault, or done without anything that says so;
 //   * where the pipe directory has a control daemon, it is a client of that (mps.h), and the server tells of the fault;
 //   * memory is exported after the fault too, and outlives the copy that made it;
-//   * where there is no pipe directory, it runs outside of MPS: a fault of its own kernels is that of no lane.
+//   * where there is no pipe directory, it runs outside of MPS: a fault of its own kernels is that of no lane;
+//   * a kernel that reaches for memory that is not mapped in its copy faults: outside of MPS the word for it is 700.
 //
 // Work is queued, and done when something waits for it; with STAND_IN_SEED, by chance also before.
 #define _GNU_SOURCE
@@ -36,7 +37,7 @@
 #define HEEDED ((uint64_t)64 << 20)
 #define MOST 4096
 
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, LOST = 719 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, OPERATING_SYSTEM = 304, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, LOST = 719 };
 
 typedef struct { uint64_t p, n, a, b; } arguments;
 typedef struct variable { char *name; uint64_t size; unsigned char *at; struct variable *next; } variable;
@@ -64,13 +65,14 @@ typedef struct { uint64_t at, size; int of; } range;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char lane[512];
 static bool initialised, lost, trapped;
+static int loss = LOST;  // the word for it
 static int first_visible;  // the GPU that is number 0
 static int primary, uvm, device;
 static __thread int current, stacked[16], depth;
 static memory memories[MOST];
 static range maps[MOST], plain[MOST];
-static range variables[MOST];
-static size_t map_count, plain_count, variable_count;
+static range variables[MOST], pinned[MOST];
+static size_t map_count, plain_count, variable_count, pinned_count;
 static stream default_stream = {.of_copy = &primary, .last = &default_stream.first, .blocking = true};
 static module *free_module;
 static stream *streams[MOST];
@@ -98,9 +100,9 @@ static bool is_lost(void) {
     if (!initialised) return NOT_INITIALIZED;                  \
     pthread_mutex_lock(&lock);                                 \
     if (current == 0) return pthread_mutex_unlock(&lock), NO_CONTEXT; \
-    if (is_lost()) return pthread_mutex_unlock(&lock), LOST
+    if (is_lost()) return pthread_mutex_unlock(&lock), loss
 #define END(result) return pthread_mutex_unlock(&lock), (result)
-#define END_OF_WAIT END(is_lost() ? LOST : OK)
+#define END_OF_WAIT END(is_lost() ? loss : OK)
 #define ALIVE \
     if (!initialised) return NOT_INITIALIZED
 
@@ -129,6 +131,17 @@ static void trap(void) {
     else if (!mps_trap(first_visible + device)) close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
 }
 
+static bool is_in(const range *all, size_t count, uint64_t at) {
+    for (size_t i = 0; i < count; ++i)
+        if (at - all[i].at < all[i].size) return true;
+    return false;
+}
+// What this copy has mapped, or was told of: a kernel of the GPU reaches no other memory.
+static bool reaches(uint64_t at) {
+    return is_in(maps, map_count, at) || is_in(plain, plain_count, at) || is_in(pinned, pinned_count, at) ||
+           is_in(variables, variable_count < MOST ? variable_count : MOST, at);
+}
+
 static void finish(stream *s, uint64_t until);
 // `steps`: as far as it comes, in elements of a kernel or bytes.
 static void run(const operation *o, size_t steps) {
@@ -150,6 +163,15 @@ static void run(const operation *o, size_t steps) {
     }
     uint32_t *const p = (uint32_t *)(uintptr_t)o->a.p;
     const uint32_t *const q = (const uint32_t *)(uintptr_t)o->a.b;
+    const bool indirect = strcmp(o->f->name, "indirect") == 0;
+    const uint64_t at = indirect && reaches(o->a.p) ? *(const uint64_t *)p : o->a.p;
+    if (!reaches(at) || (strcmp(o->f->name, "combine") == 0 && !reaches(o->a.b))) {
+        if (!is_alone()) return trap();
+        trapped = true;
+        loss = ILLEGAL_ADDRESS;
+        return;
+    }
+    if (indirect) *(uint32_t *)(uintptr_t)at += 1;
     if (strcmp(o->f->name, "affine") == 0)
         for (uint64_t i = 0; i < o->a.n && i < steps; ++i) p[i] = p[i] * (uint32_t)o->a.a + (uint32_t)o->a.b;
     if (strcmp(o->f->name, "combine") == 0)
@@ -295,7 +317,7 @@ EXPORT int cuStreamQuery(void *h) {
     const function *const f = of(h)->first->f;
     if (f != NULL && strcmp(f->name, "endless_alone") == 0 && is_alone()) END(NOT_READY);
     finish(of(h), of(h)->done + 1);
-    END(is_lost() ? LOST : NOT_READY);
+    END(is_lost() ? loss : NOT_READY);
 }
 EXPORT int cuStreamGetId(void *h, unsigned long long *id) { BEGIN; *id = (uintptr_t)h; END(OK); }
 EXPORT int cuStreamIsCapturing(void *h, int *s) { (void)h; BEGIN; *s = 0; END(OK); }
@@ -310,7 +332,7 @@ EXPORT int cuEventQuery(event *e) {
     own(e);
     if (e->in == NULL || e->in->done >= e->behind) END(OK);
     finish(e->in, e->in->done + 1);
-    END(is_lost() ? LOST : NOT_READY);
+    END(is_lost() ? loss : NOT_READY);
 }
 EXPORT int cuEventSynchronize(event *e) { BEGIN; own(e); if (e->in != NULL) finish(e->in, e->behind); END_OF_WAIT; }
 EXPORT int cuStreamWaitEvent(void *h, event *e, unsigned flags) {
@@ -362,7 +384,7 @@ static void forget_functions(const module *m) {
         if (known[i]->of == m) known[i]->of = NULL;
 }
 static int function_of(function **out, module *m, const char *name) {
-    static const char *const there[] = {"affine", "combine", "arbitrary", "count", "scale", "trap", "own_code", "endless_alone"};
+    static const char *const there[] = {"affine", "combine", "arbitrary", "count", "scale", "trap", "own_code", "endless_alone", "indirect"};
     size_t known_name = 0;
     while (known_name < sizeof there / sizeof *there && strcmp(there[known_name], name) != 0) ++known_name;
     if (known_name == sizeof there / sizeof *there) return NOT_FOUND;
@@ -448,7 +470,7 @@ static int copy(void *to, const void *from, size_t size, void *h, bool staged, b
     if (staged) from = memcpy(staging = malloc(size), from, size);
     queue(of(h), (operation){.to = to, .from = from, .size = size, .a = {.a = staged}});
     if (wait) finish(of(h), UINT64_MAX);
-    END(wait && is_lost() ? LOST : OK);
+    END(wait && is_lost() ? loss : OK);
 }
 // As documented for memory that is not pinned: it waits for the stream before it copies, and not for its own end.
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t n) {
@@ -588,12 +610,19 @@ EXPORT int cuMemGetInfo_v2(size_t *f, size_t *t) {
     *t = (size_t)80 << 30;
     END(OK);
 }
-EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned f) { (void)f; BEGIN; END(p != NULL && n > 0 ? OK : INVALID); }
+EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
+    (void)f;
+    BEGIN;
+    if (p == NULL || n == 0 || pinned_count == MOST) END(INVALID);
+    pinned[pinned_count++] = (range){(uintptr_t)p, n, 0};
+    END(OK);
+}
 EXPORT int cuMemHostUnregister(void *p) {
-    (void)p;
     BEGIN;
     finish(&default_stream, UINT64_MAX);
     for (size_t i = 0; i < stream_count; ++i) finish(streams[i], UINT64_MAX);
+    for (size_t i = pinned_count; i-- > 0;)
+        if (pinned[i].at == (uintptr_t)p) pinned[i] = pinned[--pinned_count];
     END_OF_WAIT;
 }
 static void *host[MOST];

@@ -40,6 +40,7 @@ ONCE: Final = {"MPSGUARD_SECOND_EPOCH_MS": "100000"}
         "copied_by_other_names",
         "host_memory_freed",
         "noticed",
+        "large_clusters_in_flight",
     ],
 )
 def test_it_goes_on_as_if_nothing_had_been(built: Bench, tmp_path: Path, mode: str, name: str) -> None:
@@ -73,18 +74,12 @@ def test_another_result_than_the_program_has_seen_is_an_error(built: Bench, tmp_
 @pytest.mark.parametrize(
     ("name", "reason", "detail"),
     [
-        ("kernel_in_host_memory", "host_memory_in_kernels", "a launch"),
-        ("host_address_in_gpu_memory", "host_memory_in_kernels", "a copy to the GPU"),
-        ("host_address_in_constant", "host_memory_in_kernels", "a copy to the GPU"),
-        ("host_address_in_record", "host_memory_in_kernels", "a copy to the GPU"),
-        ("host_address_in_rows", "host_memory_in_kernels", "a copy to the GPU"),
-        ("host_address_by_other_name", "host_memory_in_kernels", "a copy to the GPU"),
         ("unloaded_in_flight", "unlogged", "cuModuleUnload"),
         ("mapped_again", "unlogged", "cuMemMap"),
         ("through_host_memory", "unlogged", "cuMemcpyHtoDAsync_v2"),
         ("host_memory_unregistered", "unlogged", "cuMemHostUnregister"),
         ("limit_in_flight", "unlogged", "cuCtxSetLimit"),
-        ("cluster_in_flight", "unlogged", "cuFuncSetAttribute"),
+        ("cluster_in_flight", "unlogged", "cuFuncSetAttribute 11"),
         ("fault_behind_a_wait", "unlogged", "copies to the host"),
         ("unknown_attribute", "launch_events", ""),
         ("read_twice", "unlogged", "cuMemcpyDtoHAsync_v2"),
@@ -98,6 +93,34 @@ def test_what_cannot_be_repeated_gets_the_error(
     assert (ended.said, ended.reason) == ("lost 719", reason)
     assert ended.report is not None
     assert ended.report["detail"] == detail
+
+
+@pytest.mark.parametrize("name", ["kernel_in_flight_in_host_memory", "pointer_in_flight_to_host_memory"])
+def test_a_kernel_in_flight_that_works_in_host_memory_faults_alone_and_is_no_culprit(
+    built: Bench, tmp_path: Path, name: str
+) -> None:
+    ended = built.case(tmp_path, "cold", name, spare=SPARE)
+    assert (ended.said, ended.reason, ended.other_lane_lives) == ("lost 719", "host_memory_in_kernels", True)
+
+
+@pytest.mark.parametrize("repetition", [{}, {"MPSGUARD_SECOND_REPETITION": "beside"}], ids=["", "beside"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kernel_in_host_memory",
+        "host_address_in_gpu_memory",
+        "host_address_in_constant",
+        "host_address_in_record",
+        "host_address_in_rows",
+        "host_address_by_other_name",
+    ],
+)
+def test_where_kernels_may_work_in_host_memory_alone_shows_that_none_does(
+    built: Bench, tmp_path: Path, name: str, repetition: dict[str, str]
+) -> None:
+    """What looks like an address of it may be that, or what was left on a stack."""
+    ended = built.case(tmp_path, "cold", name, spare=SPARE, **repetition)
+    assert (ended.said, ended.reason, ended.was_alone, ended.other_lane_lives) == ("survived", None, True, True)
 
 
 @pytest.mark.parametrize(
