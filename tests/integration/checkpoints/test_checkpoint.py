@@ -18,6 +18,7 @@ from mpsguard.vault.client import tensor_manifest
 from mpsguard.vault.client.mapped import HostBackend, create
 from mpsguard.vault.client.tensor_manifest import Placed
 from tests.harness.waiting import wait_for
+from tests.integration.checkpoints.test_faults import with_fault
 from tests.integration.checkpoints.world import DEADLINE, PIECE, World, content_of, region
 from tests.integration.vault.running import ThreadedVault
 
@@ -300,9 +301,15 @@ def inodes() -> set[int]:
     return found
 
 
-def test_a_region_is_released_behind_a_checkpoint_that_was_given_up(world: World) -> None:
+def test_a_region_is_released_behind_a_checkpoint_that_was_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The copier is killed; the vault may see that later than this process, and takes it for another one."""
-    with world.session(patience=0.0, buffers=1 << 30) as session:
+    # It hangs: nothing is copied by the time that the program writes.
+    with (
+        with_fault(monkeypatch, "cut", "stop"),
+        world.session(patience=0.0, buffers=1 << 30) as session,
+    ):
         for number in range(4):
             with region(session, "a", os.urandom(6 * PIECE)) as a:
                 session.publish(b"1")

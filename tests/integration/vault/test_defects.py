@@ -43,3 +43,4 @@ def test_it_is_counted_and_reported() -> None:
         wait_for("the reports", lambda: len(reported) == TIMES)
         assert {type(each["exception"]) for each in reported} == {ZeroDivisionError}
         assert vault.call(lambda: vault.vault.counters().refusals["failed"]) == TIMES
+    vault.storage.empty()
