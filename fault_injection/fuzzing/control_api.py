@@ -18,9 +18,8 @@ from fault_injection.fuzzing.mutation import (
 )
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.guard.control_api import protocol
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.protocol import Reply
-from mpsguard.guard.control_api.server import reply
+from mpsguard.guard.control_api.server import Handler, reply
 from mpsguard.guard.daemon.commands.table import HANDLERS
 
 _ANSWERS: Final = frozenset({"malformed", "version", "unknown_command", "arguments", "deadline"})

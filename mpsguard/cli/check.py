@@ -7,8 +7,8 @@ from typing import Final
 import click
 
 from mpsguard.cli.session import AskError, CliSession, with_session
+from mpsguard.guard.control_api.health import ProbeAnswer, ProbeKind, line
 from mpsguard.guard.control_api.messages.guard import CheckArguments, Repaired
-from mpsguard.guard.control_api.probes import ProbeAnswer, ProbeKind, line
 from mpsguard.guard.control_api.protocol import NoArguments
 
 _PATIENT: Final = frozenset({ProbeKind.SLURM, ProbeKind.NPD})

@@ -19,9 +19,8 @@ from mpsguard.guard.control_api.structured_log import structlog
 from mpsguard.guard.daemon import preflight
 from mpsguard.guard.daemon.commands.table import HANDLERS
 from mpsguard.guard.daemon.guard import Guard, GuardStartError
-from mpsguard.guard.daemon.journal_log import JournalLogger, JournalRenderer
+from mpsguard.guard.daemon.guard_log import JournalLogger, JournalRenderer, LogLevel
 from mpsguard.guard.daemon.lane_specs import launches
-from mpsguard.guard.daemon.log_level import LogLevel
 from mpsguard.guard.daemon.site import GuardSite
 from mpsguard.guard.processes import privileges
 from mpsguard.guard.processes.launcher import Launcher, LauncherEndedError

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.health import Health
 from mpsguard.guard.control_api.messages.clients import ClientList, ClientMemory, ClientsArguments, Watch
 from mpsguard.guard.control_api.messages.guard import DomainStatus, Status
 from mpsguard.guard.control_api.messages.incidents import IncidentList, IncidentsArguments
 from mpsguard.guard.control_api.protocol import NoArguments
-from mpsguard.guard.control_api.server import Api
+from mpsguard.guard.control_api.server import Api, Handler
 from mpsguard.guard.model import Watched
 from tests.unit.guard.report.overviews import AT, EXAMPLE
 

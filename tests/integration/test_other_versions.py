@@ -11,9 +11,9 @@ import pytest
 
 from mpsguard.guard.control_api import async_client
 from mpsguard.guard.control_api.async_client import NoAnswerError
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.messages.guard import Status
 from mpsguard.guard.control_api.protocol import NoArguments
+from mpsguard.guard.control_api.server import Handler
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.scripted_guard import scripted_guard
 

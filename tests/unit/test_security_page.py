@@ -66,11 +66,11 @@ BOUNDS: Final = (
         "guard.lanes.levers:_MAX_COMMANDS",
         "guard.lanes.levers:_MAX_COMMANDS_OF_A_USER",
     ),
-    ("{} of the guard, 16 of a user, 256 of all users", "guard.lanes.command_queue:MAX_OWN"),
+    ("{} of the guard, 16 of a user, 256 of all users", "guard.lanes.command:MAX_OWN"),
     (
         "of the guard, {} of a user, {} of all users",
-        "guard.lanes.command_queue:MAX_OF_A_USER",
-        "guard.lanes.command_queue:MAX_OF_USERS",
+        "guard.lanes.command:MAX_OF_A_USER",
+        "guard.lanes.command:MAX_OF_USERS",
     ),
     ("{} of a user, {} of all [", "guard.remedies.held_lifelines:MOST_OF_A_USER", "guard.remedies.held_lifelines:MOST"),
     (

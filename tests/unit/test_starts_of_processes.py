@@ -34,7 +34,7 @@ OTHER_PROGRAMS: Final = {
     "cli/diagnosis/domains.py": "systemctl",
     "guard/dropin/keeper_start.py": "the drop-in becomes the keeper, by the command of a helper",
     "guard/dropin/nvidia_smi.py": "the vendor's program",
-    "guard/dropin/shared_memory.py": "mount and umount",
+    "guard/dropin/device_plugin.py": "mount and umount",
     "guard/incidents/lane_sentinel.py": "runs as the server's user, with -I; its pipes belong to the event loop",
     "guard/lanes/control_process.py": "the vendor's daemon",
     "linux/systemd/handover.py": "the next guard, which gets sockets as systemd passes them",

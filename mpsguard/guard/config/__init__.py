@@ -1,7 +1,7 @@
 """The configuration: TOML decoded into frozen types. Each error is one line with file, key, and what is allowed."""
 
 from mpsguard.guard.config.changes import changed_keys, needing_restart
-from mpsguard.guard.config.classes import ServiceClass
+from mpsguard.guard.config.classes import Objective, ServiceClass
 from mpsguard.guard.config.errors import ConfigError
 from mpsguard.guard.config.load import (
     DEFAULT_PATH,
@@ -19,7 +19,6 @@ from mpsguard.guard.config.load import (
     standby_directory,
     validated,
 )
-from mpsguard.guard.config.objectives import Objective
 from mpsguard.guard.config.types import (
     DEFAULT_RUN_DIRECTORY,
     NO_ADDRESS,

@@ -9,10 +9,8 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.guard.config.classes import ServiceClass, check_classes
-from mpsguard.guard.config.errors import ConfigError
-from mpsguard.guard.config.explanation import explained
-from mpsguard.guard.config.objectives import Objective, check_objectives
+from mpsguard.guard.config.classes import Objective, ServiceClass, check_classes, check_objectives
+from mpsguard.guard.config.errors import ConfigError, explained
 from mpsguard.guard.config.types import (
     NO_ADDRESS,
     Config,

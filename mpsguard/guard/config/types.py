@@ -5,8 +5,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from mpsguard.guard.config.classes import ServiceClass
-from mpsguard.guard.config.objectives import Objective
+from mpsguard.guard.config.classes import Objective, ServiceClass
 from mpsguard.guard.model import LaneSettings
 
 DEFAULT_RUN_DIRECTORY: Final = "/run/mpsguard"

@@ -3,7 +3,7 @@
 import asyncio
 import grp
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -13,12 +13,13 @@ import zmq
 import zmq.asyncio
 
 from mpsguard.guard.control_api import protocol
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.protocol import Error, Event, Reply, Request, RequestError
 from mpsguard.linux.decoding import decoded
 from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.tasks import Owner, report_defect
 
+Needs_contra = TypeVar("Needs_contra", contravariant=True)
+A = TypeVar("A", bound=msgspec.Struct)
 _AT_ONCE: Final = 64
 """Requests worked on at the same time; one more is answered "busy"."""
 
@@ -28,6 +29,33 @@ _BACKLOG: Final = 100
 _requests: Final[msgspec.json.Decoder[Request]] = msgspec.json.Decoder(Request)
 
 G = TypeVar("G")
+
+
+class Handler(Generic[Needs_contra, A]):
+    """The server half of one command: its name, the type of its arguments, and what carries it out."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: type[A],
+        serve: Callable[[Needs_contra, A], Awaitable[msgspec.Struct]],
+        *,
+        goes_on: str = "",
+    ) -> None:
+        """``goes_on``: what is not broken off at the deadline of a request, and what tells its outcome."""
+        self.name = name
+        self.goes_on = goes_on
+        self.arguments = arguments
+        self._decoder = msgspec.json.Decoder(arguments)
+        self._serve = serve
+
+    async def __call__(self, guard: Needs_contra, raw: msgspec.Raw) -> msgspec.Struct:
+        """Carry the command out; raises RequestError."""
+        try:
+            arguments = decoded(self._decoder.decode, raw)
+        except msgspec.DecodeError as error:
+            raise RequestError("arguments", f"{self.name}: {error}") from None
+        return await self._serve(guard, arguments)
 
 
 class Api(Generic[G]):

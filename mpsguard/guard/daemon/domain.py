@@ -30,10 +30,10 @@ from mpsguard.guard.lanes.command import Command, CommandFailedError
 from mpsguard.guard.lanes.control_process import Launcher
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.lanes.lane_set import LaneSet
-from mpsguard.guard.lanes.settings_store import SettingsStore
+from mpsguard.guard.lanes.settings import SettingsStore
 from mpsguard.guard.metrics.registry import Metrics
 from mpsguard.guard.model import Client, LaneReport
-from mpsguard.guard.remedies import lifeline
+from mpsguard.guard.remedies.held_lifelines import Hold, hold_for
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import peer_user
 from mpsguard.linux.processes.process import ProcessHandle
@@ -365,11 +365,9 @@ class Domain:
         pid, start_ticks = client.process.pid, client.process.start_ticks
         self._events.publish("client_ended", self.name, user=client.user, pid=pid, start_ticks=start_ticks)
 
-    def _hold_for(self, ended: ProcessEnded) -> lifeline.Hold:
+    def _hold_for(self, ended: ProcessEnded) -> Hold:
         holds = self.settings.lifelines
-        return lifeline.hold_for(
-            ended, crash_hold=holds.crash_hold, exit_hold=holds.exit_hold, beyond=holds.overdue == "keep"
-        )
+        return hold_for(ended, crash_hold=holds.crash_hold, exit_hold=holds.exit_hold, beyond=holds.overdue == "keep")
 
     def _show(self, report: LaneReport) -> None:
         self._metrics.set_lane_state(self.name, report.name, report.state)

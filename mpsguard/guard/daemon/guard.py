@@ -17,13 +17,12 @@ from mpsguard.guard.broker import public_directory
 from mpsguard.guard.broker.public_directory import PublicDirectoryError
 from mpsguard.guard.config import Config, ConfigError
 from mpsguard.guard.control_api.event_stream import EventStream
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.protocol import RequestError
-from mpsguard.guard.control_api.server import Api
+from mpsguard.guard.control_api.server import Api, Handler
 from mpsguard.guard.daemon import own_directories, own_paths, vault_service
 from mpsguard.guard.daemon.domain import Domain
+from mpsguard.guard.daemon.guard_log import LogLevel
 from mpsguard.guard.daemon.http_service import HttpService, Site
-from mpsguard.guard.daemon.log_level import LogLevel
 from mpsguard.guard.daemon.metrics_state import client_limits, gpu_uuids, state_of
 from mpsguard.guard.daemon.path_watch import PathWatch
 from mpsguard.guard.daemon.vault_service import VaultStartError
@@ -31,14 +30,13 @@ from mpsguard.guard.incidents.failover import Failover
 from mpsguard.guard.incidents.live_resize import LiveResize
 from mpsguard.guard.incidents.objective_loop import ObjectiveLoop
 from mpsguard.guard.incidents.pipeline import IncidentPipeline
-from mpsguard.guard.incidents.remedy_executor import RemedyExecutor
-from mpsguard.guard.incidents.remedy_log import RemedyLog
+from mpsguard.guard.incidents.remedy_executor import RemedyExecutor, RemedyLog
 from mpsguard.guard.incidents.remedy_resolver import RemedyResolver
 from mpsguard.guard.incidents.share_enforcer import ShareEnforcer
 from mpsguard.guard.journal.journal import Journal
 from mpsguard.guard.journal.records import JournalError
+from mpsguard.guard.metrics.guard_state import VaultMetrics
 from mpsguard.guard.metrics.registry import Metrics
-from mpsguard.guard.metrics.vault_collector import VaultMetrics
 from mpsguard.guard.pods import PodTable
 from mpsguard.guard.processes.launcher import Launcher, LauncherEndedError
 from mpsguard.guard.processes.privileges import DroppedPrivileges

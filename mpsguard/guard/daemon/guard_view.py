@@ -1,22 +1,49 @@
-"""What the page shows of the guard at one moment; asks no control daemon and waits for nothing."""
+"""What probes are told and the page shows of the guard at one moment; asks no control daemon and waits for nothing."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from mpsguard.guard.control_api.health import HealthReport
+from mpsguard.guard.control_api.health import GuardStanding, HealthReport, ProbeAnswer, ProbeKind, answer, judge
 from mpsguard.guard.control_api.messages.clients import Survival
 from mpsguard.guard.daemon.domain import Domain
 from mpsguard.guard.daemon.guard import Guard
-from mpsguard.guard.daemon.standing import health
 from mpsguard.guard.lanes.lane import Lane
-from mpsguard.guard.model import Client, Watched
+from mpsguard.guard.model import Client, LaneReport, Watched
 from mpsguard.guard.pods import PodTable
 from mpsguard.guard.report.overview import OverviewClient, OverviewGpu, OverviewLane, OverviewSensor, shown_clients
+from mpsguard.guard.sensors.state import SensorState
 from mpsguard.guard.sensors.uvm_client import Attachment
 from mpsguard.linux.cgroup_origin import origin
 from mpsguard.linux.identity import ProcessKey
+
+
+def probe(guard: Guard, purpose: ProbeKind) -> ProbeAnswer:
+    """Return what a probe is told now; to be called in the guard's event loop."""
+    return answer(purpose, lambda: _standing(guard))
+
+
+def health(guard: Guard, lanes: Sequence[LaneReport], states: Sequence[tuple[str, SensorState]]) -> HealthReport:
+    """Return the guard's health, given the reports of all lanes and the states of all sensors."""
+    real = any(not domain.settings.simulated for domain in guard.domains.values())
+    absent = {name: state.detail for name, state in states if real and not state.present}
+    return judge(lanes, absent, guard.paths.flaws)
+
+
+def _standing(guard: Guard) -> GuardStanding:
+    domains = guard.domains.values()
+    active = [domain.lane.report for domain in domains]
+    spare = [domain.lanes.spare.report for domain in domains if domain.lanes.spare is not None]
+    return GuardStanding(
+        settled=all(domain.settled.is_set() for domain in domains),
+        active=active,
+        spare=spare,
+        clients=sum(len(domain.clients) for domain in domains),
+        flaws=guard.paths.flaws,
+        health=health(guard, [*active, *spare], guard.pipeline.sensors.recent_states() if guard.pipeline else ()),
+        device_faults=guard.pipeline.device_faults.standing if guard.pipeline else (),
+    )
 
 
 class GuardView(msgspec.Struct, frozen=True):

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from typing import Final
 
 import mpsguard
-from mpsguard.guard.control_api.probes import ProbeKind
+from mpsguard.guard.control_api.health import ProbeKind
 from mpsguard.guard.control_api.protocol import RequestError
 from mpsguard.guard.daemon import guard_view
 from mpsguard.guard.daemon.guard import Guard
-from mpsguard.guard.daemon.guard_view import GuardView
+from mpsguard.guard.daemon.guard_view import GuardView, probe
 from mpsguard.guard.daemon.http_service import EventLoop, Page
-from mpsguard.guard.daemon.standing import probe
 from mpsguard.guard.journal.records import IncidentSummary, JournalError, RecordedIncident
 from mpsguard.guard.report import overview_page, page
 from mpsguard.guard.report.overview import MOST_INCIDENTS, Overview

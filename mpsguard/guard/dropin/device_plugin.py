@@ -4,6 +4,7 @@ import argparse
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,23 +18,54 @@ except ModuleNotFoundError as error:
 
     raise SystemExit(f"mps-control-daemon: it needs {error.name}: {how_to_install('device-plugin')}") from None
 
-from mpsguard.guard.dropin import nvidia_smi, plugin_config, shared_memory
+import psutil
+
+from mpsguard.guard.dropin import nvidia_smi, plugin_config
 from mpsguard.guard.dropin.nvidia_smi import NvidiaSmiError
 from mpsguard.guard.dropin.plugin_config import PluginConfigError
 from mpsguard.guard.dropin.resource_service import Mode, ResourceService, ServiceError
-from mpsguard.guard.dropin.shared_memory import MountError
 from mpsguard.guard.lanes.command import CommandFailedError
 from mpsguard.linux.files.directory import Directory
 
+_MOUNTED_WITHIN: Final = 30.0
 _RETRY: Final = 30.0
 """Seconds until another start after one that failed, as the plugin's own daemon has it."""
 _LOOK: Final = 15.0
 """Seconds between two looks at how the resource stands."""
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
-
-
 _MODES: Final = tuple(each.value for each in Mode)
 _COMPUTE_MODES: Final = ("exclusive", "leave")
+
+
+class MountError(Exception):
+    """It cannot be mounted; one line says why."""
+
+
+def mount_shared_memory(root: Path, *, on_host: bool) -> None:
+    """Provide the clients' shared memory as ``shm`` below ``root``; raises MountError.
+
+    Args:
+        root: The root of the directories that MPS shares with its clients.
+        on_host: Whether the servers run on the host. They and the clients have to use the same memory, which is the
+            host's /dev/shm then: the host mounts it here, and it stays. Otherwise a tmpfs of half the machine's memory
+            is mounted, in place of one that is there.
+    """
+    directory = root / "shm"
+    if on_host:
+        if not os.path.ismount(directory):
+            raise MountError(f"{directory}: the host has to mount its /dev/shm there (docs/guides/drop-ins.md)")
+        return
+    if os.path.ismount(directory):
+        _run("umount", str(directory))
+    Directory.make(directory, 0o755).close()
+    size = psutil.virtual_memory().total // 1024 // 2
+    _run("mount", "-t", "tmpfs", "-o", f"rw,nosuid,nodev,noexec,relatime,size={size}k", "shm", str(directory))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_MOUNTED_WITHIN, check=False)
+    if done.returncode != 0:
+        raise MountError(f"{' '.join(command)}: {' '.join(done.stderr.split())}")
 
 
 class _Signals:
@@ -182,7 +214,7 @@ def main() -> None:
     setproctitle.setproctitle(str(Path(sys.argv[0]).absolute()))
     try:
         if given.command is not None:
-            shared_memory.mount(given.root, on_host=given.mode == Mode.HOST)
+            mount_shared_memory(given.root, on_host=given.mode == Mode.HOST)
             return
         Directory.make(given.root, 0o755).close()
         exclusive = given.compute_mode == _COMPUTE_MODES[0]

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from mpsguard.guard.control_api.probes import DeviceFault
+from mpsguard.guard.control_api.health import DeviceFault
 from mpsguard.guard.evidence import Evidence
 from mpsguard.guard.incident import FaultClass
 from mpsguard.guard.incidents.tracker import TrackedIncident

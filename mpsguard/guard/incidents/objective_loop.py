@@ -2,20 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from mpsguard.guard.broker.class_ceilings import ClassCeilings
 from mpsguard.guard.config import Objective
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.control_api.messages.lanes import ObjectiveView
+from mpsguard.guard.incidents import objective_controller
 from mpsguard.guard.incidents.domain_view import DomainView
-from mpsguard.guard.incidents.worst_session import WorstSession
+from mpsguard.guard.incidents.objective_controller import Measurement
 from mpsguard.guard.metrics.registry import Metrics
 from mpsguard.guard.model import Client
-from mpsguard.guard.objectives import controller
-from mpsguard.guard.objectives.controller import Measurement
 from mpsguard.vault.server.vault import Vault
-from mpsguard.vault.wire.latency_counts import LatencyCounts
+from mpsguard.vault.wire.latency_counts import LatencyCounts, merged
 from mpsguard.vault.wire.region import SessionKey, SessionRecord
 
 WHOLE: Final = 100.0
@@ -24,6 +23,50 @@ WHOLE: Final = 100.0
 
 MOST_NAMED: Final = 16
 """Processes that an event names; of all it tells the number."""
+
+
+class SessionWindow(NamedTuple):
+    """What one session's requests of a window say."""
+
+    session: SessionKey | None
+    """None: of several sessions with few requests each, together."""
+    requests: int
+    p99: float | None
+    """In seconds; None without requests."""
+
+
+class WorstSession:
+    """The session of a window that decides on the objective: the slowest of those with enough requests to tell.
+
+    Requests of all sessions together would hide those of one: a session with many short requests makes 99 of 100 fast,
+    whatever the requests of another one take.
+    """
+
+    def __init__(self, least_requests: int) -> None:
+        """``least_requests``: a session with fewer is judged together with all others like it."""
+        self._least = least_requests
+        self._worst: SessionWindow | None = None
+        self._few = LatencyCounts((), 0.0)
+
+    def add(self, session: SessionKey, window: LatencyCounts) -> None:
+        """Take the requests of a session; some 0.1 ms of work."""
+        requests = window.requests()
+        if requests < self._least:
+            self._few = merged((self._few, window))
+        else:
+            self._take(SessionWindow(session, requests, window.percentile(0.99)))
+
+    def result(self) -> SessionWindow:
+        """Return the worst; if no session has enough requests, those of all together, however few."""
+        requests = self._few.requests()
+        if requests >= self._least or self._worst is None:
+            self._take(SessionWindow(None, requests, self._few.percentile(0.99)))
+        assert self._worst is not None
+        return self._worst
+
+    def _take(self, window: SessionWindow) -> None:
+        if self._worst is None or (window.p99 or 0.0) > (self._worst.p99 or 0.0):
+            self._worst = window
 
 
 def share_of(domain: DomainView, client: Client) -> float:
@@ -45,7 +88,7 @@ class ObjectiveLoop:
         self._ceilings = ceilings
         self._events = events
         self._class_share = domain.class_share(objective.batch)
-        self._state = controller.initial(objective, self._class_share)
+        self._state = objective_controller.initial(objective, self._class_share)
         self._measured = Measurement(0, None, None)
         self._slowest: SessionKey | None = None
         """The session of which `_measured` tells; None: several with few requests each."""
@@ -120,7 +163,7 @@ class ObjectiveLoop:
 
     def _decide(self) -> None:
         objective, measured, before = self._objective, self._measured, self._state
-        self._state = controller.decide(objective, self._class_share, before, measured)
+        self._state = objective_controller.decide(objective, self._class_share, before, measured)
         self._show()
         if objective.mode == "enforce":
             self._ceilings.set(objective.batch, objective.service_class, self._state.share)

@@ -14,13 +14,12 @@ import msgspec
 
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.evidence import ClientCame, Evidence, ProcessEnded, Source, UvmFault
-from mpsguard.guard.incident import Incident
+from mpsguard.guard.incident import Confidence, Ground, Incident
 from mpsguard.guard.incidents.device_faults import DeviceFaults
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.failover import Failover
 from mpsguard.guard.incidents.incident_counter import IncidentCounter
 from mpsguard.guard.incidents.memory_watch import MemoryWatch
-from mpsguard.guard.incidents.proven_culprit import proven_culprit, proven_innocents
 from mpsguard.guard.incidents.recovery_signs import RecoverySigns
 from mpsguard.guard.incidents.remedy_executor import RemedyExecutor
 from mpsguard.guard.incidents.remedy_resolver import domain_of
@@ -31,15 +30,36 @@ from mpsguard.guard.metrics.registry import Metrics
 from mpsguard.guard.model import Client
 from mpsguard.guard.sensors.uvm_client import Attachment
 from mpsguard.guard.triage.evidence_group import BEFORE
+from mpsguard.guard.triage.grounds import HARMLESS
 from mpsguard.linux import boot
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.tasks import finish
 
+_CLEARING: Final = {Ground.UVM_QUEUE: 13, Ground.OWN_DUMP: 31}
+"""Grounds that clear the others that a fault hit, with the Xid that tells of another kind of fault at the same time.
+That a client's repetition faulted clears no other client: theirs may fault, too."""
 _POSITIONS: Final = {Source.KERNEL_LOG: "kernel_log_position", Source.KMOD: "contained_position"}
 """Sources that keep what they said, by the name under which it is noted how much of it was taken."""
 
 _CLOSE_WITHIN: Final = 5.0
 """Seconds that the journal has to write what waits."""
+
+
+def proven_culprit(incident: Incident) -> ProcessKey | None:
+    """Return the process that is proven to have caused the loss of a lane's work; None if none is."""
+    if incident.culprit is None or incident.confidence is not Confidence.PROVEN or incident.ground in HARMLESS:
+        return None
+    return incident.culprit.process
+
+
+def proven_innocents(incident: Incident) -> frozenset[ProcessKey]:
+    """Return the clients that a fault hit and that are proven not to have caused it."""
+    culprit = proven_culprit(incident)
+    other = None if incident.ground is None else _CLEARING.get(incident.ground)
+    if culprit is None or other is None or other in incident.xids:
+        return frozenset()
+    hit = (*incident.victims, *incident.survived)
+    return frozenset(each.process for each in hit if each.process is not None) - {culprit}
 
 
 class IncidentPipeline:

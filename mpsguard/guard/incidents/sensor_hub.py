@@ -9,8 +9,7 @@ import msgspec
 
 from mpsguard.guard.evidence import ClientCame, Evidence, LaneChanged, ProcessEnded, Source, Trust
 from mpsguard.guard.model import Client, LaneReport, Notify
-from mpsguard.guard.remedies.held_lifelines import Lifelines
-from mpsguard.guard.remedies.lifeline import Hold
+from mpsguard.guard.remedies.held_lifelines import Hold, Lifelines
 from mpsguard.guard.sensors.daemon_logs import DaemonLogSensor
 from mpsguard.guard.sensors.gpu_core import GpuCore
 from mpsguard.guard.sensors.kernel_log import KernelLogSensor

@@ -17,9 +17,12 @@ from mpsguard.guard.journal.records import IncidentSummary, RecordedIncident
 from mpsguard.guard.kubernetes.event_series import Series
 from mpsguard.guard.kubernetes.node_pods import NodePods
 from mpsguard.guard.kubernetes.notices import cast_of
-from mpsguard.guard.kubernetes.progress import Progress, ProgressFile
 from mpsguard.guard.kubernetes.sink import NotToldError, Sink, ToldIncident
+from mpsguard.linux.files import file_replacement
 
+LOOKS_BACK: Final = 600.0
+"""Seconds before its first start that a reporter looks back, if no progress is saved."""
+_MAX_FILE: Final = 4 << 20
 SETTLES: Final = 5.0
 """Seconds without another verdict after which an incident is told; the guard's counters wait as long."""
 WAITS: Final = 60.0
@@ -31,6 +34,39 @@ _LISTED: Final = 1000
 _GUARD_ANSWERS: Final = 5.0
 _ROUND: Final = 120.0
 """Seconds for a round; everything in it has a deadline of its own, too."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What was told so far. Times are UNIX seconds."""
+
+    since: float
+    """All incidents that ended before are done with."""
+    done: tuple[str, ...] = ()
+    """The ids of those that ended later and are done with; the last one told is the last one here."""
+    series: dict[str, Series] = {}
+    """Events that may be repeated, by the key of their notices."""
+
+
+class ProgressFile:
+    """The file with the progress."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self, now: float) -> tuple[Progress, str]:
+        """Return the progress, and why it could not be read; "" if it was, or if there is none yet."""
+        fresh = Progress(now - LOOKS_BACK)
+        try:
+            with self._path.open("rb") as file:
+                return msgspec.json.decode(file.read(_MAX_FILE), type=Progress), ""
+        except FileNotFoundError:
+            return fresh, ""
+        except (OSError, msgspec.MsgspecError) as error:
+            return fresh, f"{self._path}: {error}"
+
+    def save(self, progress: Progress) -> None:
+        """Put a progress in the place of the one before; OSError."""
+        file_replacement.replace(self._path, msgspec.json.encode(progress))
 
 
 class Reporter:

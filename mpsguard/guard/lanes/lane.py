@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mpsguard.guard.lanes import command, control_process, lane_directories, lane_state, settings
+from mpsguard.guard.lanes import command, control_process, lane_spec, lane_state, settings
 from mpsguard.guard.lanes.command import Command, CommandFailedError, CommandReply, CommandTimeoutError, CommandWorker
 from mpsguard.guard.lanes.control_process import LaneStartError, Launcher
 from mpsguard.guard.lanes.lane_judge import LaneJudge
@@ -22,7 +22,7 @@ from mpsguard.guard.lanes.lane_turns import LaneTurns
 from mpsguard.guard.lanes.levers import LeverError, ServerLevers
 from mpsguard.guard.lanes.server_watch import ServerWatch
 from mpsguard.guard.lanes.setting_commands import SettingCommands
-from mpsguard.guard.lanes.settings_store import SettingsStore
+from mpsguard.guard.lanes.settings import SettingsStore
 from mpsguard.guard.lanes.single_flight import SingleFlight
 from mpsguard.guard.model import TOLD_TO_QUIT, LaneReport, LaneState, Notify, Server
 from mpsguard.linux.identity import ProcessKey
@@ -200,7 +200,7 @@ class Lane:
         try:
             # A lane of an earlier version may be open to strangers. What cannot be mended fails when it is used.
             with suppress(OSError):
-                lane_directories.shut(self.spec.pipe_directory, multiuser=self.spec.multiuser)
+                lane_spec.shut_directories(self.spec.pipe_directory, multiuser=self.spec.multiuser)
             failures = 0
             while not self.quitting.is_set():
                 found = await self._look()
@@ -253,7 +253,7 @@ class Lane:
         self._limit.happened(loop.time())
         self._set(state=LaneState.INITIALIZING, reason="the control daemon is starting", starts=self.report.starts + 1)
         try:
-            lane_directories.make(self.spec.pipe_directory, self.spec.log_directory, multiuser=self.spec.multiuser)
+            lane_spec.make_directories(self.spec.pipe_directory, self.spec.log_directory, multiuser=self.spec.multiuser)
             # The daemon overwrites it, and leaves what is longer (550): another number, of none.
             (self.spec.pipe_directory / control_process.PID_FILE).unlink(missing_ok=True)
             await self._launcher(self.spec.launch)

@@ -9,8 +9,7 @@ from mpsguard.guard import mps_values
 from mpsguard.guard.lanes import settings
 from mpsguard.guard.lanes.command import Command, CommandFailedError, CommandReply
 from mpsguard.guard.lanes.levers import ServerLevers
-from mpsguard.guard.lanes.settings import Setting
-from mpsguard.guard.lanes.settings_store import SettingsStore
+from mpsguard.guard.lanes.settings import Setting, SettingsStore
 from mpsguard.guard.model import LaneSettings, Notify
 from mpsguard.linux.identity import ProcessKey
 

@@ -1,4 +1,4 @@
-"""A lane's settings as the vendor's commands: what to replay after a restart, and what a command has set.
+"""A lane's settings as the vendor's commands, and on disk: what to replay after a restart, and what a command has set.
 
 What counts is what was asked for: the daemon shows less of it (whole GiB, one decimal), so nothing that it shows is
 kept, or compared with what was asked for. Whether it has taken a value follows from its words, and from its own way to
@@ -6,6 +6,8 @@ read values (`mps_values`).
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -14,6 +16,7 @@ from mpsguard.guard import mps_values
 from mpsguard.guard.lanes.command import CommandReply, is_refusal
 from mpsguard.guard.lanes.levers import Levers
 from mpsguard.guard.model import LaneSettings
+from mpsguard.linux.files import file_replacement
 
 _PERCENTAGE: Final = "active_thread_percentage"
 _PRIORITY: Final = "client_priority"
@@ -180,3 +183,34 @@ QUERIES: Final = (
     *(f"get_default_{_MEMORY} {device}" for device in range(mps_values.DEVICES)),
 )
 """The defaults that a daemon may have been given before there was a guard."""
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    configured: LaneSettings
+    """The configuration's settings at the time: another configuration takes over from what users had set since."""
+    desired: LaneSettings
+
+
+class SettingsStore:
+    """Remembers one lane's desired settings in ``path``."""
+
+    def __init__(self, path: Path, configured: LaneSettings) -> None:
+        self._path = path
+        self._configured = named_first(configured)
+
+    def load(self) -> LaneSettings:
+        """What users set last, if the configuration has not changed since; else the configuration's settings."""
+        try:
+            stored = msgspec.json.decode(self._path.read_bytes(), type=_Stored)
+        except (OSError, msgspec.DecodeError):
+            return self._configured
+        return stored.desired if stored.configured == self._configured else self._configured
+
+    def forget(self) -> None:
+        """Forget what users set, as far as the file can be removed."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def save(self, desired: LaneSettings) -> None:
+        """Replace the file atomically; OSError if it cannot be written."""
+        file_replacement.replace(self._path, msgspec.json.encode(_Stored(self._configured, desired)))

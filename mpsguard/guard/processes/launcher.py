@@ -19,10 +19,12 @@ import msgspec
 
 from mpsguard.guard.lanes import control_process
 from mpsguard.guard.lanes.control_process import LaneStartError, Launch
-from mpsguard.guard.processes.messages import MAX_BYTES, Answer, Cancel, LaunchTable, Request, Start
 from mpsguard.linux.processes.helper_process import HelperProcess, module_command
 from mpsguard.linux.tasks import Owner
 
+MAX_BYTES: Final = 1 << 16
+"""Size of one packet. A lane takes some 300 bytes of the table, and an answer at most 4 KiB of the control daemon's
+output: this is enough for 100 domains with a standby each, and below the kernel's default socket buffer (208 KiB)."""
 _GRACE: Final = 10.0
 """Seconds for an answer beyond the deadline of the start itself, which the launcher measures. They cover the killing of
 a daemon that exceeded it, and the launcher's own start, which takes 0.1 s on an idle machine."""
@@ -30,6 +32,37 @@ _LEAVE: Final = 5.0
 """Seconds for the launcher to end after the guard has closed its socket, before it is killed; it takes 0.05 s."""
 _DYING: Final = 5.0
 """Seconds for the end after SIGKILL."""
+
+
+class LaunchTable(msgspec.Struct, frozen=True):
+    """The first packet: every lane the launcher may start."""
+
+    lanes: tuple[Launch, ...]
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Start the control daemon of a lane in the table."""
+
+    number: int
+    """Chosen by the guard; the answer carries it."""
+    lane: str
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Cancel a start. There is no answer to this message."""
+
+    number: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The result of a start."""
+
+    number: int
+    error: str | None = None
+    """Text of the LaneStartError; None if the control daemon is up."""
+
+
+Request = Start | Cancel
 
 
 class LauncherEndedError(Exception):

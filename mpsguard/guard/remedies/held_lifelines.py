@@ -1,5 +1,10 @@
 """The held lifelines: each begins when a client ends, and is released when its work has drained or its time is over.
 
+A kernel that outlives its process' address space faults, and under MPS that ends all clients; if the address space is
+kept, the kernel ends by itself, unnoticed (H200, driver 580.159.04). The stock driver does not tell whether an ended
+client's work still runs (docs/concepts/lifelines.md lists what was tried). So the decision rests on how the process
+ended, and on whether the GPUs have been idle since, which proves that nothing runs.
+
 While a guard is replaced, the service manager's descriptor store holds them, under names with all that the next guard
 needs. Without a store, a guard that is told to stop waits until all are released.
 """
@@ -14,14 +19,15 @@ from typing import Final, Protocol
 
 import msgspec
 
+from mpsguard.guard.evidence import ProcessEnded
 from mpsguard.guard.model import Lifeline, Notify
-from mpsguard.guard.remedies import lifeline
-from mpsguard.guard.remedies.lifeline import Hold
 from mpsguard.linux.identity import ROOT, ProcessKey
 from mpsguard.linux.side_threads import SideThreads
 from mpsguard.linux.systemd.notify_queue import NotifyQueue
 from mpsguard.linux.user_share import Place, Room, UserShare
 
+IDLE_WINDOW: Final = 1.1
+"""Seconds covered by a reading of NVML's utilisation, with a margin: the sample period is at most 1 s (nvml.h)."""
 NAME: Final = "lifeline-"
 """Prefix of the names in the descriptor store; see `stored_name`."""
 MOST: Final = 256
@@ -46,6 +52,34 @@ IDLE: Final = "the GPUs are idle"
 
 _LOOK: Final = 0.25
 """Seconds between two checks whether the GPUs are idle, while any lifeline is held."""
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """How long to keep a client's address space, unless the GPUs are seen idle before."""
+
+    seconds: float
+    """0: not at all."""
+    beyond: bool = False
+    """Whether to keep it even longer, until the GPUs are seen idle or an operator releases it: its kernel may never
+    end, and nothing can end it from outside."""
+
+
+def hold_for(ended: ProcessEnded, *, crash_hold: float, exit_hold: float, beyond: bool = False) -> Hold:
+    """Return how long to keep the address space of a client after its end.
+
+    Args:
+        ended: how it ended.
+        crash_hold: seconds after an end by a signal or with a status other than 0.
+        exit_hold: seconds after an exit with status 0.
+        beyond: see `Hold`; only for clients that did not exit with status 0.
+    """
+    clean = ended.signal is None and ended.exit_code == 0
+    return Hold(exit_hold) if clean else Hold(crash_hold, beyond)
+
+
+def drained(ended_at: float, idle_seen_at: float | None) -> bool:
+    """Return whether a reading of no utilisation at ``idle_seen_at`` covers only time after the client's end."""
+    return idle_seen_at is not None and idle_seen_at - IDLE_WINDOW >= ended_at
 
 
 class Spaces(Protocol):
@@ -259,7 +293,7 @@ class Lifelines:
         self._timer = None
         now, idle = time.monotonic(), self._idleness.idle_seen_at()
         for process, held in list(self._held.items()):
-            if lifeline.drained(held.since, idle):
+            if drained(held.since, idle):
                 self.release(process, IDLE)
             elif now >= held.until and (self._ending or not held.beyond):
                 self.release(process, "its time is over")

@@ -18,10 +18,9 @@ from typing import ClassVar, Final, Self
 import msgspec
 
 from mpsguard.guard.evidence import Evidence, LogRead, Lost, Observation, Source, Trust, UvmFault, WorkRepeated
-from mpsguard.guard.sensors.lost_gpu import LostGpuLines
+from mpsguard.guard.sensors.kernel_lines import LostGpuLines, parse_xid_line
 from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.guard.sensors.state import SensorState
-from mpsguard.guard.sensors.xid_line import parse_xid_line
 from mpsguard.linux.boot import boot_id
 from mpsguard.linux.processes.procfs import printable
 

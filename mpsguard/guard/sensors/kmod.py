@@ -11,13 +11,13 @@ may be another process's by the time the list is read.
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from mpsguard.guard.evidence import Evidence, FaultContained, Lost, Source, Trust
 from mpsguard.guard.model import Client
-from mpsguard.guard.sensors.client_record import ClientRecord
 from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.guard.sensors.state import SensorState
 from mpsguard.linux.boot import boot_id
@@ -28,6 +28,8 @@ from mpsguard.linux.nvidia.uevents import Uevent, Uevents
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle
 
+_MOST_ENDED: Final = 4096
+"""Ended clients that are remembered: what one of them did may be read after its end. The oldest go first."""
 MODULE: Final = Path("/sys/module/nvidia_uvm")
 _PARAMETER: Final = "uvm_fault_isolation"
 _MODES: Final = {"0": "off", "1": "on where a TSG is shared", "2": "on always"}
@@ -38,6 +40,42 @@ _BATCH: Final = 64
 """Uevents taken in one turn of the loop: a machine that starts has hundreds of them."""
 _CLAIM_WITHIN: Final = 10.0
 """Seconds for which a line waits for the client that it names: a guard that starts has yet to find its clients."""
+
+
+class ClientRecord:
+    """Knows each client that is there, and those that ended last, by the process and its newest program."""
+
+    def __init__(self) -> None:
+        self._here: dict[ProcessKey, tuple[ProcessKey, float]] = {}
+        self._ended: OrderedDict[ProcessKey, tuple[ProcessKey, float]] = OrderedDict()
+
+    def came(self, client: ProcessKey, at: float) -> None:
+        """Note a client that came at ``at`` (CLOCK_MONOTONIC seconds)."""
+        self._ended.pop(client.process, None)
+        self._here[client.process] = client, at
+
+    def ended(self, client: ProcessKey) -> None:
+        """Note its end."""
+        known = self._here.get(client.process)
+        if known is None or known[0] != client:
+            return  # its process has executed another program, which is there
+        self._ended[client.process] = self._here.pop(client.process)
+        if len(self._ended) > _MOST_ENDED:
+            self._ended.popitem(last=False)
+
+    def knows(self, process: ProcessKey) -> bool:
+        """Return whether a process is or was a client."""
+        return process in self._here or process in self._ended
+
+    def at(self, process: ProcessKey, at: float) -> ProcessKey | None:
+        """Return the client that a process was at ``at``; None if it was none, or that is not known.
+
+        A process that has executed another program since was another client then.
+        """
+        client, came = self._here.get(process) or self._ended.get(process) or (None, 0.0)
+        if client is not None and client.execs and at < came:
+            return None
+        return client
 
 
 def mode(module: Path = MODULE) -> SensorState:

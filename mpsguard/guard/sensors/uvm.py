@@ -33,7 +33,7 @@ from typing import ClassVar, Final, Self
 
 from mpsguard.guard.evidence import Evidence
 from mpsguard.guard.model import Client
-from mpsguard.guard.sensors import uvm_client, uvm_schedule, uvm_shares
+from mpsguard.guard.sensors import uvm_client, uvm_shares
 from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
 from mpsguard.guard.sensors.state import SensorState
 from mpsguard.guard.sensors.uvm_client import Attachment, WatchedClient
@@ -242,7 +242,7 @@ class UvmSensor(Sensor):
             client.look_again = True
             return
         client.looks += 1
-        if not client.first and 1 < client.looks <= len(uvm_schedule.LOOKS) and client.spaces and client.anchors:
+        if not client.first and 1 < client.looks <= len(uvm_client.LOOKS) and client.spaces and client.anchors:
             client.looking_since = time.monotonic()
             self._lookers.run(client.uid, partial(self._read_gpus_aside, client, tuple(client.spaces)))
             return
@@ -362,7 +362,7 @@ class UvmSensor(Sensor):
             self._told(client.attachment())
 
     def _look_later(self, client: WatchedClient, took: float) -> None:
-        seconds = uvm_schedule.until_next_look(client.looks, took, len(self._clients))
+        seconds = uvm_client.until_next_look(client.looks, took, len(self._clients))
         client.timer = self._loop.call_later(seconds, self._look, client)
 
     def _take_new(self, client: WatchedClient, order: Order, space: WatchedSpace) -> str:

@@ -17,9 +17,8 @@ from mpsguard.guard.evidence import (
     WentOver,
 )
 from mpsguard.guard.incident import Suspect
-from mpsguard.guard.triage.client_stay import ClientStay
 from mpsguard.guard.triage.fault_log import FaultLog
-from mpsguard.guard.triage.lane_history import Forgotten, LaneHistory, remember
+from mpsguard.guard.triage.lane_history import ClientStay, Forgotten, LaneHistory, remember
 from mpsguard.guard.triage.repetitions import Repetitions
 from mpsguard.linux.identity import ProcessKey
 

@@ -10,9 +10,9 @@ from mpsguard.guard.evidence import Evidence, FaultContained, LaneChanged, Proce
 from mpsguard.guard.incident import Confidence, FaultClass, Ground, Incident, Suspect
 from mpsguard.guard.triage import severity
 from mpsguard.guard.triage.client_history import ClientHistory, when
-from mpsguard.guard.triage.client_stay import ClientStay
 from mpsguard.guard.triage.evidence_group import BEFORE, EvidenceGroup
 from mpsguard.guard.triage.grounds import GROUNDS
+from mpsguard.guard.triage.lane_history import ClientStay
 from mpsguard.guard.triage.past import Past
 from mpsguard.linux.identity import ProcessKey
 

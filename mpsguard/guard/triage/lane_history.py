@@ -1,11 +1,13 @@
 """Lane history: which clients were on one lane at what time, and the states and servers of its control daemon."""
 
 from bisect import insort
+from collections.abc import Iterable
 from math import inf
 from typing import Final, NamedTuple
 
+import msgspec
+
 from mpsguard.guard.model import LaneState
-from mpsguard.guard.triage.client_stay import ClientStay
 from mpsguard.linux.identity import ProcessKey
 
 _MOST_PIDS: Final = 64
@@ -20,6 +22,42 @@ yet seen is served when it is over, and one for which a server is being started 
 CONTEXT_AT_LEAST: Final = 0.05
 """Seconds that a client needs from a server that serves again to its first kernel (89 ms and more in 800 starts from
 cuInit on, of which cuInit is a tenth; H100, 580.159.04)."""
+
+
+class ClientStay(msgspec.Struct, frozen=True):
+    """One client's presence on its lane, from its arrival to its end."""
+
+    process: ProcessKey
+    lane: str
+    arrived: float
+    ended: float | None
+    uid: int | None = None
+    kept: bool = False
+    """Whether its address space was kept beyond its end (a lifeline)."""
+    left: float | None = None
+    """When its second driver took it over to another lane, after a fault of this one; it has a stay there, too."""
+    spare_until: float = float("-inf")
+    """Of the stay of a second driver: until when the client's own work was on another lane."""
+
+    @property
+    def until(self) -> float | None:
+        """Return when it ended, or left the lane; None if neither."""
+        return min((at for at in (self.ended, self.left) if at is not None), default=None)
+
+    def was_there(self, at: float) -> bool:
+        """Return whether the client lived and was on the lane at a time; the moment of its end counts."""
+        return self.arrived <= at and (self.until is None or self.until >= at)
+
+    def may_be_there(self, at: float, fresh: Iterable[float]) -> bool:
+        """Return whether it had left by a time as it says itself, and nothing proves that: no end of the server.
+
+        Args:
+            at: the time.
+            fresh: when the lane was seen to have no server, until then.
+        """
+        if self.left is None or self.left >= at or (self.ended is not None and self.ended < at):
+            return False
+        return not any(self.left <= each for each in fresh)
 
 
 class Reset(NamedTuple):

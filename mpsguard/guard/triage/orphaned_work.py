@@ -16,8 +16,8 @@ from mpsguard.guard import daemon_log
 from mpsguard.guard.evidence import Evidence, Lost, ProcessEnded, ServerSays, Source, UvmFault, Xid
 from mpsguard.guard.incident import Incident
 from mpsguard.guard.triage.client_history import ClientHistory, when
-from mpsguard.guard.triage.client_stay import ClientStay
 from mpsguard.guard.triage.evidence_group import BEFORE, EvidenceGroup
+from mpsguard.guard.triage.lane_history import ClientStay
 from mpsguard.linux.identity import ProcessKey
 
 SERVER_LAG: Final = 0.4

@@ -16,9 +16,9 @@ import msgspec
 from mpsguard.guard.evidence import SM_XIDS, Evidence, Xid
 from mpsguard.guard.incident import Confidence, FaultClass, Ground, Incident
 from mpsguard.guard.triage.client_history import when
-from mpsguard.guard.triage.client_stay import ClientStay
 from mpsguard.guard.triage.evidence_group import BEFORE, EvidenceGroup
 from mpsguard.guard.triage.fault_case import FaultCase
+from mpsguard.guard.triage.lane_history import ClientStay
 from mpsguard.guard.triage.orphaned_work import SERVER_LAG
 from mpsguard.guard.triage.repetitions import COMPLETED, FAULTED, Repetition
 from mpsguard.linux.identity import ProcessKey

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import yaml
 
-from mpsguard.guard.control_api.probes import MAX_TEXT
+from mpsguard.guard.control_api.health import MAX_TEXT
 from tests.harness.guard_process import REPOSITORY
 from tests.integration.guarded import Guarded
 from tests.integration.kubernetes.helm import KUBERNETES

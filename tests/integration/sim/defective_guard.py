@@ -6,9 +6,9 @@ from unittest.mock import patch
 import msgspec
 
 from mpsguard.cli.guard import main
-from mpsguard.guard.control_api.handler import Handler
-from mpsguard.guard.control_api.probes import ProbeKind
+from mpsguard.guard.control_api.health import ProbeKind
 from mpsguard.guard.control_api.protocol import NoArguments
+from mpsguard.guard.control_api.server import Handler
 from mpsguard.guard.daemon.commands import table
 from mpsguard.guard.daemon.guard import Guard
 

@@ -12,11 +12,10 @@ import pytest
 
 from fault_injection.sim.script import Script
 from mpsguard.guard.lanes import control_process
-from mpsguard.guard.lanes.command import Command, CommandFailedError
-from mpsguard.guard.lanes.command_queue import MAX_OWN
+from mpsguard.guard.lanes.command import MAX_OWN, Command, CommandFailedError
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.lanes.lane_spec import LaneSpec
-from mpsguard.guard.lanes.settings_store import SettingsStore
+from mpsguard.guard.lanes.settings import SettingsStore
 from mpsguard.guard.model import LaneSettings
 from mpsguard.linux.processes.stat_reader import StatReader
 from tests.integration.guarded import DEADLINE, SIMULATED

@@ -24,7 +24,7 @@ from mpsguard.guard.incidents.failover import Failover
 from mpsguard.guard.incidents.live_resize import LiveResize
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.lanes.lane_set import LaneSet
-from mpsguard.guard.lanes.settings_store import SettingsStore
+from mpsguard.guard.lanes.settings import SettingsStore
 from mpsguard.guard.metrics.registry import Metrics
 from mpsguard.guard.model import Client, LaneSettings
 from mpsguard.linux.descriptors import fd_bundle

@@ -8,8 +8,8 @@ from pathlib import Path
 from mpsguard.guard import config
 from mpsguard.guard.daemon.commands.table import HANDLERS
 from mpsguard.guard.daemon.guard import Guard
+from mpsguard.guard.daemon.guard_log import LogLevel
 from mpsguard.guard.daemon.lane_specs import launches
-from mpsguard.guard.daemon.log_level import LogLevel
 from mpsguard.guard.daemon.site import GuardSite
 from mpsguard.guard.processes.launcher import Launcher
 from mpsguard.linux.tasks import beside

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsguard.guard.daemon.journal_log import entry
+from mpsguard.guard.daemon.guard_log import entry
 from mpsguard.linux.systemd import journald
 
 

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from mpsguard.guard.control_api.health import Health
-from mpsguard.guard.control_api.probes import DeviceFault, ProbeKind
+from mpsguard.guard.control_api.health import DeviceFault, Health, ProbeKind
 from mpsguard.guard.control_api.protocol import Event
 from mpsguard.guard.model import LaneReport
 

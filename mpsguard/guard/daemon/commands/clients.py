@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.messages.clients import (
     MAX_WAIT,
     SIGNALS,
@@ -25,6 +24,7 @@ from mpsguard.guard.control_api.messages.clients import (
     WorkEnded,
 )
 from mpsguard.guard.control_api.protocol import RequestError
+from mpsguard.guard.control_api.server import Handler
 from mpsguard.guard.daemon.domain import Domain
 from mpsguard.guard.daemon.guard import Guard
 from mpsguard.guard.incidents.pipeline import IncidentPipeline

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import mpsguard
 from mpsguard.guard.config import ConfigError
-from mpsguard.guard.control_api.handler import Handler
+from mpsguard.guard.control_api.health import ProbeAnswer
 from mpsguard.guard.control_api.messages.guard import (
     CheckArguments,
     DomainStatus,
@@ -15,12 +15,12 @@ from mpsguard.guard.control_api.messages.guard import (
     SensorStatus,
     Status,
 )
-from mpsguard.guard.control_api.probes import ProbeAnswer
 from mpsguard.guard.control_api.protocol import NoArguments, RequestError
-from mpsguard.guard.daemon import standing
+from mpsguard.guard.control_api.server import Handler
+from mpsguard.guard.daemon import guard_view
 from mpsguard.guard.daemon.domain import Domain
 from mpsguard.guard.daemon.guard import Guard
-from mpsguard.guard.daemon.standing import health
+from mpsguard.guard.daemon.guard_view import health
 from mpsguard.guard.lanes.lane import Lane
 
 
@@ -90,7 +90,7 @@ async def _status(guard: Guard, _: NoArguments) -> Status:
 
 
 async def _check(guard: Guard, arguments: CheckArguments) -> ProbeAnswer:
-    return standing.probe(guard, arguments.purpose)
+    return guard_view.probe(guard, arguments.purpose)
 
 
 async def _repaired(guard: Guard, _: NoArguments) -> Repaired:

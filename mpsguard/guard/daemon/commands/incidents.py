@@ -3,9 +3,9 @@
 from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.messages.incidents import IncidentArguments, IncidentList, IncidentsArguments
 from mpsguard.guard.control_api.protocol import RequestError
+from mpsguard.guard.control_api.server import Handler
 from mpsguard.guard.daemon.guard import Guard
 from mpsguard.guard.journal.journal import Journal
 from mpsguard.guard.journal.records import Bundle, JournalError, RecordedIncident

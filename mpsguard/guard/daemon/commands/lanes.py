@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from mpsguard.guard import config
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.messages.lanes import (
     ClassesArguments,
     ClassList,
@@ -14,6 +13,7 @@ from mpsguard.guard.control_api.messages.lanes import (
     Switchover,
 )
 from mpsguard.guard.control_api.protocol import NoArguments, RequestError
+from mpsguard.guard.control_api.server import Handler
 from mpsguard.guard.daemon.guard import Guard
 from mpsguard.guard.lanes.command import Command, CommandFailedError, CommandReply
 from mpsguard.linux.processes import procfs

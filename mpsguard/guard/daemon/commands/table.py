@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mpsguard.guard.control_api.handler import Handler
+from mpsguard.guard.control_api.server import Handler
 from mpsguard.guard.daemon.commands import clients, guard, incidents, lanes, vault
 from mpsguard.guard.daemon.guard import Guard
 

@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.messages.vault import (
     CheckpointArguments,
     CheckpointResult,
@@ -18,6 +17,7 @@ from mpsguard.guard.control_api.messages.vault import (
     VaultList,
 )
 from mpsguard.guard.control_api.protocol import NoArguments, RequestError
+from mpsguard.guard.control_api.server import Handler
 from mpsguard.guard.daemon.guard import Guard
 from mpsguard.guard.incidents.live_resize import ResizeError
 from mpsguard.vault.server.vault import Vault

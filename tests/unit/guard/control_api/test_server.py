@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from mpsguard.guard.control_api import protocol
 from mpsguard.guard.control_api.event_stream import EventStream
-from mpsguard.guard.control_api.handler import Handler
 from mpsguard.guard.control_api.protocol import Reply, RequestError
-from mpsguard.guard.control_api.server import Api
+from mpsguard.guard.control_api.server import Api, Handler
 from tests.harness.waiting import until
 
 

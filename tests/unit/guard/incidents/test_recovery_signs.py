@@ -14,7 +14,7 @@ from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.recovery_signs import RecoverySigns
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.lanes.lane_set import LaneSet
-from mpsguard.guard.lanes.settings_store import SettingsStore
+from mpsguard.guard.lanes.settings import SettingsStore
 from mpsguard.guard.model import LaneSettings, LaneState, Server
 from mpsguard.guard.remedies.held_lifelines import IDLE
 from mpsguard.linux.identity import ProcessKey

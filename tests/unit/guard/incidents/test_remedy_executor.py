@@ -14,8 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mpsguard.guard.config import Remedies, RemedyName, Step
 from mpsguard.guard.incident import Confidence, FaultClass, Ground, Incident, Suspect
-from mpsguard.guard.incidents.remedy_executor import RemedyExecutor
-from mpsguard.guard.incidents.remedy_log import RemedyLog
+from mpsguard.guard.incidents.remedy_executor import RemedyExecutor, RemedyLog
 from mpsguard.guard.incidents.remedy_resolver import DomainRemedies, RemedyResolver
 from mpsguard.guard.remedies.policy import Decision, Standing, Verdict
 from mpsguard.guard.remedies.remedy import Applied, Failed, NotNeeded, Observed, Outcome, RemedyCase

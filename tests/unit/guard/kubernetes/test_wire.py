@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mpsguard.guard.kubernetes.node_pods import gpus_in
 from mpsguard.guard.kubernetes.nvsentinel import health_event
-from mpsguard.guard.kubernetes.pod_resources import gpus_in
 from mpsguard.guard.kubernetes.wire import nvsentinel_pb2, pod_resources_pb2
 from mpsguard.guard.kubernetes.wire.nvsentinel_pb2 import HealthEvent
 from mpsguard.guard.kubernetes.wire.pod_resources_pb2 import ContainerDevices, DeviceList, ListResponse, PodDevices

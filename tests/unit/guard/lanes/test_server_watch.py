@@ -11,8 +11,7 @@ import pytest
 from mpsguard.guard.lanes import server_watch
 from mpsguard.guard.lanes.command import CommandReply
 from mpsguard.guard.lanes.server_log import LogHint
-from mpsguard.guard.lanes.server_watch import ServerWatch
-from mpsguard.guard.lanes.servers import Servers
+from mpsguard.guard.lanes.server_watch import Servers, ServerWatch
 from mpsguard.linux.processes.stat_reader import StatReader
 
 FAULT = "[2026-11-20 14:01:28.554 Server   479] Server is handling a fatal GPU error.\n"

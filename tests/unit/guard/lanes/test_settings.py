@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from mpsguard.guard.lanes import settings
 from mpsguard.guard.lanes.command import CommandReply
-from mpsguard.guard.lanes.settings import Setting
-from mpsguard.guard.lanes.settings_store import SettingsStore
+from mpsguard.guard.lanes.settings import Setting, SettingsStore
 from mpsguard.guard.model import LaneSettings
 from tests.spellings import Spelling, measured
 

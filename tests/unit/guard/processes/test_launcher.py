@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from mpsguard.guard.lanes.control_process import LaneStartError, Launch
-from mpsguard.guard.processes.launcher import Launcher, LauncherEndedError
-from mpsguard.guard.processes.messages import MAX_BYTES, Answer, LaunchTable, Start
+from mpsguard.guard.processes.launcher import MAX_BYTES, Answer, Launcher, LauncherEndedError, LaunchTable, Start
 from tests.harness.guard_process import REPOSITORY
 from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import wait_for

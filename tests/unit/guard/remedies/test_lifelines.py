@@ -16,8 +16,18 @@ from hypothesis import strategies as st
 from mpsguard.guard.evidence import ProcessEnded
 from mpsguard.guard.model import Lifeline
 from mpsguard.guard.remedies import held_lifelines as lifelines_module
-from mpsguard.guard.remedies.held_lifelines import MOST, MOST_OF_A_USER, NAME, Lifelines, held_by_name, stored_name
-from mpsguard.guard.remedies.lifeline import IDLE_WINDOW, Hold, drained, hold_for
+from mpsguard.guard.remedies.held_lifelines import (
+    IDLE_WINDOW,
+    MOST,
+    MOST_OF_A_USER,
+    NAME,
+    Hold,
+    Lifelines,
+    drained,
+    held_by_name,
+    hold_for,
+    stored_name,
+)
 from mpsguard.linux.identity import ProcessKey
 from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import until

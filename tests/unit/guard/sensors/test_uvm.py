@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from mpsguard.guard.evidence import Lost, Source, Trust, UvmFault
-from mpsguard.guard.sensors import uvm_schedule, uvm_space
+from mpsguard.guard.sensors import uvm_client, uvm_space
 from mpsguard.guard.sensors.uvm import UvmSensor
-from mpsguard.guard.sensors.uvm_schedule import LOOKS
+from mpsguard.guard.sensors.uvm_client import LOOKS
 from mpsguard.linux.nvidia import uvm_tools
 from tests.harness.waiting import until
 from tests.unit.guard.sensors.uvm_bench import (
@@ -73,9 +73,9 @@ def test_an_address_space_that_comes_after_the_handshake_is_found() -> None:
 
 def test_looking_goes_on_after_the_first_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(LOOKS) == pytest.approx(2.0)
-    monkeypatch.setattr(uvm_schedule, "LOOKS", (0.01,))
-    monkeypatch.setattr(uvm_schedule, "LATER", 0.05)
-    monkeypatch.setattr(uvm_schedule, "LATEST", 0.05)
+    monkeypatch.setattr(uvm_client, "LOOKS", (0.01,))
+    monkeypatch.setattr(uvm_client, "LATER", 0.05)
+    monkeypatch.setattr(uvm_client, "LATEST", 0.05)
 
     async def body(bench: Bench) -> None:
         process = bench.process(OPEN_SPACE, OPEN_PLAIN)
@@ -95,15 +95,15 @@ def test_looks_at_many_clients_take_no_more_of_a_processor_than_looks_at_few() -
     took = 0.0005
 
     def seconds(clients: int, took: float = took) -> float:
-        found = [uvm_schedule.until_next_look(len(LOOKS) + 1, took, clients) for _ in range(1000)]
+        found = [uvm_client.until_next_look(len(LOOKS) + 1, took, clients) for _ in range(1000)]
         assert max(found) > min(found)
         return sum(found) / len(found)
 
     # The mean of 1,000 that are spread evenly by a quarter is off by 0.5 %, and by 2.5 % one in a million times.
-    assert seconds(1) == pytest.approx(uvm_schedule.LATER, rel=0.05)
+    assert seconds(1) == pytest.approx(uvm_client.LATER, rel=0.05)
     for clients in (20, 48, 60):
-        assert clients * took / seconds(clients) == pytest.approx(1 / uvm_schedule.LATER_SHARE, rel=0.05)
-    assert seconds(48, 10.0) == pytest.approx(uvm_schedule.LATEST, rel=0.05)
+        assert clients * took / seconds(clients) == pytest.approx(1 / uvm_client.LATER_SHARE, rel=0.05)
+    assert seconds(48, 10.0) == pytest.approx(uvm_client.LATEST, rel=0.05)
 
 
 def test_a_second_handshake_attaches_nothing_twice() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsguard.guard.sensors import uvm_client, uvm_schedule
+from mpsguard.guard.sensors import uvm_client
 from mpsguard.guard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, MAX_TRAPS
 from mpsguard.guard.sensors.uvm_shares import Limits
 from mpsguard.linux.descriptors import foreign_fd
@@ -73,7 +73,7 @@ def test_the_device_under_another_name_is_found(tmp_path: Path) -> None:
 
 def test_a_verdict_is_of_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_fd, "MAX_LOOKED_AT", 3)
-    monkeypatch.setattr(uvm_schedule, "LOOKS", ())
+    monkeypatch.setattr(uvm_client, "LOOKS", ())
 
     async def body(bench: Bench) -> None:
         process = bench.process("files = [os.open('/dev/null', 0) for _ in range(10)]", OPEN_SPACE)
@@ -95,8 +95,8 @@ def test_a_client_that_has_opened_nothing_yet_is_not_unwatchable() -> None:
 
 
 def test_decoys_make_a_client_unwatchable_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uvm_schedule, "LATER", 0.05)
-    monkeypatch.setattr(uvm_schedule, "LATEST", 0.05)
+    monkeypatch.setattr(uvm_client, "LATER", 0.05)
+    monkeypatch.setattr(uvm_client, "LATEST", 0.05)
 
     async def body(bench: Bench) -> None:
         process = bench.process(f"more = [os.dup(1) for _ in range({foreign_fd.MAX_COPIES + 1})]", OPEN_PLAIN)
@@ -173,7 +173,7 @@ def traps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
 
     Tells how many were copied.
     """
-    monkeypatch.setattr(uvm_schedule, "LOOKS", (0.0,) * 50)
+    monkeypatch.setattr(uvm_client, "LOOKS", (0.0,) * 50)
     copied = 0
 
     def exchanged(pidfd: int, number: int) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mpsguard.guard.evidence import DeviceHealth, Evidence, Observation, Source, Xid
 from mpsguard.guard.incident import Confidence, FaultClass, Incident
-from mpsguard.guard.sensors.xid_line import parse_xid_line
+from mpsguard.guard.sensors.kernel_lines import parse_xid_line
 from mpsguard.guard.triage import severity
 from mpsguard.guard.triage.catalog import Level, catalog
 from mpsguard.guard.triage.verdict import triage

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mpsguard.guard.evidence import ClientCame, Evidence, Observation, OwnDump, ServerSays, SmError, Source, Trust, Xid
 from mpsguard.guard.incident import FaultClass, Ground
-from mpsguard.guard.triage.sm_attribution import Attribution, attribute_sm_fault
+from mpsguard.guard.triage.sm_fault import Attribution, attribute_sm_fault
 from mpsguard.guard.triage.verdict import triage
 from mpsguard.linux.identity import ProcessKey
 

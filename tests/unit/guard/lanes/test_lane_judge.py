@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from mpsguard.guard.lanes import lane_state, recovery
-from mpsguard.guard.lanes.recovery import Recovery, RecoveryRecord, quiet_at, recovering, with_sign
+from mpsguard.guard.lanes import lane_judge, lane_state
+from mpsguard.guard.lanes.lane_judge import Recovery, RecoveryRecord, quiet_at, recovering, with_sign
 from mpsguard.guard.model import LaneState
 
 NOW = 1000.0
@@ -20,13 +20,13 @@ def test_a_lane_of_which_nothing_is_known_takes_newcomers_at_once() -> None:
     ("said", "after", "holds"),
     [
         (None, 0.0, True),
-        (None, recovery.UNSAID - 0.1, True),
-        (None, recovery.UNSAID, False),
+        (None, lane_judge.UNSAID - 0.1, True),
+        (None, lane_judge.UNSAID, False),
         # The server has said so since, or a moment before: then its own state counts.
         (NOW + 1, 2.0, False),
-        (NOW - recovery.BEFORE / 2, 0.0, False),
+        (NOW - lane_judge.BEFORE / 2, 0.0, False),
         # Of an earlier fault.
-        (NOW - 2 * recovery.BEFORE, 0.0, True),
+        (NOW - 2 * lane_judge.BEFORE, 0.0, True),
     ],
 )
 def test_a_fault_that_was_seen_holds_newcomers_until_the_server_has_said_it(
@@ -41,7 +41,7 @@ def test_signs_that_no_server_says_anything_of_do_not_hold_newcomers_without_end
     for tick in range(600):
         record = with_sign(record, NOW + tick)
         held += bool(recovering(record, NOW + tick))
-    assert held <= 600 * recovery.UNSAID / recovery.UNHEARD
+    assert held <= 600 * lane_judge.UNSAID / lane_judge.UNHEARD
     record = with_sign(msgspec.structs.replace(record, said=NOW + 600), NOW + 610)
     assert recovering(record, NOW + 610), "once the server has said one, the next one counts"
 
@@ -49,14 +49,14 @@ def test_signs_that_no_server_says_anything_of_do_not_hold_newcomers_without_end
 def test_devices_that_are_to_be_reset_hold_newcomers_until_each_has_been() -> None:
     record = RecoveryRecord(devices=frozenset({0, 1}), listed=NOW)
     assert "0, 1" in recovering(record, NOW)
-    assert recovering(record, NOW + recovery.UNSAID) == ""
+    assert recovering(record, NOW + lane_judge.UNSAID) == ""
 
 
 def test_newcomers_wait_for_a_crashed_clients_work_to_show_and_no_longer_than_a_second() -> None:
-    assert quiet_at(RecoveryRecord(left_badly=NOW), NOW) == NOW + recovery.QUIET
+    assert quiet_at(RecoveryRecord(left_badly=NOW), NOW) == NOW + lane_judge.QUIET
     assert quiet_at(RecoveryRecord(left_badly=NOW), NOW + 100) < NOW + 100
     for crash in range(100):
-        assert quiet_at(RecoveryRecord(left_badly=NOW + crash / 10), NOW) <= NOW + recovery.HELD_UP
+        assert quiet_at(RecoveryRecord(left_badly=NOW + crash / 10), NOW) <= NOW + lane_judge.HELD_UP
 
 
 def test_a_lane_that_recovers_is_not_said_to_be_active_and_parks() -> None:
@@ -109,4 +109,4 @@ def test_another_control_daemon_has_nothing_to_recover_from_but_clients_that_hav
     found.client_left_badly()
     found.begin()
     assert found.why() == ""
-    assert found.quiet_at(0.0) == recovery.HELD_UP
+    assert found.quiet_at(0.0) == lane_judge.HELD_UP

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsguard.guard.config import Objective
-from mpsguard.guard.objectives.controller import FIRST_WAIT, ControllerState, Measurement, decide, initial
+from mpsguard.guard.incidents.objective_controller import FIRST_WAIT, ControllerState, Measurement, decide, initial
 
 TARGET = 4.0
 OBJECTIVE = Objective("critical", TARGET, "batch")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from mpsguard.guard.incident import Confidence, FaultClass, Ground, Incident, Suspect
-from mpsguard.guard.incidents.proven_culprit import proven_culprit, proven_innocents
+from mpsguard.guard.incidents.pipeline import proven_culprit, proven_innocents
 from mpsguard.linux.identity import ProcessKey
 
 CULPRIT = ProcessKey(101, 1010)

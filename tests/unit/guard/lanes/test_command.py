@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mpsguard.guard.lanes.command_queue import MAX_OF_A_USER, MAX_OF_USERS, MAX_OWN, CommandQueue, QueueFullError
+from mpsguard.guard.lanes.command import MAX_OF_A_USER, MAX_OF_USERS, MAX_OWN, CommandQueue, QueueFullError
 
 
 def test_the_guards_own_go_first_and_users_take_turns() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from mpsguard.guard.incidents.live_resize import ResizeError
-from mpsguard.guard.incidents.resize_turns import AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, ResizeFailure, ResizeTurns
+from mpsguard.guard.incidents.share_enforcer import AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, ResizeFailure, ResizeTurns
 from mpsguard.vault.wire.region import SessionKey
 
 ALICE, BOB = 1001, 1002

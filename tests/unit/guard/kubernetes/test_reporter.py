@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from mpsguard.guard.incident import Confidence, FaultClass
 from mpsguard.guard.journal.records import IncidentSummary
 from mpsguard.guard.kubernetes.event_series import Series
-from mpsguard.guard.kubernetes.progress import LOOKS_BACK, Progress, ProgressFile
-from mpsguard.guard.kubernetes.reporter import advanced
+from mpsguard.guard.kubernetes.reporter import LOOKS_BACK, Progress, ProgressFile, advanced
 
 SUMMARY = IncidentSummary(
     "a", 0.0, 10.0, FaultClass.MMU, None, None, None, None, (), (), Confidence.UNKNOWN, "", ()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpsguard.guard.incidents.worst_session import WorstSession
+from mpsguard.guard.incidents.objective_loop import WorstSession
 from mpsguard.vault.wire.latency_counts import BOUNDS, LatencyCounts, bucket_of
 from mpsguard.vault.wire.region import SessionKey
 

@@ -1,14 +1,33 @@
-"""The guard's log in journald: each event an entry with a MESSAGE_ID and fields, and the JSON line as its message."""
+"""The guard's log: its level, which a reload can change, and its entries in journald."""
 
 import json
+import logging
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
+from mpsguard.guard.control_api.structured_log import structlog
 from mpsguard.linux.systemd.journald import JournalSocket, field_name, message_id
 
 _PRIORITIES: Final = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
 """Levels of syslog(3)."""
+
+
+class LogLevel:
+    """Processor for structlog that drops what is below the level."""
+
+    def __init__(self, level: str) -> None:
+        self.set(level)
+
+    def set(self, level: str) -> None:
+        """Keep what is at least ``level``: debug, info, warning or error."""
+        self._least = logging.getLevelNamesMapping()[level.upper()]
+
+    def __call__(self, _: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Pass the event on, or raise DropEvent."""
+        if logging.getLevelNamesMapping().get(method.upper(), logging.ERROR) < self._least:
+            raise structlog.DropEvent
+        return event
 
 
 def entry(event: Mapping[str, Any], line: str) -> dict[str, str]:

@@ -1,1 +1,0 @@
-"""What a latency objective asks for, as pure functions."""
