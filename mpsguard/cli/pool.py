@@ -19,7 +19,7 @@ from mpsguard.images.pool.errors import PoolError
 from mpsguard.images.pool.messages import MOST_TIER_BYTES
 from mpsguard.images.pool.schedule import PoolPolicy
 from mpsguard.images.pool.tiers import Tier
-from mpsguard.images.store.byte_size import parse_size
+from mpsguard.images.store.location import parse_size
 from mpsguard.linux.extras import how_to_install
 
 _EXTRA: Final = {"blake3", "prometheus_client"}

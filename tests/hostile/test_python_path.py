@@ -100,7 +100,7 @@ except keeper_start.KeeperStartError as error:
 """
 
 WORKER = """
-from mpsguard.images.pool.executed_process import ExecutedProcess
+from mpsguard.images.pool.own_process import ExecutedProcess
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 with theirs:
     worker = ExecutedProcess("mpsguard.images.pool.worker", theirs, ["mpsguard.nothing:at_all"], at / "pool")

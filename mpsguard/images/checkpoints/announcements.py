@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from mpsguard.images.checkpoints.piece_table import PieceTable
 from mpsguard.images.checkpoints.pieces import RegionSpan
-from mpsguard.images.checkpoints.spare_slots import SpareSlots, copies
+from mpsguard.images.checkpoints.spare import SpareSlots, copies
 
 
 class UnderWay(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Protocol
 from mpsguard.images.checkpoints.announcements import UnderWay
 from mpsguard.images.checkpoints.errors import CheckpointRefusedError
 from mpsguard.images.checkpoints.messages import CheckpointRefusal, Ended
-from mpsguard.images.checkpoints.progress import CopierProgress
+from mpsguard.images.checkpoints.piece_table import CopierProgress
 from mpsguard.vault.wire.region import check_name
 
 

@@ -15,11 +15,9 @@ from mpsguard.images.checkpoints.checkpoint import Checkpoint, CheckpointState, 
 from mpsguard.images.checkpoints.copier_process import CopierGoneError, CopierProcess
 from mpsguard.images.checkpoints.errors import CheckpointBusyError, CheckpointError, CheckpointRefusedError
 from mpsguard.images.checkpoints.messages import CheckpointRefusal, CutPlan, Ended, Setup
-from mpsguard.images.checkpoints.next_table import NextTable
 from mpsguard.images.checkpoints.options import CheckpointOptions
-from mpsguard.images.checkpoints.piece_table import PieceTableError
+from mpsguard.images.checkpoints.piece_table import CopierProgress, NextTable, PieceTableError
 from mpsguard.images.checkpoints.pieces import PIECE, touched
-from mpsguard.images.checkpoints.progress import CopierProgress
 from mpsguard.images.checkpoints.request_page import RequestPage
 from mpsguard.images.checkpoints.session_regions import OWN_PREFIX, SessionRegions
 from mpsguard.images.checkpoints.sources import MOST_ASIDE, SLICE

@@ -16,7 +16,7 @@ from mpsguard.images.checkpoints.targets import Target
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault.client.cuda.driver import CudaBackend, CudaError
 from mpsguard.vault.client.mapped import AddressTakenError, layout
-from mpsguard.vault.client.mapped_ahead import MappedAhead
+from mpsguard.vault.client.session_memory import MappedAhead
 
 _BATCH: Final = 2
 """Pieces that are copied by one call. A copy gives up the interpreter's lock twice: with two pieces, that is once for

@@ -25,9 +25,10 @@ import os
 import struct
 from array import array
 from collections.abc import Iterable
-from typing import Final, Self
+from contextlib import suppress
+from enum import IntEnum
+from typing import Final, NamedTuple, Self
 
-from mpsguard.images.checkpoints.progress import CopierProgress, CopierStage
 from mpsguard.linux.descriptors import memfd
 
 MOST_PIECES: Final = 1 << 20
@@ -40,6 +41,47 @@ _HEADER: Final = struct.Struct("=4Q")
 _STAGE_WORD: Final = 4
 _STORED_WORD: Final = 5
 _PAGE: Final = 4096
+
+
+class CopierStage(IntEnum):
+    """What the copier is doing for a checkpoint."""
+
+    STARTING = 0
+    """It has not read the plan yet."""
+    OPENING = 1
+    """It opens the regions, and the draft in the store."""
+    COPYING = 2
+    """It copies and stores pieces."""
+    CHECKING = 3
+    """It asks the vault whether the writer was fenced off."""
+    COMMITTING = 4
+    """All pieces are written; the file system brings them to disk."""
+    ENDING = 5
+    """It is about to tell what came of it."""
+
+
+_WORDS: Final = {
+    CopierStage.STARTING: "has not begun",
+    CopierStage.OPENING: "opens the regions and the store",
+    CopierStage.COPYING: "copies and stores pieces",
+    CopierStage.CHECKING: "asks the vault whether the writer is still the writer",
+    CopierStage.COMMITTING: "waits for the file system of the store to bring all to disk",
+    CopierStage.ENDING: "tells what came of it",
+}
+
+
+class CopierProgress(NamedTuple):
+    """A look at the table of a checkpoint."""
+
+    stage: CopierStage
+    pieces: int
+    copied: int
+    """Pieces of which the session's memory is needed no more."""
+    stored: int
+    """Pieces that the store has."""
+
+    def __str__(self) -> str:
+        return f"the copier {_WORDS[self.stage]}; {self.copied} of {self.pieces} pieces copied, {self.stored} stored"
 
 
 class PieceTableError(Exception):
@@ -166,3 +208,38 @@ def _offsets(pieces: int) -> tuple[int, int, int, int]:
     wanted = aside + pieces * 4
     copied = wanted + pieces
     return aside, wanted, copied, copied + pieces
+
+
+class NextTable:
+    """Owns a table that no checkpoint has yet, if there is one."""
+
+    def __init__(self) -> None:
+        self._made: tuple[PieceTable, int] | None = None
+        self._for = (0, 0)
+
+    def prepare(self, pieces: int, serial: int) -> None:
+        """Make a table for the checkpoint with that serial number; a failure shows at its cut."""
+        self.close()
+        with suppress(PieceTableError, OSError):
+            self._made = PieceTable.create(pieces, serial)
+            self._for = (pieces, serial)
+
+    def take(self, pieces: int, serial: int) -> tuple[PieceTable, int]:
+        """Return an empty table and its descriptor, which the caller owns: the one at hand, or else a new one.
+
+        Raises:
+            PieceTableError: no checkpoint has so many pieces.
+            OSError: as `PieceTable.create`.
+        """
+        if self._made is None or self._for != (pieces, serial):
+            return PieceTable.create(pieces, serial)
+        made, self._made = self._made, None
+        return made
+
+    def close(self) -> None:
+        """Give the table back; safe to call twice."""
+        made, self._made = self._made, None
+        if made is not None:
+            table, fd = made
+            table.close()
+            os.close(fd)

@@ -1,14 +1,15 @@
 """The memory of a session's regions as its writer sees it at a cut: what digests them, and what sets pieces aside."""
 
+import itertools
 import os
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from blake3 import blake3
 
-from mpsguard.images.checkpoints.host_pieces import HostPieces
 from mpsguard.images.checkpoints.piece_table import DIGEST
 from mpsguard.images.checkpoints.pieces import PIECE, RegionSpan, runs
 from mpsguard.linux.descriptors import memfd
@@ -18,6 +19,31 @@ SLICE: Final = 64
 """Pieces that are digested at once ahead of a cut: some 0.2 ms of a GPU."""
 MOST_ASIDE: Final = 512
 """Pieces of one copy to spare memory: 1 GiB within a GPU takes about 0.8 ms on an H100, and holds up all other work."""
+
+
+class HostPieces:
+    """Reads a region's bytes; does not own the descriptors. Safe for use by several threads.
+
+    By pread(2), not by a mapping: another process's memory must not be able to raise SIGBUS here.
+    """
+
+    def __init__(self, fds: Sequence[int], sizes: Sequence[int]) -> None:
+        self._fds = tuple(fds)
+        self._starts = (0, *itertools.accumulate(sizes))
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the bytes from ``offset`` on; raise OSError if there are fewer."""
+        at = 0
+        while at < len(buffer):
+            chunk = bisect_right(self._starts, offset + at) - 1
+            if chunk >= len(self._fds):
+                raise OSError(f"the region ends {len(buffer) - at} bytes before what is to be read")
+            inside = offset + at - self._starts[chunk]
+            most = min(len(buffer) - at, self._starts[chunk + 1] - offset - at)
+            count = os.preadv(self._fds[chunk], [buffer[at : at + most]], inside)
+            if not count:
+                raise OSError(f"chunk {chunk} of the region ends at byte {inside}")
+            at += count
 
 
 class Spare(Protocol):

@@ -13,7 +13,7 @@ from mpsguard.images.checkpoints.pieces import PIECE
 from mpsguard.images.store.pieces import piece_count
 from mpsguard.linux.descriptors import memfd
 from mpsguard.linux.descriptors.fd_closer import close_all
-from mpsguard.vault.client.mapped_ahead import MappedAhead
+from mpsguard.vault.client.session_memory import MappedAhead
 
 _own: Final = threading.local()
 

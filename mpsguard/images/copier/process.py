@@ -13,9 +13,8 @@ from typing import Final
 
 from mpsguard.images.checkpoints import messages
 from mpsguard.images.checkpoints.messages import Begin, CheckpointRefusal, CopierReady, CutPlan, Ended, Setup
-from mpsguard.images.checkpoints.piece_table import DIGEST, PieceTable
+from mpsguard.images.checkpoints.piece_table import DIGEST, CopierStage, PieceTable
 from mpsguard.images.checkpoints.pieces import PIECE, span_of, spans
-from mpsguard.images.checkpoints.progress import CopierStage
 from mpsguard.images.copier.opened_regions import OpenedRegions, RegionChangedError
 from mpsguard.images.copier.run import CheckpointRun, RunMemory, RunStoppedError
 from mpsguard.images.copier.tensors import tensor_images

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
-from mpsguard.images.checkpoints.host_pieces import HostPieces
+from mpsguard.images.checkpoints.sources import HostPieces
 
 
 class CopySource(ABC):

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpsguard.images.checkpoints.restore import restore
-from mpsguard.images.migration.errors import MigrationError
 from mpsguard.images.migration.incoming import IncomingMemory
 from mpsguard.images.migration.rounds import CopyRound, MigrationLimits, NextStep, next_step
 from mpsguard.images.store.errors import ImageError, UnknownImageError
@@ -50,6 +49,10 @@ _TAKEN: Final = "/taken"
 """Behind the name of a handover's image: the name of what says that its session is to be released."""
 _RELEASE: Final = 5.0
 """Seconds for the former writer's processes to leave the session."""
+
+
+class MigrationError(Exception):
+    """The session stays where it is, and its program goes on there if it runs."""
 
 
 def receive(

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mpsguard.images.pool.channel import new_channel
-from mpsguard.images.pool.executed_process import ExecutedProcess
+from mpsguard.images.pool.own_process import ExecutedProcess, new_channel
 from mpsguard.images.pool.template_messages import PACKET, ForkWorker, ReapWorker, decode_from_template, encode
 from mpsguard.linux.processes import procfs
 

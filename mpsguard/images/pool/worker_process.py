@@ -5,8 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from mpsguard.images.pool.channel import Channel, new_channel
-from mpsguard.images.pool.executed_process import ExecutedProcess
+from mpsguard.images.pool.own_process import Channel, ExecutedProcess, new_channel
 from mpsguard.images.pool.template_messages import BEGIN
 from mpsguard.images.pool.template_process import TemplateProcess
 from mpsguard.images.pool.worker_messages import PACKET, FromWorker, decode_from_worker

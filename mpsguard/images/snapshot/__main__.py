@@ -3,7 +3,7 @@
 import os
 import sys
 
-from mpsguard.images.snapshot.process import main
+from mpsguard.images.snapshot.copying import main
 
 if __name__ == "__main__":
     # Not sys.exit: after a GPU fault, the interpreter's finalization waits for work that never ends.

@@ -1,7 +1,11 @@
-"""Taking a snapshot: one allocation after the other, from the program's memory into a file."""
+"""The copying process: one allocation after the other, from the program's memory into a file.
+
+It has CUDA and the program's descriptors, so it is one that can be killed at any time.
+"""
 
 import io
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -9,14 +13,13 @@ from typing import Final
 import msgspec
 from numpy.lib import format as npy
 
-from mpsguard.images.snapshot import document
-from mpsguard.images.snapshot.document import Allocation, AllocationKind, Skipped, SnapshotDocument
+from mpsguard.images.snapshot import document, messages
+from mpsguard.images.snapshot.document import Allocation, AllocationKind, Skipped, SnapshotDocument, not_included
 from mpsguard.images.snapshot.draft import SnapshotDraft, disk_error
-from mpsguard.images.snapshot.errors import SnapshotError
-from mpsguard.images.snapshot.excluded import not_included
+from mpsguard.images.snapshot.errors import FailureKind, SnapshotError
 from mpsguard.images.snapshot.memory import BadOfferError, MemoryReader, Readers
 from mpsguard.images.snapshot.memory_requests import MemoryOffer, MemoryRequests, RegionGoneError, RegionRefusedError
-from mpsguard.images.snapshot.messages import Copied, Expected, Message, Whole
+from mpsguard.images.snapshot.messages import Copied, Expected, Message, SnapshotFailed, Whole
 from mpsguard.images.snapshot.program import PreloadedProgram
 from mpsguard.preload.zone_table import ZoneRegion
 
@@ -146,3 +149,35 @@ def _described(region: ZoneRegion, offer: MemoryOffer, reader: MemoryReader, fil
         began=began,
         ended=time.time(),
     )
+
+
+def main(pid: int, deadline: float, parent: int, draft_name: str) -> int:
+    """Take a snapshot; return the exit status.
+
+    Args:
+        pid: of the program.
+        deadline: seconds for each of its answers.
+        parent: descriptor of the directory with the draft.
+        draft_name: of the draft in it.
+    """
+    draft = SnapshotDraft(parent, draft_name)
+    try:
+        try:
+            with PreloadedProgram(pid) as program:
+                SnapshotRun(program, draft, deadline, _tell).take()
+        except SnapshotError as error:
+            draft.discard()
+            _tell(SnapshotFailed(error.kind, str(error)))
+        except Exception as error:
+            draft.discard()
+            _tell(SnapshotFailed(FailureKind.FAILED, f"{type(error).__name__}: {error}"))
+    except BrokenPipeError:
+        # The command has ended, by a signal: its snapshot is of no use to it any more.
+        draft.discard()
+        return 1
+    return 0
+
+
+def _tell(message: Message) -> None:
+    line = messages.encode(message)
+    assert os.write(sys.stdout.fileno(), line) == len(line)

@@ -1,10 +1,37 @@
 """What `allocations.json` in a snapshot says."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from mpsguard.preload.zone_table import ZoneTable
+
+_COUNTED: Final[Mapping[str, str]] = {
+    "plain_small": "allocations of at most 1 MiB, left to the driver by MPSGUARD_ZONES_SMALL=plain",
+    "plain_async": "allocated in stream order with a driver that does not tell streams apart: the driver's pool",
+    "plain_capture": "allocated while a stream was captured: they belong to the graph",
+    "plain_devices": "more than one GPU was visible to the program: everything stayed with the driver",
+    "plain_device": "the GPU lacks virtual memory management or concurrent managed access",
+    "plain_caller": "allocated by a library that exports its memory itself (MPSGUARD_ZONES_PLAIN_CALLERS)",
+    "plain_context": "green contexts were in use",
+    "plain_unarmed": "no more zones might be armed, so the allocation was left to the driver",
+    "plain_driver": "a driver call of the preload failed, so the allocation was left to the driver",
+    "plain_memory": "the preload had no host memory for its records, so the allocation was left to the driver",
+    "plain_pool": "of a memory pool of the driver's that is exported, limited, elsewhere or reached by others",
+    "plain_stream": "allocated in a stream of another context: the driver's pool",
+    "unlisted": "regions that found the zone table full",
+    "ipc_imported": "memory of another process: a snapshot of that process has it",
+}
+_UNSEEN: Final[Mapping[str, str]] = {
+    "managed memory": "cuMemAllocManaged is not the preload's",
+    "virtual memory management": "what the program made itself by cuMemCreate (PyTorch's expandable_segments)",
+    "arrays and textures": "cuArrayCreate and its like are not the preload's",
+    "the driver's own": "code, global variables of modules, local memory, stacks, workspaces of the driver",
+    "host memory": "pinned host memory is the process's own: a core dump has it",
+    "registers and shared memory": "a kernel's state while it runs cannot be read from outside",
+}
 NAME: Final = "allocations.json"
 FORMAT: Final = 1
 NOTE: Final = (
@@ -79,3 +106,13 @@ class SnapshotDocument(msgspec.Struct, frozen=True):
     allocations: tuple[Allocation, ...]
     skipped: tuple[Skipped, ...]
     not_included: tuple[NotIncluded, ...]
+
+
+def not_included(table: ZoneTable) -> tuple[NotIncluded, ...]:
+    """Return what is missing: the counted kinds where there were any, and those that cannot be counted."""
+    counted = [
+        NotIncluded(name, table.counters[name], why) for name, why in _COUNTED.items() if table.counters.get(name)
+    ]
+    if table.unreadable:
+        counted.append(NotIncluded("unreadable", table.unreadable, "entries of the zone table that made no sense"))
+    return (*counted, *(NotIncluded(name, None, why) for name, why in _UNSEEN.items()))

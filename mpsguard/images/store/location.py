@@ -1,15 +1,23 @@
 """Where a user's store of images is, and how large it may become, by the environment."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from mpsguard.images.store.byte_size import parse_size
 from mpsguard.images.store.errors import ImageError
 
+_SIZE: Final = re.compile(r"([1-9][0-9]{0,8})([MGT])\Z")
+_SHIFTS: Final = {"M": 20, "G": 30, "T": 40}
 DIRECTORY_VARIABLE: Final = "MPSGUARD_IMAGES"
 QUOTA_VARIABLE: Final = "MPSGUARD_IMAGES_QUOTA"
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of a size such as "200G"; None if it is none."""
+    found = _SIZE.match(text)
+    return None if found is None else int(found[1]) << _SHIFTS[found[2]]
 
 
 class LocationError(ImageError):

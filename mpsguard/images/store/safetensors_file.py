@@ -12,7 +12,7 @@ import secrets
 import stat
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,9 +24,8 @@ from safetensors import SafetensorError, safe_open
 from mpsguard.images.store.errors import TensorFileError, os_errors
 from mpsguard.images.store.image import Image
 from mpsguard.images.store.manifest import DTYPE_BITS, RegionImage, TensorImage
-from mpsguard.images.store.pieces import PIECE_SIZE, Digest
+from mpsguard.images.store.pieces import PIECE_SIZE, Digest, piece_count, piece_size
 from mpsguard.images.store.store_files import write_all
-from mpsguard.images.store.tensor_spans import Span, by_piece
 from mpsguard.images.store.writer import ImageWriter
 from mpsguard.linux.processes.procfs import printable
 
@@ -38,6 +37,35 @@ AHEAD: Final = 2 * _READERS
 """Pieces that are read or wait to be, at most: so many are in memory."""
 _LENGTH: Final = struct.Struct("<Q")
 _DTYPE_ORDER: Final = {dtype: number for number, dtype in enumerate(DTYPE_BITS)}
+
+
+class Span(NamedTuple):
+    """Bytes of a region that are also in a file."""
+
+    at: int
+    """In the region."""
+    size: int
+    in_file: int
+    """Where they are in the file."""
+
+
+def by_piece(spans: Iterable[Span], size: int) -> Iterator[tuple[int, list[Span]]]:
+    """Yield, for each piece of a region of ``size`` bytes, its size and the spans within it, relative to it."""
+    waiting = sorted((span for span in spans if span.size), reverse=True)
+    active: list[Span] = []
+    start = 0
+    for index in range(piece_count(size)):
+        length = piece_size(size, index)
+        while waiting and waiting[-1].at < start + length:
+            active.append(waiting.pop())
+        yield length, [_within(span, start, length) for span in active]
+        start += length
+        active = [span for span in active if span.at + span.size > start]
+
+
+def _within(span: Span, start: int, length: int) -> Span:
+    low, high = max(span.at, start), min(span.at + span.size, start + length)
+    return Span(low - start, high - low, span.in_file + low - span.at)
 
 
 class Metadata(msgspec.Struct, frozen=True):

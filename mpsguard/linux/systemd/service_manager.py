@@ -6,6 +6,7 @@ manager (NOTIFY_SOCKET and LISTEN_FDS unset) everything here is a no-op.
 
 import array
 import os
+import select
 import socket
 from typing import Final
 
@@ -77,3 +78,24 @@ def watchdog_interval() -> float | None:
     if not usec.isdigit() or int(usec) == 0 or pid != str(os.getpid()):
         return None
     return int(usec) / 2_000_000
+
+
+def barrier(deadline: float) -> bool:
+    """Block until then; False if there is no service manager, or if it took longer than ``deadline`` seconds.
+
+    systemd 246 and later close the descriptor that came with BARRIER=1 when its turn comes; earlier ones at once,
+    as they do with every descriptor that they do not know what to do with.
+    """
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            if not notify("BARRIER=1", fds=(theirs,)):
+                return False
+        finally:
+            os.close(theirs)
+        poller = select.poll()
+        poller.register(ours, 0)
+        # Nothing is asked for: what is reported is the hang-up.
+        return bool(poller.poll(deadline * 1000))
+    finally:
+        os.close(ours)

@@ -21,7 +21,7 @@ from mpsguard.images.checkpoints.checkpoint import CheckpointState
 from mpsguard.images.checkpoints.checkpoints import Checkpoints
 from mpsguard.images.checkpoints.errors import CheckpointRefusedError
 from mpsguard.images.checkpoints.messages import CheckpointRefusal
-from mpsguard.images.checkpoints.progress import CopierStage
+from mpsguard.images.checkpoints.piece_table import CopierStage
 from mpsguard.vault.client.mapped import Memory
 from tests.harness.waiting import wait_for
 from tests.integration.checkpoints import faulty_copier

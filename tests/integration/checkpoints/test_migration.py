@@ -19,9 +19,8 @@ import pytest
 from mpsguard.client import LeaseRole, Session, StaleGenerationError, UnknownSessionError
 from mpsguard.images import checkpoints
 from mpsguard.images.checkpoints.handover import HOLD
-from mpsguard.images.migration.errors import MigrationError
 from mpsguard.images.migration.incoming import IncomingMemory
-from mpsguard.images.migration.receive import receive
+from mpsguard.images.migration.receive import MigrationError, receive
 from mpsguard.images.store.errors import ForeignStoreError
 from mpsguard.images.store.manifest import Manifest
 from mpsguard.images.store.store import ImageStore

@@ -45,12 +45,12 @@ except OSError:
 """Asks a program's socket as the user of that number."""
 AS_USER = """
 import os, sys
-from mpsguard.images.snapshot import process
+from mpsguard.images.snapshot import copying
 user = int(sys.argv[1])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 parent = os.open(sys.argv[3], os.O_RDONLY)
 os.mkdir("draft", 0o700, dir_fd=parent)
-sys.exit(process.main(int(sys.argv[2]), 10.0, parent, "draft"))
+sys.exit(copying.main(int(sys.argv[2]), 10.0, parent, "draft"))
 """
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 

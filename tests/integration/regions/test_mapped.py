@@ -26,7 +26,7 @@ from mpsguard.client import (
 )
 from mpsguard.vault.client.mapped import AddressTakenError, HostBackend, Memory, attach, create
 from mpsguard.vault.client.mapped.layout import FIRST, STEP, chunk_sizes, pieces
-from mpsguard.vault.client.mapped_ahead import MappedAhead
+from mpsguard.vault.client.session_memory import MappedAhead
 from tests.harness.open_descriptors import Descriptors, open_descriptors, opened_since
 from tests.harness.waiting import wait_for
 from tests.integration.vault.running import ThreadedVault, close_chunks, content, memory

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from mpsguard.linux.descriptors import fd_bundle
 from mpsguard.linux.descriptors.fd_bundle import FdBundle
 from mpsguard.linux.systemd import service_manager
-from mpsguard.linux.systemd.service_barrier import barrier
+from mpsguard.linux.systemd.service_manager import barrier
 from mpsguard.linux.tasks import finish
 from mpsguard.vault.wire.errors import UnavailableError
 

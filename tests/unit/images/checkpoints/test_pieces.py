@@ -7,7 +7,7 @@ import pytest
 from mpsguard.images.checkpoints.announcements import Announcements
 from mpsguard.images.checkpoints.piece_table import DIGEST, MOST_PIECES, PieceTable, PieceTableError, table_size
 from mpsguard.images.checkpoints.pieces import PIECE, RegionSpan, runs, span_of, spans, touched
-from mpsguard.images.checkpoints.spare_slots import SpareSlots, copies
+from mpsguard.images.checkpoints.spare import SpareSlots, copies
 
 
 def test_pieces_are_numbered_through() -> None:

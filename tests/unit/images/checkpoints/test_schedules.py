@@ -15,7 +15,7 @@ from blake3 import blake3
 from mpsguard.images.checkpoints.announcements import UnderWay, protect
 from mpsguard.images.checkpoints.piece_table import PieceTable
 from mpsguard.images.checkpoints.pieces import PIECE, RegionSpan
-from mpsguard.images.checkpoints.spare_slots import SpareSlots
+from mpsguard.images.checkpoints.spare import SpareSlots
 from mpsguard.images.copier.schedule import Claim, Schedule
 
 WORDS = 3

@@ -1,16 +1,57 @@
-"""The pool's end of a channel to a process of its own."""
+"""A process of the pool's own: how it is executed, and the pool's end of its channel."""
 
+import os
+import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from mpsguard.images.pool.address import SOCKET_VARIABLE
 from mpsguard.linux.descriptors.fd_closer import of_strangers
+from mpsguard.linux.processes.helper_process import HelperProcess, module_command
 from mpsguard.linux.sockets import seqpacket
 
 T = TypeVar("T")
+
+
+class ExecutedProcess:
+    """Owns the process and its pidfd. It leads a process group, which ends with it."""
+
+    def __init__(self, module: str, channel: socket.socket, arguments: Sequence[str], pool: Path) -> None:
+        """Start it; raise OSError.
+
+        Args:
+            module: of this package; its arguments are the descriptor of its channel, and ``arguments``.
+            channel: stays owned by the caller.
+            arguments: follow.
+            pool: the pool's socket.
+        """
+        self._process = HelperProcess(
+            module_command(module, str(channel.fileno()), *arguments, imports_users_code=True),
+            # It runs the user's own code, in the user's environment and directory; it looks at the latter before it
+            # imports from there.
+            {**os.environ, SOCKET_VARIABLE: str(pool)},
+            fds=(channel.fileno(),),
+            stdout=None,
+            stderr=None,
+            directory=None,
+        )
+        self.pid = self._process.pid
+        self.pidfd = self._process.pidfd
+
+    def kill(self) -> None:
+        """SIGKILL it, and its process group; it has not been reaped."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Give all back after its end; what it left of its process group ends too."""
+        self.kill()
+        self._process.wait()
 
 
 class Channel(Generic[T]):
