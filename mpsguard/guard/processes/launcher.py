@@ -12,13 +12,13 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
 from mpsguard.guard.lanes import control_process
 from mpsguard.guard.lanes.control_process import LaneStartError, Launch
+from mpsguard.linux.closing import Closing
 from mpsguard.linux.processes.helper_process import HelperProcess, module_command
 from mpsguard.linux.tasks import Owner
 
@@ -69,7 +69,7 @@ class LauncherEndedError(Exception):
     """The launcher cannot be started, or it has ended; without it no lane can be started."""
 
 
-class Launcher:
+class Launcher(Closing):
     """The guard's interface to the launcher. Owns the process and the socket to it."""
 
     def __init__(self, lanes: Sequence[Launch]) -> None:
@@ -97,12 +97,6 @@ class Launcher:
     def pid(self) -> int:
         """Process id of the launcher."""
         return self._process.pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     async def run(self) -> None:
         """Dispatch answers until cancelled.

@@ -7,14 +7,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from mpsguard.images.on_demand.destination import Destination, HostDestination, Piece
 from mpsguard.images.on_demand.profile import Profile, profile_of, reading_order
 from mpsguard.images.store.image import Image
 from mpsguard.images.store.manifest import RegionImage
 from mpsguard.images.store.pieces import PIECE_SIZE, piece_count
+from mpsguard.linux.closing import Closing
 
 
 class ArrivalError(Exception):
@@ -47,7 +47,7 @@ class ArrivingRegion(NamedTuple):
             self.arrival.wait_for([(self.name, index) for index in indices], within)
 
 
-class ArrivingImage:
+class ArrivingImage(Closing):
     """Owns the memory of the regions and the threads that fill it. Returned by `open_on_demand`."""
 
     def __init__(self, image: Image, profile: Profile | None, destination: Destination) -> None:
@@ -116,14 +116,6 @@ class ArrivingImage:
         for thread in self._threads:
             thread.join()
         self.regions = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _mapped(self, region: RegionImage) -> ArrivingRegion:
         memory, va = self._destination.room(region)

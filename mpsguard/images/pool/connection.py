@@ -5,8 +5,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from mpsguard.images.pool.address import default_socket
 from mpsguard.images.pool.arena_slots import Run
@@ -38,6 +37,7 @@ from mpsguard.images.pool.messages import (
 from mpsguard.images.pool.tiers import Tier
 from mpsguard.images.store.image import Image
 from mpsguard.images.store.store import ImageStore
+from mpsguard.linux.closing import Closing
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.sockets import seqpacket
 from mpsguard.linux.sockets.request_channel import RequestChannel, connected
@@ -67,7 +67,7 @@ _TAKING_UP: Final = 120.0
 """Seconds for the pool to get memory for its arena, which it does once."""
 
 
-class PoolConnection:
+class PoolConnection(Closing):
     """Owns a connection; not for several threads at once. All that it holds is released when it is closed."""
 
     def __init__(self, path: Path | None = None, *, deadline: float = 10.0) -> None:
@@ -206,14 +206,6 @@ class PoolConnection:
     def close(self) -> None:
         """Close the connection; safe to call twice."""
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _hold(
         self, tier: Tier, store: ImageStore, image: Image, key: str, within: float

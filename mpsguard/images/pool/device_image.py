@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from mpsguard.images.pool.connection import PoolConnection
 from mpsguard.images.pool.errors import PoolError
@@ -16,6 +16,7 @@ from mpsguard.images.store.image import Image
 from mpsguard.images.store.manifest import Manifest
 from mpsguard.images.store.pieces import PIECE_SIZE
 from mpsguard.images.store.store import ImageStore
+from mpsguard.linux.closing import Closing
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.vault.client.mapped import layout
 from mpsguard.vault.client.mapped.backend import CopyingBackend, Held
@@ -35,7 +36,7 @@ class GpuTiers(NamedTuple):
     """Of the GPU that the pool's tier is meant for."""
 
 
-class DeviceImage(ImageBytes):
+class DeviceImage(Closing, ImageBytes):
     """Owns a mapping of the memory."""
 
     def __init__(
@@ -150,12 +151,6 @@ class DeviceImage(ImageBytes):
         """Unmap it, and end its use; no array made from it may be used any more. Safe to call twice."""
         with self.backend.entered():
             self._undo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def hold_on_gpu(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from mpsguard.images.on_demand.destination import RegionAddresses
 from mpsguard.images.pool.errors import PoolError
 from mpsguard.images.pool.image_memory import places, size_of
 from mpsguard.images.store.manifest import Manifest
+from mpsguard.linux.closing import Closing
 from mpsguard.vault.client.mapped import layout
 from mpsguard.vault.client.mapped.backend import CopyingBackend, Held
 
@@ -55,7 +56,7 @@ class ImageBytes:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.va, False), "strides": None, "version": 3}
 
 
-class ImageAddresses(ImageBytes):
+class ImageAddresses(Closing, ImageBytes):
     """Addresses for an image that are there before its memory is: what depends on addresses can be prepared.
 
     Until `clear`, or until a `DeviceImage` takes the addresses, a small piece of memory, full of zeros, repeats behind
@@ -102,12 +103,6 @@ class ImageAddresses(ImageBytes):
         """Release the addresses; no image is there, and no array of them is used any more. Safe to call twice."""
         with self.backend.entered():
             self._undo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _repeat(self, sizes: Sequence[int]) -> None:
         """Map one allocation for all chunks of a size."""

@@ -2,14 +2,13 @@
 
 import mmap
 import os
-from types import TracebackType
-from typing import Self
 
 from mpsguard.images.pool.image_memory import places
 from mpsguard.images.store.manifest import Manifest
+from mpsguard.linux.closing import Closing
 
 
-class ImagePages:
+class ImagePages(Closing):
     """Owns a descriptor of the memory: the same pages for all processes that hold the image."""
 
     def __init__(self, fd: int, manifest: Manifest) -> None:
@@ -43,11 +42,3 @@ class ImagePages:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

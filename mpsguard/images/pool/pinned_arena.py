@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from mpsguard.images.pool.arena_slots import Run
 from mpsguard.images.pool.connection import PoolConnection
 from mpsguard.images.store.pieces import PIECE_SIZE
+from mpsguard.linux.closing import Closing
 from mpsguard.linux.huge_pages import AlignedMapping
 from mpsguard.vault.client.mapped.backend import CopyingBackend
 
@@ -24,7 +25,7 @@ class PinnedPieces(NamedTuple):
     address: int
 
 
-class PinnedArena:
+class PinnedArena(Closing):
     """Owns the mapping of the arena, pinned once for all images that come and go in it."""
 
     def __init__(self, pool: PoolConnection, backend: CopyingBackend) -> None:
@@ -65,9 +66,3 @@ class PinnedArena:
     def close(self) -> None:
         """Unpin and unmap it; safe to call twice."""
         self._undo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -3,10 +3,10 @@
 import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from mpsguard.images.snapshot.errors import NotPreloadedError, SnapshotError
+from mpsguard.linux.closing import Closing
 from mpsguard.linux.descriptors import foreign_fd
 from mpsguard.linux.descriptors.fd_closer import close_all
 from mpsguard.linux.processes import procfs
@@ -18,7 +18,7 @@ _MOST_TABLES: Final = 4
 """Memory files opened that are named as zone tables are; a program that has mpsguard's Python zones has two."""
 
 
-class PreloadedProgram:
+class PreloadedProgram(Closing):
     """Owns a pidfd and a descriptor of the program's zone table."""
 
     def __init__(self, pid: int) -> None:
@@ -75,10 +75,6 @@ class PreloadedProgram:
             f"process {pid} does not run under the preload (libmpsguard.so), or has not allocated GPU memory yet"
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Let go of it."""
         self._owned.close()

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from mpsguard.images.store.pieces import Digest
+from mpsguard.linux.closing import Closing
 
 
-class HeldPieces:
+class HeldPieces(Closing):
     """Owns a locked descriptor of the manifest: as long as it is open, no collector removes the image's pieces."""
 
     def __init__(self, fd: int, sizes: Mapping[Digest, int], mark: int) -> None:
@@ -24,11 +24,3 @@ class HeldPieces:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

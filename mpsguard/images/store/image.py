@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
@@ -15,6 +15,7 @@ from mpsguard.images.store.errors import DamagedError, StoreFailedError
 from mpsguard.images.store.manifest import Manifest
 from mpsguard.images.store.piece_files import PieceFiles
 from mpsguard.images.store.pieces import Digest
+from mpsguard.linux.closing import Closing
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -33,7 +34,7 @@ class Damage(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Image:
+class Image(Closing):
     """Owns a locked descriptor of the manifest: as long as it is open, no collector removes the image's pieces."""
 
     def __init__(self, fd: int, name: str, pieces: PieceFiles, *, own: bool) -> None:
@@ -121,9 +122,3 @@ class Image:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

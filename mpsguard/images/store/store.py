@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
 
 from mpsguard.images.store import collector, image_files
 from mpsguard.images.store.collector import Collected
@@ -14,9 +13,10 @@ from mpsguard.images.store.piece_files import PieceFiles
 from mpsguard.images.store.store_files import StoreFiles
 from mpsguard.images.store.stored_bytes import StoredBytes
 from mpsguard.images.store.writer import ImageWriter
+from mpsguard.linux.closing import Closing
 
 
-class ImageStore:
+class ImageStore(Closing):
     """The images in a directory. Several processes may use it at once; each method is safe beside all others."""
 
     def __init__(self, directory: Path, *, quota: int | None = None) -> None:
@@ -134,9 +134,3 @@ class ImageStore:
     def close(self) -> None:
         """Close the store; its drafts and images have to be closed before. Safe to call twice."""
         self._files.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from mpsguard.images.store import image_files
 from mpsguard.images.store.draft_directory import DraftDirectory
@@ -15,12 +15,13 @@ from mpsguard.images.store.piece_files import PieceFiles, Presence
 from mpsguard.images.store.pieces import PIECE_SIZE, Digest, bytes_of, piece_digest
 from mpsguard.images.store.store_files import StoreFiles
 from mpsguard.images.store.stored_bytes import StoredBytes
+from mpsguard.linux.closing import Closing
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class ImageWriter:
+class ImageWriter(Closing):
     """A draft. Leaving it without `commit` abandons it; the previous image of that name is untouched.
 
     `put` and `has` may be called by several threads at once. The pieces of an abandoned draft stay until the next
@@ -181,9 +182,3 @@ class ImageWriter:
         if self._directory is not None:
             self._directory.close()
             self._directory = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

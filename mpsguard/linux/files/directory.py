@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from mpsguard.linux.closing import Closing
 from mpsguard.linux.files import private_group
 
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,7 +34,7 @@ _OWN_DEPTH: Final = 3
 """Parts of a path, its root too, from which on a directory may be narrowed: /run and /tmp are not ours to change."""
 
 
-class Directory:
+class Directory(Closing):
     """Owns a descriptor (O_PATH) of a directory in which root and this user alone make names."""
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -58,12 +59,6 @@ class Directory:
         `open`.
         """
         return cls(path, _walk(path, mode, shared=bool(mode & stat.S_ISVTX)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the descriptor; safe to call twice."""

@@ -6,9 +6,9 @@ import os
 import select
 import signal
 from functools import cache
-from types import TracebackType
 from typing import Final, Self
 
+from mpsguard.linux.closing import Closing
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
 
@@ -39,7 +39,7 @@ def tell_apart() -> bool:
         os.close(other)
 
 
-class ProcessHandle:
+class ProcessHandle(Closing):
     """Owns one pidfd. Readable (poll, asyncio's add_reader) once the process has ended."""
 
     def __init__(self, pidfd: int, key: ProcessKey, image: tuple[int, int] | None = None) -> None:
@@ -123,11 +123,3 @@ class ProcessHandle:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -4,9 +4,9 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Final, Self
 
+from mpsguard.linux.closing import Closing
 from mpsguard.linux.descriptors.fd_closer import ForeignFdCloser
 from mpsguard.linux.identity import Credentials
 from mpsguard.linux.processes import peer_user
@@ -20,7 +20,7 @@ _LOOK_AGAIN: Final = 0.1
 """Seconds between two looks at a peer that has sent more than was read."""
 
 
-class PacketStream:
+class PacketStream(Closing):
     """Owns a non-blocking SEQPACKET socket. One task may receive while another sends."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -43,14 +43,6 @@ class PacketStream:
             sock.close()
             raise
         return cls(sock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the socket back; safe to call twice."""

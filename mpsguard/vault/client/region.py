@@ -3,9 +3,9 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from mpsguard.linux.closing import Closing
 from mpsguard.vault.wire.region import RegionLayout
 from mpsguard.vault.wire.region import RegionRecord as Description
 
@@ -53,7 +53,7 @@ class Writing:
             self._ends()
 
 
-class Region:
+class Region(Closing):
     """A region of a session; an opened region owns its descriptors until `close`."""
 
     def __init__(self, session: RegionRequests, description: Description, fds: tuple[int, ...], *, owned: bool) -> None:
@@ -144,11 +144,3 @@ class Region:
             self._fds = ()
             self._owned = False
             self._session.forget(self.name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
