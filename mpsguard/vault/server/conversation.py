@@ -229,7 +229,7 @@ class Conversation:
                 regions.close(key, token, request.name)
                 await self._done(request.id)
             case wire.Release():
-                vault.release(key, token, request.name)
+                vault.lifetimes.release(key, token, request.name)
                 await self._done(request.id)
             case wire.Names():
                 names = sorted(name for name in vault.store.session(key).regions if name > request.after)

@@ -1,5 +1,4 @@
-# long: leases, fencing and promotion are one protocol
-"""The vault: grants leases on sessions, fences and promotes writers, and expires sessions.
+"""The vault: grants leases on sessions, fences and promotes writers.
 
 Updates are atomic if the guard or a client dies: a bundle is stored first, then the manifest refers to it, and only
 then the client gets its answer. The next start discards a bundle that no manifest refers to. Everything runs on one
@@ -18,12 +17,12 @@ from mpsguard.vault.server import transitions
 from mpsguard.vault.server.counters import Counters, Tally, snapshot
 from mpsguard.vault.server.early_deaths import EarlyDeath, EarlyDeaths
 from mpsguard.vault.server.fd_storage.background import BackgroundStorage
-from mpsguard.vault.server.fd_storage.storage import buffer_name, session_name
+from mpsguard.vault.server.fd_storage.storage import buffer_name
 from mpsguard.vault.server.leases import Leases, Listener
-from mpsguard.vault.server.quota import Quota, of_session
+from mpsguard.vault.server.lifetimes import Lifetimes
+from mpsguard.vault.server.quota import Quota
 from mpsguard.vault.server.regions import Regions
 from mpsguard.vault.server.restoration import Restored
-from mpsguard.vault.server.session_fds import SessionFds
 from mpsguard.vault.server.session_store import SessionStore
 from mpsguard.vault.server.spare_buffers import SpareBuffers
 from mpsguard.vault.server.turns import Turns
@@ -33,12 +32,11 @@ from mpsguard.vault.wire.errors import (
     NotPermittedError,
     QuotaError,
     StaleGenerationError,
-    TooLargeError,
     UnknownSessionError,
     VaultError,
 )
 from mpsguard.vault.wire.region import Carried, Grant, Lease, LeaseRole, SessionKey, SessionRecord
-from mpsguard.vault.wire.wire import Fenced, Granted, Released
+from mpsguard.vault.wire.wire import Fenced, Granted
 
 _RETRY: Final = 1.0
 """Seconds until a promotion for which there was no memory is tried again."""
@@ -67,7 +65,8 @@ class Vault:
         """
         self.quota = quota
         self.tally = Tally()
-        self.store = SessionStore(storage, quota, self._evict)
+        # They need each other: nothing is evicted before both are there.
+        self.store = SessionStore(storage, quota, lambda session: self.lifetimes.evict(session))  # noqa: PLW0108
         self.regions = Regions(self.store, self.tally, gpus)
         self._now = now
         self._storage = storage
@@ -76,10 +75,17 @@ class Vault:
         """Shares the loop's time between users."""
         self._leases = Leases(self._holder_ended)
         self._early_deaths = EarlyDeaths(on_early_death)
-        self._making: dict[SessionKey, int] = {}
-        """Sessions that are being created, with the tokens of their writers' leases."""
         self._failovers = Owner()
-        self._expiry: asyncio.TimerHandle | None = None
+        self.lifetimes = Lifetimes(
+            self.store,
+            self.regions,
+            storage,
+            self._leases,
+            spares=self._spares,
+            early_deaths=self._early_deaths,
+            tally=self.tally,
+            now=now,
+        )
 
     # --- start and end of the guard
 
@@ -95,7 +101,7 @@ class Vault:
                     self._end_lease(session.key, lease.token)
             self._begin_failover(session.key)
             self._spares.prepare(session.key)
-        self._schedule()
+        self.lifetimes.schedule()
 
     async def settle(self) -> None:
         """Finish the promotions that have begun, which the storage's deadlines bound, and begin no more by itself."""
@@ -103,8 +109,7 @@ class Vault:
 
     def close(self) -> None:
         """Close everything. The storage keeps its copies, and leases remain valid for the next guard."""
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self.lifetimes.close()
         self._failovers.cancel()
         self._leases.close()
         self.store.close()
@@ -142,9 +147,9 @@ class Vault:
     ) -> None:
         token, role, uid = lease.token, lease.role, lease.uid
         try:
-            if self._leases.has(token) or token in self._making.values():
+            if self._leases.has(token) or self.lifetimes.is_made_for(token):
                 raise BadRequestError("that token is taken")
-            if key in self._making:
+            if self.lifetimes.is_made(key):
                 raise LeaseHeldError(_BUSY)
             session = self.store.sessions.get(key)
             if session is not None:
@@ -157,7 +162,7 @@ class Vault:
             elif role is not LeaseRole.WRITER:
                 raise UnknownSessionError(f"there is no session {key.name!r}")
             else:
-                await self._make_session(key, lease, capacity, keep, grants)
+                await self.lifetimes.make(key, lease, capacity, keep, grants)
         except BaseException:
             handle.close()
             raise
@@ -252,40 +257,6 @@ class Vault:
         self._spares.prepare(key)
         return notified
 
-    # --- release
-
-    def release(self, key: SessionKey, token: int, name: str | None) -> None:
-        """Remove a region, or the session (None), for its writer; raise LeaseHeldError if another process maps it."""
-        session = self.store.session(key)
-        if name is not None:
-            self.regions.release(key, token, name)
-            return
-        transitions.check_writer(session, token)
-        transitions.check_unmapped(session, None, besides=token)
-        self._remove(session)
-        self.tally.released += len(session.regions)
-
-    def release_by_command(self, key: SessionKey, name: str | None, *, force: bool) -> None:
-        """Remove a region, or a session (None), on an administrator's behalf; ``force``: also if it is mapped.
-
-        A process that maps it is then notified, and its own descriptors stay valid. Raises LeaseHeldError without
-        ``force``.
-        """
-        session = self.store.session(key)
-        if name is not None:
-            without = transitions.without_region(session, name)
-        if not force:
-            transitions.check_unmapped(session, name)
-        if name is None:
-            self._remove(session)
-            self.tally.released += len(session.regions)
-            return
-        for lease in session.leases:
-            if name in lease.regions:
-                self._leases.notify(lease.token, Released(name))
-        self.store.commit(without)
-        self.tally.released += 1
-
     # --- the forward state
 
     def state(self, key: SessionKey) -> Carried:
@@ -306,32 +277,6 @@ class Vault:
             raise QuotaError(f"the record: {error.strerror}") from None
 
     # --- how a session changes
-
-    async def _make_session(
-        self, key: SessionKey, lease: Lease, capacity: int, keep: float | None, grants: tuple[Grant, ...]
-    ) -> None:
-        if capacity > self.quota.state_bytes:
-            raise TooLargeError(f"{capacity} bytes of state; at most {self.quota.state_bytes}")
-        session = SessionRecord(key, self.store.new_id(), capacity, keep, grants, carried=Carried(0, 1, None))
-        session = transitions.attach(session, lease)
-        name = session_name(session.id)
-        self.store.reserve(key.uid, of_session(capacity))
-        self._making[key] = lease.token
-        try:
-            session_fds = SessionFds.create(session)
-            try:
-                session_fds.manifest.commit(session)
-                await self._storage.keep(name, session_fds.kept)
-            except BaseException:
-                self._storage.forget(name)
-                session_fds.close()
-                raise
-        except OSError as error:
-            raise QuotaError(f"no room for a session: {error.strerror}") from None
-        finally:
-            del self._making[key]
-            self.store.unreserve(key.uid, of_session(capacity))
-        self.store.add(session, session_fds)
 
     async def _begin_writing(self, key: SessionKey, token: int) -> None:
         """Store a writer's state buffer before it is announced to the writer; end the lease if that fails."""
@@ -392,7 +337,7 @@ class Vault:
             self._begin_failover(key)
         else:
             self.store.commit(transitions.end_lease(session, token, now, None), must=False)
-        self._schedule()
+        self.lifetimes.schedule()
 
     def _begin_failover(self, key: SessionKey, *, pause: float = 0.0) -> None:
         if transitions.candidate(self.store.sessions[key]) is None:
@@ -420,39 +365,3 @@ class Vault:
         session_fds.renew_buffer(after)
         self._storage.forget(buffer_name(session.id, session.generation))
         self.tally.fences += 1
-
-    def _evict(self, session: SessionRecord) -> None:
-        """Remove an unused session of a heavy user to make room for another user's."""
-        self.tally.expired += len(session.regions)
-        self._remove(session)
-
-    def _remove(self, session: SessionRecord) -> None:
-        self.store.remove(session)
-        self._early_deaths.forget(session.key)
-        self._spares.drop(session.key)
-        for lease in session.leases:
-            # Otherwise a standby would wait for ever.
-            self._leases.notify(lease.token, Released(None))
-            self._leases.drop(lease.token)
-
-    # --- time
-
-    def _schedule(self) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-        due = [at for at in map(transitions.expires_at, self.store.sessions.values()) if at is not None]
-        if due:
-            # Wait at most one minute at a time: the loop's clock stops while the machine is suspended, `_now` does not.
-            delay = min(max(min(due) - self._now(), 0.0), 60.0)
-            self._expiry = asyncio.get_running_loop().call_later(delay, self.expire)
-
-    def expire(self) -> None:
-        """Release the sessions that have expired."""
-        now = self._now()
-        for session in list(self.store.sessions.values()):
-            due = transitions.expires_at(session)
-            if due is not None and due <= now:
-                self.tally.expired += len(session.regions)
-                self._remove(session)
-        self._schedule()

@@ -239,7 +239,7 @@ def released(world: World, name: str) -> None:
     sessions = world.vault.vault.store.sessions
     key = next(key for key in sessions if key.name == name)
     wait_for("the leases to end", lambda: not sessions[key].leases)
-    world.vault.call(lambda: world.vault.vault.release_by_command(key, None, force=False))
+    world.vault.call(lambda: world.vault.vault.lifetimes.release_by_command(key, None, force=False))
 
 
 @pytest.mark.slow(seconds=4, reason="two programs and a copier")

@@ -214,7 +214,7 @@ class Bench:
         self._check_storage()
         used = quotas.of_sessions(self.vault.store.sessions.values())
         assert self.vault.store._total == used, "reservations are left"
-        assert not self.vault._making
+        assert not self.vault.lifetimes._making
 
     def _check_leases(self) -> None:
         for session in self.vault.store.sessions.values():

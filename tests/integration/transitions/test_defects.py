@@ -47,7 +47,7 @@ def test_a_latency_region_that_is_released_during_the_measurement_ends_no_object
         measuring = loop._measure(bench.vault)
         # Up to where other tasks have their turn.
         assert measuring.send(None) is None
-        bench.vault.release(KEY, writer.token, latency_counts.REGION)
+        bench.vault.lifetimes.release(KEY, writer.token, latency_counts.REGION)
         with pytest.raises(StopIteration) as end:
             measuring.send(None)
         assert end.value.value.requests == 0

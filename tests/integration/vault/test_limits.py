@@ -59,14 +59,14 @@ def test_a_session_goes_when_its_time_has_come() -> None:
 
         wait_for("the end of the first", lambda: names() == {"keep-10.0", "keep-None"})
         clock[0] += 9.9
-        vault.call(vault.vault.expire)
+        vault.call(vault.vault.lifetimes.expire)
         assert "keep-10.0" in names()
         with vault.standby("keep-10.0"):
             clock[0] += 100
-            vault.call(vault.vault.expire)
+            vault.call(vault.vault.lifetimes.expire)
             assert "keep-10.0" in names()
         clock[0] += 10.1
-        vault.call(vault.vault.expire)
+        vault.call(vault.vault.lifetimes.expire)
         assert names() == {"keep-None"}
         vault.settle()
         assert len(vault.storage.bundles) == 1

@@ -183,7 +183,7 @@ def test_a_session_that_goes_meanwhile_leaves_none_behind(storage: Moody) -> Non
         with vault.standby() as next_one:
             waiting = Waiting(next_one)
             wait_for("the next is being kept", lambda: buffer_name(1, 3) in storage.asked)
-            vault.call(lambda: vault.vault.release_by_command(key, None, force=True))
+            vault.call(lambda: vault.vault.lifetimes.release_by_command(key, None, force=True))
             storage.busy = False
             vault.settle()
             assert storage.bundles == {}

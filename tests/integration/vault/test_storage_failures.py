@@ -128,7 +128,7 @@ def test_a_record_that_is_kept_too_late_is_not_taken_for_that_of_the_next_sessio
         with greeting(vault, "s", 7) as first:
             wait_for("its record is under way", lambda: storage.waiting == 1)
             key = next(iter(vault.vault.store.sessions))
-            vault.call(lambda: vault.vault.release_by_command(key, None, force=True))
+            vault.call(lambda: vault.vault.lifetimes.release_by_command(key, None, force=True))
             second = "mgv-f2-1"
             storage.held = second
             late, storage.let = storage.let, asyncio.Event()
@@ -158,7 +158,7 @@ def test_a_session_that_cannot_be_kept_is_not_made(name: str) -> None:
         with pytest.raises(client.UnavailableError):
             vault.session(keep=0.0)
         vault.settle()
-        vault.call(vault.vault.expire)
+        vault.call(vault.vault.lifetimes.expire)
         vault.settle()
         assert vault.vault.store.sessions == {}
         assert storage.bundles == {}

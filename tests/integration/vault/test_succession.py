@@ -86,7 +86,9 @@ def test_a_standby_of_a_session_that_is_released_waits_no_more(vault: ThreadedVa
     with vault.session(), vault.standby() as standby:
         waiting = Waiting(standby)
         wait_for("it is ready", lambda: vault.call(lambda: is_ready(vault, 1)))
-        vault.call(lambda: vault.vault.release_by_command(next(iter(vault.vault.store.sessions)), None, force=True))
+        vault.call(
+            lambda: vault.vault.lifetimes.release_by_command(next(iter(vault.vault.store.sessions)), None, force=True)
+        )
         assert waiting.join() is None
         assert isinstance(waiting.refused, UnknownSessionError)
 

@@ -80,7 +80,7 @@ async def _checkpoint(guard: Guard, arguments: CheckpointArguments) -> Checkpoin
 async def _release(guard: Guard, arguments: ReleaseArguments) -> ReleaseResult:
     key = SessionKey(arguments.uid, arguments.session)
     try:
-        _vault(guard).release_by_command(key, arguments.region, force=arguments.force)
+        _vault(guard).lifetimes.release_by_command(key, arguments.region, force=arguments.force)
     except LeaseHeldError as error:
         raise RequestError(error.code, f"{error}; end it first, or release with --force") from None
     except VaultError as error:
