@@ -35,8 +35,11 @@ from mpsguard.linux.tasks import Owner
 _BUSY_POLL: Final = 0.05
 """Seconds between two questions while clients wait for a lane in FAULT or INITIALIZING: no event tells its end."""
 
-_RECENT: Final = 2.0
-"""Seconds for which a lane in FAULT is asked as often without them; it takes 0.1 s, or until the last client leaves."""
+_FAULT_POLL: Final = 0.02
+"""Seconds between two questions to a lane in FAULT, without any that wait."""
+
+_RECENT: Final = 1.0
+"""Seconds for which it is asked so often: a fault takes 0.1 s, or until the last client leaves."""
 
 _FOREIGN_POLL: Final = 1.0
 """Seconds between two looks at a lane in which another's daemon runs; no event tells when that ends."""
@@ -335,7 +338,7 @@ class Lane:
             with suppress(TimeoutError):
                 # How long a fault lasted tells triage which clients' work its end has ended.
                 recent = self.report.state is LaneState.FAULT and time.time() < self.report.since + _RECENT
-                async with asyncio.timeout(_BUSY_POLL if recent else self.spec.check_interval):
+                async with asyncio.timeout(_FAULT_POLL if recent else self.spec.check_interval):
                     await self._prompted.wait()
             self._prompted.clear()
             await self.fresh()

@@ -19,9 +19,9 @@ SERVED_LAG: Final = 1.0
 yet seen is served when it is over, and one for which a server is being started is not of the one before."""
 
 
-CONTEXT_AT_LEAST: Final = 0.05
-"""Seconds that a client needs from a server that serves again to its first kernel (89 ms and more in 800 starts from
-cuInit on, of which cuInit is a tenth; H100, 580.159.04)."""
+CONTEXT_AT_LEAST: Final = 0.06
+"""Seconds that a client needs from a server that serves again to its first kernel (89 ms and more in 1,600 starts from
+cuInit on, of which cuInit is a tenth; H100, 580.159.04). A server that cleans up answers no question for 50 ms."""
 
 
 class ClientStay(msgspec.Struct, frozen=True):

@@ -182,7 +182,7 @@ def test_what_ended_before_the_server_served_again_left_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("end", "asked"),
-    [(10.06, 10.0), (10.06, None), (10.12, 10.1), (10.2, 10.05)],
+    [(10.07, 10.0), (10.06, None), (10.12, 10.1), (10.2, 10.05)],
     ids=["asked long before", "an old record", "not before it served", "after that"],
 )
 def test_what_may_have_had_work_there_after_the_fault_is_in_doubt(end: float, asked: float | None) -> None:
