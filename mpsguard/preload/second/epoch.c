@@ -59,7 +59,13 @@ bool epoch_is_due(void) {
            (!log_is_on() || work_total() != made_behind || spare_keeps_freed());
 }
 
-bool epoch_is_overdue(void) { return epoch_is_due() && (log_is_crowded() || now() >= late_after); }
+bool epoch_is_overdue(void) {
+    // The first one is as late as any other only after as long: a program that begins has moments of its own, too.
+    double none = 0;
+    if (!epoch_is_due()) return false;
+    atomic_compare_exchange_strong(&late_after, &none, now() + LATE * interval(0));
+    return log_is_crowded() || now() >= late_after;
+}
 
 // An attempt that failed is not repeated at once. A program that had to be stopped has no moments of its own.
 static void plan(double start, bool stopped) {
