@@ -23,7 +23,7 @@ from fault_injection.takeover.server import Server
 from fault_injection.takeover.traps import Point
 from mpsguard import client
 from mpsguard.linux.systemd import service_manager
-from mpsguard.vault.wire.role import ROLE_VARIABLE
+from mpsguard.vault.wire.supervisor_wire import ROLE_VARIABLE
 
 SESSION: Final = "demo"
 HELD: Final = 20

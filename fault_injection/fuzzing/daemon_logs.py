@@ -10,7 +10,7 @@ from fault_injection.fuzzing.mutation import changed_text, index
 from fault_injection.fuzzing.surface import BrokenPromiseError, Surface
 from mpsguard.guard.daemon_log import parse_line
 from mpsguard.guard.evidence import Evidence, Source, Trust
-from mpsguard.guard.lanes import server_log
+from mpsguard.guard.lanes import server_watch
 from mpsguard.guard.sensors.daemon_logs import LogReader
 from mpsguard.linux.files.log_tail import LogTail
 
@@ -64,7 +64,7 @@ class DaemonLogs(Surface[bytes]):
             for text in tail.read():
                 if "\n" in text:
                     raise BrokenPromiseError(f"two lines in one: {text!r}")
-                server_log.hint(text)
+                server_watch.hint(text)
                 line = parse_line(text)
                 if line is not None:
                     evidence += [

@@ -30,7 +30,7 @@ from mpsguard.vault.supervisor.supervisor import Start, Supervisor
 from mpsguard.vault.wire.address import SOCKET_VARIABLE, socket_path
 from mpsguard.vault.wire.errors import BadRequestError
 from mpsguard.vault.wire.region import check_name
-from mpsguard.vault.wire.role import IMAGE_VARIABLE, ProcessRole
+from mpsguard.vault.wire.supervisor_wire import IMAGE_VARIABLE, ProcessRole
 
 OURS: Final = 125
 """Exit code of `mpsguard run` for its own mistakes and its user's; as timeout(1), env(1) and docker-run(1) have it."""

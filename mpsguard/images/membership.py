@@ -10,7 +10,7 @@ from mpsguard.images.store.store import ImageStore
 from mpsguard.vault.client import membership
 from mpsguard.vault.client.session import Session
 from mpsguard.vault.wire.region import Grant
-from mpsguard.vault.wire.role import IMAGE_VARIABLE
+from mpsguard.vault.wire.supervisor_wire import IMAGE_VARIABLE
 
 
 def join(

@@ -355,7 +355,7 @@ def test_it_holds_no_more_descriptors_after_many_processes(run: Starter) -> None
 SUPERVISOR = """
 import asyncio, os, sys
 from mpsguard.vault.supervisor.failover_pair import FailoverPair, Plan
-from mpsguard.vault.wire.role import ProcessRole
+from mpsguard.vault.wire.supervisor_wire import ProcessRole
 
 async def main():
     program = "import os; from mpsguard.vault.client.kept_connections import tell_ready; tell_ready(); os._exit(3)"

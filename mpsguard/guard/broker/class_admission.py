@@ -6,11 +6,10 @@ from typing import Final
 from mpsguard.guard import config
 from mpsguard.guard.broker import classification, client_table
 from mpsguard.guard.broker.admission import Admission
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
 from mpsguard.guard.broker.classification import MEMORY_VARIABLE, PRIORITY_VARIABLE, Assignment, Identity
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.handshake import RefusedError
-from mpsguard.guard.broker.program_shares import ProgramShares
+from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
 from mpsguard.guard.config import DomainConfig, ServiceClass
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.lanes.levers import NONE, Levers

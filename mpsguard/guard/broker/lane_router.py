@@ -4,7 +4,7 @@ from typing import Protocol
 
 from mpsguard.guard.broker.admission import Admission
 from mpsguard.guard.broker.client_table import ClientTable
-from mpsguard.guard.broker.program_shares import ProgramShares
+from mpsguard.guard.broker.lowered_shares import ProgramShares
 from mpsguard.guard.broker.second_drivers import SecondDrivers
 from mpsguard.guard.broker.standby_places import StandbyPlaces
 from mpsguard.guard.lanes import mps_protocol

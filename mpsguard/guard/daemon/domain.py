@@ -12,11 +12,10 @@ from mpsguard.guard import config
 from mpsguard.guard.broker import class_admission, client_table
 from mpsguard.guard.broker.broker import Broker
 from mpsguard.guard.broker.class_admission import ClassAdmission
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
 from mpsguard.guard.broker.client_table import ClientTable
 from mpsguard.guard.broker.endpoint import Endpoint
 from mpsguard.guard.broker.lane_router import ActiveLaneRouter, LaneRouter, SecondLaneRouter, StandbyLaneRouter
-from mpsguard.guard.broker.program_shares import ProgramShares
+from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
 from mpsguard.guard.broker.standby_places import StandbyPlaces
 from mpsguard.guard.broker.unbrokered import Reconciliation, is_anothers
 from mpsguard.guard.control_api.event_stream import EventStream

@@ -13,7 +13,7 @@ from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.model import Client, LaneReport, Watched
 from mpsguard.guard.pods import PodTable
 from mpsguard.guard.report.overview import OverviewClient, OverviewGpu, OverviewLane, OverviewSensor, shown_clients
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import SensorState
 from mpsguard.guard.sensors.uvm_client import Attachment
 from mpsguard.linux.cgroup_origin import origin
 from mpsguard.linux.identity import ProcessKey

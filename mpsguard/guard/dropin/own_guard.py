@@ -11,15 +11,15 @@ import tomli_w
 
 from mpsguard.guard import config
 from mpsguard.guard.config import DEFAULT_PATH, NO_ADDRESS, ConfigError
-from mpsguard.guard.dropin import initial_settings, visible_gpus
 from mpsguard.guard.dropin import pipe_directory as pipes
+from mpsguard.guard.dropin import start_environment
 from mpsguard.linux.files.directory import Directory
 
 CHAIN: Final = "MPSGUARD_STARTED_BY_DROPIN"
 """In the environment of a guard that a drop-in has started, and so of its lanes. Were a drop-in to be taken for the
 vendor's program, each would start a guard that starts a drop-in, without end."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
-ASKED: Final = (initial_settings.PERCENTAGE, initial_settings.PRIORITY, initial_settings.LIMITS, _VISIBLE)
+ASKED: Final = (start_environment.PERCENTAGE, start_environment.PRIORITY, start_environment.LIMITS, _VISIBLE)
 """Variables that a guard takes at its start, and no later."""
 _ADDRESS: Final = "MPSGUARD_METRICS_ADDRESS"
 """Names `metrics_address` of such a guard; by default none, as there may be many on one machine."""
@@ -78,11 +78,11 @@ def prepare(directory: Path, environment: Mapping[str, str], *, multiuser: bool)
         "log_directory": str(logs),
         "metrics_address": environment.get(_ADDRESS, NO_ADDRESS),
     }
-    initial = initial_settings.of(environment)
+    initial = start_environment.initial_settings(environment)
     domain = {
         "pipe_directory": str(directory),
         # Where the variable shows no GPU, the lane's server inherits it as it is.
-        "gpus": visible_gpus.named(environment.get(_VISIBLE)) or ["all"],
+        "gpus": start_environment.visible_gpus(environment.get(_VISIBLE)) or ["all"],
         "multiuser": multiuser,
         "control_binary": environment.get("MPSGUARD_CONTROL_BINARY", "nvidia-cuda-mps-control"),
         "settings": initial.settings,

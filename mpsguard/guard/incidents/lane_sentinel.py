@@ -19,7 +19,7 @@ from typing import Any, Final
 from mpsguard.guard import sentinel
 from mpsguard.guard.lanes.lane import Lane
 from mpsguard.guard.model import LaneState, Notify
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import SensorState
 from mpsguard.linux.files.inotify import FileWatch
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.child import wait_or_kill

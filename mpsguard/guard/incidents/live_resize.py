@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
-from mpsguard.guard.broker.program_shares import ProgramShare, ProgramShares, TrialError
+from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShare, ProgramShares, TrialError
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.control_api.messages.vault import Resized
 from mpsguard.guard.incidents.domain_view import DomainView

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
+from mpsguard.guard.broker.lowered_shares import ClassCeilings
 from mpsguard.guard.config import Objective
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.control_api.messages.lanes import ObjectiveView

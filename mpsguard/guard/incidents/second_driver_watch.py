@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.guard.broker import class_admission
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
-from mpsguard.guard.broker.program_shares import ProgramShares
+from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
 from mpsguard.guard.broker.second_claims import SecondClaims
 from mpsguard.guard.broker.second_drivers import SecondDrivers
 from mpsguard.guard.control_api.event_stream import EventStream

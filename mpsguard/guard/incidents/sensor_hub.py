@@ -17,9 +17,8 @@ from mpsguard.guard.sensors.kmod import KmodSensor
 from mpsguard.guard.sensors.nvml import NvmlSensor
 from mpsguard.guard.sensors.nvml_device import GpuReading, MemoryReading
 from mpsguard.guard.sensors.process_ends import ProcessEndsSensor
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, registered
+from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, registered
 from mpsguard.guard.sensors.sm_errors import SmErrorSensor
-from mpsguard.guard.sensors.state import SensorState
 from mpsguard.guard.sensors.uvm import UvmSensor
 from mpsguard.guard.sensors.uvm_client import Attachment
 from mpsguard.linux.files.log_tail import LogTail

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
+from mpsguard.guard.broker.lowered_shares import ClassCeilings
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.incidents.domain_view import DomainView
 from mpsguard.guard.incidents.live_resize import ResizeError

@@ -2,8 +2,10 @@
 
 import asyncio
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import msgspec
 import yaml
@@ -11,16 +13,54 @@ from lightkube import AsyncClient, KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ConfigError
 
+from mpsguard.guard.control_api.async_client import NoAnswerError, ask
+from mpsguard.guard.control_api.messages.guard import Exposition
+from mpsguard.guard.control_api.protocol import NoArguments
 from mpsguard.guard.kubernetes.event_writer import CONTROLLER, EventWriter
-from mpsguard.guard.kubernetes.metrics_relay import serve_metrics
 from mpsguard.guard.kubernetes.node_pods import NodePods
 from mpsguard.guard.kubernetes.notices import NamedPods
 from mpsguard.guard.kubernetes.nvsentinel import NvsentinelSink
 from mpsguard.guard.kubernetes.reporter import Reporter
 from mpsguard.guard.kubernetes.sink import Sink
+from mpsguard.guard.metrics.server import serve_http
 from mpsguard.linux.nvidia import nvidia_gpus
 
+_WITHIN: Final = 3.0
+"""Seconds for the guard's answer; Prometheus waits ten by default."""
 _IN_A_POD: Final = "not in a pod of Kubernetes"
+
+
+def serve_metrics(host: str, port: int, run_directory: str) -> int:
+    """Serve ``/metrics`` for as long as the process lives; return the port.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    return serve_http(host, port, _app(run_directory))
+
+
+def _app(run_directory: str) -> WSGIApplication:
+    def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "GET":
+            return _respond(start, "405 Method Not Allowed", "GET alone\n")
+        if environ["PATH_INFO"] != "/metrics":
+            return _respond(start, "404 Not Found", "there is /metrics\n")
+        try:
+            # On the thread of this connection, beside the reporter's event loop.
+            found = asyncio.run(ask(run_directory, "metrics", NoArguments(), Exposition, _WITHIN))
+        except NoAnswerError as error:
+            return _respond(start, "503 Service Unavailable", f"{error}\n")
+        return _respond(start, "200 OK", found.text, "text/plain; version=0.0.4; charset=utf-8")
+
+    return app
+
+
+def _respond(
+    start: StartResponse, status: str, text: str, content_type: str = "text/plain; charset=utf-8"
+) -> Iterable[bytes]:
+    body = text.encode()
+    start(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
+    return [body]
 
 
 class ReporterStartError(Exception):

@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from mpsguard.guard import daemon_log
-from mpsguard.guard.lanes import lane_state, server_log
+from mpsguard.guard.lanes import lane_state, server_watch
 from mpsguard.guard.lanes.lane_spec import LaneSpec
 from mpsguard.guard.lanes.lane_state import LaneJudgement
-from mpsguard.guard.lanes.server_log import LogHint
+from mpsguard.guard.lanes.server_watch import LogHint
 from mpsguard.guard.lanes.service_watch import ServiceWatch
 from mpsguard.guard.model import LaneState, Notify, Server
 
@@ -123,7 +123,7 @@ class Recovery:
 
     def hear(self, line: str) -> None:
         """Take in a line of the server's log."""
-        found = server_log.hint(line)
+        found = server_watch.hint(line)
         if found is not None and found[1] is LogHint.FAULT_BEGINS:
             self.server_says_fault()
         parsed = daemon_log.parse_line(line)

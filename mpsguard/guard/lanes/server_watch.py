@@ -5,12 +5,13 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from mpsguard.guard.lanes import lane_state, server_log
+from mpsguard.guard import daemon_log
+from mpsguard.guard.lanes import lane_state
 from mpsguard.guard.lanes.command import CommandReply
-from mpsguard.guard.lanes.server_log import LogHint
 from mpsguard.guard.model import LaneState, Server
 from mpsguard.linux.files.inotify import FileWatch
 from mpsguard.linux.files.log_tail import LogTail
@@ -34,6 +35,34 @@ of a program does not wait for a question (a millisecond)."""
 
 _ROOM: Final = 1 << 20
 """Bytes that must be free where the log is: a server goes on without a word when it cannot write."""
+
+
+class LogHint(Enum):
+    """What a line of server.log says about the server."""
+
+    FAULT_BEGINS = "fault begins"
+    FAULT_ENDS = "fault ends"
+
+
+_HINTS: Final = {
+    daemon_log.BEGINS: LogHint.FAULT_BEGINS,
+    daemon_log.UNDER_WAY: LogHint.FAULT_BEGINS,
+    daemon_log.ENDS: LogHint.FAULT_ENDS,
+    daemon_log.NEW_CONTEXT: LogHint.FAULT_ENDS,
+}
+
+
+def hint(line: str) -> tuple[int, LogHint] | None:
+    """The server's pid and what ``line`` of server.log says of it, or None if it says nothing of use.
+
+    `guard.daemon_log` has the words. A line that is not known means nothing: the log only ever prompts a question to
+    the control daemon, or answers for drivers without ``get_server_status`` (535).
+    """
+    parsed = daemon_log.parse_line(line)
+    meaning = None if parsed is None else daemon_log.meaning(parsed)
+    if parsed is None or meaning is None or meaning.what not in _HINTS:
+        return None
+    return parsed.pid, _HINTS[meaning.what]
 
 
 def pids(reply: CommandReply) -> list[int]:
@@ -242,7 +271,7 @@ class ServerWatch:
         lines = self._tail.read() if self._tail else ()
         for line in lines:
             self._heard(line)
-        hints = [found for found in map(server_log.hint, lines) if found]
+        hints = [found for found in map(hint, lines) if found]
         for pid, meaning in hints:
             self._servers.note(pid, meaning)
         if hints:

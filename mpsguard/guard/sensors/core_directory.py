@@ -23,8 +23,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from mpsguard.guard.model import Client
 from mpsguard.guard.sensors.gpu_core import DumpFile, GpuCore, NotACoreError, parse
-from mpsguard.guard.sensors.sensor import OnDump, Sensor, SensorSetup, register
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import OnDump, Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.files import fanotify
 from mpsguard.linux.files.directory import Directory
 from mpsguard.linux.files.fanotify import DirectoryEvents, FileEvent

@@ -29,7 +29,7 @@ from mpsguard.guard.daemon_log import (
     parse_line,
 )
 from mpsguard.guard.evidence import Evidence, ServerSays, Source, Trust
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import SensorState
 from mpsguard.linux.files.inotify import FileWatch
 from mpsguard.linux.files.log_tail import LogTail
 from mpsguard.linux.identity import PID_LIMIT

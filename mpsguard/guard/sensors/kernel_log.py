@@ -19,8 +19,7 @@ import msgspec
 
 from mpsguard.guard.evidence import Evidence, LogRead, Lost, Observation, Source, Trust, UvmFault, WorkRepeated
 from mpsguard.guard.sensors.kernel_lines import LostGpuLines, parse_xid_line
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.boot import boot_id
 from mpsguard.linux.processes.procfs import printable
 

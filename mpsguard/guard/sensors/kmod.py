@@ -18,8 +18,7 @@ from typing import ClassVar, Final, Self
 
 from mpsguard.guard.evidence import Evidence, FaultContained, Lost, Source, Trust
 from mpsguard.guard.model import Client
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.boot import boot_id
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.nvidia import fault_list

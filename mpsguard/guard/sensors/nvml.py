@@ -24,8 +24,7 @@ from mpsguard.guard.sensors.nvml_device import (
     is_of_device,
     observation,
 )
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
 
 _WAIT_MS: Final = 250
 """Longest wait for an event, and so for the thread to notice that it shall end."""

@@ -13,8 +13,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from mpsguard.guard.evidence import Evidence, ProcessEnded, Source, Trust
 from mpsguard.guard.model import Client
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes import procfs
 from mpsguard.linux.processes.process import ProcessHandle

@@ -11,14 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, Self, TypeVar
 
+import msgspec
+
 from mpsguard.guard import sensors
 from mpsguard.guard.evidence import Evidence
 from mpsguard.guard.model import Client
 from mpsguard.guard.sensors.gpu_core import GpuCore
-from mpsguard.guard.sensors.state import SensorState
 from mpsguard.guard.sensors.uvm_client import Attachment
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
+
+
+class SensorState(msgspec.Struct, frozen=True):
+    """Whether a sensor can see anything, in one line for ``status``."""
+
+    present: bool
+    detail: str
+    """Why it is absent, or what it watches and what it missed."""
 
 
 class OnDump(Protocol):

@@ -20,8 +20,7 @@ import msgspec
 from mpsguard.guard.evidence import SM_XIDS, Evidence, OwnDump, SmError, Source, Trust, Xid
 from mpsguard.guard.model import Client
 from mpsguard.guard.sensors.gpu_core import GpuCore, NotACoreError, exception_name, parse
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.identity import ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.process_reader import ProcessReader

@@ -34,8 +34,7 @@ from typing import ClassVar, Final, Self
 from mpsguard.guard.evidence import Evidence
 from mpsguard.guard.model import Client
 from mpsguard.guard.sensors import uvm_client, uvm_shares
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
 from mpsguard.guard.sensors.uvm_client import Attachment, WatchedClient
 from mpsguard.guard.sensors.uvm_look import MAX_SPACES_OF_A_CLIENT, Found, Looker, Order
 from mpsguard.guard.sensors.uvm_shares import Limits, Refusal, TakenPlace

@@ -15,8 +15,7 @@ from typing import ClassVar, Final, Self
 
 from mpsguard.guard.evidence import Evidence, Source, Trust, UvmFault, ZoneHit
 from mpsguard.guard.model import Client
-from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, register
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import Sensor, SensorSetup, SensorState, register
 from mpsguard.linux.descriptors import foreign_fd
 from mpsguard.linux.identity import ROOT, ProcessKey
 from mpsguard.linux.processes.process import ProcessHandle

@@ -11,7 +11,7 @@ from typing import Final
 
 from mpsguard.images.checkpoints import handover
 from mpsguard.images.checkpoints.announcements import Announcements, UnderWay, protect
-from mpsguard.images.checkpoints.checkpoint import Checkpoint, CheckpointState, RunningCheckpoint
+from mpsguard.images.checkpoints.checkpoint import Checkpoint, CheckpointState, RunningCheckpoint, TriedCheckpoint
 from mpsguard.images.checkpoints.copier_process import CopierGoneError, CopierProcess
 from mpsguard.images.checkpoints.errors import CheckpointBusyError, CheckpointError, CheckpointRefusedError
 from mpsguard.images.checkpoints.messages import CheckpointRefusal, CutPlan, Ended, Setup
@@ -22,7 +22,6 @@ from mpsguard.images.checkpoints.request_page import RequestPage
 from mpsguard.images.checkpoints.session_regions import OWN_PREFIX, SessionRegions
 from mpsguard.images.checkpoints.sources import MOST_ASIDE, SLICE
 from mpsguard.images.checkpoints.spare import SpareSpace
-from mpsguard.images.checkpoints.tried import TriedCheckpoint
 from mpsguard.images.checkpoints.writing_session import WritingSession
 from mpsguard.images.store.manifest import program_name
 from mpsguard.vault.wire.region import LeaseRole, check_name

@@ -19,7 +19,7 @@ from mpsguard.images.copier.opened_regions import OpenedRegions, RegionChangedEr
 from mpsguard.images.copier.run import CheckpointRun, RunMemory, RunStoppedError
 from mpsguard.images.copier.tensors import tensor_images
 from mpsguard.images.store.errors import ImageError
-from mpsguard.images.store.held_pieces import HeldPieces
+from mpsguard.images.store.image import HeldPieces
 from mpsguard.images.store.manifest import Manifest, RegionImage
 from mpsguard.images.store.store import ImageStore
 from mpsguard.linux.descriptors.fd_closer import close_all

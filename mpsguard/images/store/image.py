@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -19,6 +19,7 @@ from mpsguard.linux.closing import Closing
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
 
 _DAMAGED: Final = "is damaged"
 _OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -119,6 +120,24 @@ class Image(Closing):
 
     def close(self) -> None:
         """Close the image; safe to call twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class HeldPieces(Closing):
+    """Owns a locked descriptor of the manifest: as long as it is open, no collector removes the image's pieces."""
+
+    def __init__(self, fd: int, sizes: Mapping[Digest, int], mark: int) -> None:
+        """Take ownership of ``fd``."""
+        self._fd = fd
+        self.sizes: Final = sizes
+        """Size in bytes of each piece, by digest; all of them are on disk."""
+        self.mark: Final = mark
+        """`PieceFiles.damage_mark` when the image's draft began: behind another one, nothing here is relied on."""
+
+    def close(self) -> None:
+        """Let the pieces go; safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

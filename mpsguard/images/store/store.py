@@ -7,8 +7,7 @@ from pathlib import Path
 from mpsguard.images.store import collector, image_files
 from mpsguard.images.store.collector import Collected
 from mpsguard.images.store.errors import os_errors
-from mpsguard.images.store.held_pieces import HeldPieces
-from mpsguard.images.store.image import Image
+from mpsguard.images.store.image import HeldPieces, Image
 from mpsguard.images.store.piece_files import PieceFiles
 from mpsguard.images.store.store_files import StoreFiles
 from mpsguard.images.store.stored_bytes import StoredBytes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mpsguard.images.store import image_files
 from mpsguard.images.store.draft_directory import DraftDirectory
 from mpsguard.images.store.errors import StoreFailedError, UnknownPieceError, os_errors
-from mpsguard.images.store.held_pieces import HeldPieces
+from mpsguard.images.store.image import HeldPieces
 from mpsguard.images.store.manifest import Manifest
 from mpsguard.images.store.piece_files import PieceFiles, Presence
 from mpsguard.images.store.pieces import PIECE_SIZE, Digest, bytes_of, piece_digest

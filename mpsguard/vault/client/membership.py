@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mpsguard.vault.client.session import Session
-from mpsguard.vault.wire import role
+from mpsguard.vault.wire import supervisor_wire
 from mpsguard.vault.wire.errors import BadRequestError
 from mpsguard.vault.wire.region import Grant, LeaseRole
 
 _LEASES: Final[dict[str, LeaseRole]] = {
-    role.ProcessRole.ACTIVE: LeaseRole.WRITER,
-    role.ProcessRole.STANDBY: LeaseRole.STANDBY,
+    supervisor_wire.ProcessRole.ACTIVE: LeaseRole.WRITER,
+    supervisor_wire.ProcessRole.STANDBY: LeaseRole.STANDBY,
 }
 
 
@@ -38,13 +38,13 @@ def join(
         BadRequestError: the environment names an unknown role, or an image, which needs a ``fill``.
         Exception: those of ``fill``; the session is left then.
     """
-    word = os.environ.get(role.ROLE_VARIABLE, role.ProcessRole.ACTIVE)
+    word = os.environ.get(supervisor_wire.ROLE_VARIABLE, supervisor_wire.ProcessRole.ACTIVE)
     if word not in _LEASES:
-        raise BadRequestError(f"{role.ROLE_VARIABLE}: {word!r} is neither active nor standby")
-    if fill is None and (image := os.environ.get(role.IMAGE_VARIABLE)):
+        raise BadRequestError(f"{supervisor_wire.ROLE_VARIABLE}: {word!r} is neither active nor standby")
+    if fill is None and (image := os.environ.get(supervisor_wire.IMAGE_VARIABLE)):
         # It would begin with nothing, and the next checkpoint of it would take the image's name.
         raise BadRequestError(
-            f"{role.IMAGE_VARIABLE} is {image!r}, and this program fills no session from an image: "
+            f"{supervisor_wire.IMAGE_VARIABLE} is {image!r}, and this program fills no session from an image: "
             "join by mpsguard.images.membership"
         )
     session = Session(

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mpsguard.linux.pacing import restart_delay
-from mpsguard.vault.wire.role import ProcessRole
+from mpsguard.vault.wire.supervisor_wire import ProcessRole
 
 
 class Member(msgspec.Struct, frozen=True):

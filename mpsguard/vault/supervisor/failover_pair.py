@@ -19,7 +19,7 @@ from mpsguard.vault.supervisor.channel import KeptSockets, ProgramChannel
 from mpsguard.vault.supervisor.child_process import ChildProcess, kill_descendants, reap_children
 from mpsguard.vault.supervisor.guard_client import EndWork
 from mpsguard.vault.wire import supervisor_wire as wire
-from mpsguard.vault.wire.role import ROLE_VARIABLE, ProcessRole
+from mpsguard.vault.wire.supervisor_wire import ROLE_VARIABLE, ProcessRole
 
 GRACE: Final = 10.0
 """Default seconds from SIGTERM to SIGKILL for a process that is ended without a signal from the user."""

@@ -1,10 +1,11 @@
-"""Messages between a program and its supervisor: msgpack, one message in each SEQPACKET packet.
+"""What a program has of its supervisor: its role, by the environment, and messages in SEQPACKET packets (msgpack).
 
 Each process has its own channel, which identifies it. `Ready`, `Promoted` and `Drop` have no answer; the other requests
 have an ``id`` and get one answer with the same ``id``. `Take` is answered by one or more `Given` messages of at most
 253 descriptors each, the last with ``more`` False.
 """
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
@@ -12,6 +13,11 @@ from msgspec import Meta
 
 from mpsguard.linux.decoding import decoded
 
+ROLE_VARIABLE: Final = "MPSGUARD_ROLE"
+"""Environment variable with a `ProcessRole`; a process without it is the active one."""
+
+IMAGE_VARIABLE: Final = "MPSGUARD_IMAGE"
+"""Environment variable with the name of an image, from which a session is filled in which nothing was published yet."""
 VARIABLE: Final = "MPSGUARD_SUPERVISOR"
 """Environment variable with the number of the channel's descriptor."""
 
@@ -20,6 +26,13 @@ MAX_PACKET: Final = 8192
 
 Tag = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """Number that the program chose for a connection."""
+
+
+class ProcessRole(StrEnum):
+    """The role in which a process starts. Later changes are decided in `mpsguard.vault.supervisor.decision`."""
+
+    ACTIVE = "active"
+    STANDBY = "standby"
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="t"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mpsguard.vault.wire.role import ROLE_VARIABLE, ProcessRole
+from mpsguard.vault.wire.supervisor_wire import ROLE_VARIABLE, ProcessRole
 from tests.harness.waiting import wait_for
 from tests.integration.guarded import Guarded, Program
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from mpsguard.guard import config
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
 from mpsguard.guard.broker.client_table import ClientTable
-from mpsguard.guard.broker.program_shares import ProgramShares
+from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
 from mpsguard.guard.config import DomainConfig, GuardConfig
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.control_api.protocol import Event

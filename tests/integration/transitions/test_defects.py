@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
+from mpsguard.guard.broker.lowered_shares import ClassCeilings
 from mpsguard.guard.config import Objective
 from mpsguard.guard.incidents.objective_loop import ObjectiveLoop
 from mpsguard.guard.metrics.registry import Metrics

@@ -15,8 +15,8 @@ from mpsguard.vault.server.early_deaths import EARLY, EarlyDeath
 from mpsguard.vault.server.transitions import ready_standbys
 from mpsguard.vault.wire.address import SOCKET_VARIABLE
 from mpsguard.vault.wire.errors import UnknownSessionError, VaultError
-from mpsguard.vault.wire.role import ROLE_VARIABLE
 from mpsguard.vault.wire.state_buffer import State
+from mpsguard.vault.wire.supervisor_wire import ROLE_VARIABLE
 from tests.harness.waiting import wait_for
 from tests.integration.vault.running import DEADLINE, REPOSITORY, ThreadedVault, VaultProcess
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpsguard.guard.dropin.initial_settings import LIMITS, PERCENTAGE, PRIORITY, of
+from mpsguard.guard.dropin.start_environment import LIMITS, PERCENTAGE, PRIORITY, initial_settings
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
@@ -50,18 +50,18 @@ IGNORED = [
 
 @pytest.mark.parametrize(("environment", "settings"), [form[1:] for form in FORMS], ids=[form[0] for form in FORMS])
 def test_what_the_vendors_daemon_takes_is_a_setting(environment: dict[str, str], settings: dict[str, object]) -> None:
-    assert of(environment) == (settings, ())
+    assert initial_settings(environment) == (settings, ())
 
 
 @pytest.mark.parametrize("environment", IGNORED, ids=lambda each: "=".join(*each.items()))
 def test_what_it_ignores_is_named_once(environment: dict[str, str]) -> None:
-    found = of(environment)
+    found = initial_settings(environment)
     assert found.settings == {}
     assert len(found.notes) == 1
     assert next(iter(environment)) in found.notes[0]
 
 
 def test_one_bad_entry_costs_that_entry() -> None:
-    found = of({LIMITS: "0=3G,x=y,1=2G", PRIORITY: "7", PERCENTAGE: "20"})
+    found = initial_settings({LIMITS: "0=3G,x=y,1=2G", PRIORITY: "7", PERCENTAGE: "20"})
     assert found.settings == {"active_thread_percentage": 20.0, "pinned_device_memory_limit": {"0": "3G", "1": "2G"}}
     assert len(found.notes) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpsguard.guard.dropin import visible_gpus
+from mpsguard.guard.dropin.start_environment import visible_gpus
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
@@ -50,8 +50,8 @@ FORMS: list[tuple[str, str | None, list[str]]] = [
 
 @pytest.mark.parametrize(("variable", "gpus"), [form[1:] for form in FORMS], ids=[form[0] for form in FORMS])
 def test_the_gpus_are_those_that_cuda_shows(variable: str | None, gpus: list[str]) -> None:
-    assert visible_gpus.named(variable) == gpus
+    assert visible_gpus(variable) == gpus
 
 
 def test_a_number_without_end_is_read() -> None:
-    assert visible_gpus.named("0," + "9" * 100_000)[0] == "0"
+    assert visible_gpus("0," + "9" * 100_000)[0] == "0"

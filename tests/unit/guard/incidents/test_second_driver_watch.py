@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from mpsguard.guard.broker.class_ceilings import ClassCeilings
-from mpsguard.guard.broker.program_shares import ProgramShares
+from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
 from mpsguard.guard.broker.second_claims import SecondClaims
 from mpsguard.guard.config import DomainConfig
 from mpsguard.guard.incidents.domain_view import DomainView

@@ -13,7 +13,7 @@ from mpsguard.guard.evidence import DeviceHealth, Evidence, Lost, Source, Trust,
 from mpsguard.guard.sensors import nvml, nvml_device
 from mpsguard.guard.sensors.nvml import NvmlSensor
 from mpsguard.guard.sensors.nvml_device import EVENT_KINDS, MemoryReading, pci_address
-from mpsguard.guard.sensors.state import SensorState
+from mpsguard.guard.sensors.sensor import SensorState
 from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.unit.guard.sensors.nvml_vendor import (
     DOUBLE_BIT,

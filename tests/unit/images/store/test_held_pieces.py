@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mpsguard.images.store.errors import DamagedError
-from mpsguard.images.store.held_pieces import HeldPieces
+from mpsguard.images.store.image import HeldPieces
 from mpsguard.images.store.manifest import Manifest
 from mpsguard.images.store.pieces import PIECE_SIZE
 from mpsguard.images.store.store import ImageStore

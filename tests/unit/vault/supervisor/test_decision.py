@@ -23,7 +23,7 @@ from mpsguard.vault.supervisor.decision import (
     Stop,
     Supersede,
 )
-from mpsguard.vault.wire.role import ProcessRole
+from mpsguard.vault.wire.supervisor_wire import ProcessRole
 
 GIVE_UP = 3
 

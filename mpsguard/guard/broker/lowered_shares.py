@@ -1,4 +1,4 @@
-"""Shares of single programs: what `mpsguard-ctl resize` sets for all processes of one that come from then on."""
+"""Shares below that of a class: what objectives leave to it now, and what `mpsguard-ctl resize` gives a program."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -7,6 +7,25 @@ from pathlib import Path
 import msgspec
 
 from mpsguard.linux.files import file_replacement
+
+
+class ClassCeilings:
+    """The ceilings of one domain's classes; a class with several has the least of them."""
+
+    def __init__(self) -> None:
+        self._ceilings: dict[tuple[str, str], float] = {}
+
+    def set(self, service_class: str, owner: str, share: float) -> None:
+        """Set the ceiling of ``service_class`` in percent of the SMs on behalf of ``owner``; 100: none."""
+        if share >= 100:
+            self._ceilings.pop((service_class, owner), None)
+        else:
+            self._ceilings[service_class, owner] = share
+
+    def of(self, service_class: str | None) -> float | None:
+        """Return the ceiling of a class; None if it has none."""
+        shares = [share for (name, _), share in self._ceilings.items() if name == service_class]
+        return min(shares, default=None)
 
 
 class ProgramShare(msgspec.Struct, frozen=True):
