@@ -11,14 +11,14 @@ from mpsguard.cli.session import CliSession, Exit, with_session
 _EXTRA: Final = {"blake3", "numpy", "safetensors"}
 _PACKAGE: Final = "mpsguard.cli.image_commands"
 COMMANDS: Final = {
-    "list": f"{_PACKAGE}.listing:list_images",
-    "show": f"{_PACKAGE}.show",
-    "verify": f"{_PACKAGE}.verify",
-    "remove": f"{_PACKAGE}.remove",
+    "list": f"{_PACKAGE}.stored:list_images",
+    "show": f"{_PACKAGE}.stored",
+    "verify": f"{_PACKAGE}.stored",
+    "remove": f"{_PACKAGE}.stored",
     "import": f"{_PACKAGE}.tensor_files:import_files",
     "export": f"{_PACKAGE}.tensor_files:export_file",
-    "push": f"{_PACKAGE}.push",
-    "pull": f"{_PACKAGE}.pull",
+    "push": f"{_PACKAGE}.streamed",
+    "pull": f"{_PACKAGE}.streamed",
 }
 
 

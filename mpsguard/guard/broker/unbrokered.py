@@ -8,10 +8,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Set
 from contextlib import suppress
 
+from mpsguard.guard.broker import class_admission, client_table
+from mpsguard.guard.broker.client_table import ClientTable
+from mpsguard.guard.config import DomainConfig
 from mpsguard.guard.lanes.command import CommandFailedError
 from mpsguard.guard.lanes.lane import Lane
-from mpsguard.guard.model import LaneState
+from mpsguard.guard.model import Client, LaneState
 from mpsguard.linux.identity import ProcessKey
+from mpsguard.linux.processes import peer_user
 from mpsguard.linux.processes.stat_reader import StatReader
 
 
@@ -99,3 +103,70 @@ class Reconciliation:
         listed = await self._lane.clients()
         for pid in await self._listing.strangers(listed, known | self._known()):
             await self._found(self._lane, pid)
+
+
+class Adoption:
+    """Enters clients of a domain's lanes that did not come to this guard: /proc describes them."""
+
+    def __init__(
+        self,
+        clients: ClientTable,
+        stats: StatReader,
+        *,
+        settings: Callable[[], DomainConfig],
+        held: Callable[[], Iterable[ProcessKey]],
+        recalled: Callable[[Client], Client],
+    ) -> None:
+        """Create it.
+
+        Args:
+            clients: the domain's.
+            stats: looks up processes.
+            settings: returns the domain's configuration.
+            held: returns the ended clients with a lifeline.
+            recalled: returns a client with what an earlier guard knew of its second driver.
+        """
+        self._clients = clients
+        self._stats = stats
+        self._settings = settings
+        self._held = held
+        self._recalled = recalled
+
+    async def adopt_all(self, lane: Lane) -> None:
+        """Enter the clients that came before this guard did; raise CommandFailedError or OSError."""
+        for pid in await lane.clients():
+            await self.adopt(lane, pid, before=True)
+
+    async def adopt(self, lane: Lane, pid: int, *, before: bool = False) -> None:
+        """Enter a client that the control daemon lists; ``before``: it came before this guard did."""
+        try:
+            handle = await self._stats.hold(pid)
+        except (ProcessLookupError, TimeoutError):  # a client that cannot be read now is listed again
+            return
+        if is_anothers(handle.key, self._held()):
+            handle.close()
+            return
+        try:
+            handle.key = self._clients.key_now(handle.key)
+            owner = peer_user.credentials_of(pid, handle.fileno())
+            told = await self._clients.read(handle.key, owner.user)
+        except BaseException as error:
+            handle.close()
+            if isinstance(error, ProcessLookupError):
+                return
+            raise
+        if self._clients.get(handle.key) is not None:
+            handle.close()
+            return
+        settings = self._settings()
+        client = client_table.identify(
+            handle,
+            owner,
+            told,
+            domain=settings.name,
+            lane=lane.spec.name,
+            adopted=before,
+            unbrokered=not before,
+            service_class=class_admission.class_before(settings, owner, told) if before else None,
+        )
+        self._clients.add(self._recalled(client), handle)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from mpsguard.guard import config
-from mpsguard.guard.broker import class_admission, client_table
 from mpsguard.guard.broker.broker import Broker
 from mpsguard.guard.broker.class_admission import ClassAdmission
 from mpsguard.guard.broker.client_table import ClientTable
@@ -17,7 +16,7 @@ from mpsguard.guard.broker.endpoint import Endpoint
 from mpsguard.guard.broker.lane_router import ActiveLaneRouter, LaneRouter, SecondLaneRouter, StandbyLaneRouter
 from mpsguard.guard.broker.lowered_shares import ClassCeilings, ProgramShares
 from mpsguard.guard.broker.standby_places import StandbyPlaces
-from mpsguard.guard.broker.unbrokered import Reconciliation, is_anothers
+from mpsguard.guard.broker.unbrokered import Adoption, Reconciliation
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.daemon.lane_specs import lane_count, lane_spec
 from mpsguard.guard.evidence import ProcessEnded
@@ -34,7 +33,6 @@ from mpsguard.guard.metrics.registry import Metrics
 from mpsguard.guard.model import Client, LaneReport
 from mpsguard.guard.remedies.held_lifelines import Hold, hold_for
 from mpsguard.linux.identity import ProcessKey
-from mpsguard.linux.processes import peer_user
 from mpsguard.linux.processes.process import ProcessHandle
 from mpsguard.linux.processes.stat_reader import StatReader
 from mpsguard.linux.tasks import Owner, beside
@@ -58,6 +56,13 @@ class Domain:
         self.settings = settings
         self._stats = stats
         self.clients = ClientTable(self, stats)
+        self._adoption = Adoption(
+            self.clients,
+            stats,
+            settings=lambda: self.settings,
+            held=lambda: [each.process for each in self._sensors.lifelines.held()],
+            recalled=lambda client: self.seconds.drivers.recalled(client),  # noqa: PLW0108 - there later
+        )
         self._sensors: SensorHub
         """Set by `run`; no client comes before."""
         self.writers: Callable[[], Collection[ProcessKey]] = tuple
@@ -150,7 +155,7 @@ class Domain:
 
         levers = state / f"{spec.name}.levers.json"
         lane = Lane(spec, store, levers, on_notice, stats=self._stats, start=self._launcher)
-        self._reconciliations[spec.name] = Reconciliation(lane, self._known_pids, self._adopt_client, self._stats)
+        self._reconciliations[spec.name] = Reconciliation(lane, self._known_pids, self._adoption.adopt, self._stats)
         self._unsettled.add(spec.name)
         self._show(lane.report)
         return lane
@@ -278,45 +283,11 @@ class Domain:
     async def _adopt_clients(self, lane: Lane) -> None:
         """Find the clients that came before this guard did: the control daemon lists them, /proc describes them."""
         try:
-            for pid in await lane.clients():
-                await self._adopt_client(lane, pid, adopted=True)
+            await self._adoption.adopt_all(lane)
         except (CommandFailedError, OSError) as error:
             self._events.publish("clients_not_adopted", self.name, detail=str(error))
         finally:
             self._has_settled(lane.spec.name)
-
-    async def _adopt_client(self, lane: Lane, pid: int, *, adopted: bool = False) -> None:
-        """Enter a client that the control daemon lists, and that did not come to this guard."""
-        try:
-            handle = await self._stats.hold(pid)
-        except (ProcessLookupError, TimeoutError):  # a client that cannot be read now is listed again
-            return
-        if is_anothers(handle.key, (held.process for held in self._sensors.lifelines.held())):
-            handle.close()
-            return
-        try:
-            handle.key = self.clients.key_now(handle.key)
-            owner = peer_user.credentials_of(pid, handle.fileno())
-            told = await self.clients.read(handle.key, owner.user)
-        except BaseException as error:
-            handle.close()
-            if isinstance(error, ProcessLookupError):
-                return
-            raise
-        if self.clients.get(handle.key) is not None:
-            handle.close()
-            return
-        client = client_table.identify(
-            handle,
-            owner,
-            told,
-            domain=self.name,
-            lane=lane.spec.name,
-            adopted=adopted,
-            unbrokered=not adopted,
-            service_class=class_admission.class_before(self.settings, owner, told) if adopted else None,
-        )
-        self.clients.add(self.seconds.drivers.recalled(client), handle)
 
     def client_came(self, client: Client, handle: ProcessHandle) -> None:
         """See `clients.Audience`."""
