@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import mpsguard
 from mpsguard.guard import config
 from mpsguard.guard.broker import public_directory
 from mpsguard.guard.broker.public_directory import PublicDirectoryError
-from mpsguard.guard.config import Config, ConfigError
+from mpsguard.guard.config import Config
 from mpsguard.guard.control_api.event_stream import EventStream
 from mpsguard.guard.control_api.protocol import RequestError
 from mpsguard.guard.control_api.server import Api, Handler
@@ -25,6 +25,7 @@ from mpsguard.guard.daemon.guard_log import LogLevel
 from mpsguard.guard.daemon.http_service import HttpService, Site
 from mpsguard.guard.daemon.metrics_state import client_limits, gpu_uuids, state_of
 from mpsguard.guard.daemon.path_watch import PathWatch
+from mpsguard.guard.daemon.reloading import Reloading
 from mpsguard.guard.daemon.vault_service import VaultStartError
 from mpsguard.guard.incidents.failover import Failover
 from mpsguard.guard.incidents.live_resize import LiveResize
@@ -80,10 +81,6 @@ class Guard:
             load: Reads the configuration again and checks it, for a reload; ConfigError. Called on a thread.
             log_level: The level of the log.
         """
-        self.config = settings
-        self._load = load
-        self._log_level = log_level
-        self._reloading = asyncio.Lock()
         self._manager = NotifyQueue()
         self._tasks = Owner()
         """Reloads, objectives, and what tells that the guard is ready."""
@@ -106,6 +103,9 @@ class Guard:
             )
             for domain in settings.domain
         }
+        self._reloading = Reloading(
+            settings, load, domains=self.domains, log_level=log_level, events=self.events, manager=self._manager
+        )
         self._client_limits = client_limits(self.domains.values())
         self._gpu_uuids = gpu_uuids()
         self.pods = PodTable()
@@ -164,6 +164,11 @@ class Guard:
         return self.vault.vault.counters() if self.vault is not None and self.vault.is_open else None
 
     @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._reloading.config
+
+    @property
     def journal(self) -> Journal:
         """Where incidents are kept; RequestError while there is none yet."""
         if self.pipeline is None:
@@ -181,39 +186,12 @@ class Guard:
         return next(iter(self.domains.values()))
 
     async def reload(self) -> tuple[str, ...]:
-        """Read the configuration again and put all of it in force; return the keys that have changed.
-
-        Raises:
-            ConfigError: it is wrong, or keys have changed that need a restart. Then everything is as before.
-        """
-        async with self._reloading:
-            self._manager.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-            try:
-                settings = await asyncio.to_thread(self._load)
-                keys = config.changed_keys(self.config, settings)
-                if restart := config.needing_restart(keys):
-                    raise ConfigError(f"these keys need a restart of the guard: {', '.join(restart)}")
-                # From here to the end without an await, and nothing in it fails: all or nothing.
-                self._log_level.set(settings.guard.log_level)
-                for each in settings.domain:
-                    self.domains[each.name].configure(each)
-                self.config = settings
-            except ConfigError as error:
-                self.events.publish("reload_refused", "", detail=str(error))
-                raise
-            finally:
-                self._manager.notify("READY=1")
-            self.events.publish("reloaded", "", keys=keys)
-            return keys
+        """See `Reloading.reload`."""
+        return await self._reloading.reload()
 
     def reload_soon(self) -> None:
         """Reload on SIGHUP; the outcome is an event."""
-
-        async def try_it() -> None:
-            with suppress(ConfigError):
-                await self.reload()
-
-        self._tasks.spawn(try_it(), name="reload")
+        self._tasks.spawn(self._reloading.try_to_reload(), name="reload")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, or until every domain was told to quit. Raises GuardStartError."""
