@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from mpsguard.client import Chunk, LeaseRole, Session
-from mpsguard.guard.daemon import exposed_objects
+from tests.hostile import exposed_objects
 from tests.hostile.attacker import attack
 from tests.integration.guarded import Guarded
 

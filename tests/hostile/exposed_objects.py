@@ -2,7 +2,7 @@
 
 A system call that waits for that lock does not return as long as the stranger likes, and its thread keeps the process
 from ending (docs/concepts/security.md). So nothing is entered here without the reason why no such call is made.
-`tests/hostile/test_exposed_objects.py` finds what is missing.
+`test_exposed_objects.py` finds what is missing.
 """
 
 import re
