@@ -8,11 +8,10 @@ import signal
 import termios
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from mpsguard.linux.processes import process_tree
+from mpsguard.linux.processes import process_reader
 from mpsguard.linux.processes.process_reader import UNKNOWN, LoopReader, ProcessReader, Told
 from tests.harness.open_descriptors import open_descriptors, opened_since
 from tests.harness.waiting import wait_for
@@ -23,12 +22,17 @@ OF_A_USER = 2
 """Reads of one user at a time; docs/concepts/security.md names it."""
 
 
-def reading_threads() -> int:
-    return sum(thread.name.startswith("process-reader") for thread in threading.enumerate())
+def reading_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("process-reader")}
 
 
-def is_reader(pid: int) -> bool:
-    return b"process_reader_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> LoopReader:
+    """One with time: a child's start takes longer than a read, and how long depends on the machine."""
+    monkeypatch.setattr(process_reader, "_PATIENCE", DEADLINE)
+    made = LoopReader()
+    made.reader._deadline = DEADLINE
+    return made
 
 
 async def give_up(reading: asyncio.Task[Told]) -> None:
@@ -38,31 +42,32 @@ async def give_up(reading: asyncio.Task[Told]) -> None:
         await reading
 
 
-def test_reads_that_are_given_up_take_no_more_threads_than_their_user_has_places() -> None:
+def test_reads_that_are_given_up_take_no_more_threads_than_their_user_has_places(reader: LoopReader) -> None:
     """The children are stopped: each read lasts until its deadline."""
 
     async def scenario() -> None:
-        reader = LoopReader()
+        before = reading_threads()
         reader.start()
-        children = [each.pid for each in process_tree.descendants(os.getpid()) if is_reader(each.pid)]
+        children = [child._process.pid for child in reader.reader._idle]
         assert len(children) == OF_A_USER
         try:
             for child in children:
                 os.kill(child, signal.SIGSTOP)
             for _ in range(200):
                 await give_up(asyncio.create_task(reader.tell(os.getpid(), STRANGER, ())))
-            assert reading_threads() <= OF_A_USER
+            assert len(reading_threads() - before) <= OF_A_USER
             # Two children of its own: those of the stranger are at its reads.
             assert (await reader.tell(os.getpid(), OTHER, ())).command
         finally:
+            for child in children:
+                os.kill(child, signal.SIGCONT)
             reader.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_one_read_too_many_of_a_user_that_waits_is_unknown_at_once() -> None:
+def test_one_read_too_many_of_a_user_that_waits_is_unknown_at_once(reader: LoopReader) -> None:
     async def scenario() -> None:
-        reader = LoopReader()
         try:
             readings = [asyncio.create_task(reader.tell(os.getpid(), STRANGER, ())) for _ in range(200)]
             found = await asyncio.gather(*readings)
