@@ -10,14 +10,16 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-# How long an example takes is no property of what is tested: a machine may be busy. Where CI is set, Hypothesis says
-# the same by itself.
-settings.register_profile("without deadlines", deadline=None)
-settings.load_profile("without deadlines")
+# How long an example takes is no property of what is tested: a machine may be busy. The examples of a test are the same
+# each time, so that chance decides no run; `make soak` searches with others.
+SEARCH = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", SEARCH)
+settings.register_profile("certain", SEARCH, derandomize=True)
+settings.load_profile("certain")
 
 OF_PYTHON = frozenset({signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)})
 """Python itself ignores these."""
